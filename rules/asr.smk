@@ -2,7 +2,9 @@
 from millrace.asr import sources as asr_sources
 from millrace.asr.inputs import AsrInputs
 
-ASR = AsrInputs(config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient))
+ASR = AsrInputs(
+    config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient)
+)
 LANES.register_targets("asr", ASR.targets, ASR.pending_notes, ASR.stages, ASR.listed)
 
 

@@ -49,7 +49,9 @@ LANES = lanes.Lanes(
 )
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
-shell = call.own_shell(shell, LANES.shell_prefix(str(workflow.deployment_settings.deployment_method)))
+shell = call.own_shell(
+    shell, LANES.shell_prefix(str(workflow.deployment_settings.deployment_method))
+)
 
 # A workflow that imports this one keeps its messages.
 if IS_MAIN:

@@ -2,7 +2,9 @@
 from millrace.image import sources as image_sources
 from millrace.image.inputs import ImageInputs
 
-IMAGE = ImageInputs(config["image"], LANES.sources("image", image_sources), **LANES.machine(ancient))
+IMAGE = ImageInputs(
+    config["image"], LANES.sources("image", image_sources), **LANES.machine(ancient)
+)
 LANES.register_targets("image", IMAGE.targets, stages=IMAGE.stages, listed=IMAGE.listed)
 
 

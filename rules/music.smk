@@ -2,7 +2,9 @@
 from millrace.music import sources as music_sources
 from millrace.music.inputs import MusicInputs
 
-MUSIC = MusicInputs(config["music"], LANES.sources("music", music_sources), **LANES.machine(ancient))
+MUSIC = MusicInputs(
+    config["music"], LANES.sources("music", music_sources), **LANES.machine(ancient)
+)
 LANES.register_targets("music", MUSIC.targets, stages=MUSIC.stages, listed=MUSIC.listed)
 
 

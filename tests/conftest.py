@@ -16,7 +16,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[1] / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# Threads of several torches that wait for each other must not do so on processors that others could use.
+# Threads of several torches that wait for each other must not do so on processors that others could
+# use.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # No deadline: machines are slow and shared, and a test must not fail for that.
@@ -27,8 +28,9 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slurm's tests, which mostly wait, and other groups come first: each keeps one worker busy for minutes
-    while others run the unit tests, then the workflow's text and dry runs, then other whole runs.
+    """Slurm's tests, which mostly wait, and other groups come first: each keeps one worker busy for
+    minutes while others run the unit tests, then the workflow's text and dry runs, then other whole
+    runs.
     """
 
     def rank(test: pytest.Item) -> int:
@@ -47,7 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            skipped = pytest.mark.skip(reason="needs a CUDA device: make gpu runs it where there is one")
+            skipped = pytest.mark.skip(
+                reason="needs a CUDA device: make gpu runs it where there is one"
+            )
             for test in items:
                 if test.get_closest_marker("gpu"):
                     test.add_marker(skipped)
@@ -62,8 +66,8 @@ WHOLE = (
 
 
 def group(nodeid: str) -> str:
-    """Tests that one worker runs one after the other: those of Slurm, as clusters would wait for each other's
-    processors, and those of a module in WHOLE. Others are groups of one."""
+    """Tests that one worker runs one after the other: those of Slurm, as clusters would wait for
+    each other's processors, and those of a module in WHOLE. Others are groups of one."""
     if "tests/slurm/" in nodeid:
         return "tests/slurm"
     module = nodeid.partition("::")[0]
@@ -94,27 +98,29 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are named by their argument: encoders write the time into them, and xdist's workers must collect
-    the same names (pytest numbers those that are equal)."""
+    """Bytes are named by their argument: encoders write the time into them, and xdist's workers
+    must collect the same names (pytest numbers those that are equal)."""
     return argname if isinstance(val, bytes) else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test may be
-    skipped."""
+    """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test
+    may be skipped."""
     # Daemons are where the PATH of ordinary users does not look.
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     for mark in item.iter_markers("debian"):
         missing = [program for program in mark.args if shutil.which(program, path=path) is None]
         if missing and os.environ.get("MILLRACE_CI"):
-            pytest.fail(f"not installed although MILLRACE_CI is set: {', '.join(missing)}", pytrace=False)
+            pytest.fail(
+                f"not installed although MILLRACE_CI is set: {', '.join(missing)}", pytrace=False
+            )
         if missing:
             pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 def pytest_runtest_teardown() -> None:
-    """A step that a test called logs to that test's stderr, which is closed after it: neither that stream nor
-    its level is for the next test."""
+    """A step that a test called logs to that test's stderr, which is closed after it: neither that
+    stream nor its level is for the next test."""
     root = logging.getLogger()
     root.setLevel(logging.WARNING)
     for handler in root.handlers[:]:

@@ -1,4 +1,5 @@
-"""Corpora made on the spot: small aligned recordings of shaped noise, in the layout of real ones."""
+"""Corpora made on the spot: small aligned recordings of shaped noise, in the layout of real
+ones."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ import numpy as np
 import soundfile
 
 RATE = 16000
-WORDS = ("the", "of", "and", "house", "minister", "question", "vote", "law", "member", "order", "year")
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "house",
+    "minister",
+    "question",
+    "vote",
+    "law",
+    "member",
+    "order",
+    "year",
+)
 
 
 def noise(seconds: float, seed: int) -> np.ndarray:
@@ -29,7 +42,12 @@ def segments(seconds: float, rng: random.Random) -> list[dict]:
         start = 0.25 + number * 4.5
         asr_text, human_text = (" ".join(rng.choice(WORDS) for _ in range(8)) for _ in range(2))
         texts = {"asr_text": asr_text, "human_text": human_text, "cer": 0.05}
-        place = {"start": start, "end": start + 4, "start_idx": number * 8, "end_idx": number * 8 + 8}
+        place = {
+            "start": start,
+            "end": start + 4,
+            "start_idx": number * 8,
+            "end_idx": number * 8 + 8,
+        }
         made.append(place | texts)
     return made
 

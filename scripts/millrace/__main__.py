@@ -1,4 +1,5 @@
-"""`python -m millrace`: the steps of all lanes; `python -m millrace status`: where the workflow stands."""
+"""`python -m millrace`: the steps of all lanes; `python -m millrace status`: where the workflow
+stands."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ from millrace.common.errors import printable
 
 
 def steps() -> dict[str, str]:
-    """Module of every step -> first line of its docstring. Nothing is imported: that would load torch."""
+    """Module of every step -> first line of its docstring. Nothing is imported: that would load
+    torch."""
     table = {}
     for path in sorted(Path(__file__).parent.glob("*/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body):
+        if any(
+            isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body
+        ):
             line = (ast.get_docstring(tree) or "").partition("\n")[0]
             table[f"millrace.{path.parent.name}.{path.stem}"] = line
     return table
@@ -49,11 +53,15 @@ def show_status(watch: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m millrace", description="The steps of all lanes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m millrace", description="The steps of all lanes."
+    )
     what = "where the workflow stands: jobs, failures, sizes, the last run; only reads"
     parser.add_argument("command", nargs="?", choices=["status"], help=what)
     parser.add_argument("--watch", action="store_true", help="status: go on until Ctrl-C")
-    parser.add_argument("--directory", default=".", help="status: folder of results/ (default: this one)")
+    parser.add_argument(
+        "--directory", default=".", help="status: folder of results/ (default: this one)"
+    )
     args = parser.parse_args()
     if not args.command:
         return show_steps()
@@ -62,7 +70,11 @@ def main() -> None:
         show_status(args.watch)
     except KeyboardInterrupt:
         pass
-    except (OSError, LookupError, ValueError) as error:  # no such folder; a file that was just replaced
+    except (
+        OSError,
+        LookupError,
+        ValueError,
+    ) as error:  # no such folder; a file that was just replaced
         sys.exit(f"Millrace: {error}")
 
 

@@ -26,7 +26,9 @@ def noise(samples: int, seed: int, channels: int = 1) -> np.ndarray:
     return (tone[:, None] + rng.integers(-3000, 3000, (samples, channels))).astype(np.int16)
 
 
-def encoded(samples: np.ndarray, container: str = "FLAC", subtype: str = "", rate: int = RATE) -> bytes:
+def encoded(
+    samples: np.ndarray, container: str = "FLAC", subtype: str = "", rate: int = RATE
+) -> bytes:
     """`samples` as a file of soundfile's `container`."""
     sink = io.BytesIO()
     soundfile.write(sink, samples, rate, format=container, subtype=subtype or None)
@@ -45,12 +47,17 @@ def write_tar(path: Path, members: dict[str, bytes]) -> dict[str, tuple[int, int
 
 
 def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]) -> Path:
-    """Bucket parquets with these rows (SCHEMA's names), tars.parquet and bucket_config.json in `folder`."""
+    """Bucket parquets with these rows (SCHEMA's names), tars.parquet and bucket_config.json in
+    `folder`."""
     (folder / "train").mkdir(parents=True, exist_ok=True)
-    schema = SCHEMA.remove(SCHEMA.get_field_index("tar_path")).append(pa.field("tar_path", pa.string()))
+    schema = SCHEMA.remove(SCHEMA.get_field_index("tar_path")).append(
+        pa.field("tar_path", pa.string())
+    )
     for name, rows in buckets.items():
         table = pa.Table.from_pylist(rows, schema=schema)
-        pq.write_table(table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False)
+        pq.write_table(
+            table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False
+        )
     stamps = {str(tar): Stamp.of(tar) for tar in tars if tar.exists()}
     write_tars(folder / "tars.parquet", [str(tar) for tar in tars], stamps)
     named = [{"bucket_id": name, "path": f"train/{name}.parquet"} for name in buckets]
@@ -58,22 +65,30 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
     return folder
 
 
-def corpus(folder: Path, tars: int = 3, members: int = 8, replace: dict[str, bytes] | None = None) -> Path:
-    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` gives other bytes of members.
+def corpus(
+    folder: Path, tars: int = 3, members: int = 8, replace: dict[str, bytes] | None = None
+) -> Path:
+    """`tars` tars of short FLAC and WAV clips and their buckets; `replace` gives other bytes of
+    members.
 
-    Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd ones in the
-    second, so that row numbers are those of `row_names`.
+    Row r of the concatenation is member `t<r % tars>_<r>`; even rows are in the first bucket, odd
+    ones in the second, so that row numbers are those of `row_names`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"t{number}.tar" for number in range(tars)]
     contents: dict[Path, dict[str, bytes]] = {path: {} for path in paths}
     rows = []
     for number in range(tars * members):
-        path, name = paths[number % tars], f"t{number % tars}_{number}.{'wav' if number % 4 == 0 else 'flac'}"
+        path, name = (
+            paths[number % tars],
+            f"t{number % tars}_{number}.{'wav' if number % 4 == 0 else 'flac'}",
+        )
         samples = noise(1000 + 97 * number, number)
         raw = encoded(samples, "WAV" if number % 4 == 0 else "FLAC")
         contents[path][name] = (replace or {}).get(name, raw)
-        rows.append({"tar_path": str(path), "tar_member_name": name, "duration_s": len(samples) / RATE})
+        rows.append(
+            {"tar_path": str(path), "tar_member_name": name, "duration_s": len(samples) / RATE}
+        )
     places = {path: write_tar(path, content) for path, content in contents.items()}
     for number, row in enumerate(rows):
         offset, size = places[Path(row["tar_path"])][row["tar_member_name"]]
@@ -105,7 +120,9 @@ def by_ffmpeg(container: str, codec: str, samples: np.ndarray, **options: str) -
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
         frame.rate = 48_000
         size = stream.frame_size or 960
-        resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48_000, frame_size=size)
+        resampler = av.AudioResampler(
+            format=stream.format, layout="mono", rate=48_000, frame_size=size
+        )
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             out.mux(stream.encode(piece))
         out.mux(stream.encode(None))
@@ -119,7 +136,9 @@ def silence_as(form: str, seconds: float) -> bytes:
         return by_ffmpeg("mp4", "aac", np.repeat(silence, 3))  # at 48 kHz
     sink = io.BytesIO()
     with soundfile.SoundFile(sink, "w", RATE, 1, format=form.partition(" ")[0]) as sound:
-        for start in range(0, len(silence), RATE):  # libsndfile ends the process over long pieces of Vorbis
+        for start in range(
+            0, len(silence), RATE
+        ):  # libsndfile ends the process over long pieces of Vorbis
             sound.write(silence[start : start + RATE])
     raw = sink.getvalue()
     if form == "FLAC without length":

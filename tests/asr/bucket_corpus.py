@@ -24,7 +24,9 @@ COLUMNS = ("tar_path", "tar_member_name", "transcript", "language", "duration_s"
 def write_tar(path: Path, members: Sequence[str], dotted: bool = False) -> Path:
     """A tar whose members hold their own name and the tar's, so that an address can be checked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    texts = [f"{path.parent.name}/{path.name}:{name}:{number}" for number, name in enumerate(members)]
+    texts = [
+        f"{path.parent.name}/{path.name}:{name}:{number}" for number, name in enumerate(members)
+    ]
     names = [("./" if dotted else "") + name for name in members]
     bodies = [text.encode(errors="surrogateescape") for text in texts]
     audio_tars.write_tar(path, dict(zip(names, bodies, strict=True)))
@@ -36,14 +38,18 @@ def index_of(tars: Sequence[Path], target: Path) -> Path:
     return target
 
 
-def corpus(folder: Path, tars: int = 4, members: int = 60, seed: int = 0) -> tuple[list[dict], Path]:
+def corpus(
+    folder: Path, tars: int = 4, members: int = 60, seed: int = 0
+) -> tuple[list[dict], Path]:
     """Rows (shuffled) of tars all named alike in folders of their own, and their index."""
     rng = np.random.default_rng(seed)
     rows, paths = [], []
     for tar in range(tars):
         numbers = range(members)
         names = [f"clips/utt_{tar}_{n:04d}.flac" if n % 7 else f".hid{n}" for n in numbers]
-        paths.append(write_tar(folder / f"shard_{tar:03d}" / "audio_16k.tar", names, dotted=tar % 2 == 0))
+        paths.append(
+            write_tar(folder / f"shard_{tar:03d}" / "audio_16k.tar", names, dotted=tar % 2 == 0)
+        )
         for name in names:
             seconds = rng.choice([rng.uniform(0.2, 12), rng.uniform(12, 30)], p=[0.9, 0.1])
             written = "./" + name if rng.random() < 0.3 else name

@@ -15,11 +15,14 @@ MODEL_OPTIONS = {"channels": 16, "hidden": 16, "layers": 1}
 
 
 def write(
-    folder: Path, buckets: dict[str, tuple[int, float, float]], broken: set[int] = frozenset(), more: int = 1
+    folder: Path,
+    buckets: dict[str, tuple[int, float, float]],
+    broken: set[int] = frozenset(),
+    more: int = 1,
 ) -> Path:
-    """Buckets {id: (rows, shortest, longest seconds)} over one tar; returns bucket_config.json. Members whose
-    number is in `broken` hold no audio. The last row of a bucket is its longest; the first has the longest
-    transcript, by `more` times two words."""
+    """Buckets {id: (rows, shortest, longest seconds)} over one tar; returns bucket_config.json.
+    Members whose number is in `broken` hold no audio. The last row of a bucket is its longest; the
+    first has the longest transcript, by `more` times two words."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, tar = np.random.default_rng(3), folder / "clips.tar"
     members, rows_of, number = {}, {}, 0
@@ -30,7 +33,12 @@ def write(
             raw = audio_tars.encoded(audio_tars.noise(int(seconds * audio_tars.RATE), number))
             members[name] = b"no audio" if number in broken else raw
             text = f"number {number} said" + " and more" * (more if place == 0 else 0)
-            row = {"tar_path": str(tar), "tar_member_name": name, "duration_s": seconds, "sample_id": number}
+            row = {
+                "tar_path": str(tar),
+                "tar_member_name": name,
+                "duration_s": seconds,
+                "sample_id": number,
+            }
             rows_of[bucket].append({**row, "transcript": text, "language": "English"})
             number += 1
     places = audio_tars.write_tar(tar, members)
@@ -39,12 +47,18 @@ def write(
     return audio_tars.write_buckets(folder / "buckets", rows_of, [tar]) / "bucket_config.json"
 
 
-def request(config: Path, bucket: str, kind: str, limit_gb: float, rows: int, steps: int) -> dict[str, Any]:
+def request(
+    config: Path, bucket: str, kind: str, limit_gb: float, rows: int, steps: int
+) -> dict[str, Any]:
     """What a trial is asked."""
     case = worst_case.find(config, bucket, 4096)
     return {
         "kind": kind,
-        "options": {"bucket_dir": str(config.parent), "model_options": MODEL_OPTIONS, "num_workers": 0},
+        "options": {
+            "bucket_dir": str(config.parent),
+            "model_options": MODEL_OPTIONS,
+            "num_workers": 0,
+        },
         "settings": {"device": "cpu"},
         **{"limit_gb": limit_gb, "world_size": 1, "rows": rows, "steps": steps},
         **{"audio_rows": case.audio_rows, "text_rows": case.text_rows, "bucket": case.number},

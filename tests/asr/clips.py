@@ -9,7 +9,8 @@ import torch
 
 from millrace.asr.loading.collate import Batch
 
-# Threads that wait for each other on a shared machine take far longer than the sums of these small models.
+# Threads that wait for each other on a shared machine take far longer than the sums of these small
+# models.
 torch.set_num_threads(1)
 
 TEXTS = ["hello world, this is it", "Désolé, je n'ai pas compris", "Всем привет", "uno dos tres"]
@@ -21,7 +22,9 @@ def clip(seconds: float, seed: int = 0) -> np.ndarray:
     draws = np.random.default_rng(seed)
     count = int(seconds * 16_000)
     pitches = np.repeat(draws.uniform(150, 3000, count // 800 + 1), 800)[:count]
-    sound = 0.3 * np.sin(2 * np.pi * np.cumsum(pitches) / 16_000) + 0.01 * draws.standard_normal(count)
+    sound = 0.3 * np.sin(2 * np.pi * np.cumsum(pitches) / 16_000) + 0.01 * draws.standard_normal(
+        count
+    )
     return sound.astype(np.float32)
 
 
@@ -51,7 +54,10 @@ def batch(
 
 def sounds(clips: Batch) -> list[np.ndarray]:
     """The clips of a batch without padding, as feature extractors take them."""
-    return [sound[:length].numpy() for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)]
+    return [
+        sound[:length].numpy()
+        for sound, length in zip(clips.audio, clips.lengths.tolist(), strict=True)
+    ]
 
 
 def train(model: torch.nn.Module, prepared: object, steps: int, lr: float) -> list[float]:

@@ -11,7 +11,8 @@ from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict], Path]:
-    """A folder with buckets in out/ (do not change it), the rows of its train.parquet, the tar index."""
+    """A folder with buckets in out/ (do not change it), the rows of its train.parquet, the tar
+    index."""
     folder = tmp_path_factory.mktemp("corpus")
     rows, index = corpus(folder)
     (ledger,) = build_from(

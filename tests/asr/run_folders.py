@@ -1,4 +1,5 @@
-"""Folders of runs as train_model leaves them, with made-up figures, for tests of the throughput report."""
+"""Folders of runs as train_model leaves them, with made-up figures, for tests of the throughput
+report."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ BUCKETS = {
     "b_7_10": (9.0, 3800, 10.0),
     "b_10_15": (6.0, 1800, 15.0),
 }
-CPU = {"device": "cpu", "device_memory_bytes": None, "cpu": "Some CPU", "cores": 16.0, "torch": "2.13.0"}
+CPU = {
+    "device": "cpu",
+    "device_memory_bytes": None,
+    "cpu": "Some CPU",
+    "cores": 16.0,
+    "torch": "2.13.0",
+}
 GPU = {**CPU, "device": "NVIDIA H200", "device_memory_bytes": 150_000_000_000}
 
 
@@ -31,7 +38,9 @@ class MadeUp:
     log_steps: int = 10
     seconds: float = 0.2
     padding: float = 0.02
-    shares: dict = field(default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6})
+    shares: dict = field(
+        default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6}
+    )
     mixed: bool = False
     decode: float = 0.0
     machine: dict = field(default_factory=lambda: dict(CPU))
@@ -60,9 +69,20 @@ class MadeUp:
             atomic.write_json(run / "metrics.json", summary)
         if self.recorded:
             jsonl.write_lines(run / "steps.jsonl", rows)
-            use = {"cpu": 0.83, "trainer_cpu": 0.6, "workers_cpu": 0.23, "gpu": self.gpu, "cores": 16.0}
+            use = {
+                "cpu": 0.83,
+                "trainer_cpu": 0.6,
+                "workers_cpu": 0.23,
+                "gpu": self.gpu,
+                "cores": 16.0,
+            }
             memory = "allocated on the GPU" if self.gpu else "resident set of the trainer"
-            facts = {"machine": self.machine, "use": use, "memory_is": memory, "failed": self.failed}
+            facts = {
+                "machine": self.machine,
+                "use": use,
+                "memory_is": memory,
+                "failed": self.failed,
+            }
             facts |= {"completed": self.failed is None, "model": "ctc", "precision": "32-true"}
             atomic.write_json(run / "throughput.json", {**facts, **self.facts})
         return run
@@ -95,8 +115,14 @@ class MadeUp:
         seconds = sum(row["seconds"] for row in steps)
         names = ("samples", "audio_seconds", "padded_audio_seconds")
         sums = {name: sum(row[name] for row in steps) for name in names}
-        sums |= {"tokens": sums["audio_seconds"] * 13, "padded_tokens": sums["padded_audio_seconds"] * 13.2}
-        sums |= {"flops": sums["audio_seconds"] * 9e9, "padded_flops": sums["padded_audio_seconds"] * 9.5e9}
+        sums |= {
+            "tokens": sums["audio_seconds"] * 13,
+            "padded_tokens": sums["padded_audio_seconds"] * 13.2,
+        }
+        sums |= {
+            "flops": sums["audio_seconds"] * 9e9,
+            "padded_flops": sums["padded_audio_seconds"] * 9.5e9,
+        }
         sums = {name: value for name, value in sums.items() if name not in self.omit}
         units = [name for name in sums if f"padded_{name}" in sums]
         first, last = self.loss
@@ -117,6 +143,8 @@ class MadeUp:
 
 def bucket_config(folder: Path) -> Path:
     """A bucket_config.json with BUCKETS."""
-    named = [{"bucket_id": name, "hours": each[0], "samples": each[1]} for name, each in BUCKETS.items()]
+    named = [
+        {"bucket_id": name, "hours": each[0], "samples": each[1]} for name, each in BUCKETS.items()
+    ]
     atomic.write_json(folder / "bucket_config.json", {"buckets": named})
     return folder / "bucket_config.json"

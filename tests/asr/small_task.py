@@ -1,4 +1,5 @@
-"""A task of the training loop that learns next to nothing from real audio, to test what measures a run."""
+"""A task of the training loop that learns next to nothing from real audio, to test what measures a
+run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
-    """Build into out/bucket_config.json of a folder; returns the exit code and what a person sees."""
+    """Build into out/bucket_config.json of a folder; returns the exit code and what a person
+    sees."""
 
     def build(out: Path, *arguments: object) -> tuple[int, str]:
         output = ["--output", out / "bucket_config.json"]
@@ -35,7 +36,9 @@ def test_the_output_is_a_folder_or_the_config_in_it(tmp_path: Path, run, capfd) 
     common = ["--train", write_manifest(tmp_path / "train.parquet", rows), "--tar-index", index]
     common = [str(argument) for argument in [*common, "--output"]]
     assert build_bucket_manifests.main([*common, str(tmp_path / "folder")]) == 0
-    assert (tmp_path / "folder/bucket_config.json").is_file() and not (tmp_path / "tars.parquet").exists()
+    assert (tmp_path / "folder/bucket_config.json").is_file() and not (
+        tmp_path / "tars.parquet"
+    ).exists()
     assert build_bucket_manifests.main([*common, str(tmp_path / "other.json")]) == 1
     assert "always bucket_config.json" in capfd.readouterr().err
 
@@ -53,13 +56,17 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
     assert "train: 100 rows in, 100 out, 0 rejected" in seen
     assert "dev: 2 rows in, 1 out, 1 rejected; rejected: 1 empty_transcript" in seen
     for bucket in bucket_ids(DEFAULT_EDGES):
-        seconds = [row["duration_s"] for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")]
+        seconds = [
+            row["duration_s"] for row in rows_of(tmp_path / "out" / "train" / f"{bucket}.parquet")
+        ]
         facts = f"{sum(seconds) / 3600:.2f} hours, mean {np.mean(seconds or 0):.1f} s"
         facts += f", longest {max(seconds, default=0):.1f} s"
         assert f"INFO {bucket}: {len(seconds)} sample{'s' * (len(seconds) != 1)}, {facts}\n" in seen
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert [bucket["bucket_id"] for bucket in config["buckets"]][:2] == ["b_0_3", "b_3_5"]
-    assert sum(len(rows_of(tmp_path / "out" / bucket["path"])) for bucket in config["buckets"]) == 100
+    assert (
+        sum(len(rows_of(tmp_path / "out" / bucket["path"])) for bucket in config["buckets"]) == 100
+    )
     first = files(tmp_path / "out")
     command = [*common, "--output", tmp_path / "out/bucket_config.json"]
     command = [sys.executable, "-m", "millrace.asr.build_bucket_manifests", *map(str, command)]
@@ -80,7 +87,9 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
 
 def test_relative_tars_start_at_the_root(tmp_path: Path, run) -> None:
     rows, index = corpus(tmp_path, tars=2, members=10)
-    relative = [{**row, "tar_path": str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
+    relative = [
+        {**row, "tar_path": str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows
+    ]
     manifest = write_manifest(tmp_path / "train.parquet", relative)
     common = [tmp_path / "out", "--train", manifest, "--tar-index", index]
     assert run(*common, "--tar-root", tmp_path)[0] == 0
@@ -124,7 +133,9 @@ def test_the_speech_lanes_shards(tmp_path: Path, run) -> None:
         (["--train", "a.parquet", "--tar-index", "no.index"], "no tar index there"),
     ],
 )
-def test_errors_are_one_line(tmp_path: Path, arguments: list[str], message: str, run, monkeypatch) -> None:
+def test_errors_are_one_line(
+    tmp_path: Path, arguments: list[str], message: str, run, monkeypatch
+) -> None:
     rows, _ = corpus(tmp_path, tars=1, members=2)
     write_manifest(tmp_path / "a.parquet", rows)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
-"""The step build_tar_indices and its file: addresses that give the bytes, small, the same every time."""
+"""The step build_tar_indices and its file: addresses that give the bytes, small, the same every
+time."""
 
 from __future__ import annotations
 
@@ -44,12 +45,20 @@ def corpus(tmp_path) -> dict[str, Path]:
 
 
 def run(tmp_path: Path, tars: list, status: int = 0, name: str = "p", **options: str) -> tuple:
-    """Index a partition of tars, given as paths or as in the partition file; returns index and report."""
-    output, report, partition = (tmp_path / f"out/{name}{end}" for end in (".parquet", ".json", ".in"))
+    """Index a partition of tars, given as paths or as in the partition file; returns index and
+    report."""
+    output, report, partition = (
+        tmp_path / f"out/{name}{end}" for end in (".parquet", ".json", ".in")
+    )
     entries = [tar if isinstance(tar, dict) else {"path": str(tar)} for tar in tars]
     partition.parent.mkdir(exist_ok=True, parents=True)
     partition.write_text(json.dumps({"id": name, "tars": entries}))
-    flags = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", value) if text]
+    flags = [
+        text
+        for key, value in options.items()
+        for text in (f"--{key.replace('_', '-')}", value)
+        if text
+    ]
     files = ["--partition", str(partition), "--output", str(output), "--report", str(report)]
     assert build_tar_indices.main([*files, *flags]) == status
     return output, json.loads(report.read_text())
@@ -102,7 +111,9 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     assert first.read_bytes() == second.read_bytes()
     assert first.with_suffix(".json").read_bytes() == second.with_suffix(".json").read_bytes()
     meta = pq.ParquetFile(first).metadata
-    names = sum(meta.row_group(g).column(1).total_compressed_size for g in range(meta.num_row_groups))
+    names = sum(
+        meta.row_group(g).column(1).total_compressed_size for g in range(meta.num_row_groups)
+    )
     assert meta.schema.column(1).name == "name"
     assert (first.stat().st_size - names) / report["ledgers"][1]["rows_in"] <= 8
     assert TarIndex.open(first).members(str(path))["size"].to_pylist() == sizes.tolist()
@@ -110,7 +121,11 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
 
 def kept_tars(capsys) -> list[str]:
     """What the log says of tars whose index was kept."""
-    return [line.partition("INFO ")[2] for line in capsys.readouterr().err.splitlines() if "are kept" in line]
+    return [
+        line.partition("INFO ")[2]
+        for line in capsys.readouterr().err.splitlines()
+        if "are kept" in line
+    ]
 
 
 def test_a_second_run_keeps_the_indices_of_tars_that_are_unchanged(tmp_path, corpus, capsys):
@@ -121,7 +136,8 @@ def test_a_second_run_keeps_the_indices_of_tars_that_are_unchanged(tmp_path, cor
     output, _ = run(tmp_path, corpus.values())
     assert kept_tars(capsys) == ["5 of 8 tars are unchanged: their indices are kept"]
     assert (output.read_bytes(), output.with_suffix(".json").read_bytes()) == first
-    # Tars that were replaced are read again: by another size, another time, other content of the same size.
+    # Tars that were replaced are read again: by another size, another time, other content of the
+    # same size.
     size = corpus["keys"].stat()
     write_tar(corpus["good"], ["new"])
     os.utime(corpus["cut"], ns=(5, 5))
@@ -142,7 +158,9 @@ def test_a_run_that_keeps_all_indices_writes_none(tmp_path, corpus, capsys):
     assert kept_tars(capsys) == ["2 of 2 tars are unchanged: their indices are kept"]
     assert [path.stat().st_mtime_ns for path in (output, output.with_suffix(".json"))] == times
     # Other tars, or the same in another order, make another index.
-    assert run(tmp_path, tars[::-1])[0].read_bytes() == run(tmp_path / "b", tars[::-1])[0].read_bytes()
+    assert (
+        run(tmp_path, tars[::-1])[0].read_bytes() == run(tmp_path / "b", tars[::-1])[0].read_bytes()
+    )
     assert list(TarIndex.open(run(tmp_path, tars[:1])[0]).tars) == [str(tars[0])]
     output.write_text("no index")
     assert list(TarIndex.open(run(tmp_path, tars)[0]).tars) == [str(tar) for tar in tars]
@@ -179,17 +197,28 @@ def members_until_the_end(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     members = []
     with contextlib.suppress(tarfile.ReadError):
         members.extend(tar)
-    return [member for member in members if member.offset_data + member.size <= os.path.getsize(tar.name)]
+    return [
+        member
+        for member in members
+        if member.offset_data + member.size <= os.path.getsize(tar.name)
+    ]
 
 
 def test_json_beside_a_tar_in_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
     path = write_tar(tmp_path / "in/a.tar", ["a"])
     (tmp_path / "in/a.tar.index.json").mkdir()
     (tmp_path / "p.json").write_text(json.dumps({"id": "p", "tars": [{"path": str(path)}]}))
-    flags = ["--partition", str(tmp_path / "p.json"), "--output", str(tmp_path / "p.parquet"), "--json"]
+    flags = [
+        "--partition",
+        str(tmp_path / "p.json"),
+        "--output",
+        str(tmp_path / "p.parquet"),
+        "--json",
+    ]
     assert build_tar_indices.main(flags) == 1
     assert (
-        f"{path}.index.json: cannot be written (Is a directory). Leave out --json" in capsys.readouterr().err
+        f"{path}.index.json: cannot be written (Is a directory). Leave out --json"
+        in capsys.readouterr().err
     )
 
 
@@ -226,7 +255,12 @@ def test_partition_files(tmp_path, corpus, capsys):
         state = path.stat()
         return {"path": str(path), "size": state.st_size, "mtime_ns": state.st_mtime_ns, **changes}
 
-    tars = [entry(corpus["good"]), entry(corpus["keys"], mtime_ns=5), corpus["empty"], entry(corpus["good"])]
+    tars = [
+        entry(corpus["good"]),
+        entry(corpus["keys"], mtime_ns=5),
+        corpus["empty"],
+        entry(corpus["good"]),
+    ]
     _, report = run(tmp_path, tars, name="p1")
     assert report["partition"] == "p1"
     assert [Path(tar["path"]).stem for tar in report["tars"]] == ["good", "keys", "empty"]
@@ -250,7 +284,9 @@ def test_the_ledger_sums_over_tars(tmp_path, corpus):
     # A tar that is missing has not changed since the parse: it is missing.
     assert ledgers["tar"]["warnings"] == {"changed_since_parsed": 5, "damaged": 2, "truncated": 1}
     assert ledgers["member"]["warnings"] == {"duplicates": 2 + 2, "recovered": 3 + 12}
-    assert ledgers["member"]["rows_in"] == 4 + 3 + 5 + 19 + 16 and ledgers["member"]["rejected"] == {"cut": 1}
+    assert ledgers["member"]["rows_in"] == 4 + 3 + 5 + 19 + 16 and ledgers["member"][
+        "rejected"
+    ] == {"cut": 1}
     assert report["statuses"] == {"damaged": 2, "missing": 1, "ok": 2, "truncated": 1}
 
 
@@ -264,7 +300,11 @@ def test_a_tar_that_is_written_while_it_is_read_has_no_index(tmp_path, monkeypat
     monkeypatch.setattr("millrace.asr.tars.scan.digest", write_meanwhile)
     _, report = run(tmp_path, [path])
     (tar,) = report["tars"]
-    assert (tar["status"], tar["reason"], tar["members"]) == ("changed", "it changed while it was read", 0)
+    assert (tar["status"], tar["reason"], tar["members"]) == (
+        "changed",
+        "it changed while it was read",
+        0,
+    )
     assert report["ledgers"][0]["rejected"] == {"changed": 1}
 
 
@@ -274,11 +314,14 @@ def test_a_removed_flag_is_named_and_the_help_says_how_a_partition_file_looks(fl
         build_tar_indices.main([flag, "a.tar", "--output", "x", "--report", "y"])
     assert f"{flag} was removed" in capsys.readouterr().err
     shown = build_tar_indices.make_parser().format_help()
-    assert '{"id": "a-name", "tars": [{"path": "a.tar"}' in shown and "results/asr/partitions" in shown
+    assert (
+        '{"id": "a-name", "tars": [{"path": "a.tar"}' in shown and "results/asr/partitions" in shown
+    )
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"tars": []}', '{"id": "x", "tars": [{"size": 1}]}', '{"id": "x", "tars": 3}']
+    "content",
+    ["", "{", "[]", '{"tars": []}', '{"id": "x", "tars": [{"size": 1}]}', '{"id": "x", "tars": 3}'],
 )
 def test_a_broken_partition_file_is_one_clear_line(tmp_path, content, capsys):
     (tmp_path / "p.json").write_text(content)
@@ -292,7 +335,10 @@ def test_too_many_failures_stop_the_step_after_the_report(tmp_path, corpus, caps
     bad = {name: corpus[name] for name in ("missing", "text")}
     run(tmp_path, bad.values(), status=0)
     _, report = run(tmp_path, bad.values(), status=1, max_failed="0.9")
-    assert report["statuses"] == {"missing": 1, "not_a_tar": 1} and "2 of 2 tars" in capsys.readouterr().err
+    assert (
+        report["statuses"] == {"missing": 1, "not_a_tar": 1}
+        and "2 of 2 tars" in capsys.readouterr().err
+    )
     run(tmp_path, corpus.values(), status=1, max_failed="0.2")
     run(tmp_path, corpus.values(), status=0, max_failed="0.5")
 
@@ -305,4 +351,6 @@ def test_read_only_folders_and_names_that_are_not_utf_8(tmp_path):
     output, report = run(tmp_path, [path])
     folder.chmod(0o755)
     assert sorted(os.listdir(folder)) == before
-    assert text(TarIndex.open(output).members(str(path))) == ["a"] and report["tars"][0]["path"] == str(path)
+    assert text(TarIndex.open(output).members(str(path))) == ["a"] and report["tars"][0][
+        "path"
+    ] == str(path)

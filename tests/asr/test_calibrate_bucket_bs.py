@@ -1,4 +1,5 @@
-"""The calibration of buckets as it is run: a real model in a real limit, interrupted, resumed and kept."""
+"""The calibration of buckets as it is run: a real model in a real limit, interrupted, resumed and
+kept."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SOAK_STEPS = 40
 
 
 class Calibrated:
-    """A corpus, the limit that leaves room for some rows of it, and the calibration of its bucket b_0_1."""
+    """A corpus, the limit that leaves room for some rows of it, and the calibration of its bucket
+    b_0_1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +40,14 @@ class Calibrated:
 
     def flags(self, bucket: str, *more: str, soak: int = SOAK_STEPS, start: int = 8) -> list[str]:
         return [
-            *("--bucket", bucket, "--bucket-config", str(self.config), "--output", str(self.output(bucket))),
+            *(
+                "--bucket",
+                bucket,
+                "--bucket-config",
+                str(self.config),
+                "--output",
+                str(self.output(bucket)),
+            ),
             *("--max-memory-gb", repr(self.limit), "--start_bs", str(start), "--steps", "2"),
             *("--soak-steps", str(soak), "--model-options", json.dumps(corpus.MODEL_OPTIONS)),
             *("--device", "cpu", *more),
@@ -57,19 +66,23 @@ def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_do
     assert found["soak"]["steps"] >= SOAK_STEPS and not found["soak"]["oom"]
     assert found["soak"]["peak_gb"] <= limit
     assert 8 < found["batch_size"] < 150
-    assert all(entry["why"] and entry["batch_size"] > found["batch_size"] for entry in found["backed_off"])
+    assert all(
+        entry["why"] and entry["batch_size"] > found["batch_size"] for entry in found["backed_off"]
+    )
     more = math.ceil(1.25 * found["batch_size"])
     over = ask(corpus.request(calibrated.config, "b_0_1", "worst", limit, more, 2))
     assert over["oom"] or over["peak_gb"] > limit
 
 
 def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, capfd):
-    """The second bucket is killed in its first trials; then all are run again, as a restarted workflow
-    would."""
+    """The second bucket is killed in its first trials; then all are run again, as a restarted
+    workflow would."""
     before = calibrated.output("b_0_1").stat().st_mtime_ns
     flags = calibrated.flags("b_1_2", "--max-memory-gb", "8", soak=0)  # room for all of its rows
     command = [sys.executable, "-m", "millrace.asr.calibrate_bucket_bs", *flags]
-    killed = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    killed = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert "rows: " in killed.stderr.readline()
     deadline = time.monotonic() + 60
     search = psutil.Process(killed.pid)
@@ -81,7 +94,9 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
     killed.stderr.close()
     while any(trial.is_running() for trial in trials) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert trials and not any(trial.is_running() for trial in trials), "a trial lives on, and holds memory"
+    assert trials and not any(trial.is_running() for trial in trials), (
+        "a trial lives on, and holds memory"
+    )
     assert not calibrated.output("b_1_2").exists()
     capfd.readouterr()
     for again in (calibrated.flags("b_0_1"), flags):
@@ -96,7 +111,12 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
     assert (second["batch_size"], second["limited_by"], second["soak"]) == (9, "rows", None)
     assert [trial["rows"] for trial in second["trials"]] == [8, 9]
     # Calibrated with another soak, the two do not belong together.
-    flags = ["--bucket-config", str(calibrated.config), "--output", str(calibrated.folder / "all.json")]
+    flags = [
+        "--bucket-config",
+        str(calibrated.config),
+        "--output",
+        str(calibrated.folder / "all.json"),
+    ]
     paths = [str(calibrated.output(bucket)) for bucket in ("b_0_1", "b_1_2")]
     assert merge_calibration.main([*flags, "--calibrations", *paths]) == 1
     assert "another limit_gb, soak_steps" in capfd.readouterr().err
@@ -105,8 +125,13 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
 def test_a_calibration_survives_its_output_and_a_new_key_calibrates_again(calibrated, capfd):
     calibrated.output("b_0_1").unlink()  # as Snakemake does before it makes an output anew
     assert calibrate_bucket_bs.main(calibrated.flags("b_0_1")) == 0
-    assert "(kept)" in capfd.readouterr().err and calibrated.output("b_0_1").read_bytes() == calibrated.bytes
-    assert calibrate_bucket_bs.main(calibrated.flags("b_0_1", "--max-memory-gb", "0.01", start=1)) == 1
+    assert (
+        "(kept)" in capfd.readouterr().err
+        and calibrated.output("b_0_1").read_bytes() == calibrated.bytes
+    )
+    assert (
+        calibrate_bucket_bs.main(calibrated.flags("b_0_1", "--max-memory-gb", "0.01", start=1)) == 1
+    )
     log = capfd.readouterr().err
     assert f"limit_gb was {calibrated.found['key']['limit_gb']}, and is 0.01" in log
     assert "a batch of 1 does not fit" in log

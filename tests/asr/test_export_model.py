@@ -1,4 +1,5 @@
-"""Any checkpoint of a run becomes a model's folder; layouts are tested with the models that have them."""
+"""Any checkpoint of a run becomes a model's folder; layouts are tested with the models that have
+them."""
 
 from __future__ import annotations
 
@@ -13,19 +14,33 @@ def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_pa
     config = json.loads((data / "bucket_config.json").read_bytes())
     config["splits"] = {"dev": {"path": "train/b_0_3.parquet"}}
     (data / "bucket_config.json").write_text(json.dumps(config))
-    run, eight = tmp_path / "run", ["--max-steps", "8", "--eval-steps", "2", "--save_total_limit", "1"]
+    run, eight = (
+        tmp_path / "run",
+        ["--max-steps", "8", "--eval-steps", "2", "--save_total_limit", "1"],
+    )
     paths = ["--bucket-dir", str(data), "--output-dir", str(run)]
     paths += ["--batch-seconds", "3", "--num_workers", "0"]
-    model = ["--model-options", '{"hidden": 16, "channels": 4}', "--lr", "1e-3", "--tensorboard", "0"]
+    model = [
+        "--model-options",
+        '{"hidden": 16, "channels": 4}',
+        "--lr",
+        "1e-3",
+        "--tensorboard",
+        "0",
+    ]
     assert train_model.main([*paths, *model, *eight, "--save-steps", "0"]) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
-    rates = {row["step"]: row["metrics"]["cer"] for row in rows if row["event"] == "eval" and row["step"]}
+    rates = {
+        row["step"]: row["metrics"]["cer"] for row in rows if row["event"] == "eval" and row["step"]
+    }
     best = json.loads((run / "checkpoints/best/checkpoint.json").read_bytes())["step"]
     assert best == min(rates, key=rates.get) and len(rates) == 4
     export = ["--bucket-dir", str(data), "--metrics", str(run / "metrics.json"), "--output"]
     for name, more in (("best", []), ("last", ["--checkpoint", "last"])):
         assert export_model.main([*export, str(tmp_path / name), *more]) == 0
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "last", run / "model")]
+    weights = [
+        (folder / "model.safetensors").read_bytes() for folder in (tmp_path / "last", run / "model")
+    ]
     assert weights[0] == weights[1] and (tmp_path / "best/config.json").exists()
     assert export_model.main([*export, str(tmp_path / "x"), "--checkpoint", "step-00000002"]) == 1
     assert "There are: last, step-00000008, best" in capfd.readouterr().err

@@ -39,7 +39,10 @@ def test_a_pinned_run_is_asked_for_until_it_is_finished(tmp_path, monkeypatch):
 def test_each_run_has_a_repository_of_its_own():
     hub = {"enabled": True, "repo": "me/asr-{run}", "private": False, "licence": "mit"}
     asr = inputs(runs={"a": {}, "b": {}}, hub=hub)
-    assert asr.targets()[-2:] == ["results/asr/hub/a/receipt.json", "results/asr/hub/b/receipt.json"]
+    assert asr.targets()[-2:] == [
+        "results/asr/hub/a/receipt.json",
+        "results/asr/hub/b/receipt.json",
+    ]
     flags = asr.hub_flags(SimpleNamespace(run="b"))
     assert (
         "--repo me/asr-b " in flags
@@ -64,8 +67,16 @@ def test_a_pinned_run_that_is_older_than_its_data_is_said(tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     ("gpus", "section", "words"),
     [
-        (0, {"training": {"device": "cuda"}}, "asr.training.device is cuda with asr.ranks: 1, and this mac"),
-        (2, {"ranks": 4}, "asr.training.device is auto with asr.ranks: 4, and this machine has 2 GPUs"),
+        (
+            0,
+            {"training": {"device": "cuda"}},
+            "asr.training.device is cuda with asr.ranks: 1, and this mac",
+        ),
+        (
+            2,
+            {"ranks": 4},
+            "asr.training.device is auto with asr.ranks: 4, and this machine has 2 GPUs",
+        ),
         (0, {"runs": {"a": {"device": "cuda"}}}, "asr.runs.a.device is cuda"),
         (0, {"ranks": 4}, ""),  # auto: four ranks on the CPU
         (4, {"ranks": 4, "training": {"device": "cuda"}}, ""),
@@ -105,7 +116,9 @@ def test_ranks_and_their_gpus_are_counted_by_node(nodes, ranks, device, launcher
     assert asr.threads() == ranks * 3
 
 
-def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(tmp_path, monkeypatch):
+def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     asr = inputs(is_local=True, nodes=2)
     with pytest.raises(SystemExit, match=r"asr\.nodes is 2.*--profile slurm"):
@@ -120,11 +133,19 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
     [
         ({}, "", 6080),
         (
-            {"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16, "device": "cuda"}},
+            {
+                "ranks": 8,
+                "model": "qwen3-asr-1.7b",
+                "training": {"num_workers": 16, "device": "cuda"},
+            },
             "",
             290_432,
         ),
-        ({"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16}}, "bucket", 20_304),
+        (
+            {"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16}},
+            "bucket",
+            20_304,
+        ),
         ({"ranks": 2, "calibration": {"device": "cpu", "max_memory_gb": 30}}, "all", 92_160),
     ],
 )

@@ -1,4 +1,5 @@
-"""calibrated_bs.json from the files of the buckets: order, model, budgets for the planner, refusals."""
+"""calibrated_bs.json from the files of the buckets: order, model, budgets for the planner,
+refusals."""
 
 from __future__ import annotations
 
@@ -16,16 +17,30 @@ from millrace.common import atomic
 from tests.asr import audio_tars
 
 TRUE = MemoryModel(31.0, 0.055, 0.0011, 0.0004)
-BUCKETS = {"b_0_3": (0.5, 2.9, 60), "b_7_10": (7.0, 9.9, 170), "b_20_30": (20.0, 29.8, 420), "b_30_inf": None}
+BUCKETS = {
+    "b_0_3": (0.5, 2.9, 60),
+    "b_7_10": (7.0, 9.9, 170),
+    "b_20_30": (20.0, 29.8, 420),
+    "b_30_inf": None,
+}
 KEY = {"device": "NVIDIA H200", "limit_gb": 130.0, "model": "abc", "torch": "2.13.0"}
 
 
 def buckets(folder: Path) -> Path:
     rows: dict[str, list] = {name: [] for name in BUCKETS}
     for name, (shortest, longest, _) in ((name, facts) for name, facts in BUCKETS.items() if facts):
-        for number, seconds in enumerate(np.linspace(shortest, longest, 3000 // round(longest)).tolist()):
-            place = {"tar_path": "a.tar", "tar_member_name": f"{number}.flac", "offset": 0, "size": 1}
-            rows[name].append({**place, "transcript": "x", "duration_s": seconds, "sample_id": number})
+        for number, seconds in enumerate(
+            np.linspace(shortest, longest, 3000 // round(longest)).tolist()
+        ):
+            place = {
+                "tar_path": "a.tar",
+                "tar_member_name": f"{number}.flac",
+                "offset": 0,
+                "size": 1,
+            }
+            rows[name].append(
+                {**place, "transcript": "x", "duration_s": seconds, "sample_id": number}
+            )
     return audio_tars.write_buckets(folder, rows, []) / "bucket_config.json"
 
 
@@ -41,14 +56,26 @@ def calibration(name: str, error: float = 0.0, **changes: object) -> dict:
         trials.append({"rows": n, "fits": at < 2, "oom": at == 2, "heaviest": heaviest, **peaks})
     return {
         **{"key": KEY, "bucket_key": {}, "bucket": name, "rows": 3},
-        **{"longest_seconds": longest, "shortest_seconds": shortest, "longest_characters": characters},
-        **{"grad_acc": 1, "batch_size": rows, "limited_by": "memory", "search": {}, "trials": trials},
+        **{
+            "longest_seconds": longest,
+            "shortest_seconds": shortest,
+            "longest_characters": characters,
+        },
+        **{
+            "grad_acc": 1,
+            "batch_size": rows,
+            "limited_by": "memory",
+            "search": {},
+            "trials": trials,
+        },
         **{"peak_memory_gb": trials[1]["peak_gb"], "soak": {"peak_gb": 120.0}, "backed_off": []},
         **changes,
     }
 
 
-def merged(folder: Path, calibrations: dict[str, dict], names: list[str] | None = None) -> tuple[int, Path]:
+def merged(
+    folder: Path, calibrations: dict[str, dict], names: list[str] | None = None
+) -> tuple[int, Path]:
     for name, value in calibrations.items():
         atomic.write_json(folder / f"{name}.json", value)
     paths = [str(folder / f"{name}.json") for name in names or calibrations]
@@ -63,7 +90,9 @@ ALL["b_30_inf"] = {"bucket": "b_30_inf", "empty": True}
 
 
 def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path, capsys):
-    code, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
+    code, output = merged(
+        tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}}
+    )
     found = json.loads(output.read_text())
     assert code == 0 and found["key"] == KEY and list(found["buckets"]) == sorted(BUCKETS)
     for name in FULL:
@@ -73,7 +102,8 @@ def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path, c
     assert found["memory_model"]["fixed_gb"] == pytest.approx(31, rel=0.1)
     assert found["memory_model"]["residuals"]["points"] == 6
     assert 0 < found["memory_model"]["residuals"]["max_abs"] <= 0.02
-    # A bucket without rows has the size of a neighbour, so that a later sample in it is no surprise.
+    # A bucket without rows has the size of a neighbour, so that a later sample in it is no
+    # surprise.
     assert found["buckets"]["b_30_inf"]["batch_size"] == found["buckets"]["b_20_30"]["batch_size"]
     assert found["buckets"]["b_30_inf"]["empty"] is True
 
@@ -108,7 +138,9 @@ def test_a_peak_after_the_allocator_gave_memory_back_says_nothing(tmp_path):
 
 def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
     """The trials have trained with it; of the other rows it says nothing."""
-    _, output = merged(tmp_path, {**ALL, "b_7_10": calibration("b_7_10", longest_characters=20_000)})
+    _, output = merged(
+        tmp_path, {**ALL, "b_7_10": calibration("b_7_10", longest_characters=20_000)}
+    )
     budget = read_budgets(tmp_path / "buckets", output, 240.0)[list(BUCKETS).index("b_7_10")]
     assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
 
@@ -126,12 +158,18 @@ def test_the_order_of_the_files_does_not_matter(tmp_path):
     ("calibrations", "message"),
     [
         ({name: ALL[name] for name in ("b_7_10", "b_0_3")}, "without a calibration: b_20_30"),
-        ({**ALL, "b_7_10": calibration("b_7_10", key={**KEY, "torch": "2.14.0"})}, "another torch than"),
+        (
+            {**ALL, "b_7_10": calibration("b_7_10", key={**KEY, "torch": "2.14.0"})},
+            "another torch than",
+        ),
         ({**ALL, "x": calibration("b_0_3")}, "calibrated twice"),
         ({**ALL, "x": calibration("b_0_3", bucket="b_1_2")}, "unknown ones: b_1_2"),
         ({**ALL, "x": {"b_0_3": {"batch_size": 3}}}, "no whole calibration"),
         ({**ALL, "x": [1]}, "no whole calibration"),
-        ({**ALL, "x": {k: v for k, v in ALL["b_0_3"].items() if k != "rows"}}, "no whole calibration"),
+        (
+            {**ALL, "x": {k: v for k, v in ALL["b_0_3"].items() if k != "rows"}},
+            "no whole calibration",
+        ),
         ({"b_7_10": {"bucket": "b_7_10", "empty": True}}, "without a calibration: b_0_3, b_7_10"),
         ({name: calibration(name, trials=[]) for name in FULL}, "no trial has measured anything"),
     ],

@@ -40,13 +40,23 @@ def built(tmp_path_factory) -> tuple[Path, list[Path]]:
 
 
 def report(buckets: Path, runs: list[Path], target: Path) -> int:
-    places = ["--buckets", str(buckets / "bucket_config.json"), "--summary", str(target), "--worst", "3"]
+    places = [
+        "--buckets",
+        str(buckets / "bucket_config.json"),
+        "--summary",
+        str(target),
+        "--worst",
+        "3",
+    ]
     return report_runs.main(["--runs", *map(str, runs), *places])
 
 
 def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
     metrics = jsonl.read(built[1][0])
-    lines = [json.loads(line) for line in (built[1][0].parent / "hypotheses.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (built[1][0].parent / "hypotheses.jsonl").read_text().splitlines()
+    ]
     assert len(lines) == 24 and lines[0]["key"] == "t0_0" and lines[0]["reference"] == "a0"
     for split, figures in (("dev", metrics["last_evaluation"]), ("test", metrics["test"])):
         of = [line for line in lines if line["split"] == split]
@@ -62,9 +72,17 @@ def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
 def test_a_run_resumed_behind_its_last_evaluation_has_all_of_it(built):
     run = built[1][1].parent
     names = ("hypotheses.jsonl", "metrics.json")
-    before = [json.loads((run / names[1]).read_text())["error_rates"], (run / names[0]).read_bytes()]
+    before = [
+        json.loads((run / names[1]).read_text())["error_rates"],
+        (run / names[0]).read_bytes(),
+    ]
     (run / names[0]).unlink()
-    flags = ["--model-options", '{"hidden": 8, "channels": 2}', "--num-workers=0", "--tensorboard=0"]
+    flags = [
+        "--model-options",
+        '{"hidden": 8, "channels": 2}',
+        "--num-workers=0",
+        "--tensorboard=0",
+    ]
     flags += ["--bucket-dir", str(built[0]), "--max-steps", "2", "--lr", "1e-2"]
     assert train_model.main([*flags, "--metrics", str(run / names[1])]) == 0
     assert [jsonl.read(run / names[1])["error_rates"], (run / names[0]).read_bytes()] == before
@@ -76,17 +94,29 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     html = (tmp_path / "runs.html").read_text()
     shown = Page(html)
     assert list(shown.outline) == [
-        *("Runs side by side", "Learning curves", "Error rates", "Worst clips", "What this cannot tell")
+        *(
+            "Runs side by side",
+            "Learning curves",
+            "Error rates",
+            "Worst clips",
+            "What this cannot tell",
+        )
     ]
     side = shown.by_name("Runs side by side", values=True)
     rates = [jsonl.read(run)["error_rates"]["test"] for run in runs]
     assert side["test: CER"] == [pytest.approx(of["overall"]["cer"], abs=1e-6) for of in rates]
     assert side["lr"] == ["0.001", "0.01"]
     assert list(shown.by_name("test: error rates by duration")) == ["b_0_0.1", "b_0.1_5", "All"]
-    for sentence in ("Trained on a CPU: first, second.", "test of first has 12", "Some keys do not end"):
+    for sentence in (
+        "Trained on a CPU: first, second.",
+        "test of first has 12",
+        "Some keys do not end",
+    ):
         assert sentence in shown.text
     sounds = re.findall(r'src="data:audio/(\w+);base64,([^"]+)"', html)
-    assert len(sounds) == 3 and all(base64.b64decode(of)[:4] in (b"fLaC", b"RIFF") for _, of in sounds)
+    assert len(sounds) == 3 and all(
+        base64.b64decode(of)[:4] in (b"fLaC", b"RIFF") for _, of in sounds
+    )
     lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
     worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
     assert f"first, {100 * worst:.0f} %" in shown.text
@@ -110,4 +140,6 @@ def test_a_run_of_an_earlier_version_is_on_the_page_and_no_run_is_an_error(built
     atomic.write_json(tmp_path / "old/metrics.json", old)
     assert report(built[0], [tmp_path / "old/metrics.json"], tmp_path / "runs.html") == 0
     assert "old has no test" in Page((tmp_path / "runs.html").read_text()).text
-    assert report(built[0], [], tmp_path / "none.html") == 1 and not (tmp_path / "none.html").exists()
+    assert (
+        report(built[0], [], tmp_path / "none.html") == 1 and not (tmp_path / "none.html").exists()
+    )

@@ -1,4 +1,5 @@
-"""The throughput report: the page holds the figures of the runs, nothing breaks it, its bytes are stable."""
+"""The throughput report: the page holds the figures of the runs, nothing breaks it, its bytes are
+stable."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def _write(
     folder: Path, machine: dict = CPU, gpu: tuple = (None, None, None), benches: int = 1
 ) -> dict[str, list[str]]:
     runs = {
-        "bench": [MadeUp(f"bench_{n}", seed=n, machine=machine, gpu=gpu[0]) for n in range(benches)],
+        "bench": [
+            MadeUp(f"bench_{n}", seed=n, machine=machine, gpu=gpu[0]) for n in range(benches)
+        ],
         "baseline": [MadeUp("baseline", machine=machine, gpu=gpu[1], **BASELINE)],
         "ideal": [MadeUp("ideal", machine=machine, gpu=gpu[2], seconds=0.19)],
         "check": [MadeUp("check", machine=machine, steps=50, log_steps=5)],
@@ -37,10 +40,21 @@ def _write(
     folders = {role: [str(run.write(folder)) for run in made] for role, made in runs.items()}
     phases = [
         {"phase": name, "host_seconds": seconds, "device_seconds": 0.5 * seconds}
-        for name, seconds in (("data wait", 0.1), ("forward", 1.0), ("forward: mel", 0.25), ("idle", 0.05))
+        for name, seconds in (
+            ("data wait", 0.1),
+            ("forward", 1.0),
+            ("forward: mel", 0.25),
+            ("idle", 0.05),
+        )
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
-    facts = {"steps": 10, "seconds": 2.0, "phases": phases, "operators": operators, "trace": "t.json.gz"}
+    facts = {
+        "steps": 10,
+        "seconds": 2.0,
+        "phases": phases,
+        "operators": operators,
+        "trace": "t.json.gz",
+    }
     facts |= (
         {"device": "cpu"}
         if machine is CPU
@@ -69,11 +83,17 @@ def _report(folder: Path, runs: dict[str, list[str]], **choices: bool) -> Page:
 
 
 OUTLINE = {
-    "Success criteria": ["What a run of 200 steps has to reach", "What the project wants beyond that"],
+    "Success criteria": [
+        "What a run of 200 steps has to reach",
+        "What the project wants beyond that",
+    ],
     "Baseline against Millrace": ["figure", COMPARISON],
     "Where the time goes": ["figure", "Share of time by phase"],
     "Buckets": ["The data by bucket", "figure", "Our steps by bucket"],
-    "Profile": ["Time of the profiled steps by phase", "Operators that take most, without what they call"],
+    "Profile": [
+        "Time of the profiled steps by phase",
+        "Operators that take most, without what they call",
+    ],
     "Runs": ["Runs"],
 }
 
@@ -88,7 +108,9 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     for measure in result["comparison"].values():
         for place, role in ((0, "baseline"), (2, "bench"), (5, "ideal")):
             if measure[role] is not None:
-                assert values[measure["name"]][place] == pytest.approx(measure[role]["value"], abs=1e-6)
+                assert values[measure["name"]][place] == pytest.approx(
+                    measure[role]["value"], abs=1e-6
+                )
     samples = result["comparison"]["samples"]
     value, low, high = (f"{samples['bench'][name]:.0f}" for name in ("value", "low", "high"))
     assert rows["Samples/s"][2:5] == [value, f"{low}–{high}", f"{samples['ratio']:.2f} ×"]
@@ -97,12 +119,18 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert rows["Stability"][0] == "200 steps, clean"
 
     phases = shown.by_name("Share of time by phase")
-    assert phases["Wait for data"][1] == "2.0 %" and phases["Read and decode in the trainer"][1] == "0.0 %"
+    assert (
+        phases["Wait for data"][1] == "2.0 %"
+        and phases["Read and decode in the trainer"][1] == "0.0 %"
+    )
     assert phases["All"] == ["100.0 %"] * 3
     buckets = shown.by_name("Our steps by bucket")
     assert list(buckets) == list(BUCKETS)
     assert sum(int(row[0]) for row in buckets.values()) == 3 * 190
-    assert shown.by_name("Time of the profiled steps by phase")["forward: mel"] == ["25.0", "12.5 %"]
+    assert shown.by_name("Time of the profiled steps by phase")["forward: mel"] == [
+        "25.0",
+        "12.5 %",
+    ]
     roles = ["baseline", *["bench"] * 3, "ideal", "check", "profile"]
     assert [run["role"] for run in result["runs"]] == roles
     assert list(shown.by_name("Runs")) == [run["name"] for run in result["runs"]]
@@ -112,15 +140,29 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     # Every criterion is listed with its figure.
     signs = {"pass": "✓ pass", "fail": "✗ fail", "not measured": "not measured"}
     rows = [row for name in OUTLINE["Success criteria"] for row in shown.texts[name][1:]]
-    expected = [[one["name"], one["bar"], signs[one["status"]], one["figure"]] for one in result["criteria"]]
+    expected = [
+        [one["name"], one["bar"], signs[one["status"]], one["figure"]] for one in result["criteria"]
+    ]
     assert rows == expected and len(rows) == 11
 
 
 @pytest.mark.parametrize(
     ("machine", "gpu", "row", "there", "label"),
     [
-        (CPU, (None,) * 3, ["not measured"] * 2 + ["–"], "There was no GPU", "CPU use (% of the cores)"),
-        (GPU, (0.93, 0.41, 0.97), ["41.0 %", "93.0 %", "+52.0 points"], "NVIDIA H200", "GPU use (%)"),
+        (
+            CPU,
+            (None,) * 3,
+            ["not measured"] * 2 + ["–"],
+            "There was no GPU",
+            "CPU use (% of the cores)",
+        ),
+        (
+            GPU,
+            (0.93, 0.41, 0.97),
+            ["41.0 %", "93.0 %", "+52.0 points"],
+            "NVIDIA H200",
+            "GPU use (%)",
+        ),
     ],
     ids=["cpu", "gpu"],
 )
@@ -138,15 +180,24 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
 
 
 def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
-    runs, reference = _write(tmp_path), '{"name": "E1", "samples_per_second": 123.2, "peak_memory_gb": 123.8}'
+    runs, reference = (
+        _write(tmp_path),
+        '{"name": "E1", "samples_per_second": 123.2, "peak_memory_gb": 123.8}',
+    )
     assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", reference]) == 0
     shown = Page((tmp_path / "summary.html").read_text())
     rows = shown.by_name(COMPARISON)
     assert shown.texts[COMPARISON][0][-1] == "E1"
-    assert [rows[name][-1] for name in ("Samples/s", "Peak memory", "GPU use")] == ["123", "124 GB", "–"]
+    assert [rows[name][-1] for name in ("Samples/s", "Peak memory", "GPU use")] == [
+        "123",
+        "124 GB",
+        "–",
+    ]
     assert "measured elsewhere" in shown.text
     # The config's default has a name alone.
-    assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", '{"name": "E1"}']) == 0
+    assert (
+        report_throughput.main([*_arguments(tmp_path, runs), "--reference", '{"name": "E1"}']) == 0
+    )
     assert "E1" not in (tmp_path / "summary.html").read_text()
     for wrong in ('{"gpu_use": 58.8}', '{"padding": "48 %"}', '{"samples_per_sec": 3}'):
         assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", wrong]) == 1
@@ -177,7 +228,9 @@ def test_a_run_that_died_is_reported(tmp_path: Path) -> None:
 def test_odd_names_break_nothing(tmp_path: Path) -> None:
     runs = _write(tmp_path)
     facts = {"model": ODD, "precision": ODD}
-    runs["bench"] = [str(MadeUp("a&b <i>", facts=facts, machine={**CPU, "cpu": ODD}).write(tmp_path))]
+    runs["bench"] = [
+        str(MadeUp("a&b <i>", facts=facts, machine={**CPU, "cpu": ODD}).write(tmp_path))
+    ]
     config = jsonl.read(tmp_path / "bucket_config.json")
     config["buckets"].append({"bucket_id": ODD, "hours": 0.1, "samples": 3})
     atomic.write_json(tmp_path / "bucket_config.json", config)
@@ -211,8 +264,16 @@ def test_reading_a_report_needs_no_torch() -> None:
             "32-true: float32 weights, gradients and Adam states, 16",
         ),
         (GPU, {"precision": "32-true", "tf32": "none"}, "computed in float32 (no TF32)."),
-        (GPU, {"precision": "32-true", "tf32": "all"}, "(TF32 in convolutions and matrix products)."),
-        (GPU, {"precision": "bf16-mixed", "tf32": "all"}, "16 bytes a parameter, computed in bfloat16."),
+        (
+            GPU,
+            {"precision": "32-true", "tf32": "all"},
+            "(TF32 in convolutions and matrix products).",
+        ),
+        (
+            GPU,
+            {"precision": "bf16-mixed", "tf32": "all"},
+            "16 bytes a parameter, computed in bfloat16.",
+        ),
         (
             GPU,
             {"precision": "bf16-true"},

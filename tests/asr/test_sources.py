@@ -43,13 +43,17 @@ class Tars:
         return synced
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        return {p.stem: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}
+        return {
+            p.stem: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")
+        }
 
     def changed(self) -> set[str]:
         before = self.files()
         self.sync()
         after = self.files()
-        return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        return {
+            name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+        }
 
     def contents(self) -> dict[str, list[dict]]:
         """The tars of every partition."""
@@ -77,7 +81,9 @@ def test_every_tar_is_in_one_partition_of_bounded_size(tars):
 
 
 def test_a_second_sync_reads_no_manifest_and_writes_nothing(tars, monkeypatch):
-    monkeypatch.setattr(asr_manifest.Manifest, "scan", lambda self: pytest.fail("a manifest was read again"))
+    monkeypatch.setattr(
+        asr_manifest.Manifest, "scan", lambda self: pytest.fail("a manifest was read again")
+    )
     assert tars.changed() == set()
 
 
@@ -124,7 +130,9 @@ def test_tars_on_storage_that_is_not_mounted_are_said_and_do_not_end_in_one_part
     made.write("train", [*made.paths, *(Path(f"/nowhere/{number}.tar") for number in range(300))])
     made.write("dev", made.paths[:1])
     (warning,) = made.sync().notes
-    assert warning.startswith("300 of 303 tars are missing, for example /nowhere/0.tar: their rows are rej")
+    assert warning.startswith(
+        "300 of 303 tars are missing, for example /nowhere/0.tar: their rows are rej"
+    )
     counts = [len(partition) for partition in made.contents().values()]
     assert sum(counts) == 303 and max(counts) <= 100
 
@@ -134,7 +142,9 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
     (tars.folder / "manifests/dev.parquet").unlink()
     tars.write("train", [Path("/nowhere/0.tar")])
     keys = "Set asr.tar_root, asr.tar_template or asr.path_map"
-    with pytest.raises(MillraceError, match=f"1 of 1 tars are missing, for example /nowhere/0.tar. {keys}"):
+    with pytest.raises(
+        MillraceError, match=f"1 of 1 tars are missing, for example /nowhere/0.tar. {keys}"
+    ):
         tars.sync()
     (tars.folder / "manifests/train.parquet").unlink()
     (tars.folder / "manifests/train.json").write_text(
@@ -146,10 +156,14 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
 
 
 def test_a_path_map_leads_to_the_tars_and_a_prefix_that_matches_nothing_is_said(tars):
-    tars.write("train", [Path("/cluster/tars") / path.relative_to(tars.folder) for path in tars.paths])
+    tars.write(
+        "train", [Path("/cluster/tars") / path.relative_to(tars.folder) for path in tars.paths]
+    )
     tars.settings.path_map = {"/cluster/tars": str(tars.folder), "/other": "/x"}
     (warning,) = tars.sync().notes
-    assert warning.startswith("asr.path_map: none of the tar paths starts with /other/, for example ")
+    assert warning.startswith(
+        "asr.path_map: none of the tar paths starts with /other/, for example "
+    )
     paths = [tar["path"] for partition in tars.contents().values() for tar in partition]
     assert sorted(paths) == sorted(map(str, tars.paths))
 
@@ -176,7 +190,9 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
     for number, start in enumerate(range(0, 10, 4)):
         tars.write(f"train-{number:05d}-of-00003", tars.paths[start : min(start + 4, 10)])
     (tars.folder / "manifests/train.parquet").unlink()
-    pieces = [str(tars.folder / f"manifests/train-{number:05d}-of-00003.parquet") for number in range(3)]
+    pieces = [
+        str(tars.folder / f"manifests/train-{number:05d}-of-00003.parquet") for number in range(3)
+    ]
     assert tars.sync().files["train"] == pieces
     assert tars.files() == before
     added = write_tar(tars.folder / "new.tar", ["a0.flac"])
@@ -189,7 +205,9 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
 
 def test_a_tar_spelled_in_two_ways_or_reached_through_links_is_one_tar(tars, monkeypatch):
     monkeypatch.chdir(tars.folder)
-    tars.write("dev", [*(path.relative_to(tars.folder) for path in tars.paths[:4]), *tars.paths[-2:]])
+    tars.write(
+        "dev", [*(path.relative_to(tars.folder) for path in tars.paths[:4]), *tars.paths[-2:]]
+    )
     assert tars.changed() == set()
     (tars.folder / "folder_link").symlink_to(tars.folder)
     (tars.folder / "tar_link.tar").symlink_to("folder_link/shard_01/audio_16k.tar")
@@ -197,7 +215,9 @@ def test_a_tar_spelled_in_two_ways_or_reached_through_links_is_one_tar(tars, mon
     tars.write("dev", [*linked, *tars.paths[-2:]])
     assert tars.changed() == set()
     # Where nobody names the file itself, its name stays as it is.
-    assert tars_paths.one_spelling(list(map(str, linked))) == {str(path): str(path) for path in linked}
+    assert tars_paths.one_spelling(list(map(str, linked))) == {
+        str(path): str(path) for path in linked
+    }
 
 
 def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
@@ -206,9 +226,21 @@ def test_paths_without_links_are_those_of_the_library(tmp_path, monkeypatch):
     (tmp_path / "a/up").symlink_to("..")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nowhere/x")
-    paths = ["a/b/x.tar", "a/up/a/b/x.tar", "loop/x", "gone", "gone/y", "a/../a/up", "/", "//x/y", "x"]
+    paths = [
+        "a/b/x.tar",
+        "a/up/a/b/x.tar",
+        "loop/x",
+        "gone",
+        "gone/y",
+        "a/../a/up",
+        "/",
+        "//x/y",
+        "x",
+    ]
     paths.append(str(tmp_path))
-    assert tars_paths.real_paths(paths) == {path: os.path.realpath(os.path.abspath(path)) for path in paths}
+    assert tars_paths.real_paths(paths) == {
+        path: os.path.realpath(os.path.abspath(path)) for path in paths
+    }
     assert tars_paths.real_paths(["s3://x/../y"]) == {"s3://x/../y": "s3://x/../y"}
 
 
@@ -228,7 +260,10 @@ def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):
 
 def build(tars: Tars) -> None:
     """Stand in for the jobs: what they write is there, and newer than the partitions."""
-    for folder, names in {"tar_index": tars.sync().partitions["tars"], "buckets": ["bucket_config"]}.items():
+    for folder, names in {
+        "tar_index": tars.sync().partitions["tars"],
+        "buckets": ["bucket_config"],
+    }.items():
         (tars.folder / folder).mkdir(exist_ok=True)
         for name in names:
             suffix = "json" if folder == "buckets" else "parquet"
@@ -237,10 +272,14 @@ def build(tars: Tars) -> None:
 
 def jsonl_manifest(tars: Tars) -> Path:
     """The manifest of train as JSONL; one line is broken."""
-    rows = [{"tar_path": str(path), "tar_member_name": "a0.flac", "text": "x"} for path in tars.paths]
+    rows = [
+        {"tar_path": str(path), "tar_member_name": "a0.flac", "text": "x"} for path in tars.paths
+    ]
     (tars.folder / "manifests/train.parquet").unlink()
     path = tars.folder / "manifests/train.jsonl"
-    path.write_text("".join(f"{json.dumps(row | {'duration': 4.0})}\n" for row in rows) + "{broken\n")
+    path.write_text(
+        "".join(f"{json.dumps(row | {'duration': 4.0})}\n" for row in rows) + "{broken\n"
+    )
     return path
 
 
@@ -327,16 +366,25 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
     os.replace(shutil.copy2(manifest, tars.folder / "backup"), manifest)
     assert tars.sync().changes == "" and str(manifest) in tars.sync().unchanged
     tars.write("train", tars.paths[:-3])
-    assert "train.parquet: replaced" in tars.sync().changes and str(manifest) not in tars.sync().unchanged
+    assert (
+        "train.parquet: replaced" in tars.sync().changes
+        and str(manifest) not in tars.sync().unchanged
+    )
 
 
-def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_other_tars(tars, monkeypatch):
+def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_other_tars(
+    tars, monkeypatch
+):
     path = jsonl_manifest(tars)
     monkeypatch.setattr(sources, "_READ", 0)
     monkeypatch.setattr(jsonl_files, "_BLOCK", 64)  # less than a line: nothing of it is seen
     synced = sync(sources.collect, tars.settings, tars.partitions)
-    assert synced.notes[-1].endswith("of manifests are read in part; a run reads all before its first job")
-    with pytest.raises(MillraceError, match=r"train\.jsonl: it names 10 tars that the dry run has not seen"):
+    assert synced.notes[-1].endswith(
+        "of manifests are read in part; a run reads all before its first job"
+    )
+    with pytest.raises(
+        MillraceError, match=r"train\.jsonl: it names 10 tars that the dry run has not seen"
+    ):
         synced.check()
     # What the run has read is known to the next parse.
     again = sync(sources.collect, tars.settings, tars.partitions)
@@ -345,7 +393,9 @@ def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_oth
     assert len([tar for content in tars.contents().values() for tar in content]) == len(tars.paths)
 
 
-def test_what_a_run_has_read_of_a_large_manifest_is_what_the_next_one_is_compared_with(tars, monkeypatch):
+def test_what_a_run_has_read_of_a_large_manifest_is_what_the_next_one_is_compared_with(
+    tars, monkeypatch
+):
     path = jsonl_manifest(tars)
     monkeypatch.setattr(sources, "_READ", 0)
     monkeypatch.setattr(sources, "_COMPARED", 100)

@@ -1,4 +1,5 @@
-"""Training on real tars, as the rule runs it: kills, ranks, resumes, and a run that is another one."""
+"""Training on real tars, as the rule runs it: kills, ranks, resumes, and a run that is another
+one."""
 
 from __future__ import annotations
 
@@ -27,9 +28,25 @@ from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Small and quick; dropout on, so that the generators' state counts.
-MODEL = ["--model-options", '{"hidden": 16, "channels": 4}', "--batch-seconds", "0.6", "--lr", "1e-3"]
+MODEL = [
+    "--model-options",
+    '{"hidden": 16, "channels": 4}',
+    "--batch-seconds",
+    "0.6",
+    "--lr",
+    "1e-3",
+]
 # Both spellings of the flags that the original script has.
-COMMON = ["--log_steps", "1", "--save-steps", "2", "--log-ids=1", "--tensorboard=0", "--num_workers", "1"]
+COMMON = [
+    "--log_steps",
+    "1",
+    "--save-steps",
+    "2",
+    "--log-ids=1",
+    "--tensorboard=0",
+    "--num_workers",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +55,25 @@ def buckets(tmp_path_factory):
 
 
 def flags(buckets: Path, run: Path, *more: str) -> list[str]:
-    return ["--bucket-dir", str(buckets), "--metrics", str(run / "metrics.json"), *MODEL, *COMMON, *more]
+    return [
+        "--bucket-dir",
+        str(buckets),
+        "--metrics",
+        str(run / "metrics.json"),
+        *MODEL,
+        *COMMON,
+        *more,
+    ]
 
 
 def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
-    launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", str(ranks)]
+    launcher = [
+        "-m",
+        "millrace.common.training.launch",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+    ]
     start = [*(launcher if ranks > 1 else []), "-m", "millrace.asr.train_model"]
     return [sys.executable, *start, *flags(buckets, run, *more)]
 
@@ -102,7 +133,9 @@ def start_and_kill(step: int, command: list[str], run: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path, ranks):
     start = command(buckets, tmp_path, "--epochs", "1000", ranks=ranks)
-    running = subprocess.Popen(start, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        start, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+    )
     while not (tmp_path / "metrics.jsonl").exists() or len(losses(tmp_path)) < 2:
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
@@ -115,10 +148,13 @@ def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path, ranks):
     assert running.returncode == 1 and "Traceback" not in text
     (line,) = (line for line in text.splitlines() if "loader worker" in line)
     assert (
-        f"ERROR a loader worker (pid {worker.pid}) was killed by SIGKILL. " in line and "num_workers" in line
+        f"ERROR a loader worker (pid {worker.pid}) was killed by SIGKILL. " in line
+        and "num_workers" in line
     )
     errors = [line for line in text.splitlines() if "ERROR" in line]
-    assert len(errors) == (1 if ranks == 1 else 3), "and a rank that lost the other one, and the launcher"
+    assert len(errors) == (1 if ranks == 1 else 3), (
+        "and a rank that lost the other one, and the launcher"
+    )
     # What all ranks would say alike is said once.
     assert text.count("million parameters") == 1 and text.count("epoch 0: ") == 1
     assert f" steps on {ranks} rank{'s' * (ranks > 1)}, padding" in text
@@ -160,7 +196,9 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
     assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
     # What each rank and the workers took is measured too.
     measured = Run(tmp_path)
-    assert set(measured.use_by_rank) == {0, 1} and all("gpu" in of for of in measured.use_by_rank.values())
+    assert set(measured.use_by_rank) == {0, 1} and all(
+        "gpu" in of for of in measured.use_by_rank.values()
+    )
     rank, times = measured.slowest_rank
     assert rank in (0, 1) and times >= 1
     assert measured.worker_seconds("decode") > 0 < measured.worker_seconds("read")
@@ -169,7 +207,16 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
 def test_the_profile_names_the_parts_of_qwen(buckets, tmp_path):
     metrics = tmp_path / "metrics.json"
     flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics), "--model", "qwen3-asr-tiny"]
-    flags += ["--max-steps", "5", "--profile-steps", "2", "--num-workers", "0", "--batch-seconds", "2"]
+    flags += [
+        "--max-steps",
+        "5",
+        "--profile-steps",
+        "2",
+        "--num-workers",
+        "0",
+        "--batch-seconds",
+        "2",
+    ]
     assert train_model.main([*flags, "--tensorboard=0", "--save-steps=0"]) == 0
     phases = json.loads((tmp_path / "profile.json").read_bytes())["phases"]
     seconds = {row["phase"]: row["host_seconds"] for row in phases}
@@ -225,7 +272,11 @@ def test_the_help_names_the_code_on_which_slurm_requeues():
     [
         ([2], [], ""),
         ([1, 5], [], ""),  # of as many rows each: 1.67 on average
-        ([2], ["--grad-acc", "3"], "--grad-acc 3 is not the grad_acc of this file, which comes to 2"),
+        (
+            [2],
+            ["--grad-acc", "3"],
+            "--grad-acc 3 is not the grad_acc of this file, which comes to 2",
+        ),
         ([[1]], [], "grad_acc of b_0_3 is [1]. Write a whole number"),
         (["no size"], [], "calibrated_bs.json: no batch size for bucket b_0_3"),
     ],
@@ -248,11 +299,16 @@ def test_grad_acc_of_a_flat_calibration_counts_or_is_refused(
 
 def test_an_evaluation_file_is_a_split_of_buckets_or_the_manifest_it_was_made_of(tmp_path):
     rows, index = corpus(tmp_path, tars=2, members=8)
-    manifest, dev = (write_manifest(tmp_path / f"{name}.parquet", rows) for name in ("train", "dev"))
+    manifest, dev = (
+        write_manifest(tmp_path / f"{name}.parquet", rows) for name in ("train", "dev")
+    )
     for name in ("one", "two"):
         build_from(tmp_path / name, index, train=manifest, dev=dev)
     assert eval_file.find(dev, tmp_path / "one") == (tmp_path / "one", "dev")
-    assert eval_file.find(tmp_path / "two/dev.parquet", tmp_path / "one") == (tmp_path / "two", "dev")
+    assert eval_file.find(tmp_path / "two/dev.parquet", tmp_path / "one") == (
+        tmp_path / "two",
+        "dev",
+    )
     other = write_manifest(tmp_path / "other.parquet", rows[:5])
     with pytest.raises(MillraceError, match="its 5 rows are not those of a split of"):
         eval_file.find(other, tmp_path / "one")

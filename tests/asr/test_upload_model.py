@@ -17,13 +17,21 @@ from tests.common.hub.faults import TOKEN
 
 pytestmark = pytest.mark.usefixtures("online")
 
-METRICS = {"model": "/home/me/models/tiny", "parameters": 12, "optimizer_steps": 7, "samples": 9, "loss": 1.0}
+METRICS = {
+    "model": "/home/me/models/tiny",
+    "parameters": 12,
+    "optimizer_steps": 7,
+    "samples": 9,
+    "loss": 1.0,
+}
 METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}}
 METRICS["test"] = {"loss": 1.5, "cer": 0.25, "wer": 0.375}
 RATES = {"samples": 2, "recordings": 2, "seconds": 9.0, "cer": 0.5, "cer_range": [0.4, 0.6]}
 METRICS["error_rates"] = {
     "dev": {"by_language": {"no": {**RATES, "wer": 0.75, "wer_range": None}}},
-    "test": {"by_language": {"de": {**RATES, "samples": 1, "wer": 0.375, "wer_range": [0.25, 0.5]}}},
+    "test": {
+        "by_language": {"de": {**RATES, "samples": 1, "wer": 0.375, "wer_range": [0.25, 0.5]}}
+    },
 }
 
 
@@ -49,7 +57,11 @@ def write_run(folder):
 
 
 def publish(folder) -> int:
-    places = {"metrics": "run/metrics.json", "bucket-config": "bucket_config.json", "server-dir": "server"}
+    places = {
+        "metrics": "run/metrics.json",
+        "bucket-config": "bucket_config.json",
+        "server-dir": "server",
+    }
     places |= {"card": "README.md", "receipt": "receipt.json"}
     texts = [text for name, place in places.items() for text in (f"--{name}", str(folder / place))]
     return upload_model.main([*texts, "--repo", "me/model", "--licence", "apache-2.0"])
@@ -94,7 +106,9 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
 def test_the_card_names_the_library_that_loads_the_model(tmp_path, kind, library, loader):
     write_run(tmp_path)
     atomic.write_json(tmp_path / "run/model/config.json", {"model_type": kind})
-    text = card.render("me/model", "", "abc", tmp_path / "run/metrics.json", tmp_path / "bucket_config.json")
+    text = card.render(
+        "me/model", "", "abc", tmp_path / "run/metrics.json", tmp_path / "bucket_config.json"
+    )
     assert f'library_name: "{library}"' in text and f"`{loader}` loads it" in text
 
 

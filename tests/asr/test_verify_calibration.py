@@ -24,8 +24,21 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     config = corpus.write(tmp_path, {"b_0_1": (24, 0.2, 0.3), "b_1_2": (24, 0.4, 0.5)})
     calibration, output = tmp_path / "calibrated_bs.json", tmp_path / "verified.json"
     calibration.write_text(json.dumps({"b_0_1": {"batch_size": 4}, "b_1_2": {"batch_size": 3}}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
-    command += ["millrace.asr.verify_calibration", "--bucket-config", str(config), "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        "-m",
+    ]
+    command += [
+        "millrace.asr.verify_calibration",
+        "--bucket-config",
+        str(config),
+        "--device",
+        "cpu",
+    ]
     command += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--max_memory_gb", limit]
     command += ["--calibration", str(calibration), "--soak-steps", "6", "--output", str(output)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -45,11 +58,16 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
     ("step", "flags"),
     [
         ("train_model", ["--bucket-dir", "nowhere"]),
-        ("verify_calibration", ["--bucket-config", "nowhere/bucket_config.json", "--max-memory-gb", "2"]),
+        (
+            "verify_calibration",
+            ["--bucket-config", "nowhere/bucket_config.json", "--max-memory-gb", "2"],
+        ),
         ("calibrate_bucket_bs", ["--mode", "verify_all", "--calibration", "none.json"]),
     ],
 )
-def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(tmp_path, step, flags):
+def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
+    tmp_path, step, flags
+):
     shown = "print(torch.get_num_threads(), *(os.environ[name] for name in sys.argv[1:]), sep='|')"
     code = f"import os, sys; from millrace.asr import {step}; {step}.main({flags}); import torch; {shown}"
     names = list(processes.TRAINING_ENVIRONMENT)
@@ -58,7 +76,10 @@ def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
     command = [sys.executable, "-c", code, *names]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
     assert "there are no buckets here" in done.stderr
-    expected = {**processes.TRAINING_ENVIRONMENT, "NUMEXPR_NUM_THREADS": "5"}  # what the user has set stays
+    expected = {
+        **processes.TRAINING_ENVIRONMENT,
+        "NUMEXPR_NUM_THREADS": "5",
+    }  # what the user has set stays
     assert done.stdout.strip().split("|") == ["1", *expected.values()], done.stderr[-2000:]
 
 
@@ -69,7 +90,12 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
     def calibrated(rows: int) -> None:
         for name in names:
-            found = {**calibration("b_0_3"), "bucket": name, "batch_size": rows, "longest_seconds": 0.5}
+            found = {
+                **calibration("b_0_3"),
+                "bucket": name,
+                "batch_size": rows,
+                "longest_seconds": 0.5,
+            }
             atomic.write_json(tmp_path / f"results/asr/calibration/buckets/{name}.json", found)
 
     def verify() -> str:
@@ -83,7 +109,10 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     for rows in (3, 5):
         calibrated(rows)
         assert "calibrated_bs.json: merged from 2 calibrations of buckets" in verify()
-        sizes = {name: of["batch_size"] for name, of in json.loads(merged.read_bytes())["buckets"].items()}
+        sizes = {
+            name: of["batch_size"]
+            for name, of in json.loads(merged.read_bytes())["buckets"].items()
+        }
         assert sizes == dict.fromkeys(names, rows)
     verification = tmp_path / "results/asr/calibration/verification.json"
     assert json.loads(verification.read_bytes())["world_size"] == 1
@@ -97,7 +126,14 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
 def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):
     config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)}), tmp_path / "out.json"
-    flags = ["--bucket-config", str(config), "--calibration", str(tmp_path / "none.json"), "--device", "cpu"]
+    flags = [
+        "--bucket-config",
+        str(config),
+        "--calibration",
+        str(tmp_path / "none.json"),
+        "--device",
+        "cpu",
+    ]
     assert verify_calibration.main([*flags, "--output", str(output), "--max-memory-gb", "2"]) == 1
     log = capfd.readouterr().err
     assert "no calibration" in log and "Traceback" not in log and not output.exists()
@@ -114,4 +150,7 @@ def test_calibrations_are_verified_unless_soaks_are_switched_off(steps, verified
         "nodes": 1,
     }
     section["calibration"] = {"soak_steps": steps, "device": "cpu"}
-    assert AsrInputs(section, None, lambda: ["index.parquet"]).calibrate() == [CALIBRATION, *verified]
+    assert AsrInputs(section, None, lambda: ["index.parquet"]).calibrate() == [
+        CALIBRATION,
+        *verified,
+    ]

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    default_collate,
+)
 
 
 class Rows(Dataset):
@@ -210,7 +216,10 @@ def padded(samples):
 
 
 def padded_with_mask(samples):
-    return {"ids": padded(samples), "attention_mask": padded([torch.ones_like(each) for each in samples])}
+    return {
+        "ids": padded(samples),
+        "attention_mask": padded([torch.ones_like(each) for each in samples]),
+    }
 
 
 def double(row, by=2):
@@ -246,10 +255,14 @@ def make(name: str, **options) -> DataLoader:
         "pins dicts": lambda: load(Rows(), pin_memory=True),
         "lambda": lambda: load(Rows(transform=Chain(double, lambda row: row + 1))),
         "lambda that is forked": lambda: load(
-            Rows(), collate_fn=lambda samples: default_collate(samples), multiprocessing_context="fork"
+            Rows(),
+            collate_fn=lambda samples: default_collate(samples),
+            multiprocessing_context="fork",
         ),
         "forgetful": lambda: load(Forgetful(transform=double)),
-        "partial": lambda: load(Rows(transform=Chain(functools.partial(double, by=3), torch.rand_like))),
+        "partial": lambda: load(
+            Rows(transform=Chain(functools.partial(double, by=3), torch.rand_like))
+        ),
         "wraps": lambda: load(Wrapping()),
         "repeats on purpose": lambda: load(Repeating(times=2)),
         "repeats more than it says": lambda: load(Repeating(times=3)),
@@ -258,7 +271,9 @@ def make(name: str, **options) -> DataLoader:
         "made up": lambda: load(Endless()),
         "stream": lambda: DataLoader(Stream(24), batch_size=4),
         "stream that says less": lambda: DataLoader(Stream(20), batch_size=4),
-        "one is left": lambda: DataLoader(Rows(18), batch_size=4, sampler=DistributedSampler(Rows(18))),
+        "one is left": lambda: DataLoader(
+            Rows(18), batch_size=4, sampler=DistributedSampler(Rows(18))
+        ),
         "given": Given,
         "too few": lambda: load(Rows(3), drop_last=True),
         "cache": lambda: load(Unbounded(), shuffle=False),

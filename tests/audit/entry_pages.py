@@ -1,5 +1,5 @@
-"""docs/audit out of the catalogue: `python -m tests.audit.entry_pages` writes the heads of its pages and the
-table of the index, and leaves what is written by hand; a test compares them."""
+"""docs/audit out of the catalogue: `python -m tests.audit.entry_pages` writes the heads of its
+pages and the table of the index, and leaves what is written by hand; a test compares them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ def markdown(text: str) -> str:
 
 
 def head(entry: Entry) -> str:
-    lines = [f"# {entry.name}: {markdown(entry.title)}", "", f"{FAMILIES[entry.family]}; {entry.status}.", ""]
+    lines = [
+        f"# {entry.name}: {markdown(entry.title)}",
+        "",
+        f"{FAMILIES[entry.family]}; {entry.status}.",
+        "",
+    ]
     for name in ("symptom", "cause", "fix", "versions"):
         said = f"- **{name.capitalize()}**: {markdown(getattr(entry, name))}"
         lines += textwrap.wrap(
@@ -35,9 +40,13 @@ def renewed(name: str, text: str) -> str:
     if name in BY_HAND:
         return text
     if name != "index":
-        return head(next(e for e in ENTRIES.values() if e.name.lower() == name)) + text.partition(END)[2]
+        return (
+            head(next(e for e in ENTRIES.values() if e.name.lower() == name))
+            + text.partition(END)[2]
+        )
     rows = [
-        f"| [{e.name}]({e.name.lower()}.md) | {markdown(e.title)} | {e.family} |" for e in ENTRIES.values()
+        f"| [{e.name}]({e.name.lower()}.md) | {markdown(e.title)} | {e.family} |"
+        for e in ENTRIES.values()
     ]
     table = "\n".join(["| Entry | What it is | Family |", "| --- | --- | --- |", *rows])
     return re.sub(r"(## Entries\n\n).*?(?=\n\n)", lambda match: match[1] + table, text, flags=re.S)

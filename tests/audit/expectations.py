@@ -30,10 +30,19 @@ KNOWN = [
         "--ranks 2",
         {"DP2": "pass", "DP3": "pass", "DP14": "not decidable"},
     ),
-    Known("loaders/docs_distributed.py:loader", "--ranks 2 " + LOOP + "with_set_epoch", {"DP14": "pass"}),
-    Known("loaders/docs_distributed.py:loader", "--ranks 2 " + LOOP + "without_set_epoch", {"DP14": "fail"}),
+    Known(
+        "loaders/docs_distributed.py:loader",
+        "--ranks 2 " + LOOP + "with_set_epoch",
+        {"DP14": "pass"},
+    ),
+    Known(
+        "loaders/docs_distributed.py:loader",
+        "--ranks 2 " + LOOP + "without_set_epoch",
+        {"DP14": "fail"},
+    ),
     Known("loaders/docs_randomness.py:loader", "--ranks 1", {"DP1": "pass"}),
-    # The page's generator under DDP: seeded alike, so worker k of every rank draws the same numbers.
+    # The page's generator under DDP: seeded alike, so worker k of every rank draws the same
+    # numbers.
     Known("loaders/docs_randomness.py:distributed", "--ranks 2", {"DP1": "fail", "DP2": "pass"}),
     # torch seeds NumPy in each worker since 1.9.
     Known("loaders/pytorch_5059.py:described", "--ranks 1", {"DP1": "pass", "DP7": "pass"}),
@@ -56,7 +65,9 @@ KNOWN = [
 # Real packages (packages.py), with what their own documentation says of these settings.
 PACKAGES = [
     Known(
-        "torch_datasets", "--ranks 2", {"DP1": "pass", "DP2": "pass", "DP3": "pass", "DP14": "not decidable"}
+        "torch_datasets",
+        "--ranks 2",
+        {"DP1": "pass", "DP2": "pass", "DP3": "pass", "DP14": "not decidable"},
     ),
     Known("webdataset", "--ranks 2 --arg split=node", {"DP2": "pass", "DP3": "pass"}),
     Known("webdataset", "--ranks 2 --arg split=worker", {"DP2": "fail"}),
@@ -70,10 +81,13 @@ PACKAGES = [
     Known("lhotse", "--ranks 2", {"DP2": "pass", "DP3": "pass", "resume": "fail"}),
     Known("datasets_map", "--ranks 2", {"DP2": "pass", "DP3": "pass", "DP14": "not decidable"}),
     Known("datasets_map", "--ranks 2 --arg sampler=0", {"DP2": "fail"}),
-    Known("datasets_iterable", "--ranks 2", {"DP2": "pass", "DP3": "pass", "DP14": "not decidable"}),
+    Known(
+        "datasets_iterable", "--ranks 2", {"DP2": "pass", "DP3": "pass", "DP14": "not decidable"}
+    ),
     Known("datasets_iterable", "--ranks 2 --arg split=0", {"DP2": "fail"}),
     Known("streaming", "--ranks 2", {"DP2": "pass", "DP3": "pass"}),
-    # Its state has the position, not the order (docs/audit/packages.md has a script without the audit).
+    # Its state has the position, not the order (docs/audit/packages.md has a script without the
+    # audit).
     Known("accelerate", "--ranks 2 --arg seedable=1", {"DP2": "pass", "resume": "fail"}),
     Known("accelerate", "--ranks 2", {"DP2": "pass", "resume": "fail"}),
     Known("accelerate", "--ranks 1", {"resume": "fail"}),

@@ -1,4 +1,5 @@
-"""Random loaders: correct ones, drawn by a seed from a grammar, and the same with one bug in them."""
+"""Random loaders: correct ones, drawn by a seed from a grammar, and the same with one bug in
+them."""
 
 from __future__ import annotations
 
@@ -44,15 +45,28 @@ REPEATED = ("numpy generator", "python generator", "numpy seed", "torch seed")
 # What a loader must have for the bug of an entry to be in it; all else stays as drawn.
 NEEDS: dict[str, dict[str, tuple]] = {
     "DP1": {"workers": (2, 3), "persistent": (False,), "noise": REPEATED},
-    "DP2": {"stream": (True,), "ranks": (2,), "workers": (2, 3), "shard": ("none", "worker", "rank")},
+    "DP2": {
+        "stream": (True,),
+        "ranks": (2,),
+        "workers": (2, 3),
+        "shard": ("none", "worker", "rank"),
+    },
     "DP3": {"stream": (True,), "ranks": (2,), "val": (False,), "uneven": (True,)},
     "DP4": {"content": ("ragged",), "collate": ("default",)},
-    "DP5": {"pin": (True,), "collate": ("opaque", "opaque in dict", "pins nothing"), "content": NUMBERS},
+    "DP5": {
+        "pin": (True,),
+        "collate": ("opaque", "opaque in dict", "pins nothing"),
+        "content": NUMBERS,
+    },
     "DP6": {"stream": (False,), "workers": (1, 2, 3), "broken": ("lambda", "forgets")},
     "DP7": {"stream": (False,), "broken": ("wraps", "long", "short"), "sampler": ("random", "own")},
     "DP8": {"stream": (False,), "content": NUMBERS, "drop_last": (False,), "rows": (25, 33)},
     "DP9": {"stream": (False,), "workers": (1, 2, 3), "rows": (500_000,), "content": NUMBERS},
-    "DP10": {"content": PICTURES, "normalised": (True,), "broken": ("blue constants", "not at all")},
+    "DP10": {
+        "content": PICTURES,
+        "normalised": (True,),
+        "broken": ("blue constants", "not at all"),
+    },
     "DP11": {"content": ("files",), "broken": ("blue first",)},
     "DP12": {"content": PICTURES, "normalised": (False,), "broken": ("255", "twice")},
     "DP13": {"content": PICTURES, "broken": ("normalize first", "resize last")},
@@ -120,7 +134,10 @@ class Content:
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         paths = sorted(Path(folder).glob("*.png")) if self.content == "files" else []
         self.paths = paths[first % 1000 : first % 1000 + drawn["rows"]]
-        generators = {"numpy generator": np.random.default_rng(0), "python generator": random.Random(0)}
+        generators = {
+            "numpy generator": np.random.default_rng(0),
+            "python generator": random.Random(0),
+        }
         self.rng = generators.get(self.noise, self.noise.split()[0])
         self.transform = transform(drawn) if self.content in PICTURES else None
         self.cache: dict | None = {} if drawn["rows"] > 100_000 else None
@@ -160,7 +177,8 @@ class Forgets(Table):
 
 
 class Stream(rows.Stream):
-    """A stream shared out over ranks and workers; if it is uneven, rank 0 has twice as much as rank 1."""
+    """A stream shared out over ranks and workers; if it is uneven, rank 0 has twice as much as rank
+    1."""
 
     def __init__(self, drawn: dict, content: Callable) -> None:
         super().__init__(drawn["rows"], "worker" if drawn["uneven"] else drawn["shard"], content)
@@ -209,7 +227,9 @@ def loader(drawn: dict, folder: str, first: int) -> DataLoader:
     settings = {"num_workers": workers, "pin_memory": drawn["pin"], "drop_last": drawn["drop_last"]}
     settings |= {"persistent_workers": drawn["persistent"] and workers > 0}
     settings["worker_init_fn"] = STARTS.get(drawn["noise"])
-    settings["collate_fn"] = (lambda samples: collate(samples)) if drawn["broken"] == "lambda" else collate
+    settings["collate_fn"] = (
+        (lambda samples: collate(samples)) if drawn["broken"] == "lambda" else collate
+    )
     if drawn["stream"]:
         return DataLoader(Stream(drawn, content), batch, **settings)
     broken = drawn["broken"]

@@ -1,7 +1,8 @@
-"""The audit on loaders whose answer is known: `python -m tests.audit.known [WORD]` prints expected and found.
+"""The audit on loaders whose answer is known: `python -m tests.audit.known [WORD]` prints expected
+and found.
 
-With `--packages FOLDER` the packages' loaders, in the environment that has them, over the files that
-packages.py made in the folder.
+With `--packages FOLDER` the packages' loaders, in the environment that has them, over the files
+that packages.py made in the folder.
 """
 
 from __future__ import annotations
@@ -25,18 +26,25 @@ FOLDER = Path(__file__).parent
 def worst(known: Known, guard: Guard, only: Iterable[str] = ()) -> dict[str, Finding]:
     """The finding that decides each entry."""
     options = known.options.replace("--loop ", f"--loop {FOLDER}/loaders/")
-    args = vars(make_parser().parse_args(["--loader", f"{FOLDER}/{known.loader}", *options.split()]))
+    args = vars(
+        make_parser().parse_args(["--loader", f"{FOLDER}/{known.loader}", *options.split()])
+    )
     given = {field.name: args[field.name] for field in fields(Options) if field.name in args}
     _, findings = audit(Options(**{**given, "args": parse_args(args["arg"])}), only, guard)
-    return {each.entry: each for each in sorted(findings, key=lambda each: VERDICTS.index(each.verdict))}
+    return {
+        each.entry: each for each in sorted(findings, key=lambda each: VERDICTS.index(each.verdict))
+    }
 
 
 def mismatches(known: Known, entries: dict[str, Finding]) -> dict[str, Finding | None]:
-    """Entries with another verdict than expected, and those that fail though nothing is wrong with them."""
+    """Entries with another verdict than expected, and those that fail though nothing is wrong with
+    them."""
     fails = [name for name, each in entries.items() if each.verdict == "fail"]
     wrong = {name: entries.get(name) for name in [*known.verdicts, *fails]}
     return {
-        name: each for name, each in wrong.items() if not each or each.verdict != known.verdicts.get(name)
+        name: each
+        for name, each in wrong.items()
+        if not each or each.verdict != known.verdicts.get(name)
     }
 
 
@@ -46,16 +54,23 @@ def main() -> None:
     parser.add_argument("--packages", metavar="FOLDER")
     args = parser.parse_args()
     folder = f" --arg folder={args.packages}"
-    rows = [Known(f"packages.py:{name}", options + folder, verdicts) for name, options, verdicts in PACKAGES]
+    rows = [
+        Known(f"packages.py:{name}", options + folder, verdicts)
+        for name, options, verdicts in PACKAGES
+    ]
     with Guard() as guard:
         for known in rows if args.packages else KNOWN:
             if re.search(args.word, f"{known.loader} {known.options}"):
                 entries = worst(known, guard)
                 wrong = mismatches(known, entries)
-                print(f"| {known.loader} | {known.options} | {known.verdicts} | not: {list(wrong)} |")
+                print(
+                    f"| {known.loader} | {known.options} | {known.verdicts} | not: {list(wrong)} |"
+                )
                 for name, each in entries.items():
                     if name in {**known.verdicts, **wrong}:
-                        print(f"    {name} {each.verdict}: {each.cause or each.needs} {dict(each.evidence)}")
+                        print(
+                            f"    {name} {each.verdict}: {each.cause or each.needs} {dict(each.evidence)}"
+                        )
 
 
 if __name__ == "__main__":

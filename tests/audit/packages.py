@@ -1,7 +1,7 @@
 """Loaders of real packages, as their documentation writes them, over files that this file makes.
 
-Each takes the folder of the files; docs/audit/packages.md has what the audit said. Not run in the suite:
-the packages are not among its requirements."""
+Each takes the folder of the files; docs/audit/packages.md has what the audit said. Not run in the
+suite: the packages are not among its requirements."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ SAMPLES = 96
 def torch_datasets(folder):
     """torch's data sets over a tensor file, with DistributedSampler."""
     values = torch.load(Path(folder, "values.pt"), weights_only=True)
-    parts = [StackDataset(x=TensorDataset(part), y=part[:, 0]) for part in values.split(SAMPLES // 2)]
-    train, _ = random_split(ConcatDataset(parts), [64, 32], generator=torch.Generator().manual_seed(0))
+    parts = [
+        StackDataset(x=TensorDataset(part), y=part[:, 0]) for part in values.split(SAMPLES // 2)
+    ]
+    train, _ = random_split(
+        ConcatDataset(parts), [64, 32], generator=torch.Generator().manual_seed(0)
+    )
     return DataLoader(train, batch_size=8, num_workers=2, sampler=DistributedSampler(train))
 
 
@@ -29,7 +33,9 @@ def webdataset(folder, split="node", shuffle=0):
     """README of webdataset: WebDataset(...).decode().to_tuple().batched() in a WebLoader."""
     import webdataset as wds
 
-    nodes = {"worker": None, "neither": None, "default": wds.single_node_only}.get(split, wds.split_by_node)
+    nodes = {"worker": None, "neither": None, "default": wds.single_node_only}.get(
+        split, wds.split_by_node
+    )
     workers = None if split == "neither" else wds.split_by_worker
     urls, resampled = str(Path(folder, "shard-{000000..000007}.tar")), split == "resampled"
     shards = {"resampled": resampled, "shardshuffle": int(shuffle) or False}
@@ -40,7 +46,8 @@ def webdataset(folder, split="node", shuffle=0):
 
 
 def lhotse(folder):
-    """Lhotse's documentation, "PyTorch datasets": the sampler makes the batches and splits them by rank."""
+    """Lhotse's documentation, "PyTorch datasets": the sampler makes the batches and splits them by
+    rank."""
     from lhotse import CutSet
     from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset
     from lhotse.dataset.input_strategies import AudioSamples
@@ -54,7 +61,9 @@ def lhotse(folder):
 def datasets_map(folder, sampler=1):
     from datasets import Dataset
 
-    dataset = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder).with_format("torch")
+    dataset = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder).with_format(
+        "torch"
+    )
     chosen = DistributedSampler(dataset) if sampler == 1 else None
     return DataLoader(dataset, batch_size=8, num_workers=2, sampler=chosen, shuffle=chosen is None)
 
@@ -64,9 +73,15 @@ def datasets_iterable(folder, split=1):
     from datasets.distributed import split_dataset_by_node
 
     dataset = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder)
-    dataset = dataset.to_iterable_dataset(num_shards=8).shuffle(seed=42, buffer_size=16).with_format("torch")
+    dataset = (
+        dataset.to_iterable_dataset(num_shards=8)
+        .shuffle(seed=42, buffer_size=16)
+        .with_format("torch")
+    )
     if split:
-        dataset = split_dataset_by_node(dataset, rank=dist.get_rank(), world_size=dist.get_world_size())
+        dataset = split_dataset_by_node(
+            dataset, rank=dist.get_rank(), world_size=dist.get_world_size()
+        )
     return DataLoader(dataset, batch_size=8, num_workers=2)
 
 
@@ -82,7 +97,9 @@ def accelerate(folder, stateful=1, seedable=0):
     from accelerate import Accelerator, DataLoaderConfiguration
 
     stateful, seedable = bool(stateful), bool(seedable)
-    config = DataLoaderConfiguration(use_stateful_dataloader=stateful, use_seedable_sampler=seedable)
+    config = DataLoaderConfiguration(
+        use_stateful_dataloader=stateful, use_seedable_sampler=seedable
+    )
     torch.manual_seed(1234)
     loader = DataLoader(TensorDataset(torch.arange(64)), batch_size=4, shuffle=True)
     return Accelerator(cpu=True, dataloader_config=config).prepare_data_loader(loader)
@@ -113,7 +130,11 @@ def datasets_stateful(folder):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     dataset = Dataset.from_parquet(str(Path(folder, "rows.parquet")), cache_dir=folder)
-    dataset = dataset.to_iterable_dataset(num_shards=8).shuffle(seed=42, buffer_size=16).with_format("torch")
+    dataset = (
+        dataset.to_iterable_dataset(num_shards=8)
+        .shuffle(seed=42, buffer_size=16)
+        .with_format("torch")
+    )
     return StatefulDataLoader(dataset, batch_size=8, num_workers=2)
 
 
@@ -131,7 +152,9 @@ def torchdata_nodes(folder):
     from torchdata import nodes
 
     dataset = TensorDataset(torch.load(Path(folder, "values.pt"), weights_only=True))
-    rows = nodes.ParallelMapper(nodes.SamplerWrapper(RandomSampler(dataset)), dataset.__getitem__, 2)
+    rows = nodes.ParallelMapper(
+        nodes.SamplerWrapper(RandomSampler(dataset)), dataset.__getitem__, 2
+    )
     batches = nodes.Mapper(nodes.Batcher(rows, 4, drop_last=False), default_collate)
     return nodes.Loader(batches)
 
@@ -168,7 +191,9 @@ def write_cuts(folder, values):
             noise = torch.randn(4000 + 80 * row, generator=torch.Generator().manual_seed(row))
             file.writeframes((noise * 3000).short().numpy().tobytes())
         cut = Recording.from_file(path, recording_id=f"r{row:03d}").to_cut()
-        cut.supervisions = [SupervisionSegment(cut.id, cut.recording_id, 0, cut.duration, text=f"text {row}")]
+        cut.supervisions = [
+            SupervisionSegment(cut.id, cut.recording_id, 0, cut.duration, text=f"text {row}")
+        ]
         cuts.append(cut)
     CutSet.from_cuts(cuts).to_file(folder / "cuts.jsonl.gz")
 

@@ -1,4 +1,5 @@
-"""Loaders of images, token rows and tables, as a user's file has them; `kind` names the bug or the twin."""
+"""Loaders of images, token rows and tables, as a user's file has them; `kind` names the bug or the
+twin."""
 
 from __future__ import annotations
 
@@ -45,14 +46,18 @@ class Normalize:
     def __call__(self, image):
         if not isinstance(image, torch.Tensor):
             raise TypeError("no tensor")
-        return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
+        return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[
+            :, None, None
+        ]
 
 
 class OnArrays(Normalize):
     """As Albumentations' and many projects' own: of a NumPy array, before it is a tensor."""
 
     def __call__(self, image):
-        return ((np.asarray(image) / 255 - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
+        return ((np.asarray(image) / 255 - np.array(self.mean)) / np.array(self.std)).astype(
+            np.float32
+        )
 
 
 class FromArray(ToTensor):
@@ -110,7 +115,10 @@ CHAINS = {
     "bgr mean": [ToTensor(), BGR],
     "unscaled": [PILToTensor()],
     "unscaled, normalised": [PILToTensor(), Normalize()],
-    "pixel constants": [PILToTensor(), Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])],
+    "pixel constants": [
+        PILToTensor(),
+        Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
+    ],
     "twice": [ToTensor(), scale],
     "twice, noisy": [ToTensor(), scale_noisy],
     "twice, normalised": [ToTensor(), scale, Normalize()],
@@ -129,14 +137,19 @@ def listed(samples: list) -> tuple:
 
 
 def as_dicts(samples: list) -> list:
-    return [{"image": image, "boxes": torch.zeros(2, 4), "label": label} for image, label in samples]
+    return [
+        {"image": image, "boxes": torch.zeros(2, 4), "label": label} for image, label in samples
+    ]
 
 
 def pictures(kind: str, root: str, collate: str = "", **options) -> DataLoader:
     """`collate`: as detectors take their batches."""
     turn = kind.startswith("turned ")
     chain = CHAINS[kind.removeprefix("turned ")]
-    data, how = Folder(root, Compose(*chain), turn, **options), {"listed": listed, "as_dicts": as_dicts}
+    data, how = (
+        Folder(root, Compose(*chain), turn, **options),
+        {"listed": listed, "as_dicts": as_dicts},
+    )
     return DataLoader(data, batch_size=4, shuffle=True, collate_fn=how.get(collate))
 
 
@@ -156,7 +169,9 @@ class Texts(Dataset):
         return 12
 
     def __getitem__(self, index: int) -> tuple[list[int], list[int]]:
-        answer = torch.randint(20, 90, (3 + index % 4,), generator=torch.Generator().manual_seed(index))
+        answer = torch.randint(
+            20, 90, (3 + index % 4,), generator=torch.Generator().manual_seed(index)
+        )
         return [7, 10, 11, 12, *[9] * (5 + index % 3), 13, 14], [*answer.tolist(), 2]
 
 
@@ -212,7 +227,9 @@ class Tables:
         self.fitted = FITTED[kind]
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(Table(ROWS[:240], self.fitted), batch_size=32, shuffle=True, drop_last=True)
+        return DataLoader(
+            Table(ROWS[:240], self.fitted), batch_size=32, shuffle=True, drop_last=True
+        )
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader(Table(ROWS[240:], self.fitted), batch_size=32)
@@ -262,7 +279,9 @@ class Recordings:
         return DataLoader(Segments(["recording a", "recording a", "recording b"], 0), batch_size=2)
 
     def val_dataloader(self) -> DataLoader:
-        return DataLoader(Segments(["recording b" if self.shared else "recording c"], 100), batch_size=1)
+        return DataLoader(
+            Segments(["recording b" if self.shared else "recording c"], 100), batch_size=1
+        )
 
 
 class Numbered:
@@ -272,7 +291,9 @@ class Numbered:
         self.first = first
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader([{"id": number, "x": torch.zeros(2)} for number in range(10)], batch_size=2)
+        return DataLoader(
+            [{"id": number, "x": torch.zeros(2)} for number in range(10)], batch_size=2
+        )
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader([{"id": self.first + number, "x": torch.zeros(2)} for number in range(4)])

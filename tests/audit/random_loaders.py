@@ -32,7 +32,9 @@ class Rows(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         time.sleep(1e6 if index == self.stuck else 0)
-        drawn = {"torch": lambda: torch.rand(()).item(), "": float}.get(self.noise) or self.noise.random
+        drawn = {"torch": lambda: torch.rand(()).item(), "": float}.get(
+            self.noise
+        ) or self.noise.random
         return {"id": index, "x": torch.tensor([index + drawn()])}
 
 
@@ -104,7 +106,9 @@ def nothing() -> DataLoader:
 
 
 def constant_seed() -> DataLoader:
-    return load(Rows("torch"), shuffle=True, worker_init_fn=lambda worker: torch.manual_seed(7 + worker))
+    return load(
+        Rows("torch"), shuffle=True, worker_init_fn=lambda worker: torch.manual_seed(7 + worker)
+    )
 
 
 def stream(over: str = "", shuffled: bool = False, endless: bool = False) -> DataLoader:
@@ -120,7 +124,9 @@ class Many(Rows):
 
 def by_batch(alone: bool = False) -> DataLoader:
     sampler = DistributedSampler(Many(), **({"num_replicas": 1, "rank": 0} if alone else {}))
-    return DataLoader(Many(), batch_size=None, sampler=BatchSampler(sampler, 4, False), num_workers=2)
+    return DataLoader(
+        Many(), batch_size=None, sampler=BatchSampler(sampler, 4, False), num_workers=2
+    )
 
 
 def twice() -> DataLoader:
@@ -138,7 +144,8 @@ def odd() -> DataLoader:
 
 
 class Told(DataLoader):
-    """Twin of litdata 0.2.76: its batches tell more than samples, and the loop is given the samples alone."""
+    """Twin of litdata 0.2.76: its batches tell more than samples, and the loop is given the samples
+    alone."""
 
     def __iter__(self) -> Iterator[dict]:
         return (batch["samples"] for batch in super().__iter__())
@@ -150,17 +157,23 @@ def samples_and_count(samples: list) -> dict:
 
 def in_one_list(samples: list) -> dict:
     """Nobody can tell which sample is where."""
-    return {"samples": {"all": torch.cat([torch.tensor([float(sample), 0.5]) for sample in samples])}}
+    return {
+        "samples": {"all": torch.cat([torch.tensor([float(sample), 0.5]) for sample in samples])}
+    }
 
 
 def told(over: str = "workers", apart: bool = True) -> DataLoader:
     return Told(
-        Stream(over), batch_size=4, num_workers=2, collate_fn=samples_and_count if apart else in_one_list
+        Stream(over),
+        batch_size=4,
+        num_workers=2,
+        collate_fn=samples_and_count if apart else in_one_list,
     )
 
 
 class Dealt:
-    """Twin of accelerate 1.15.0: rank 0 reads its own share of a stream, and deals its batches out to all."""
+    """Twin of accelerate 1.15.0: rank 0 reads its own share of a stream, and deals its batches out
+    to all."""
 
     def __iter__(self) -> Iterator[dict]:
         rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
@@ -181,7 +194,8 @@ def classes() -> DataLoader:
 
 
 class Nodes:
-    """Twin of torchdata 0.11.0's nodes: a random order is drawn anew after a restart, and skipped into."""
+    """Twin of torchdata 0.11.0's nodes: a random order is drawn anew after a restart, and skipped
+    into."""
 
     def __init__(self) -> None:
         self.start = self.seen = 0
@@ -201,15 +215,16 @@ class Nodes:
 
 
 class Refusing(Nodes):
-    """Twin of a shuffled stream of datasets 5.2.0 in torchdata's loader with workers: it cannot go on."""
+    """Twin of a shuffled stream of datasets 5.2.0 in torchdata's loader with workers: it cannot go
+    on."""
 
     def load_state_dict(self, state: dict) -> None:
         raise IndexError("list index out of range")
 
 
 class Positioned(DistributedSampler):
-    """Twin of torchdata 0.11.0's StatefulDistributedSampler: its state is the position, without the epoch;
-    at the end of an epoch it stays there, unless it `forgets`."""
+    """Twin of torchdata 0.11.0's StatefulDistributedSampler: its state is the position, without the
+    epoch; at the end of an epoch it stays there, unless it `forgets`."""
 
     def __init__(self, forgets: bool) -> None:
         super().__init__(Rows())

@@ -15,14 +15,21 @@ from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.target import Options, parse_args
 
-WORLDS = {"": "", "shm": "mount -t tmpfs -o size=64m tmpfs /dev/shm && ", "files": "ulimit -n 256 && "}
+WORLDS = {
+    "": "",
+    "shm": "mount -t tmpfs -o size=64m tmpfs /dev/shm && ",
+    "files": "ulimit -n 256 && ",
+}
 
 
 def audits(jobs: Mapping[str, list[str]], within: str = "") -> dict[str, dict]:
-    """For each job (a name and the command's options): verdicts by entry, probes that failed, seconds."""
+    """For each job (a name and the command's options): verdicts by entry, probes that failed,
+    seconds."""
     inside = ["sh", "-c", f'{WORLDS[within]}exec "$@"', "sh", sys.executable, "-m", __name__]
     command = ["unshare", "--mount", *inside] if within == "shm" else inside
-    run = subprocess.run(command, input=json.dumps(jobs), stdout=subprocess.PIPE, text=True, check=True)
+    run = subprocess.run(
+        command, input=json.dumps(jobs), stdout=subprocess.PIPE, text=True, check=True
+    )
     return json.loads(run.stdout)
 
 
@@ -37,10 +44,16 @@ def audited(guard: Guard, argv: list[str]) -> dict:
     for each in sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict)):
         said = {"cause": each.cause or each.needs, "evidence": str(dict(each.evidence))[:400]}
         entries[each.entry] = {"verdict": each.verdict, **said}
-    ended = {name: result.error.get("text", "") for name, result in results.items() if result.status != "ok"}
+    ended = {
+        name: result.error.get("text", "")
+        for name, result in results.items()
+        if result.status != "ok"
+    }
     return {"entries": entries, "ended": ended, "seconds": round(time.monotonic() - began, 2)}
 
 
 if __name__ == "__main__":
     with Guard() as guard:
-        json.dump({name: audited(guard, argv) for name, argv in json.load(sys.stdin).items()}, sys.stdout)
+        json.dump(
+            {name: audited(guard, argv) for name, argv in json.load(sys.stdin).items()}, sys.stdout
+        )

@@ -15,7 +15,11 @@ from tests.workflow.workflow import ROOT
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [(["--list"], "DP15"), (["--explain", "dp5"], "pin_memory"), (["--search", "worker_init_fn"], "DP1 ")],
+    [
+        (["--list"], "DP15"),
+        (["--explain", "dp5"], "pin_memory"),
+        (["--search", "worker_init_fn"], "DP1 "),
+    ],
 )
 def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
     assert check_loader.main(flags) == 0
@@ -42,27 +46,45 @@ def test_exit_codes(capsys, name, flags, code, text):
 
 @pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
 def test_a_misspelt_name_is_one_line_and_no_finding(capsys, tmp_path, flag):
-    flags = {"--loader": f"{plain.here}:good", flag: f"{plain.here}:absent", "--json": str(tmp_path / "json")}
+    flags = {
+        "--loader": f"{plain.here}:good",
+        flag: f"{plain.here}:absent",
+        "--json": str(tmp_path / "json"),
+    }
     command = [word for pair in flags.items() for word in pair]
     assert check_loader.main([*command, "--only", "DP7,end", "--ranks", "1", "--exit-zero"]) == 2
     printed = capsys.readouterr()
-    assert printed.out == "" and len(printed.err.splitlines()) == 1 and "plain has no absent" in printed.err
+    assert (
+        printed.out == ""
+        and len(printed.err.splitlines()) == 1
+        and "plain has no absent" in printed.err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_torch_the_audit_is_one_line_and_no_finding(tmp_path):
     venv.create(tmp_path, with_pip=False, symlinks=True)
-    command = [tmp_path / "bin/python", "-m", "millrace.audit.check_loader", "--loader", f"{plain.here}:good"]
+    command = [
+        tmp_path / "bin/python",
+        "-m",
+        "millrace.audit.check_loader",
+        "--loader",
+        f"{plain.here}:good",
+    ]
     environment = {"PYTHONPATH": f"{ROOT}/scripts"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert "torch cannot be imported: No module named 'torch'. Start the audit with the Python" in line
+    assert (
+        "torch cannot be imported: No module named 'torch'. Start the audit with the Python" in line
+    )
 
 
 def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
     command = ["--loader", f"{plain.here}:good", "--only", "DP2", "--workers", "0"]
-    codes = [check_loader.main([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])]
+    codes = [
+        check_loader.main([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])
+    ]
     assert codes == [0, 1, 1]
     printed = " ".join(capsys.readouterr().out.split())
     assert "--ranks 2 if several processes train with this loader" in printed
@@ -70,12 +92,28 @@ def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
 
 @pytest.mark.parametrize("name", ["plain_list", "Infinite"])
 def test_what_cannot_be_listened_to_is_judged_by_its_batches(name):
-    command = ["--loader", f"{plain.here}:{name}", "--only", "DP1,DP2,DP3,DP4,DP14,end", "--ranks", "1"]
+    command = [
+        "--loader",
+        f"{plain.here}:{name}",
+        "--only",
+        "DP1,DP2,DP3,DP4,DP14,end",
+        "--ranks",
+        "1",
+    ]
     assert check_loader.main(command) == 0
 
 
 def test_findings_are_written_as_json_and_as_a_page(tmp_path):
-    command = ["--loader", f"{plain.here}:good", "--only", "DP7", "--ranks", "1", "--arg", "length=9"]
+    command = [
+        "--loader",
+        f"{plain.here}:good",
+        "--only",
+        "DP7",
+        "--ranks",
+        "1",
+        "--arg",
+        "length=9",
+    ]
     assert check_loader.main([*command, "--out", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "findings.json").read_text())
     (entry,) = report["entries"]
@@ -84,7 +122,14 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
 
 
 def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
-    command = ["--loader", f"{plain.here}:good", "--model", f"{plain.here}:Diverging", "--only", "DP8"]
+    command = [
+        "--loader",
+        f"{plain.here}:good",
+        "--model",
+        f"{plain.here}:Diverging",
+        "--only",
+        "DP8",
+    ]
     assert check_loader.main([*command, "--ranks", "1", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "findings.json").read_text()
     assert "NaN" not in text
@@ -94,7 +139,13 @@ def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--ignore", "DP9"], ["--only", "DP99"], ["--arg", "length"], ["--expect", "3"], ["--ranks", "0"]],
+    [
+        ["--ignore", "DP9"],
+        ["--only", "DP99"],
+        ["--arg", "length"],
+        ["--expect", "3"],
+        ["--ranks", "0"],
+    ],
 )
 def test_a_wrong_flag_is_no_bug_of_the_loader(flags):
     try:

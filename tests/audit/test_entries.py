@@ -15,7 +15,15 @@ from millrace.common.errors import MillraceError
 from tests.audit.entry_pages import BY_HAND, FOLDER, renewed
 from tests.workflow.workflow import ROOT
 
-NAMES = [*(f"DP{number}" for number in range(1, 16)), "resume", "labels", "splits", "stale", "edges", "end"]
+NAMES = [
+    *(f"DP{number}" for number in range(1, 16)),
+    "resume",
+    "labels",
+    "splits",
+    "stale",
+    "edges",
+    "end",
+]
 
 
 def test_the_catalogue_and_its_list_have_every_entry_once():
@@ -32,11 +40,18 @@ def test_explain_takes_a_name_in_any_case_and_fits_a_terminal():
     for name, entry in ENTRIES.items():
         lines = entries.explain(f" {name.swapcase()}").splitlines()
         assert lines[0] == f"{name}  {entry.title}" and max(map(len, lines)) <= 100
-        assert {"symptom", "cause", "fix", "versions", "link"} <= {line.split(" ")[0] for line in lines}
+        assert {"symptom", "cause", "fix", "versions", "link"} <= {
+            line.split(" ")[0] for line in lines
+        }
 
 
 def test_search_knows_the_words_of_users():
-    wanted = {"worker_init_fn": "DP1 DP6", "NumPy seed": "DP1", "collate": "DP4 DP5", "set_epoch": "DP14"}
+    wanted = {
+        "worker_init_fn": "DP1 DP6",
+        "NumPy seed": "DP1",
+        "collate": "DP4 DP5",
+        "set_epoch": "DP14",
+    }
     wanted |= {"drop_last": "DP3 DP8 edges", "lambda": "DP6", "ancdata": "DP15", "eos": "labels"}
     for words, names in wanted.items():
         assert {*names.split()} <= {line.split()[0] for line in entries.search(words).splitlines()}
@@ -55,7 +70,9 @@ def test_what_is_unknown_is_an_error_with_the_nearest():
 
 def test_catalogue_and_report_need_the_standard_library_alone():
     modules = "import millrace.audit.report.page, millrace.audit.report.terminal"
-    subprocess.run([sys.executable, "-S", "-c", modules], env={"PYTHONPATH": f"{ROOT}/scripts"}, check=True)
+    subprocess.run(
+        [sys.executable, "-S", "-c", modules], env={"PYTHONPATH": f"{ROOT}/scripts"}, check=True
+    )
 
 
 def test_the_pages_agree_with_the_catalogue_and_the_command_and_their_links_lead_somewhere():

@@ -1,4 +1,5 @@
-"""The lanes' own loaders: they pass, and a bug that is planted in one of them keeps its run from starting."""
+"""The lanes' own loaders: they pass, and a bug that is planted in one of them keeps its run from
+starting."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.image.trees import small_tree
 from tests.music import versions
 from tests.workflow.workflow import ROOT, Workflow
 
-# File, what stands there, and the bug: all ranks read what rank 0 does; a resumed run begins the epoch again.
+# File, what stands there, and the bug: all ranks read what rank 0 does; a resumed run begins the
+# epoch again.
 ASR = ("asr/training/task.py", "rank=rank, **reading)", "rank=0, **reading)")
 MUSIC = ("music/training/task.py", "= plan, start_step, epoch + 1", "= plan, 0, epoch + 1")
 IMAGE = ("image/training/task.py", "start_step = plan, start_step", "start_step = plan, 0")
@@ -63,9 +65,18 @@ def test_a_planted_bug_turns_the_audit_of_a_lane_red(tmp_path, corpus, bug, entr
     flags = ["--loader", loader, *corpus(tmp_path / "corpus"), "--only", entry, "--timeout", "120"]
     verdicts = []
     for scripts in (ROOT / "scripts", clone(tmp_path / "clone", bug) / "scripts"):
-        command = [sys.executable, "-m", "millrace.audit.check_loader", *flags, "--json", "findings.json"]
+        command = [
+            sys.executable,
+            "-m",
+            "millrace.audit.check_loader",
+            *flags,
+            "--json",
+            "findings.json",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(scripts), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         (found,) = json.loads((tmp_path / "findings.json").read_text())["entries"]
         verdicts.append((done.returncode, found["verdict"]))
     assert verdicts == [(0, "pass"), (1, "fail")], found
@@ -109,11 +120,15 @@ def test_a_lane_that_passes_is_trained_and_nothing_is_pending(trained: Elsewhere
         ("audit={refuse: none}", {GATE}),
     ],
 )
-def test_an_audit_runs_again_only_for_its_loader_and_no_training_for_an_audit(trained, chosen, pending):
+def test_an_audit_runs_again_only_for_its_loader_and_no_training_for_an_audit(
+    trained, chosen, pending
+):
     assert {job.rule for job in trained.dry("image", "--config", chosen)} == pending
 
 
-def test_a_bug_stops_the_run_with_one_line_and_can_be_ignored_with_a_reason(trained: Elsewhere, tmp_path):
+def test_a_bug_stops_the_run_with_one_line_and_can_be_ignored_with_a_reason(
+    trained: Elsewhere, tmp_path
+):
     metrics = trained.folder / "results/image/runs/demo/metrics.json"
     before = metrics.read_bytes(), metrics.stat().st_mtime_ns
     trained.root = clone(tmp_path, IMAGE)
@@ -123,11 +138,14 @@ def test_a_bug_stops_the_run_with_one_line_and_can_be_ignored_with_a_reason(trai
     done = trained.call("image", "--config", other)
     (line,) = (text for text in done.stderr.splitlines() if text.startswith("Millrace: failed"))
     assert (
-        done.returncode == 1 and f"{GATE} image/demo: results/audit/image/demo/refused.html: resume" in line
+        done.returncode == 1
+        and f"{GATE} image/demo: results/audit/image/demo/refused.html: resume" in line
     )
     assert "set audit.ignore: {resume: why}" in line
     assert (metrics.read_bytes(), metrics.stat().st_mtime_ns) == before
     ignored = ("--config", other, "audit={ignore: {resume: it never stops}}")
     assert {job.rule for job in trained.dry("image", *ignored)} == {GATE, TRAIN}
     trained.run("results/audit/image/demo/findings.html", *ignored)
-    assert "it never stops" in (trained.folder / "results/audit/image/demo/findings.html").read_text()
+    assert (
+        "it never stops" in (trained.folder / "results/audit/image/demo/findings.html").read_text()
+    )

@@ -16,7 +16,8 @@ WORLDS = sorted({(name, case.within) for name in FAMILIES for case in family(nam
 
 
 def first_two(cases: list[Case]) -> list[Case]:
-    """Two bugs and two twins of each entry; `python -m tests.bench.bench_audit --mutants` runs all."""
+    """Two bugs and two twins of each entry; `python -m tests.bench.bench_audit --mutants` runs
+    all."""
     seen: Counter = Counter()
     return [case for case in cases if seen.update([case.sort]) or seen[case.sort] <= 2]
 
@@ -28,7 +29,13 @@ def test_planted_bugs_fail_and_their_twins_do_not(name: str, within: str, tmp_pa
     files.write(tmp_path / "files")
     cases = {case.name: case for case in first_two(family(name)) if case.within == within}
     jobs = {
-        name: [*case.argv(str(tmp_path / "files")), "--start-method", case.methods[0], "--only", case.entry]
+        name: [
+            *case.argv(str(tmp_path / "files")),
+            "--start-method",
+            case.methods[0],
+            "--only",
+            case.entry,
+        ]
         for name, case in cases.items()
     }
     results = audits(jobs, within)

@@ -27,35 +27,90 @@ def guard() -> Iterator[Guard]:
 # Loader, its arguments, ranks, and what must be found: entry, verdict, words of its cause.
 CASES = [
     ("noisy", {}, 2, [("DP1", "pass", "differ"), ("DP2", "pass", ""), ("DP3", "pass", "")]),
-    ("noisy", {"noise": "own"}, 1, [("DP1", "fail", "workers 0 and 1"), ("DP1", "fail", "epochs 0 and 1")]),
-    ("noisy", {"seeded": True}, 2, [("DP1", "fail", "ranks 0 and 1"), ("DP14", "not applicable", "ascend")]),
+    (
+        "noisy",
+        {"noise": "own"},
+        1,
+        [("DP1", "fail", "workers 0 and 1"), ("DP1", "fail", "epochs 0 and 1")],
+    ),
+    (
+        "noisy",
+        {"seeded": True},
+        2,
+        [("DP1", "fail", "ranks 0 and 1"), ("DP14", "not applicable", "ascend")],
+    ),
     ("noisy", {"noise": ""}, 1, [("DP1", "pass", "the same")]),
     ("nothing", {}, 2, [("DP1", "pass", ""), ("DP2", "pass", ""), ("end", "pass", "")]),
     ("constant_seed", {}, 1, [("DP1", "fail", "epochs 0 and 1"), ("DP14", "pass", "")]),
     ("stream", {}, 2, [("DP2", "fail", "of 2 workers"), ("DP2", "fail", "of 2 ranks")]),
     ("stream", {"over": "workers"}, 2, [("DP2", "fail", "of 2 ranks"), ("DP3", "pass", "")]),
     ("stream", {"over": "ranks workers"}, 2, [("DP2", "pass", ""), ("DP3", "fail", "[5, 4]")]),
-    ("stream", {"over": "workers", "shuffled": True}, 1, [("DP14", "fail", "copy"), ("DP1", "pass", "")]),
+    (
+        "stream",
+        {"over": "workers", "shuffled": True},
+        1,
+        [("DP14", "fail", "copy"), ("DP1", "pass", "")],
+    ),
     ("stream", {"endless": True}, 1, [("end", "pass", "endless"), ("DP2", "not decidable", "")]),
     ("twice", {}, 2, [("DP2", "fail", "16 of 32 samples come nowhere")]),
-    ("by_batch", {}, 2, [("DP2", "pass", "share out"), ("DP14", "not decidable", "after set_epoch")]),
-    ("by_batch", {"alone": True}, 2, [("DP2", "fail", "of 2 ranks"), ("DP14", "not decidable", "")]),
+    (
+        "by_batch",
+        {},
+        2,
+        [("DP2", "pass", "share out"), ("DP14", "not decidable", "after set_epoch")],
+    ),
+    (
+        "by_batch",
+        {"alone": True},
+        2,
+        [("DP2", "fail", "of 2 ranks"), ("DP14", "not decidable", "")],
+    ),
     ("distributed", {}, 2, [("DP14", "not decidable", ""), ("DP2", "pass", "")]),
     ("sampled", {}, 1, [("DP14", "fail", "Random.shuffle"), ("resume", "not applicable", "")]),
-    ("sampled", {"state": True}, 1, [("resume", "fail", "16 samples skipped"), ("DP14", "fail", "")]),
-    ("sampled", {"state": True, "workers": 0}, 1, [("resume", "pass", "by sampler"), ("DP14", "fail", "")]),
+    (
+        "sampled",
+        {"state": True},
+        1,
+        [("resume", "fail", "16 samples skipped"), ("DP14", "fail", "")],
+    ),
+    (
+        "sampled",
+        {"state": True, "workers": 0},
+        1,
+        [("resume", "pass", "by sampler"), ("DP14", "fail", "")],
+    ),
     ("by_epoch", {"persistent": True}, 1, [("DP14", "fail", "persistent workers")]),
     ("by_epoch", {"persistent": False}, 1, [("DP14", "not applicable", "")]),
     ("refused", {}, 1, [("DP14", "fail", "mutually exclusive"), ("end", "fail", "raised")]),
     ("told", {}, 1, [("DP2", "pass", "share out")]),
-    ("told", {"over": "ranks workers"}, 2, [("DP2", "pass", "share out"), ("DP3", "fail", "[5, 4]")]),
-    ("told", {"apart": False}, 1, [("DP2", "not decidable", "none that the dataset gives by itself")]),
+    (
+        "told",
+        {"over": "ranks workers"},
+        2,
+        [("DP2", "pass", "share out"), ("DP3", "fail", "[5, 4]")],
+    ),
+    (
+        "told",
+        {"apart": False},
+        1,
+        [("DP2", "not decidable", "none that the dataset gives by itself")],
+    ),
     ("Dealt", {}, 2, [("DP2", "fail", "48 of 96 samples come nowhere")]),
     ("classes", {}, 1, [("DP2", "fail", "300 samples come on several of 2 workers")]),
     ("Nodes", {}, 1, [("resume", "fail", "replayed and"), ("DP14", "pass", "")]),
-    ("Refusing", {}, 1, [("resume", "fail", "it raises IndexError: list index"), ("DP14", "pass", "")]),
+    (
+        "Refusing",
+        {},
+        1,
+        [("resume", "fail", "it raises IndexError: list index"), ("DP14", "pass", "")],
+    ),
     ("positioned", {}, 1, [("resume", "fail", "the next epoch has 0 of 32 samples")]),
-    ("positioned", {"forgets": True}, 1, [("resume", "not decidable", "right only if set_epoch is called")]),
+    (
+        "positioned",
+        {"forgets": True},
+        1,
+        [("resume", "not decidable", "right only if set_epoch is called")],
+    ),
 ]
 
 
@@ -85,7 +140,9 @@ def test_a_restored_epoch_without_its_tail_fails(guard):
 
 @pytest.mark.parametrize(("loop", "verdict"), [("trains", "fail"), ("trains_by_epoch", "pass")])
 def test_the_loop_decides_whether_set_epoch_is_called(guard, loop, verdict):
-    findings = judge(guard, loader=PLACE + "distributed", loop=PLACE + loop, val_loader=PLACE + "odd")
+    findings = judge(
+        guard, loader=PLACE + "distributed", loop=PLACE + loop, val_loader=PLACE + "odd"
+    )
     assert [each[1] for each in findings if each[0] == "DP14"] == [verdict]
     assert (
         "DP3",
@@ -148,15 +205,23 @@ def said(entry: str, **seen: list[dict]) -> list[registry.Finding]:
     """What is said of an entry, of what the probes saw in each rank."""
     seen = {"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen}
     checks = [each for each in FAMILY if each.entry == entry and set(each.probes) <= {*seen}]
-    return registry.judge({name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks)
+    return registry.judge(
+        {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks
+    )
 
 
 @pytest.mark.parametrize(
     ("ranks", "facts"),
     [
         ([range(0, 48, 2), range(1, 48, 2)], {"samples": 48, "distinct": 48}),
-        ([range(0, 44, 2), range(1, 44, 2)], {"samples": 44, "distinct": 44}),  # less than a step is dropped
-        ([range(24), [*range(24, 48), 0]], {"samples": 49, "distinct": 48}),  # one fills up the last step
+        (
+            [range(0, 44, 2), range(1, 44, 2)],
+            {"samples": 44, "distinct": 44},
+        ),  # less than a step is dropped
+        (
+            [range(24), [*range(24, 48), 0]],
+            {"samples": 49, "distinct": 48},
+        ),  # one fills up the last step
     ],
 )
 def test_samples_are_counted_over_all_ranks(ranks, facts):
@@ -177,13 +242,19 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
     [finding] = said("DP3", epochs=ranks)
     assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps")
     counts = {"rank 0, worker 0": 24, "rank 1, worker 0": 16}
-    assert dict(finding.evidence) == {"epoch": 1, "steps of ranks": [6, 4], "samples of workers": counts}
+    assert dict(finding.evidence) == {
+        "epoch": 1,
+        "steps of ranks": [6, 4],
+        "samples of workers": counts,
+    }
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
 def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ids = list(range(24))
-    ranks = [{"plain": [epoch(ids), epoch(ids[::-1] if each == rank else ids)]} for each in range(2)]
+    ranks = [
+        {"plain": [epoch(ids), epoch(ids[::-1] if each == rank else ids)]} for each in range(2)
+    ]
     untold = [{"parts": [], "flags": {}}] * 2
     [finding] = said("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2)
     assert finding.verdict == verdict
@@ -205,7 +276,9 @@ def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped():
 FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
 
 
-def restart(came: list[int], next_epoch: list[int] | None = None, ended: bool = True, **changes) -> dict:
+def restart(
+    came: list[int], next_epoch: list[int] | None = None, ended: bool = True, **changes
+) -> dict:
     """What a rank saw whose epoch 1 was stopped after one batch of two samples."""
 
     def way(*passes: list[int]) -> dict:

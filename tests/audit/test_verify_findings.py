@@ -1,4 +1,5 @@
-"""Which findings keep a run from starting, what is said of them, and where an ignored one stands."""
+"""Which findings keep a run from starting, what is said of them, and where an ignored one
+stands."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from millrace.audit.checks.registry import Finding
 from millrace.audit.report.document import document
 from millrace.audit.runner.registry import Result
 
-FAIL = Finding("DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler")
+FAIL = Finding(
+    "DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler"
+)
 
 
 def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:
@@ -38,7 +41,9 @@ def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | No
         ([FAIL], ["--ignore=DP3=another one"], 1, "DP2 fails"),
     ],
 )  # fmt: skip
-def test_a_run_starts_unless_an_entry_fails_that_is_refused(tmp_path, capsys, findings, flags, code, words):
+def test_a_run_starts_unless_an_entry_fails_that_is_refused(
+    tmp_path, capsys, findings, flags, code, words
+):
     assert verify(tmp_path, findings, *flags) == code
     assert words in capsys.readouterr().err
     files = {path.name for path in tmp_path.iterdir()} - {"findings.json"}
@@ -48,7 +53,10 @@ def test_a_run_starts_unless_an_entry_fails_that_is_refused(tmp_path, capsys, fi
 def test_an_ignored_fail_stands_on_the_page_with_its_reason(tmp_path):
     assert verify(tmp_path, [FAIL], "--ignore=DP2=the test set is tiny") == 0
     page, accepted = (tmp_path / name for name in ("findings.html", "accepted.json"))
-    assert "the test set is tiny" in page.read_text() and "ranks read the same 64 samples" in page.read_text()
+    assert (
+        "the test set is tiny" in page.read_text()
+        and "ranks read the same 64 samples" in page.read_text()
+    )
     counts = json.loads(accepted.read_text())["counts"]
     assert (counts["ignored"], counts["fail"]) == (1, 0)
 

@@ -1,8 +1,8 @@
 """The audit against loaders whose answer is known: mutants by hand, and random ones from a grammar.
 
 `python -m tests.bench.bench_audit --mutants` runs each under every start method, three times;
-`--random` runs 200 correct loaders and 15 x 20 with one bug. Prints tables. `--log` keeps each result, a
-line of JSON each, and what it has is not run again; `--minutes` ends before all have run.
+`--random` runs 200 correct loaders and 15 x 20 with one bug. Prints tables. `--log` keeps each
+result, a line of JSON each, and what it has is not run again; `--minutes` ends before all have run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from tests.audit.mutants import METHODS, files, table
 from tests.audit.running import audits
 
 CHUNK = 6
-PATIENT, SLOW = ["--timeout", "240"], ("DP9", "DP15")  # the machine may be busy; they read on to the end
+PATIENT, SLOW = (
+    ["--timeout", "240"],
+    ("DP9", "DP15"),
+)  # the machine may be busy; they read on to the end
 Jobs = dict[str, tuple[str, list[str]]]  # name: (a world, the command's options)
 
 
@@ -46,7 +49,10 @@ class Log:
         chunks.sort(key=lambda chunk: waiting.index(chunk[1][0]))
         with ThreadPoolExecutor(processes) as pool:
             for _ in pool.map(lambda chunk: self._audit(jobs, *chunk), chunks):
-                print(f"{sum(name in self.results for name in jobs)} of {len(jobs)} audits", flush=True)
+                print(
+                    f"{sum(name in self.results for name in jobs)} of {len(jobs)} audits",
+                    flush=True,
+                )
         return {name: self.results[name] for name in jobs if name in self.results}
 
     def _audit(self, jobs: Jobs, world: str, names: list[str]) -> None:
@@ -56,15 +62,23 @@ class Log:
         self.results |= results
         if self.path:
             with self.path.open("a") as file:
-                file.writelines(json.dumps({name: result}) + "\n" for name, result in results.items())
+                file.writelines(
+                    json.dumps({name: result}) + "\n" for name, result in results.items()
+                )
 
 
-def mutants(folder: str, pattern: str, methods: list[str], repeats: int, processes: int, log: Log) -> None:
-    """Every case under each of its start methods, `repeats` times: wrong verdicts, and those that changed."""
+def mutants(
+    folder: str, pattern: str, methods: list[str], repeats: int, processes: int, log: Log
+) -> None:
+    """Every case under each of its start methods, `repeats` times: wrong verdicts, and those that
+    changed."""
     files.write(Path(folder))
     cases = {name: case for name, case in table().items() if pattern in name}
     jobs = {
-        f"{name}|{method}|{repeat}": (case.within, [*case.argv(folder), *PATIENT, "--start-method", method])
+        f"{name}|{method}|{repeat}": (
+            case.within,
+            [*case.argv(folder), *PATIENT, "--start-method", method],
+        )
         for name, case in cases.items()
         for method in case.methods
         if method in methods
@@ -81,14 +95,18 @@ def mutants(folder: str, pattern: str, methods: list[str], repeats: int, process
     print("| entry | loader | expected | verdict |", "|---|---|---|---|", sep="\n")
     for name, case in ((name, case) for name, case in cases.items() if name in verdicts):
         said = ", ".join(f"{method} {verdict}" for method, verdict in verdicts[name].items())
-        said = said if len(set(verdicts[name].values())) > 1 else next(iter(verdicts[name].values()))
+        said = (
+            said if len(set(verdicts[name].values())) > 1 else next(iter(verdicts[name].values()))
+        )
         print(f"| {case.entry} | {case.name} | {'fail' if case.fails else 'no fail'} | {said} |")
     print("wrong:", *wrong, "not the same in each repeat:", *unstable, sep="\n  ")
     bugs = sum(cases[name].fails for name in verdicts)
     print(f"{len(results)} audits of {bugs} bugs and {len(verdicts) - bugs} twins")
 
 
-def drawn(folder: str, entries: list[str], loaders: int, each: int, processes: int, log: Log) -> None:
+def drawn(
+    folder: str, entries: list[str], loaders: int, each: int, processes: int, log: Log
+) -> None:
     """Correct loaders, and for every entry `each` loaders with its bug: who fails in what."""
     grammar.write(Path(folder))
     # In rounds, so that a run that ends early has seen something of everything.
@@ -106,7 +124,9 @@ def drawn(folder: str, entries: list[str], loaders: int, each: int, processes: i
     results = log.run(jobs, processes)
     wrong = []
     print(
-        "| bug | loaders | caught | other entries fail | not decidable |", "|---|---|---|---|---|", sep="\n"
+        "| bug | loaders | caught | other entries fail | not decidable |",
+        "|---|---|---|---|---|",
+        sep="\n",
     )
     for entry in ["", *entries]:
         group = {job: result for job, result in results.items() if job.startswith(f"{entry}|")}
@@ -128,7 +148,9 @@ def drawn(folder: str, entries: list[str], loaders: int, each: int, processes: i
 def failing(result: dict) -> set[str]:
     """Entries that fail, but for `end`: that a bug raises or dies is part of it."""
     return {
-        entry for entry, said in result["entries"].items() if said["verdict"] == "fail" and entry != "end"
+        entry
+        for entry, said in result["entries"].items()
+        if said["verdict"] == "fail" and entry != "end"
     }
 
 
@@ -149,7 +171,9 @@ def main() -> None:
     log = Log(args.log, args.minutes)
     with tempfile.TemporaryDirectory() as folder:
         if args.mutants:
-            mutants(f"{folder}/files", args.pattern, args.methods, args.repeats, args.processes, log)
+            mutants(
+                f"{folder}/files", args.pattern, args.methods, args.repeats, args.processes, log
+            )
         if args.random:
             drawn(f"{folder}/drawn", args.entries, args.loaders, args.each, args.processes, log)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -2,8 +2,9 @@
 
     python -m tests.bench.bench_buckets --rows 5000000 20000000 --work-dir /tmp/bench_buckets
 
-Every run is a process of its own. Rows are made up: a real corpus's shares of durations, transcripts of about
-60 characters, 5,559 tars. Ours also joins every row with a tar index, which the pandas way does not do.
+Every run is a process of its own. Rows are made up: a real corpus's shares of durations,
+transcripts of about 60 characters, 5,559 tars. Ours also joins every row with a tar index, which
+the pandas way does not do.
 """
 
 from __future__ import annotations
@@ -31,8 +32,38 @@ EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 SHARES = (12.6, 24.8, 13.7, 35.3, 13.1, 0.5, 0.01)
 TARS = 5559
 CHUNK = 1 << 20
-WORDS = ["the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with"]
-WORDS += ["his", "they", "at", "be", "this", "from", "have", "or", "by", "one", "had", "not", "but", "what"]
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "it",
+    "was",
+    "for",
+    "on",
+    "are",
+    "as",
+    "with",
+]
+WORDS += [
+    "his",
+    "they",
+    "at",
+    "be",
+    "this",
+    "from",
+    "have",
+    "or",
+    "by",
+    "one",
+    "had",
+    "not",
+    "but",
+    "what",
+]
 
 
 def seed_durations(rows: int, seed: int = 0) -> np.ndarray:
@@ -62,7 +93,9 @@ def generate(rows: int, folder: Path) -> None:
             text = pc.binary_join_element_wise(sentences.take(pick[0]), numbers, " ")
             columns = [
                 tars.take(pa.array(ids % TARS)),
-                pc.binary_join_element_wise(pa.scalar("clips/utt_"), numbers, pa.scalar(".flac"), ""),
+                pc.binary_join_element_wise(
+                    pa.scalar("clips/utt_"), numbers, pa.scalar(".flac"), ""
+                ),
                 text,
                 pa.array(["en", "de", "fr"]).take(pa.array(pick[1] % 3)),
                 pa.array(durations[ids].astype(np.float64)),
@@ -160,9 +193,17 @@ def _one_side(side: str, rows: int, work_dir: Path) -> None:
 
 def _run(side: str, rows: int, work_dir: Path) -> dict:
     shutil.rmtree(work_dir / str(rows) / side, ignore_errors=True)
-    command = [sys.executable, "-m", "tests.bench.bench_buckets", f"--side={side}", f"--rows={rows}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.bench_buckets",
+        f"--side={side}",
+        f"--rows={rows}",
+    ]
     command += [f"--work-dir={work_dir}"]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    out = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
     return json.loads(out.stdout.splitlines()[-1])
 
 

@@ -1,8 +1,10 @@
-"""Cutting the segments of one recording: decode once, against pydub, which loads it for every segment.
+"""Cutting the segments of one recording: decode once, against pydub, which loads it for every
+segment.
 
-Both sides run in the same process, in turns; CPU time is that of the process and its children.
-The pydub side is measured on a few segments spread over the recording and scaled linearly, since each segment
-costs it the same. It needs an ffmpeg program: imageio-ffmpeg's packaged one is used (requirements-bench).
+Both sides run in the same process, in turns; CPU time is that of the process and its children. The
+pydub side is measured on a few segments spread over the recording and scaled linearly, since each
+segment costs it the same. It needs an ffmpeg program: imageio-ffmpeg's packaged one is used
+(requirements-bench).
 
 The source is speech-like noise; `--source-rate 48000 --channels 2` is a typical video sound track.
 """
@@ -26,7 +28,12 @@ from millrace.speech.audio import cut as audio
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add, count = parser.add_argument, cli.positive_int
-    add("--minutes", type=cli.positive_float, default=40, help="length of the recording (default 40)")
+    add(
+        "--minutes",
+        type=cli.positive_float,
+        default=40,
+        help="length of the recording (default 40)",
+    )
     add("--segments", type=count, default=190, help="segments of 3 to 20 s (default 190)")
     add("--source-rate", type=count, default=48000, help="of the recording (default 48000)")
     add("--channels", type=int, choices=(1, 2), default=1, help="of the recording (default 1)")
@@ -42,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     spans = make_spans(args.minutes * 60, args.segments)
     recording = f"{args.minutes:g} min at {args.source_rate} Hz x {args.channels}"
     print(f"{recording}, {len(spans)} segments -> flac {args.sampling_rate} Hz")
-    print("CPU seconds for all segments, median of runs (min to max); pydub scaled from those measured")
+    print(
+        "CPU seconds for all segments, median of runs (min to max); pydub scaled from those measured"
+    )
     print(f"{'source':8}{'ours':>26}{'pydub':>28}{'ratio':>9}{'bar':>9}")
     with tempfile.TemporaryDirectory(prefix="bench_cut_") as folder:
         signal = speech_like(args.minutes * 60, args.source_rate)
@@ -76,11 +85,14 @@ def cut_pydub(path: Path, spans: list[tuple[float, float]], rate: int) -> None:
     from pydub import AudioSegment
 
     AudioSegment.converter = imageio_ffmpeg.get_ffmpeg_exe()
-    # pydub asks ffprobe, which imageio-ffmpeg lacks, for facts it can do without; not asking flatters pydub.
+    # pydub asks ffprobe, which imageio-ffmpeg lacks, for facts it can do without; not asking
+    # flatters pydub.
     pydub.audio_segment.mediainfo_json = lambda *args, **kwargs: {}
     for start, end in spans:
         # Without its own ffprobe pydub is told the container; WAV it reads itself.
-        recording = AudioSegment.from_file(str(path), format="wav" if path.suffix == ".wav" else "mp4")
+        recording = AudioSegment.from_file(
+            str(path), format="wav" if path.suffix == ".wav" else "mp4"
+        )
         segment = recording[int(start * 1000) : int(end * 1000)]
         segment.set_channels(1).set_frame_rate(rate).export(io.BytesIO(), format="flac")
 
@@ -92,17 +104,23 @@ def make_spans(seconds: float, count: int) -> list[tuple[float, float]]:
     lengths *= min(1.0, 0.95 * seconds / lengths.sum())
     gaps = np.full(count, (seconds - lengths.sum()) / (count + 1))
     starts = np.cumsum(gaps) + np.cumsum(lengths) - lengths
-    return [(round(float(a), 3), round(float(a + b), 3)) for a, b in zip(starts, lengths, strict=True)]
+    return [
+        (round(float(a), 3), round(float(a + b), 3)) for a, b in zip(starts, lengths, strict=True)
+    ]
 
 
 def speech_like(seconds: float, rate: int) -> np.ndarray:
-    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses as speech does."""
+    """int16 (n,): a buzz of changing pitch under syllables, with breath noise; compresses as speech
+    does."""
     minute = 60 * rate
     random = np.random.default_rng(1)
     t = np.arange(minute) / rate
     pitch = np.interp(t, np.arange(0, 61, 0.5), random.uniform(90, 250, 122))
     phase = 2 * np.pi * np.cumsum(pitch) / rate
-    voice = sum(np.sin(k * phase) / k for k in range(1, 12)) * 0.1 + random.standard_normal(minute) * 0.03
+    voice = (
+        sum(np.sin(k * phase) / k for k in range(1, 12)) * 0.1
+        + random.standard_normal(minute) * 0.03
+    )
     voice *= np.interp(t, np.arange(0, 60.2, 0.1), random.random(602) ** 2)
     once = np.round(np.clip(voice, -1, 1) * 32767).astype(np.int16)
     return np.resize(once, int(seconds * rate))

@@ -1,10 +1,11 @@
-"""Embeddings of stored features against those of the original's own front end, on tracks of the demo corpus.
+"""Embeddings of stored features against those of the original's own front end, on tracks of the
+demo corpus.
 
     python -m tests.bench.bench_frontend --packages resources/music/debian [--checkpoint best.ckpt]
 
-The original cuts audio into shingles, each of which goes through nnAudio's CQT1992v2 and AvgPool(5), padded
-at its own ends. Ours are windows of librosa's CQT of the whole track out of HDF5. Inside are the shingles
-between the first and the last of a track.
+The original cuts audio into shingles, each of which goes through nnAudio's CQT1992v2 and
+AvgPool(5), padded at its own ends. Ours are windows of librosa's CQT of the whole track out of
+HDF5. Inside are the shingles between the first and the last of a track.
 """
 
 from __future__ import annotations
@@ -54,39 +55,53 @@ def of_front_end(audio: np.ndarray, transform: torch.nn.Module, hop: int) -> tor
     return torch.nn.functional.avg_pool1d(transform(shingles), 5)[:, :, : SHINGLE * 10]
 
 
-def of_features(folder: Path, magnitudes: list[np.ndarray], dtype: str, time_first: bool, hop: int) -> list:
+def of_features(
+    folder: Path, magnitudes: list[np.ndarray], dtype: str, time_first: bool, hop: int
+) -> list:
     """The same shingles out of an HDF5 file."""
     with h5py.File(folder / "a.h5", "w") as h5:
         for number, values in enumerate(magnitudes):
             chunks.add_track(h5, f"{number:011}", values, dtype, time_first)
     contract = Contract()
-    merge(folder / "index", h5_files.read_file(folder, "a.h5", [], contract), {"h5": str(folder)}, contract)
+    merge(
+        folder / "index",
+        h5_files.read_file(folder, "a.h5", [], contract),
+        {"h5": str(folder)},
+        contract,
+    )
     index = FeatureIndex(folder / "index")
     reader = ShingleReader(WindowReader(index), contract)
     geometry = [Geometry(values.shape[1] // 5, SHINGLE * 10, hop * 10) for values in magnitudes]
     frames = index.frames()
     return [
-        torch.from_numpy(reader.read(at, int(frames[at]), 0.02, 0, geometry[at])) for at in range(len(frames))
+        torch.from_numpy(reader.read(at, int(frames[at]), 0.02, 0, geometry[at]))
+        for at in range(len(frames))
     ]
 
 
 @torch.inference_mode()
 def main() -> None:
     parser = cli.parser(__doc__, "tests.bench.bench_frontend")
-    parser.add_argument("--packages", type=Path, required=True, help="unpacked packages of the demo")
+    parser.add_argument(
+        "--packages", type=Path, required=True, help="unpacked packages of the demo"
+    )
     parser.add_argument("--checkpoint", default="", help="without: an untrained clews-tiny")
     parser.add_argument("--tracks", type=int, default=20)
     parser.add_argument("--hop", type=int, default=10, help="seconds from shingle to shingle")
     args = parser.parse_args()
     torch.manual_seed(0)
-    model = load_published(args.checkpoint) if args.checkpoint else Clews(CONFIGS["clews-tiny"]).eval()
+    model = (
+        load_published(args.checkpoint) if args.checkpoint else Clews(CONFIGS["clews-tiny"]).eval()
+    )
     transform = CQT1992v2(sr=RATE, hop_length=HOP, n_bins=84, bins_per_octave=12, verbose=False)
     audio = tracks(args.packages, args.tracks)
     magnitudes = [cqt(samples) for samples in audio]
 
     def embed(shingles: list[torch.Tensor]) -> Tracks:
         noise = [torch.Generator().manual_seed(number) for number in range(len(shingles))]
-        embedded = [model(each[None], seeded)[0] for each, seeded in zip(shingles, noise, strict=True)]
+        embedded = [
+            model(each[None], seeded)[0] for each, seeded in zip(shingles, noise, strict=True)
+        ]
         return Tracks.of(
             [at // VERSIONS for at in range(len(shingles))], list(range(len(shingles))), embedded
         )

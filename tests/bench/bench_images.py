@@ -1,6 +1,8 @@
-"""Record files against webdataset: `python -m tests.bench.bench_images RECORDS` (a folder with train/).
+"""Record files against webdataset: `python -m tests.bench.bench_images RECORDS` (a folder with
+train/).
 
-MosaicML streaming is not measured: it imports torchvision, and wants numpy below 2.2, transformers below 5.
+MosaicML streaming is not measured: it imports torchvision, and wants numpy below 2.2, transformers
+below 5.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from millrace.image.training.readers import H5Reader, measure
 
 
 class WebDatasetReader:
-    """The same images as PNG in one tar for each record file, read as webdataset's documentation shows."""
+    """The same images as PNG in one tar for each record file, read as webdataset's documentation
+    shows."""
 
     def __init__(self, records: RecordSet, folder: Path) -> None:
         import webdataset
@@ -32,7 +35,9 @@ class WebDatasetReader:
                 for image, label, key in zip(block.images, block.labels, block.ids, strict=True):
                     buffer = io.BytesIO()
                     Image.fromarray(image).save(buffer, "PNG")
-                    tar.write({"__key__": f"{key:09d}", "png": buffer.getvalue(), "cls": int(label)})
+                    tar.write(
+                        {"__key__": f"{key:09d}", "png": buffer.getvalue(), "cls": int(label)}
+                    )
         self.paths = sorted(map(str, folder.glob("*.tar")))
 
     def rate(self) -> float:
@@ -40,7 +45,11 @@ class WebDatasetReader:
         import webdataset
 
         began = time.perf_counter()
-        dataset = webdataset.WebDataset(self.paths, shardshuffle=False).decode("rgb8").to_tuple("png", "cls")
+        dataset = (
+            webdataset.WebDataset(self.paths, shardshuffle=False)
+            .decode("rgb8")
+            .to_tuple("png", "cls")
+        )
         count = sum(np.asarray(image).size > 0 for image, _ in dataset)
         return count / (time.perf_counter() - began)
 

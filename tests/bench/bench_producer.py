@@ -2,7 +2,8 @@
 
     python -m tests.bench.bench_producer --folder /tmp/bench      (5.5 GB are written there, and removed)
 
-Both sides take turns in one process, into the page cache and, with `os.sync` at their end, to the disk.
+Both sides take turns in one process, into the page cache and, with `os.sync` at their end, to the
+disk.
 """
 
 from __future__ import annotations

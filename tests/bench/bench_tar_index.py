@@ -2,8 +2,8 @@
 
     python -m tests.bench.bench_tar_index --folder /tmp/bench        (1.9 GB are written there, and removed)
 
-Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED). Bytes read
-are those of /proc/self/io, thus what the storage gave.
+Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED).
+Bytes read are those of /proc/self/io, thus what the storage gave.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from millrace.common import cli
 
 
 def write_tar(path: Path, members: int, mean_size: int) -> None:
-    """Members of noise, 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a hole."""
+    """Members of noise, 0.6 to 1.4 times `mean_size` bytes; the bytes are on the disk, not a
+    hole."""
     rng = np.random.default_rng(0)
     noise = rng.bytes(1 << 22)
     with open(path, "wb") as handle:
@@ -33,7 +34,9 @@ def write_tar(path: Path, members: int, mean_size: int) -> None:
             info = tarfile.TarInfo(f"./{number // 1000:03d}/clip_{number:08d}.flac")
             info.size = size
             start = int(rng.integers(0, 1 << 21))
-            handle.write(info.tobuf(tarfile.GNU_FORMAT) + noise[start : start + size] + bytes(-size % 512))
+            handle.write(
+                info.tobuf(tarfile.GNU_FORMAT) + noise[start : start + size] + bytes(-size % 512)
+            )
         handle.write(bytes(1024))
         os.fsync(handle.fileno())
 
@@ -59,7 +62,9 @@ def with_tarfile(path: Path) -> int:
 
 
 def with_tar(path: Path) -> int:
-    return subprocess.run(["tar", "-tRf", str(path)], capture_output=True, check=True).stdout.count(b"\n")
+    return subprocess.run(["tar", "-tRf", str(path)], capture_output=True, check=True).stdout.count(
+        b"\n"
+    )
 
 
 def main() -> None:

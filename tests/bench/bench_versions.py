@@ -1,12 +1,13 @@
-"""Version matching on the demo corpus: true and shuffled clique labels, no learning, a chroma matcher.
+"""Version matching on the demo corpus: true and shuffled clique labels, no learning, a chroma
+matcher.
 
     snakemake --cores 2 music_fetch_demo music_index
     python -m tests.bench.bench_versions --work-dir /tmp/bench [--seeds 1 2 3]
 
-Figures are those of the valid and verify cliques, which no run has trained on: before the first step, and of
-the last epoch. none: steps with a learning rate of nothing, so that batch normalisation knows the data: the
-untrained model to compare with, as else all embeddings are nearly equal. shuffled: the versions of the train
-split are dealt to cliques of the same sizes at random.
+Figures are those of the valid and verify cliques, which no run has trained on: before the first
+step, and of the last epoch. none: steps with a learning rate of nothing, so that batch
+normalisation knows the data: the untrained model to compare with, as else all embeddings are nearly
+equal. shuffled: the versions of the train split are dealt to cliques of the same sizes at random.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def shuffled(train: Path, target: Path, seed: int) -> Path:
     cliques = json.loads(train.read_bytes())
     versions = [version for clique in cliques.values() for version in clique]
     deal = iter(random.Random(seed).sample(versions, len(versions)))
-    target.write_text(json.dumps({name: [next(deal) for _ in clique] for name, clique in cliques.items()}))
+    target.write_text(
+        json.dumps({name: [next(deal) for _ in clique] for name, clique in cliques.items()})
+    )
     return target
 
 
@@ -45,8 +48,18 @@ def trained(folder: Path, train: Path, held_out: Path, **changes: float) -> list
     """The validations of a run, the first one before its first step."""
     run = yaml.safe_load(CONFIG.read_text())["music"]["runs"]["demo"]
     splits = {"train": train, "valid": held_out}
-    keys = {**run, **changes, "path.index": INDEX, **{f"path.splits.{k}": v for k, v in splits.items()}}
-    command = [sys.executable, "-m", "millrace.music.train_model", *(f"{k}={v}" for k, v in keys.items())]
+    keys = {
+        **run,
+        **changes,
+        "path.index": INDEX,
+        **{f"path.splits.{k}": v for k, v in splits.items()},
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.music.train_model",
+        *(f"{k}={v}" for k, v in keys.items()),
+    ]
     subprocess.run([*command, "--output-dir", str(folder)], check=True, stderr=subprocess.DEVNULL)
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [line["metrics"] for line in lines if line.get("event") == "eval"]
@@ -98,13 +111,18 @@ def main() -> None:
                 f"{first[f'valid/{key}']:{form}} -> {last[f'valid/{key}']:{form}}"
                 for key, form in (("m_MAP", ".3f"), ("m_ARP", "4.1f"))
             ]
-            print(f"{labels:9s} {seed:4d}  {loss[0]:.2f} -> {loss[1]:5.2f}  {'  '.join(shown)}", flush=True)
+            print(
+                f"{labels:9s} {seed:4d}  {loss[0]:.2f} -> {loss[1]:5.2f}  {'  '.join(shown)}",
+                flush=True,
+            )
     for labels, values in nars.items():
         change = [
             f"{100 * (value / none - 1):+.0f} %"
             for value, none in zip(values, nars.get("none", []), strict=False)
         ]
-        print(f"{labels:9s} mean NAR {np.mean(values):.1f}; against none: {', '.join(change) or 'not run'}")
+        print(
+            f"{labels:9s} mean NAR {np.mean(values):.1f}; against none: {', '.join(change) or 'not run'}"
+        )
     plain = chroma(cliques)
     print(f"chroma matcher: MAP {plain['m_MAP']:.3f}, NAR {plain['m_ARP']:.1f}")
 

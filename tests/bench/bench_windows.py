@@ -1,10 +1,11 @@
-"""Random windows of CQT features, warm, one file, interleaved runs: ours, h5py, whole tracks, pread.
+"""Random windows of CQT features, warm, one file, interleaved runs: ours, h5py, whole tracks,
+pread.
 
     python -m tests.bench.bench_windows --folder /tmp/bench     (about 0.2 GB are written there, and removed)
 
-Every way gives float32 (C, T). `touched` rows also sum every window up: a window of mapped float32 is a view,
-of which nothing is read before it is used. Raw pread reads the same bytes of [T, C] into an array. Times are
-CPU time, so that other programs of the machine disturb them less.
+Every way gives float32 (C, T). `touched` rows also sum every window up: a window of mapped float32
+is a view, of which nothing is read before it is used. Raw pread reads the same bytes of [T, C] into
+an array. Times are CPU time, so that other programs of the machine disturb them less.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def write(path: Path, layout: str, axis: int, dtype: str, tracks: int, frames: i
         h5.attrs["hop_s"] = 0.02
         for number in range(tracks):
             values = (rng.random((frames, BINS)) ** 4).round(3).astype(dtype)
-            h5.create_dataset(f"{number:011d}/cqt", data=values if axis == 0 else values.T, **storage)
+            h5.create_dataset(
+                f"{number:011d}/cqt", data=values if axis == 0 else values.T, **storage
+            )
 
 
 def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[str, Callable]:
@@ -54,7 +57,9 @@ def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[s
 
     def with_h5py(row: int, start: int) -> np.ndarray:
         dataset = file[keys[row]]
-        window = dataset[start : start + length].T if axis == 0 else dataset[:, start : start + length]
+        window = (
+            dataset[start : start + length].T if axis == 0 else dataset[:, start : start + length]
+        )
         return window.astype(np.float32, copy=False)
 
     def whole_track(row: int, start: int) -> np.ndarray:
@@ -65,7 +70,9 @@ def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[s
         place = places[row]
         size = BINS * np.dtype(place.dtype).itemsize
         raw = os.pread(raw_file.descriptor, length * size, place.offset + start * size)
-        return np.frombuffer(raw, place.dtype).reshape(length, BINS).T.astype(np.float32, copy=False)
+        return (
+            np.frombuffer(raw, place.dtype).reshape(length, BINS).T.astype(np.float32, copy=False)
+        )
 
     result: dict[str, Callable] = {"ours": lambda row, start: reader.read(row, start, length)}
     result |= {"h5py window": with_h5py, "whole track": whole_track}
@@ -104,7 +111,9 @@ def main() -> None:
     starts = rng.integers(0, args.frames - args.length, args.windows).tolist()
     windows = list(zip(rng.integers(0, args.tracks, args.windows).tolist(), starts, strict=True))
     load = os.getloadavg()[0]
-    print(f"{args.tracks} tracks of {args.frames} frames, windows of {args.length}, load {load:.1f}")
+    print(
+        f"{args.tracks} tracks of {args.frames} frames, windows of {args.length}, load {load:.1f}"
+    )
     print(
         f"medians of {args.rounds} interleaved rounds of {args.windows} windows; ratios: their time by ours"
     )
@@ -119,7 +128,9 @@ def main() -> None:
                     merge(folder / "index", tracks, {"h5": str(folder)}, contract)
                     for touch in (False, True):
                         with h5py.File(path, "r") as file:
-                            functions = ways(file, FeatureIndex(folder / "index"), axis, args.length)
+                            functions = ways(
+                                file, FeatureIndex(folder / "index"), axis, args.length
+                            )
                             times = measure(functions, windows, args.rounds, touch)
                             names = list(functions)[1:]
                             del functions

@@ -3,8 +3,8 @@
     snakemake --benchmark-extended ...
     python -m tests.bench.resources /data/small /data/large
 
-Each argument is a folder where the workflow ran; without --benchmark-extended input and request are missing.
-A step's row holds the largest value of any of its jobs.
+Each argument is a folder where the workflow ran; without --benchmark-extended input and request are
+missing. A step's row holds the largest value of any of its jobs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,19 @@ def rows(folder: Path) -> Iterator[tuple[str, float, float, object, float, objec
                 ast.literal_eval(job.get(name) or "{}") for name in ("resources", "input_size_mb")
             )
             used = (float(job[name]) if job[name] != "NA" else 0.0 for name in ("max_rss", "s"))
-            jobs.append((sum(sizes.values()), *used, asked.get("mem_mb", 0), asked.get("runtime", 0)))
+            jobs.append(
+                (sum(sizes.values()), *used, asked.get("mem_mb", 0), asked.get("runtime", 0))
+            )
         if jobs:
             size, memory, seconds, mem_mb, runtime = map(max, zip(*jobs, strict=True))
-            yield f"{step.parent.name}_{step.name}", size, memory, mem_mb or "", seconds, runtime or ""
+            yield (
+                f"{step.parent.name}_{step.name}",
+                size,
+                memory,
+                mem_mb or "",
+                seconds,
+                runtime or "",
+            )
 
 
 def table(folders: Iterable[Path]) -> str:

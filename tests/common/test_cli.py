@@ -21,7 +21,9 @@ from tests.workflow.workflow import ROOT
 def test_an_error_is_one_line_with_where_and_remedy(capsys):
     @cli.step
     def main(argv=None):
-        raise MillraceError("the header is cut", where="a.tar, byte 512", remedy="Copy the file again")
+        raise MillraceError(
+            "the header is cut", where="a.tar, byte 512", remedy="Copy the file again"
+        )
 
     assert main([]) == 1
     said = capsys.readouterr().err.strip().splitlines()
@@ -118,7 +120,10 @@ def test_a_reader_that_goes_away_is_no_traceback():
         "raise SystemExit(main())"
     )
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -c '{program}' | head -1"], cwd=ROOT, capture_output=True, text=True
+        ["bash", "-c", f"{sys.executable} -c '{program}' | head -1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "0\n"
     assert "Error" not in done.stderr.replace("BrokenPipeError: [Errno 32] Broken pipe", "")
@@ -136,7 +141,14 @@ def test_options_may_not_be_abbreviated(capsys):
 
 def test_the_help_shows_every_default_and_no_missing_one():
     parser = cli.parser("What it does.\n\n  Indented,\n  as written.", "millrace.speech.step")
-    for name, default in {"a": 0, "b": ["x", "y"], "c": "50 %", "d": None, "e": "", "f": []}.items():
+    for name, default in {
+        "a": 0,
+        "b": ["x", "y"],
+        "c": "50 %",
+        "d": None,
+        "e": "",
+        "f": [],
+    }.items():
         parser.add_argument(f"--{name}", default=default, nargs="*", help="some text")
     parser.add_argument("--g", default=3, help="default: three")
     parser.add_argument("--h", action="store_true", help="some text")
@@ -181,7 +193,9 @@ def test_progress_in_a_log_is_plain_lines(caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(("total", "done"), [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)])
+@pytest.mark.parametrize(
+    ("total", "done"), [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)]
+)
 def test_progress_copes_with_odd_totals(total, done):
     progress = cli.Progress(total, "hours", "x")
     progress.advance(done)

@@ -13,7 +13,8 @@ from millrace.common.error_rates import ErrorCounts, count_errors, error_rates, 
         ("  two   blanks ", "two blanks", 2 / 12, 0.0),
         ("a", "", 1.0, 1.0),
         ("a", "b c d", 5.0, 3.0),
-        # One tab or line break parts no words, two of them do; the ends are stripped of any white space.
+        # One tab or line break parts no words, two of them do; the ends are stripped of any white
+        # space.
         ("one\ttwo", "one two", 1 / 7, 2.0),
         ("one\t\ntwo", "one two", 2 / 8, 0.0),
         ("\u3000один два\x1c", "один", 4 / 8, 1 / 2),

@@ -1,5 +1,5 @@
-"""Files that Millrace made itself and that were damaged since: one line with the file and a way to have it
-again."""
+"""Files that Millrace made itself and that were damaged since: one line with the file and a way to
+have it again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ def test_damaged_json_is_named(tmp_path, content):
 
 def test_every_place_a_parquet_may_be_cut_or_flipped_is_named_or_read(tmp_path):
     path = tmp_path / "part.parquet"
-    pq.write_table(pa.table({"key": [f"key {number}" for number in range(500)]}), path, compression="zstd")
+    pq.write_table(
+        pa.table({"key": [f"key {number}" for number in range(500)]}), path, compression="zstd"
+    )
     good, seen = path.read_bytes(), 0
-    flipped = [good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :] for at in range(0, len(good), 7)]
+    flipped = [
+        good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :] for at in range(0, len(good), 7)
+    ]
     for content in [b"", good[: len(good) // 2], good[:-1], *flipped]:
         path.write_bytes(content)
         try:

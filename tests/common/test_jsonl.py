@@ -1,5 +1,5 @@
-"""JSON as people write it is read, repaired and counted, or refused with a reason; it never ends in a
-traceback."""
+"""JSON as people write it is read, repaired and counted, or refused with a reason; it never ends in
+a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def test_clean_json_needs_no_repair(value):
 
 @given(
     value=JSON,
-    encoding=st.sampled_from(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]),
+    encoding=st.sampled_from(
+        ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+    ),
 )
 def test_other_encodings_are_read_and_counted(value, encoding):
     # A JSON text of one character is too short to tell an encoding by: objects are what files hold.
@@ -46,7 +48,13 @@ def test_random_bytes_are_a_value_or_a_reason(raw):
         assert bad.reason in ("json_empty", "json_damaged", "json_encoding") and str(bad)
     else:
         orjson.dumps(value)
-        assert set(repairs) <= {"json_bom", "json_control", "json_encoding", "json_nan", "json_surrogate"}
+        assert set(repairs) <= {
+            "json_bom",
+            "json_control",
+            "json_encoding",
+            "json_nan",
+            "json_surrogate",
+        }
 
 
 @given(value=st.dictionaries(st.text(max_size=5), JSON, min_size=1), data=st.data())
@@ -63,7 +71,9 @@ def test_a_cut_document_says_where():
         jsonl.loads(b'{\n "a": 1,\n "text')
 
 
-@pytest.mark.parametrize("raw", [b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n"])
+@pytest.mark.parametrize(
+    "raw", [b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n"]
+)
 def test_nothing_is_told_apart_from_damage(raw):
     with pytest.raises(jsonl.BadJson) as caught:
         jsonl.loads(raw)
@@ -107,9 +117,16 @@ def test_line_breaks_typed_into_texts_and_a_second_bom_are_read():
 
 
 def test_nan_and_infinity_are_read_and_counted():
-    value, repairs = jsonl.loads(b'{"a": NaN, "b": Infinity, "c": -Infinity, "d": 1e999, "e": -1e999}')
+    value, repairs = jsonl.loads(
+        b'{"a": NaN, "b": Infinity, "c": -Infinity, "d": 1e999, "e": -1e999}'
+    )
     assert math.isnan(value["a"])
-    assert (value["b"], value["c"], value["d"], value["e"]) == (math.inf, -math.inf, math.inf, -math.inf)
+    assert (value["b"], value["c"], value["d"], value["e"]) == (
+        math.inf,
+        -math.inf,
+        math.inf,
+        -math.inf,
+    )
     assert repairs == ["json_nan"]
 
 
@@ -145,7 +162,9 @@ def test_lines_have_their_numbers_and_bad_ones_do_not_stop_the_rest(tmp_path: Pa
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_a_utf_16_file_of_lines_is_named_as_such(tmp_path: Path, encoding):
     path = tmp_path / "x.jsonl"
-    path.write_bytes(b"\xfe\xff" * (encoding == "utf-16-be") + '{"a": 1}\n{"a": 2}\n'.encode(encoding))
+    path.write_bytes(
+        b"\xfe\xff" * (encoding == "utf-16-be") + '{"a": 1}\n{"a": 2}\n'.encode(encoding)
+    )
     ((number, bad, _),) = jsonl.lines(path)
     assert number == 1 and bad.reason == "json_encoding" and "UTF-16" in str(bad)
 

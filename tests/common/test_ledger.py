@@ -21,7 +21,14 @@ def ledgers(draw) -> Ledger:
     rejected, rows_out = draw(REASONS), draw(st.integers(0, 10**12))
     rows_in = rows_out + sum(rejected.values())
     return Ledger(
-        "stage", draw(st.text()), "segment", rows_in, rows_out, rejected, draw(REASONS), draw(REASONS)
+        "stage",
+        draw(st.text()),
+        "segment",
+        rows_in,
+        rows_out,
+        rejected,
+        draw(REASONS),
+        draw(REASONS),
     )
 
 
@@ -53,7 +60,9 @@ def test_a_total_of_balanced_ledgers_is_balanced_and_leaves_them_alone(parts: li
     assert total.rows_rejected == sum(part.rows_rejected for part in parts)
     for name in ("rejected", "repaired", "warnings"):
         reasons = set().union(*(getattr(part, name) for part in parts))
-        assert dict(getattr(total, name)) == {r: sum(getattr(p, name)[r] for p in parts) for r in reasons}
+        assert dict(getattr(total, name)) == {
+            r: sum(getattr(p, name)[r] for p in parts) for r in reasons
+        }
     assert [part.as_dict() for part in parts] == before
 
 

@@ -15,7 +15,10 @@ from millrace.common import progress
             "120 of 600 steps (20 %), 0:03:12 left, loss 3.2100, 35.2 samples/s",
         ),
         ((0.05, 0.13, "h", 90000, "errors 2"), "0.05 of 0.13 h (38 %), 25:00:00 left, errors 2"),
-        ((3, 9, "trials", None, "64 rows: out of memory"), "3 of 9 trials (33 %), 64 rows: out of memory"),
+        (
+            (3, 9, "trials", None, "64 rows: out of memory"),
+            "3 of 9 trials (33 %), 64 rows: out of memory",
+        ),
         ((0, 0, "rows", None), "0 of 0 rows (100 %)"),
         ((7, 5, "rows", -3), "7 of 5 rows (140 %), 0:00:00 left"),
     ],

@@ -21,7 +21,10 @@ def main() -> int:
         for find in finds(kind, args.count, args.first_seed):
             number += 1
             print(f"  {find.kind} seed {find.seed}: {find.problem}", flush=True)
-        print(f"{kind}: {args.count} files, {number} finds, {time.monotonic() - started:.0f} s", flush=True)
+        print(
+            f"{kind}: {args.count} files, {number} finds, {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
         total += number
     return int(total > 0)
 

@@ -21,11 +21,14 @@ _WORDS = (
 
 
 def damaged(content: bytes, seed: int) -> bytes:
-    """The content with one to four changes: bytes, numbers, words, pieces cut out, doubled or moved."""
+    """The content with one to four changes: bytes, numbers, words, pieces cut out, doubled or
+    moved."""
     draw = random.Random(seed)
     result = bytearray(content)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        change = draw.choice((_set_byte, _flip_bit, _set_number, _insert_word, _cut, _double, _truncate))
+        change = draw.choice(
+            (_set_byte, _flip_bit, _set_number, _insert_word, _cut, _double, _truncate)
+        )
         change(result, draw)
     return bytes(result)
 

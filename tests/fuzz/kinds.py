@@ -40,7 +40,8 @@ BINS = 84
 
 
 class Kind(NamedTuple):
-    """A kind of input: whole files by name, how they are read in a folder, the errors that are expected."""
+    """A kind of input: whole files by name, how they are read in a folder, the errors that are
+    expected."""
 
     examples: Callable[[Path], list[dict[str, bytes]]]
     read: Callable[[Path], object]
@@ -74,15 +75,31 @@ def tar_indices(folder: Path) -> list[dict[str, bytes]]:
 
 
 def alignments(folder: Path) -> list[dict[str, bytes]]:
-    segment = {"start": 1.5, "end": 3.25, "asr_text": "a b", "human_text": "a c", "cer": 0.2, "start_idx": 3}
+    segment = {
+        "start": 1.5,
+        "end": 3.25,
+        "asr_text": "a b",
+        "human_text": "a c",
+        "cer": 0.2,
+        "start_idx": 3,
+    }
     seeds = {"start_seconds": 1, "end_seconds": 2, "asr_transcript": "x", "human_transcript": "NA"}
     document = {"audio_file": "/data/it/one.opus", "segments": [segment, seeds, segment]}
     return [{"a.json": json.dumps(document).encode()}]
 
 
 def jsonls(folder: Path) -> list[dict[str, bytes]]:
-    clique = {"clique_id": "C-1", "versions": [{"version_id": "V-1", "youtube_video": [{"url": "v=abc"}]}]}
-    track = {"youtube_id": "abcdefghijk", "h5_chunk": 3, "h5_key": "/a", "hop_s": 0.02, "shape": [84, 100]}
+    clique = {
+        "clique_id": "C-1",
+        "versions": [{"version_id": "V-1", "youtube_video": [{"url": "v=abc"}]}],
+    }
+    track = {
+        "youtube_id": "abcdefghijk",
+        "h5_chunk": 3,
+        "h5_key": "/a",
+        "hop_s": 0.02,
+        "shape": [84, 100],
+    }
     return [{"a.jsonl": b"\n".join(json.dumps(row).encode() for row in (clique, track, track))}]
 
 
@@ -152,14 +169,18 @@ def read_config(folder: Path) -> None:
 KINDS = {
     "tar": Kind(tars, lambda folder: scan(folder / "a.tar"), ()),
     "alignment": Kind(
-        alignments, lambda folder: alignment.parse((folder / "a.json").read_bytes()), (jsonl.BadJson,)
+        alignments,
+        lambda folder: alignment.parse((folder / "a.json").read_bytes()),
+        (jsonl.BadJson,),
     ),
     "jsonl": Kind(jsonls, lambda folder: read_metadata(folder / "a.jsonl"), (MillraceError,)),
     "hdf5": Kind(hdf5s, lambda folder: list(read_file(folder, "a.h5", [], Contract())), ()),
     "mm": Kind(mm_files, lambda folder: list(read_folder(folder, "ab", [], Contract())), ()),
     "image": Kind(images, lambda folder: read_image((folder / "a.jpg").read_bytes()), (Unusable,)),
     "audio": Kind(
-        audio, lambda folder: decode((folder / "a.bin").read_bytes(), max_seconds=60), (SampleError,)
+        audio,
+        lambda folder: decode((folder / "a.bin").read_bytes(), max_seconds=60),
+        (SampleError,),
     ),
     "index": Kind(tar_indices, read_tar_index, (MillraceError,)),
     "checkpoint": Kind(checkpoints, read_checkpoint, (MillraceError,)),

@@ -1,7 +1,7 @@
 """Read damaged files in processes of their own, and say what should not have happened.
 
-A find is a process that dies, an error that no caller expects, a file that takes 10 s, more memory than an
-honest file and GROWTH, or a file written outside of the folder.
+A find is a process that dies, an error that no caller expects, a file that takes 10 s, more memory
+than an honest file and GROWTH, or a file written outside of the folder.
 """
 
 from __future__ import annotations
@@ -53,12 +53,18 @@ def finds(kind: str, count: int, first_seed: int = 0) -> Iterator[Find]:
         except EOFError:
             child.join()
         if child.exitcode:
-            how = "no end" if child.exitcode == -signal.SIGALRM else f"the process died ({child.exitcode})"
+            how = (
+                "no end"
+                if child.exitcode == -signal.SIGALRM
+                else f"the process died ({child.exitcode})"
+            )
             yield Find(kind, reached, how)
         seed = reached + 1
 
 
-def _read_chunk(kind: str, first: int, end: int, sender: multiprocessing.connection.Connection) -> None:
+def _read_chunk(
+    kind: str, first: int, end: int, sender: multiprocessing.connection.Connection
+) -> None:
     # Libraries print what they think of damaged files.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.alarm(60)
@@ -87,7 +93,8 @@ def _read_chunk(kind: str, first: int, end: int, sender: multiprocessing.connect
 
 
 def _read(kind: str, example: dict[str, bytes], seed: int, place: Path) -> str:
-    """Damage one file of the example, write all, read them; what should not have happened, or ""."""
+    """Damage one file of the example, write all, read them; what should not have happened, or
+    ""."""
     chosen = sorted(example)[seed // 7 % len(example)]
     for path, content in example.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -108,5 +115,9 @@ def _note_writes(event: str, args: tuple, folder: str, written: list[str]) -> No
     path, flags = os.fsdecode(args[0]), args[2]
     is_write = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     temporary = tempfile.gettempdir()  # itself: a file without a name
-    if is_write and path != temporary and not path.startswith((folder, f"{temporary}/tmp", os.devnull)):
+    if (
+        is_write
+        and path != temporary
+        and not path.startswith((folder, f"{temporary}/tmp", os.devnull))
+    ):
         written.append(path)

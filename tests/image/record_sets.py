@@ -46,10 +46,21 @@ def write_set(
         )
         name = file_name(split, number, len(lengths))
         files.append(write_records(root / folder / name, content, ids % classes, ids))
-    names, counts = [f"class {number}" for number in range(classes)], np.bincount(np.arange(start) % classes)
+    names, counts = (
+        [f"class {number}" for number in range(classes)],
+        np.bincount(np.arange(start) % classes),
+    )
     digest, size = multiset_digest([np.arange(start)]), (4, 6) if layout == "fixed" else None
     records = RecordSet(
-        root / folder, split, names, files, counts.tolist(), layout, size, ids_digest=digest, **facts
+        root / folder,
+        split,
+        names,
+        files,
+        counts.tolist(),
+        layout,
+        size,
+        ids_digest=digest,
+        **facts,
     )
     records.write()
     return records

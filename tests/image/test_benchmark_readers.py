@@ -29,16 +29,37 @@ ENCODED = {"H5 encoded, on_group": 6, "H5 encoded, on_demand": 6}
 def test_each_reader_is_measured_warm_with_each_number_of_workers_and_cold(tmp_path, only, images):
     for number in range(6):
         for split in ("train", "val"):
-            write_picture(tmp_path / "images" / split / f"class {number % 2}" / f"{number}.png", number)
+            write_picture(
+                tmp_path / "images" / split / f"class {number % 2}" / f"{number}.png", number
+            )
     write_set(tmp_path / "records", [40, 41, 39])
     page = tmp_path / "readers.html"
-    command = [f"--raw_data_dir={tmp_path / 'images'}", "--records", str(tmp_path / "records"), "--workers=0"]
-    assert benchmark_readers.main([*command, *([f"--only={only}"] if only else []), f"--output={page}"]) == 0
+    command = [
+        f"--raw_data_dir={tmp_path / 'images'}",
+        "--records",
+        str(tmp_path / "records"),
+        "--workers=0",
+    ]
+    assert (
+        benchmark_readers.main(
+            [*command, *([f"--only={only}"] if only else []), f"--output={page}"]
+        )
+        == 0
+    )
     found = jsonl.read(page.with_suffix(".json"))
-    assert all(row["images_per_second"] > 0 and row["disk_bytes_per_image"] > 0 for row in found["readers"])
+    assert all(
+        row["images_per_second"] > 0 and row["disk_bytes_per_image"] > 0 for row in found["readers"]
+    )
     for state in ("warm", "cold"):
-        assert {row["reader"]: row["images"] for row in found["readers"] if row["state"] == state} == images
-    assert [row["order"] for row in found["shuffle"]] == ["K = 1", "K = 10", "K = 3", "full shuffle"]
+        assert {
+            row["reader"]: row["images"] for row in found["readers"] if row["state"] == state
+        } == images
+    assert [row["order"] for row in found["shuffle"]] == [
+        "K = 1",
+        "K = 10",
+        "K = 3",
+        "full shuffle",
+    ]
     assert "Image readers" in page.read_text() and len(list(tmp_path.iterdir())) == 4
 
 

@@ -30,5 +30,7 @@ def test_the_status_names_pointers_signs_of_life_epochs_and_commands(tmp_path, c
     assert producer_line.startswith("producer: fast 2; ") and producer_line.endswith(
         ": makes epoch 3: 5 of 9 files"
     )
-    assert epoch.startswith(f"{tmp_path}/train_2: whole, 8 records, ") and epoch.endswith("pool 2, seed 7")
+    assert epoch.startswith(f"{tmp_path}/train_2: whole, 8 records, ") and epoch.endswith(
+        "pool 2, seed 7"
+    )
     assert f": has ended. Start it: {command}" in status()[0]

@@ -36,7 +36,12 @@ def test_the_original_command_is_taken_as_typed(ahead):
 
 def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tmp_path, capsys):
     write_set(tmp_path, [4, 4, 4])
-    flags = [f"--raw_data_dir={tmp_path}/", f"--local_scratch_dir={tmp_path}", "--shuffle_pool=all", *TIMES]
+    flags = [
+        f"--raw_data_dir={tmp_path}/",
+        f"--local_scratch_dir={tmp_path}",
+        "--shuffle_pool=all",
+        *TIMES,
+    ]
     report = tmp_path / "report.json"
     with Trainer(tmp_path, times=Times(beat=0.1)) as trainer:
         trainer.want(top=3)
@@ -56,10 +61,23 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
 
 def test_no_kill_of_either_side_skips_or_repeats_a_record_or_shows_half_a_file(tmp_path):
     """The sides differ in paths, clocks and network; MILLRACE_KILLS=30 for more kills."""
-    folder, mount, notes, top = tmp_path / "records", tmp_path / "mount", tmp_path / "notes", 4 * KILLS
+    folder, mount, notes, top = (
+        tmp_path / "records",
+        tmp_path / "mount",
+        tmp_path / "notes",
+        4 * KILLS,
+    )
     records = len(write_set(folder, [7, 6, 6] * 7))
     mount.mkdir()
-    bind = ["unshare", "-rmn", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', folder, mount]
+    bind = [
+        "unshare",
+        "-rmn",
+        "sh",
+        "-c",
+        'mount --bind "$0" "$1" && shift && exec "$@"',
+        folder,
+        mount,
+    ]
     if subprocess.run([*bind, "true"], capture_output=True).returncode:
         mount.rmdir()
         mount.symlink_to(folder)

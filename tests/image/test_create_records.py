@@ -54,7 +54,9 @@ def all_records(folder: Path) -> tuple[RecordSet, np.ndarray, np.ndarray, np.nda
 )
 def test_the_original_command_is_read_as_typed(words, raw):
     args = create_records.make_parser().parse_args(cli.hyphenated(words.format(raw).split()))
-    assert args.raw_data_dir == Path("/nfs/home/Imagenet_ILSVRC2012") and args.local_scratch_dir == Path("D")
+    assert args.raw_data_dir == Path(
+        "/nfs/home/Imagenet_ILSVRC2012"
+    ) and args.local_scratch_dir == Path("D")
     assert settings.from_args(RecordOptions, args) == RecordOptions()
 
 
@@ -71,23 +73,33 @@ def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
         "beta": beta,
         "nested": nested,
     }
-    samples = [(f"{each}/{name}", label) for label, each in enumerate(classes) for name in names[each]]
+    samples = [
+        (f"{each}/{name}", label) for label, each in enumerate(classes) for name in names[each]
+    ]
     assert [(row[0], row[3]) for row in read_tree(raw).rows["val"]] == samples
 
     val = HDF5Record(f"{out}/val/")
-    assert val.classes == classes and val.class_to_idx == {name: label for label, name in enumerate(classes)}
+    assert val.classes == classes and val.class_to_idx == {
+        name: label for label, name in enumerate(classes)
+    }
     assert val.targets == [label for _, label in samples] and len(val) == len(samples)
     for (name, label), (image, target) in zip(samples, val, strict=True):
         with Image.open(raw / "val" / name) as opened:
             whole = opened.convert("RGB")
         width, height = whole.size
-        size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+        size = (
+            (256, int(256 * height / width))
+            if width <= height
+            else (int(256 * width / height), 256)
+        )
         whole = whole.resize(size, Image.BILINEAR)
         left, top = (round((side - 224) / 2.0) for side in size)
         assert np.array_equal(image, whole.crop((left, top, left + 224, top + 224))), name
         assert target == label
     ledger = json.loads((out / "val/ledger.json").read_text())
-    assert ledger["warnings"]["exif_orientation"] == 2 and ledger["warnings"]["PNG named .JPEG"] == 1
+    assert (
+        ledger["warnings"]["exif_orientation"] == 2 and ledger["warnings"]["PNG named .JPEG"] == 1
+    )
     assert ledger["warnings"]["mode CMYK"] == 1
 
 
@@ -98,18 +110,28 @@ def test_train_is_shuffled_by_the_seed_and_a_permutation_of_its_images(tmp_path)
         for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
     ]
     records, images, labels, ids = all_records(outs[0] / "train")
-    assert records.lengths.tolist() == np.load(outs[0] / "train/length.npy").tolist() == [6, 5, 5, 5]
+    assert (
+        records.lengths.tolist() == np.load(outs[0] / "train/length.npy").tolist() == [6, 5, 5, 5]
+    )
     assert [RecordSet.open(out).seed for out in outs] == [1, 1, 2]
     assert [file.name for file in records.files][::3] == [
         "train-00000-of-00004.h5",
         "train-00003-of-00004.h5",
     ]
-    assert sorted(ids) == list(range(21)) and np.bincount(labels).tolist() == records.counts == [7, 7, 7]
+    assert sorted(ids) == list(range(21)) and np.bincount(labels).tolist() == records.counts == [
+        7,
+        7,
+        7,
+    ]
     assert len({image.tobytes() for image in images}) == 21 and np.any(np.diff(labels) < 0)
     same = [{path.name: path.read_bytes() for path in (out / "train").iterdir()} for out in outs]
     assert same[0] == same[1] and same[0] != same[2]
     val, _, labels, ids = all_records(outs[0] / "val")
-    assert np.all(np.diff(labels) >= 0) and ids.tolist() == list(range(6)) and val.classes == records.classes
+    assert (
+        np.all(np.diff(labels) >= 0)
+        and ids.tolist() == list(range(6))
+        and val.classes == records.classes
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +154,9 @@ def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path)
     for split in ("train", "validation"):
         write_picture(raw / split / "a/1.jpg", 1, orientation=6)
         write_picture(raw / split / "b/2.png", 2)
-    out = convert(raw, tmp_path / "out", "--layout", "encoded", "--exif", "apply", "--val-files", "1")
+    out = convert(
+        raw, tmp_path / "out", "--layout", "encoded", "--exif", "apply", "--val-files", "1"
+    )
     _, images, _, _ = all_records(out / "validation")
     assert images[0].tobytes() == (raw / "validation/a/1.jpg").read_bytes()
     (turned, _), (other, _) = HDF5Record(out / "validation")
@@ -170,7 +194,9 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
     raw = small_tree(tmp_path / "raw", train=7)
     reasons = damage(raw / "train")
     flags = (*SMALL, "--shuffle", shuffle, "--max-error-fraction")
-    assert not (convert(raw, tmp_path / "out", *flags, "0.1", code=1) / "train/records.json").exists()
+    assert not (
+        convert(raw, tmp_path / "out", *flags, "0.1", code=1) / "train/records.json"
+    ).exists()
     out = convert(raw, tmp_path / "out", *flags, "0.5")
     rejects = [json.loads(line) for line in (out / "train/rejects.jsonl").read_text().splitlines()]
     assert {each["image"]: each["reason"] for each in rejects} == reasons and all(
@@ -202,7 +228,9 @@ exec sleep 0
 
 @pytest.mark.parametrize("name", ["drawing.jpg", "drawing.TIFF", "drawing.png"])
 @pytest.mark.parametrize("layout", ["fixed", "encoded"])
-def test_an_image_of_another_format_is_rejected_and_starts_no_program(tmp_path, monkeypatch, name, layout):
+def test_an_image_of_another_format_is_rejected_and_starts_no_program(
+    tmp_path, monkeypatch, name, layout
+):
     """Pillow has Ghostscript draw an EPS, whatever its name is."""
     raw, mark, program = small_tree(tmp_path / "raw"), tmp_path / "started", tmp_path / "bin/gs"
     program.parent.mkdir()
@@ -236,7 +264,9 @@ def bomb(path: Path, side: int) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["fixed", "encoded"])
-def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memory(tmp_path, layout):
+def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memory(
+    tmp_path, layout
+):
     raw = small_tree(tmp_path / "raw")
     size = bomb(raw / "train/class 0/bomb.png", 13_000).stat().st_size
     memory.forget_highest_resident()
@@ -262,7 +292,9 @@ def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_pat
     assert len(RecordSet.open(out)) == 31 - rejected
 
 
-def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(tmp_path, monkeypatch):
+def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(
+    tmp_path, monkeypatch
+):
     raw, read_bytes = small_tree(tmp_path / "raw"), Path.read_bytes
 
     def refuse(path: Path) -> bytes:
@@ -295,7 +327,9 @@ def test_what_is_finished_is_kept_and_what_is_of_no_use_any_more_removed(tmp_pat
     assert {path: os.stat(path).st_ino for path in before} == before
     convert(raw, tmp_path / "out", *SMALL, "--train-files", "3")
     names = {path.name for path in (out / "train").glob("*.h5")}
-    assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {"train-00000-of-00002.h5"}
+    assert names == {f"train-0000{number}-of-00003.h5" for number in range(3)} | {
+        "train-00000-of-00002.h5"
+    }
 
 
 def test_an_image_that_was_replaced_by_one_of_its_size_is_converted_again(tmp_path):
@@ -335,7 +369,11 @@ def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
     out = convert(raw, tmp_path / "out", *SMALL)
     before = splits_content(out)
     convert(raw, out, *SMALL, *flags)
-    assert splits_content(out) == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags)) != before
+    assert (
+        splits_content(out)
+        == splits_content(convert(raw, tmp_path / "anew", *SMALL, *flags))
+        != before
+    )
     convert(raw, out, *SMALL)
     assert splits_content(out) == before
 
@@ -346,7 +384,9 @@ def test_a_crop_that_is_larger_than_the_resized_image_is_refused(tmp_path, capsy
     assert not (tmp_path / "out").exists()
 
 
-def flat(raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1) -> Path:
+def flat(
+    raw: Path, lines: list[str], place: str = "", encoding: str = "utf-8", first: int = 1
+) -> Path:
     """A val without class folders, but for a hidden one."""
     small_tree(raw, val=0)
     for number in range(first, first + 4):
@@ -404,7 +444,9 @@ def test_a_folder_that_is_no_image_folder_is_refused(tmp_path, capsys, make, wor
     assert re.search(words, capsys.readouterr().err)
 
 
-def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is_a_choice(tmp_path, capsys):
+def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is_a_choice(
+    tmp_path, capsys
+):
     raw = small_tree(tmp_path / "raw", classes=2)
     write_picture(raw / "train/only train/1.png", size=(8, 8))
     write_picture(raw / "val/a class/1.png", size=(8, 8))

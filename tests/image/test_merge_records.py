@@ -34,10 +34,22 @@ def build(max_error_fraction: str = "0.1", **options: object) -> Path:
     for split, blocks in found.partitions.items():
         for block in blocks:
             partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"
-            argv = ["--partition", partition, "--local-scratch-dir", str(records), "--report", report]
+            argv = [
+                "--partition",
+                partition,
+                "--local-scratch-dir",
+                str(records),
+                "--report",
+                report,
+            ]
             assert create_records.main(argv) == 0
         argv = ["--split", f"{PARTITIONS}/splits/{split}.json", "--partitions-dir", PARTITIONS]
-        argv += ["--index", f"{records}/{split}/records.json", "--max-error-fraction", max_error_fraction]
+        argv += [
+            "--index",
+            f"{records}/{split}/records.json",
+            "--max-error-fraction",
+            max_error_fraction,
+        ]
         assert merge_records.main(argv) == 0
     return records
 
@@ -67,15 +79,21 @@ def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images
             for folder in (records, by_hand)
         )
         assert one == two
-    report = [json.loads(path.read_text()) for path in sorted((records / "partitions").glob("train-*.json"))]
-    assert {name for each in report for file in each.values() for name, *_ in file["rejects"]} == set(reasons)
+    report = [
+        json.loads(path.read_text())
+        for path in sorted((records / "partitions").glob("train-*.json"))
+    ]
+    assert {
+        name for each in report for file in each.values() for name, *_ in file["rejects"]
+    } == set(reasons)
 
 
 def convert_train(found: Sources, records: Path) -> list[int]:
     """Exit codes of the jobs that convert train."""
     places = [f"{PARTITIONS}/{block}.json" for block in found.partitions["train"]]
     return [
-        create_records.main(["--partition", place, "--local-scratch-dir", str(records)]) for place in places
+        create_records.main(["--partition", place, "--local-scratch-dir", str(records)])
+        for place in places
     ]
 
 
@@ -84,7 +102,9 @@ def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(r
     found, content = parse(), path.read_bytes()
     path.write_bytes(content + b"more")
     assert sorted(convert_train(found, records)) == [0, 1]
-    assert "020.png: has changed since it was listed. Run the same command" in capsys.readouterr().err
+    assert (
+        "020.png: has changed since it was listed. Run the same command" in capsys.readouterr().err
+    )
 
     # Of the same size, so the merge finds it when it writes a file again.
     path.write_bytes(content)
@@ -111,7 +131,10 @@ def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, 
     argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
     argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.1"]
     assert merge_records.main(argv) == 1
-    assert "is missing, or was made from other images. Convert again: its job" in capsys.readouterr().err
+    assert (
+        "is missing, or was made from other images. Convert again: its job"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_index_is_gone_as_soon_as_a_file_of_it_is_written_anew(raw):
@@ -132,7 +155,9 @@ def test_a_parse_writes_only_what_has_changed_and_says_it(raw):
     (raw / "val/class 1/001.png").unlink()
     write_picture(raw / "val/class 9/new.png", 97, size=(8, 8))
     changes = parse().changes
-    assert changes.startswith("1 image changed (000.png: replaced), 2 new (") and "1 gone" in changes
+    assert (
+        changes.startswith("1 image changed (000.png: replaced), 2 new (") and "1 gone" in changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +194,18 @@ def test_an_order_is_a_draft_until_a_run_has_started(raw, tmp_path):
     ("place", "pristine", "words"),
     [
         ("resources/image/demo", True, "no images at resources/image/demo"),
-        ("nowhere", False, "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/"),
+        (
+            "nowhere",
+            False,
+            "image.raw_data_dir: nowhere does not exist; expected there: train/<class>/",
+        ),
         ("raw/train", False, "set it to raw"),
     ],
 )
 def test_a_folder_without_images_is_a_hint_only_if_it_is_the_demos(raw, place, pristine, words):
     missing = parse(place).missing
-    assert isinstance(missing, SourcesMissing) and missing.pristine == pristine and words in missing.text
+    assert (
+        isinstance(missing, SourcesMissing)
+        and missing.pristine == pristine
+        and words in missing.text
+    )

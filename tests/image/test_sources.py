@@ -44,7 +44,9 @@ class Tree:
 
     def inputs(self) -> dict[str, tuple[int, bytes]]:
         """All that the jobs' times are compared with."""
-        paths = [path for name in ("", "splits") for path in (self.partitions / name).glob("*.json")]
+        paths = [
+            path for name in ("", "splits") for path in (self.partitions / name).glob("*.json")
+        ]
         return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
@@ -95,7 +97,9 @@ UNDONE = {"replaced": replaced, "removed": moved, "added": added, "class added":
 
 @pytest.mark.parametrize("dry_runs", [0, 2])
 @pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
-def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(tree, change, dry_runs):
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
+    tree, change, dry_runs
+):
     assert tree.sync().changes == ""
     before = tree.inputs()
     undo = change(tree)

@@ -32,7 +32,19 @@ ROOT = Path(__file__).parents[2]
 RECORDS, FILES = 120, 6
 FORK = multiprocessing.get_context("fork")
 TIMES = ["--beat=0.1", "--dead-after=60", "--wait-limit=600"]
-SMALL = ["-a", "resnet_small", "-b", "24", "--lr", "0.02", "--augment", "none", "--device", "cpu", *TIMES]
+SMALL = [
+    "-a",
+    "resnet_small",
+    "-b",
+    "24",
+    "--lr",
+    "0.02",
+    "--augment",
+    "none",
+    "--device",
+    "cpu",
+    *TIMES,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +57,8 @@ def one_thread():
 
 
 def write_colours(root: Path, split: str, records: int, files: int, swapped: bool = False) -> None:
-    """Images of 8 x 8 noise: class 0 has more red, class 1 as much more blue; nothing else differs."""
+    """Images of 8 x 8 noise: class 0 has more red, class 1 as much more blue; nothing else
+    differs."""
     draw, parts = np.random.default_rng(len(split)), []
     labels = draw.permutation(records) % 2
     images = draw.integers(60, 190, (records, 8, 8, 1), np.uint8).repeat(3, axis=3)
@@ -55,7 +68,9 @@ def write_colours(root: Path, split: str, records: int, files: int, swapped: boo
         path = root / split / file_name(split, number, files)
         parts.append(write_records(path, images[ids], labels[ids], ids))
     digest, counts = multiset_digest([np.arange(records)]), np.bincount(labels).tolist()
-    RecordSet(root / split, split, ["blue", "red"], parts, counts, size=(8, 8), ids_digest=digest).write()
+    RecordSet(
+        root / split, split, ["blue", "red"], parts, counts, size=(8, 8), ids_digest=digest
+    ).write()
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +100,9 @@ def epochs_made(data: Path, names: set[str], ended: threading.Event) -> None:
 
 def start_later(data: Path, sides: list[subprocess.Popen]) -> None:
     """Start a producer when the trainer waits for it."""
-    while (beat := Pointers(data).beat("trainer")) is None or "waits for epoch 1" not in beat.activity:
+    while (
+        beat := Pointers(data).beat("trainer")
+    ) is None or "waits for epoch 1" not in beat.activity:
         time.sleep(0.05)
     sides.append(producer(data))
 
@@ -121,15 +138,21 @@ def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path
     assert "the records of one file are spread over 67 (55.6%)" in (run / "report.html").read_text()
 
 
-def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_channels(data, tmp_path, capsys):
+def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_channels(
+    data, tmp_path, capsys
+):
     command, one, two = [*SMALL, "-j", "0", str(data)], str(tmp_path / "one"), str(tmp_path / "two")
     child = [*command, "--producer", "child", "--epochs"]
     assert train_active.main([*child, "2", "--output-dir", one]) == 0
     assert lines(tmp_path / "one", "eval")[-1]["metrics"]["acc1"] == 100
     # Its epoch 1 was removed, and is made again.
-    assert train_active.main([*child, "2", "--resume", one, "--start-epoch", "1", "--output-dir", two]) == 0
+    assert (
+        train_active.main([*child, "2", "--resume", one, "--start-epoch", "1", "--output-dir", two])
+        == 0
+    )
     assert [row["epoch"] for row in lines(tmp_path / "two", "epoch")] == [1]
-    # One pool of all files; also of a run that began with another epoch, and counts the samples before it.
+    # One pool of all files; also of a run that began with another epoch, and counts the samples
+    # before it.
     assert "spread over 120 (100.0%)" in (tmp_path / "two/report.html").read_text()
     write_colours(data, "val", 31, 2, swapped=True)
     capsys.readouterr()
@@ -138,7 +161,12 @@ def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_chan
 
 
 def rank_of(rank: int, port: int, command: list[str]) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": "2",
+    }
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     raise SystemExit(train_active.main(command))
 
@@ -201,7 +229,9 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     assert [row["epoch"] for row in lines(run, "epoch")] == list(range(1, done + 2))
 
 
-def test_a_producer_that_never_comes_is_named_with_its_command_and_an_exit_code(data, tmp_path, capsys):
+def test_a_producer_that_never_comes_is_named_with_its_command_and_an_exit_code(
+    data, tmp_path, capsys
+):
     command = [
         *SMALL,
         "--wait-limit",
@@ -228,11 +258,24 @@ def test_a_producer_that_never_comes_is_named_with_its_command_and_an_exit_code(
         ),
         (
             "D",
-            {"arch": "resnet18", "workers": 4, "epochs": 90, "batch_size": 256, "lr": 0.1, "momentum": 0.9},
+            {
+                "arch": "resnet18",
+                "workers": 4,
+                "epochs": 90,
+                "batch_size": 256,
+                "lr": 0.1,
+                "momentum": 0.9,
+            },
         ),
         ("D", {"weight_decay": 1e-4, "print_freq": 10, "decay_epochs": 30, "data": "D"}),
-        ("-b 8 --wd 1e-3 -p 3 --learning_rate=0.2 D", {"batch_size": 8, "weight_decay": 1e-3, "lr": 0.2}),
-        ("--start-epoch 1 --resume x -e --seed 1 D", {"start_epoch": 1, "resume": "x", "evaluate": True}),
+        (
+            "-b 8 --wd 1e-3 -p 3 --learning_rate=0.2 D",
+            {"batch_size": 8, "weight_decay": 1e-3, "lr": 0.2},
+        ),
+        (
+            "--start-epoch 1 --resume x -e --seed 1 D",
+            {"start_epoch": 1, "resume": "x", "evaluate": True},
+        ),
     ],
 )
 def test_flags_are_those_of_pytorchs_imagenet_example_as_typed_there(typed, expected):

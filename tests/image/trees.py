@@ -11,7 +11,8 @@ ORIENTATION = 0x0112
 
 
 def picture(number: int, size: tuple[int, int] = (40, 30), mode: str = "RGB") -> Image.Image:
-    """A picture of noise on a slope, so that crops and rotations differ; `size` is (width, height)."""
+    """A picture of noise on a slope, so that crops and rotations differ; `size` is (width,
+    height)."""
     width, height = size
     draw = np.random.default_rng(number)
     slope = (
@@ -41,7 +42,9 @@ def odd_tree(root: Path) -> Path:
         place = root / split
         for number, mode in enumerate(("RGB", "L", "CMYK", "16-bit", "P", "RGBA", "LA", "1")):
             name = f"b {mode}.{'JPEG' if mode in ('RGB', 'L', 'CMYK') else 'png'}"
-            write_picture(place / "beta" / name, number, size=(33 + number, 60 - 3 * number), mode=mode)
+            write_picture(
+                place / "beta" / name, number, size=(33 + number, 60 - 3 * number), mode=mode
+            )
         for orientation in (3, 6):
             write_picture(place / f"alpha/turned {orientation}.jpg", orientation, orientation)
         whole = write_picture(place / "alpha/bad exif.jpg", 9).read_bytes()

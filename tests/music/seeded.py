@@ -38,7 +38,8 @@ def noise() -> torch.Generator:
 
 
 def set_weights(model: nn.Module) -> None:
-    """Weights at which no part of the model is without effect: new ones have residual gains of 0."""
+    """Weights at which no part of the model is without effect: new ones have residual gains of
+    0."""
     state = {}
     for name, value in model.state_dict().items():
         if value.ndim > 1 and value.numel() > 1:
@@ -72,7 +73,8 @@ def distances() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tracks() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(cliques, ids, embeddings, filled) of 200 tracks of 50 cliques, 12 shingles at most, 16 dimensions."""
+    """(cliques, ids, embeddings, filled) of 200 tracks of 50 cliques, 12 shingles at most, 16
+    dimensions."""
     cliques = torch.arange(200) // 4
     middle = uniform("cliques", 50, 1, 16, low=-1)[cliques]
     embeddings = middle + 3 * uniform("tracks", 200, 12, 16, low=-1)
@@ -84,6 +86,7 @@ def tracks() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def direction(name: str, gradient: Tensor) -> list[float]:
-    """Two numbers that a gradient as a whole has to match: its norm, and its product with random signs."""
+    """Two numbers that a gradient as a whole has to match: its norm, and its product with random
+    signs."""
     signs = uniform(f"signs of {name}", *gradient.shape, low=-1).sign()
     return [float(gradient.norm()), float((gradient * signs).sum())]

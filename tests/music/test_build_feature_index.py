@@ -1,4 +1,5 @@
-"""The step build_feature_index: a partition of the workflow, and whole folders as the original script."""
+"""The step build_feature_index: a partition of the workflow, and whole folders as the original
+script."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TYPED = "--jsonl meta.jsonl --h5-root h5 --mm-root mm --out cache/discogs_h5_ind
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Four tracks in H5, one in .mm, one refused; a JSONL with a pointer for one and a broken line."""
+    """Four tracks in H5, one in .mm, one refused; a JSONL with a pointer for one and a broken
+    line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h5").mkdir()
     with h5py.File("h5/discogs_vi_chunk_00001.h5", "w") as h5:
@@ -33,17 +35,33 @@ def tree(tmp_path, monkeypatch):
 
 
 def test_a_partition_becomes_a_table_and_a_report(tree):
-    content = {"id": "p", "kind": "h5", "root": "h5", "path": "discogs_vi_chunk_00001.h5", "records": []}
+    content = {
+        "id": "p",
+        "kind": "h5",
+        "root": "h5",
+        "path": "discogs_vi_chunk_00001.h5",
+        "records": [],
+    }
     (tree / "p.json").write_text(json.dumps(content))
-    assert build_feature_index.main(shlex.split("--partition p.json --output p.parquet --report r.json")) == 0
+    assert (
+        build_feature_index.main(
+            shlex.split("--partition p.json --output p.parquet --report r.json")
+        )
+        == 0
+    )
     assert [track.refused for track in read_tracks("p.parquet")] == [""] * 4 + ["zero"]
     report = json.loads((tree / "r.json").read_text())
-    assert report["ledger"]["rejected"] == {"zero": 1} and report["refused"][0]["id"] == "zzzzzzzzzzz"
+    assert (
+        report["ledger"]["rejected"] == {"zero": 1} and report["refused"][0]["id"] == "zzzzzzzzzzz"
+    )
 
 
 def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hint(tree):
     assert build_feature_index.main(shlex.split(TYPED)) == 0
-    index, mapping = FeatureIndex("cache/discogs_h5_index.index"), torch.load("cache/discogs_h5_index.pt")
+    index, mapping = (
+        FeatureIndex("cache/discogs_h5_index.index"),
+        torch.load("cache/discogs_h5_index.pt"),
+    )
     assert len(index) == len(mapping) == 5
     reasons = [json.loads(line)["reason"] for line in (tree / "cache/rejects.jsonl").open()]
     assert reasons == ["broken_line", "zero"]
@@ -69,10 +87,17 @@ def test_nothing_to_index_is_an_error(tree, capsys, arguments, words):
 
 def test_whole_folders_show_progress_and_the_coverage_of_the_splits(tree, capsys):
     (tree / "metadata").mkdir()
-    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)] + [{"youtube_id": "absent_____"}]
+    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)] + [
+        {"youtube_id": "absent_____"}
+    ]
     (tree / "metadata/train.json").write_text(json.dumps({"C-1": versions}))
     assert build_feature_index.main(shlex.split(f"{TYPED} --splits metadata")) == 0
     said = capsys.readouterr().err
     assert "features: 2 of 2 files and folders (100 %)" in said and "errors 1" in said
-    assert "train: 1 cliques of at least 2 (100.0 %) and 3 versions (75.0 %) remain, 3 of 4 found" in said
-    assert "1 of 5 tracks state no hop and are read at 0.02 s" in said  # the .mm, in the original's form
+    assert (
+        "train: 1 cliques of at least 2 (100.0 %) and 3 versions (75.0 %) remain, 3 of 4 found"
+        in said
+    )
+    assert (
+        "1 of 5 tracks state no hop and are read at 0.02 s" in said
+    )  # the .mm, in the original's form

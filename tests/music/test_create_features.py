@@ -55,14 +55,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *flags: str) -> int:
     outputs = {name: str(folder / f"{name}.json") for name in ("jsonl", "rejects", "ledger")}
-    places = ["--audio-root", str(folder / "audio"), "--h5-root", str(folder / "h5"), "--threads", "1"]
-    return main([*places, *(word for name in outputs for word in (f"--{name}", outputs[name])), *flags])
+    places = [
+        "--audio-root",
+        str(folder / "audio"),
+        "--h5-root",
+        str(folder / "h5"),
+        "--threads",
+        "1",
+    ]
+    return main(
+        [*places, *(word for name in outputs for word in (f"--{name}", outputs[name])), *flags]
+    )
 
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
     assert (ledger["rows_in"], ledger["rows_out"]) == (11, 2)
-    rejects = {row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())}
+    rejects = {
+        row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())
+    }
     assert rejects == {
         "b/a.flac": "duplicate_id",
         "dead.wav": "missing",

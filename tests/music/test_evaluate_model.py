@@ -1,4 +1,5 @@
-"""The evaluation step: whole tracks, shingles of its own for queries and candidates, shared by ranks."""
+"""The evaluation step: whole tracks, shingles of its own for queries and candidates, shared by
+ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class OneOf:
-    """The Exchange of one of two ranks, seen alone: `parts` keeps what it would send to the other."""
+    """The Exchange of one of two ranks, seen alone: `parts` keeps what it would send to the
+    other."""
 
     def __init__(self) -> None:
         self.world_size, self.parts = 2, []
@@ -55,10 +57,14 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path):
     # Frames are those of the checkpoint's model, also if another configuration is named.
     assert evaluated("model.cqt.pool=10", "data.audiolen=20")["figures"] == evaluated()["figures"]
     with pytest.raises(MillraceError, match="test: 1 clique of two recordings"):
-        run.evaluate(chosen, conf.split_options([f"checkpoint={tmp_path}/a.ckpt", "limit_num=3"])[0])
+        run.evaluate(
+            chosen, conf.split_options([f"checkpoint={tmp_path}/a.ckpt", "limit_num=3"])[0]
+        )
 
 
-def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_it(tmp_path, caplog):
+def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_it(
+    tmp_path, caplog
+):
     index = corpus(tmp_path, chunks=5)
     features, model = (
         evaluation.Features(conf.read(overrides(tmp_path)), ["test"]),
@@ -77,12 +83,16 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         )
 
     with torch.inference_mode():
-        with pytest.raises(MillraceError, match=r"of 6 tracks cannot be read, the first: .*No such"):
+        with pytest.raises(
+            MillraceError, match=r"of 6 tracks cannot be read, the first: .*No such"
+        ):
             embedded(0.01)
         assert cliques.ids[2] not in embedded(0.5).ids.tolist()
         assert "tracks cannot be read" in caplog.text
         model.proj[1].weight.fill_(math.nan)
-        with pytest.raises(MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"):
+        with pytest.raises(
+            MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"
+        ):
             embedded(0.5)
 
 
@@ -96,13 +106,22 @@ def test_two_ranks_come_to_the_figures_of_one(tmp_path):
     arguments = [f"checkpoint={tmp_path}/a.ckpt", "partition=test"]
     assert evaluate_model.main([*arguments, "--output", f"{tmp_path}/one.json"]) == 0
     launcher = ["-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node", "2"]
-    step = ["-m", "millrace.music.evaluate_model", *arguments, "ngpus=2", "--output", f"{tmp_path}/two.json"]
+    step = [
+        "-m",
+        "millrace.music.evaluate_model",
+        *arguments,
+        "ngpus=2",
+        "--output",
+        f"{tmp_path}/two.json",
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts"}
     subprocess.run([sys.executable, *launcher, *step], env=environment, check=True, timeout=300)
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
     for part in ("figures", "intervals"):
         assert two.pop(part) == pytest.approx(one.pop(part), rel=1e-6)
-    assert [row["title"] for row in two.pop("nearest")] == [row["title"] for row in one.pop("nearest")]
+    assert [row["title"] for row in two.pop("nearest")] == [
+        row["title"] for row in one.pop("nearest")
+    ]
     assert one == two and one["queries"] == 6
 
 
@@ -115,7 +134,9 @@ def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):
     @torch.inference_mode()
     def embedded(exchange: object, rank: int) -> tuple:
         share = evaluation.Share(exchange, rank, torch.device("cpu"))
-        return share, evaluation.embed(model, cliques, features.reader, lambda frames: geometry, share)
+        return share, evaluation.embed(
+            model, cliques, features.reader, lambda frames: geometry, share
+        )
 
     alone, tracks = embedded(evaluation.Exchange(1), 0)
     parts = [embedded(OneOf(), rank)[1] for rank in (0, 1)]

@@ -21,16 +21,28 @@ def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tmp_
     tune = min(folders[TUNES].rglob("flying_scotsman.mid"))
     first, second = (Synthesiser(min(folders[FONTS[0]].rglob("*.sf2"))) for _ in range(2))
     played = first.play(tune, 1.0, 0, 3)
-    assert played.shape == (48_000,) and played.dtype == np.float32 and 0.01 < abs(played).max() <= 1
+    assert (
+        played.shape == (48_000,) and played.dtype == np.float32 and 0.01 < abs(played).max() <= 1
+    )
     higher, faster = first.play(tune, 1.0, 5, 3), first.play(tune, 1.5, 0, 3)
-    assert played.tobytes() == first.play(tune, 1.0, 0, 3).tobytes() == second.play(tune, 1.0, 0, 3).tobytes()
+    assert (
+        played.tobytes()
+        == first.play(tune, 1.0, 0, 3).tobytes()
+        == second.play(tune, 1.0, 0, 3).tobytes()
+    )
 
     def pitch(samples: np.ndarray) -> np.ndarray:
         return np.abs(np.fft.rfft(samples))[: 8_000 // 2]
 
     # A higher key: the spectrum, stretched by it, fits better than as it is.
     stretched = np.interp(np.arange(4_000) / 2 ** (5 / 12), np.arange(4_000), pitch(played))
-    assert np.corrcoef(stretched, pitch(higher))[0, 1] > np.corrcoef(pitch(played), pitch(higher))[0, 1]
-    assert np.corrcoef(pitch(played), pitch(faster))[0, 1] > np.corrcoef(stretched, pitch(faster))[0, 1]
+    assert (
+        np.corrcoef(stretched, pitch(higher))[0, 1]
+        > np.corrcoef(pitch(played), pitch(higher))[0, 1]
+    )
+    assert (
+        np.corrcoef(pitch(played), pitch(faster))[0, 1]
+        > np.corrcoef(stretched, pitch(faster))[0, 1]
+    )
     with pytest.raises(MillraceError, match="not a soundfont that FluidSynth reads"):
         Synthesiser(tune)

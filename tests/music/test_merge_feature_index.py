@@ -1,4 +1,5 @@
-"""The step merge_feature_index: one index, what of the splits has features, leaks, and too much missing."""
+"""The step merge_feature_index: one index, what of the splits has features, leaks, and too much
+missing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from millrace.music.features.metadata import Record
 from millrace.music.features.track import write_tracks
 from tests.music.features.trees import add_group, cqt, scanned, write_mm
 
-COMMAND = "--merge merge.json --tables features --coverage out/coverage.json --output out/features.index"
+COMMAND = (
+    "--merge merge.json --tables features --coverage out/coverage.json --output out/features.index"
+)
 SPLITS = {"train": {"C-1": "abc", "C-2": "dx", "C-3": "ef"}, "test": {"C-4": "gh"}}
 
 
@@ -27,9 +30,13 @@ def write_tree(folder, splits=SPLITS, ids="abcdefgh", hops=()):
                 hop = dict(hops).get(name, 0.02)
                 add_group(h5, name, cqt(4 * number + n), {"hop_s": hop} if hop else {})
         names.append(f"h5-{number}.h5")
-        write_tracks(folder / f"features/{names[-1]}.parquet", scanned(folder / "h5", [f"{number}.h5"]))
+        write_tracks(
+            folder / f"features/{names[-1]}.parquet", scanned(folder / "h5", [f"{number}.h5"])
+        )
     for split, cliques in splits.items():
-        content = {name: [{"youtube_id": each} for each in versions] for name, versions in cliques.items()}
+        content = {
+            name: [{"youtube_id": each} for each in versions] for name, versions in cliques.items()
+        }
         (folder / f"{split}.json").write_text(json.dumps(content))
     problem = {"line": 3, "reason": "broken_line", "problem": "cut off"}
     content = {
@@ -62,7 +69,10 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
         "train: 2 cliques of at least 2 (66.7 %) and 5 versions (71.4 %)",
         "test: 0 cliques of at least 2 (0.0 %) and 0 versions (0.0 %)",
     ]
-    assert [row["reason"] for row in rows(tree / "out/rejects.jsonl")] == ["broken_line", "duplicate_id"]
+    assert [row["reason"] for row in rows(tree / "out/rejects.jsonl")] == [
+        "broken_line",
+        "duplicate_id",
+    ]
     assert [tuple(row.values()) for row in rows(tree / "out/missing.jsonl")] == [
         *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
     ]
@@ -80,13 +90,18 @@ def test_tracks_that_are_used_and_remarkable_are_listed(tree):
     assert merge_feature_index.main(shlex.split(COMMAND)) == 0
     remarks = [(row["id"], row["reason"]) for row in rows(tree / "out/remarks.jsonl")]
     assert remarks == [("a", "shorter_than_shingle")]
-    assert json.loads((tree / "out/ledger.json").read_text())["warnings"] == {"shorter_than_shingle": 1}
+    assert json.loads((tree / "out/ledger.json").read_text())["warnings"] == {
+        "shorter_than_shingle": 1
+    }
 
 
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
     write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
     assert merge_feature_index.main(shlex.split(COMMAND)) == 1
-    assert "1 recording are in two splits, first id d, split valid, other test" in capsys.readouterr().err
+    assert (
+        "1 recording are in two splits, first id d, split valid, other test"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("prefer, hours", [("h5", 1200 * 0.02), ("mm", 600 * 0.1)])
@@ -144,7 +159,10 @@ def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree,
     content = json.loads((tree / "merge.json").read_text())
     content["jsonl"] |= {"loose": "a digest", "path": "a.jsonl"}
     (tree / "merge.json").write_text(json.dumps(content))
-    lines = [{"youtube_id": "a", "duration_s": 240}, {"youtube_id": "b", "hop_s": 0.1, "duration_s": 120}]
+    lines = [
+        {"youtube_id": "a", "duration_s": 240},
+        {"youtube_id": "b", "hop_s": 0.1, "duration_s": 120},
+    ]
     (tree / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert merge_feature_index.main(shlex.split(COMMAND)) == 0
     assert "state no hop" not in capsys.readouterr().err
@@ -164,7 +182,9 @@ def test_splits_of_one_file_name_are_refused(tree, capsys):
 
 
 def test_leaks_are_an_error_or_leave_train(tree, capsys):
-    write_tree(tree, {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}})
+    write_tree(
+        tree, {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}}
+    )
     assert merge_feature_index.main(shlex.split(COMMAND)) == 1
     assert (
         "1 clique and 3 recordings are in two splits, first clique C-4, split train, other test"

@@ -1,4 +1,5 @@
-"""The page of a run that was trained and evaluated: its figures, and the nearest versions in words."""
+"""The page of a run that was trained and evaluated: its figures, and the nearest versions in
+words."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from tests.music.versions import SIZES, corpus, overrides
 
 def test_the_page_sums_over_the_splits_and_shows_each(tmp_path):
     splits = [
-        {"split": "train", "cliques": 40, "cliques_found": 30, "versions": 200, "versions_found": 150},
+        {
+            "split": "train",
+            "cliques": 40,
+            "cliques_found": 30,
+            "versions": 200,
+            "versions_found": 150,
+        },
         {"split": "test", "cliques": 5, "cliques_found": 4, "versions": 10, "versions_found": 7},
     ]
     splits[0] |= {"missing": 50, "missing_fraction": 0.25, "hours": 12.25}
@@ -34,7 +41,9 @@ def test_the_page_shows_coverage_figures_and_nearest_versions(tmp_path):
     split["C-10"][1]["track_title"] = "A <tune>"
     (tmp_path / "test.json").write_text(json.dumps(split))
     splits = [coverage(read_split(f"{tmp_path}/{name}.json", name), index, {})[0] for name in SIZES]
-    (tmp_path / "coverage.json").write_text(json.dumps({"splits": splits, "tracks": 30, "hours": 0.3}))
+    (tmp_path / "coverage.json").write_text(
+        json.dumps({"splits": splits, "tracks": 30, "hours": 0.3})
+    )
     folder, page = tmp_path / "logs/tiny", tmp_path / "page.html"
     assert train_model.main(overrides(tmp_path, "training.numepochs=1")) == 0
     checkpoint = f"checkpoint={folder}/checkpoint_best.ckpt"
@@ -54,5 +63,8 @@ def test_the_page_shows_coverage_figures_and_nearest_versions(tmp_path):
     first = page.read_bytes()
     assert report_training.main([*flags, "--output", str(page)]) == 0
     assert page.read_bytes() == first
-    assert report_training.main(["--coverage", f"{tmp_path}/coverage.json", "--output", str(page)]) == 0
+    assert (
+        report_training.main(["--coverage", f"{tmp_path}/coverage.json", "--output", str(page)])
+        == 0
+    )
     assert "There is no run." in page.read_text()

@@ -103,7 +103,9 @@ def test_five_records_are_named_and_more_than_five_differences_are_listed(
     tree = Tree(tmp_path)
     tree.build()
     # The list of ids differs, too.
-    tree.write([*tree.rows, *({**tree.rows[0], "youtube_id": f"x{number}"} for number in range(count))])
+    tree.write(
+        [*tree.rows, *({**tree.rows[0], "youtube_id": f"x{number}"} for number in range(count))]
+    )
     line, listing = tree.sync().changes, tree.partitions / "changes.txt"
     assert ("x0, x1" in line) == is_named
     assert line.endswith(f"(listed in {listing})") == listing.exists() == is_listed
@@ -139,14 +141,18 @@ UNDONE = {
     "chunk replaced": replaced,
     "chunk removed": lambda tree: moved(tree, f"h5/{CHUNKS[2]}"),
     "chunk added": added,
-    "records": lambda tree: written(tree, "a.jsonl", json.dumps({**tree.rows[1], "h5_key": "/a"}) + "\n"),
+    "records": lambda tree: written(
+        tree, "a.jsonl", json.dumps({**tree.rows[1], "h5_key": "/a"}) + "\n"
+    ),
     "split": lambda tree: written(tree, "splits/train.json", '{"C-1": [], "C-2": [{}, {}]}'),
 }
 
 
 @pytest.mark.parametrize("dry_runs", [0, 2])
 @pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
-def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(tmp_path, change, dry_runs):
+def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
+    tmp_path, change, dry_runs
+):
     tree = Tree(tmp_path)
     tree.build()
 

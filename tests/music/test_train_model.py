@@ -1,4 +1,5 @@
-"""The training step on a small corpus: its folder, logs and checkpoints, going on exactly, and its checks."""
+"""The training step on a small corpus: its folder, logs and checkpoints, going on exactly, and its
+checks."""
 
 from __future__ import annotations
 
@@ -35,19 +36,29 @@ def lines(folder: Path) -> list[dict]:
 
 def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypatch):
     corpus(tmp_path)
-    arguments = overrides(tmp_path, "training.numepochs=3", "training.save_freq=2", "path.logs=logs")
+    arguments = overrides(
+        tmp_path, "training.numepochs=3", "training.save_freq=2", "path.logs=logs"
+    )
     monkeypatch.chdir(tmp_path)
     assert train_model.main([*arguments, "jobname=whole"]) == 0
     whole = lines(Path("logs/whole"))
     evaluations = [row["metrics"] for row in whole if row["event"] == "eval"]
-    names = {f"{part}/{name}" for part in ("train", "valid") for name in LOSSES} | {"hpar/lr", "hpar/epoch"}
+    names = {f"{part}/{name}" for part in ("train", "valid") for name in LOSSES} | {
+        "hpar/lr",
+        "hpar/epoch",
+    }
     names |= {f"valid/m_{name}" for name in ("MAP", "MR1", "ARP", "COMP")}
     assert [set(each) >= names for each in evaluations] == [False, True, True, True]
     assert [each["hpar/epoch"] for each in evaluations] == [0, 1, 2, 3]
 
     # The folder holds the configuration as run, and models in the published form.
     files = {path.name for path in Path("logs/whole").iterdir()}
-    assert files >= {"configuration.yaml", "metrics.json", "left_out.json", "checkpoint_epoch2.ckpt"}
+    assert files >= {
+        "configuration.yaml",
+        "metrics.json",
+        "left_out.json",
+        "checkpoint_epoch2.ckpt",
+    }
     assert "checkpoint_epoch3.ckpt" not in files
     assert yaml.safe_load(Path("logs/whole/configuration.yaml").read_text())["model"]["zdim"] == 64
     assert load_published("logs/whole/checkpoint_best.ckpt").config.zdim == 64
@@ -153,14 +164,22 @@ def started(folder: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(tmp_path, monkeypatch, capsys):
+def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(
+    tmp_path, monkeypatch, capsys
+):
     corpus(tmp_path / "data")
     (tmp_path / "data/features.index").unlink()
     monkeypatch.chdir(tmp_path)
     content = yaml.safe_load((ROOT / "docs/examples/dvi-h5.yaml").read_text())
     content["path"] |= {"h5_root": "data", "jsonl": "", "splits": "data"}
     Path("dvi-h5.yaml").write_text(yaml.safe_dump(content))
-    small = [*TINY, "training.batchsize=4", "data.nworkers=0", "training.numepochs=1", "limit_batches=1"]
+    small = [
+        *TINY,
+        "training.batchsize=4",
+        "data.nworkers=0",
+        "training.numepochs=1",
+        "limit_batches=1",
+    ]
     typed = ["jobname=dvi-h5", "conf=dvi-h5.yaml", "fabric.nnodes=1", "fabric.ngpus=1"]
     typed += [*small, "fabric.accelerator=cpu"]
     assert train_model.main(typed) == 1
@@ -175,7 +194,9 @@ def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(tm
 
 def test_several_ranks_typed_plainly_are_started(tmp_path):
     corpus(tmp_path)
-    ended = started(tmp_path, "jobname=two", "fabric.nnodes=1", "fabric.ngpus=2", "training.numepochs=1")
+    ended = started(
+        tmp_path, "jobname=two", "fabric.nnodes=1", "fabric.ngpus=2", "training.numepochs=1"
+    )
     _, said = ended.communicate(timeout=300)
     assert ended.returncode == 0, said
     summary = json.loads((tmp_path / "logs/two/metrics.json").read_text())
@@ -186,13 +207,24 @@ def test_several_ranks_typed_plainly_are_started(tmp_path):
     assert line["world_size"] == 2
     assert after["metrics"]["train/l_main"] == pytest.approx(line["loss"], rel=1e-5)
     alone = run.run(conf.read(overrides(tmp_path, "training.numepochs=1")), tmp_path / "logs/one")
-    figures = {name: value for name, value in alone["first_evaluation"].items() if name.startswith("valid/")}
+    figures = {
+        name: value
+        for name, value in alone["first_evaluation"].items()
+        if name.startswith("valid/")
+    }
     assert len(figures) > 10
     assert {name: before["metrics"][name] for name in figures} == pytest.approx(figures, rel=1e-5)
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):
-    values = {"STEP_NUM_TASKS": 4, "STEP_NUM_NODES": 2, "PROCID": 3, "LOCALID": 1, "JOB_ID": 7, "STEP_ID": 0}
+    values = {
+        "STEP_NUM_TASKS": 4,
+        "STEP_NUM_NODES": 2,
+        "PROCID": 3,
+        "LOCALID": 1,
+        "JOB_ID": 7,
+        "STEP_ID": 0,
+    }
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     for name in names:
         monkeypatch.delenv(name, raising=False)
@@ -206,4 +238,7 @@ def test_tasks_of_srun_are_ranks(monkeypatch):
             restored.setenv(name, "")
             restored.delenv(name)
         adopt_slurm_tasks()
-        assert Ranks.from_environment() == Ranks(3, 4, 1, 2) and os.environ["MASTER_ADDR"] == "10.0.0.1"
+        assert (
+            Ranks.from_environment() == Ranks(3, 4, 1, 2)
+            and os.environ["MASTER_ADDR"] == "10.0.0.1"
+        )

@@ -42,10 +42,14 @@ def tree(tmp_path, monkeypatch):
 def test_tracks_are_shown_with_all_facts(tree, capsys, chosen, ids):
     assert verify_h5_sample.main(shlex.split(f"{chosen} --output facts.json --picture a.png")) == 0
     lines = dict(
-        line.split(None, 1) for line in capsys.readouterr().err.splitlines() if line and "None" not in line
+        line.split(None, 1)
+        for line in capsys.readouterr().err.splitlines()
+        if line and "None" not in line
     )
     assert {"id", "source", "key", "offset", "layout", "dtype", "shape", "hop", "S"} <= lines.keys()
-    assert {"min", "mean", "max", "nan"} <= lines.keys() and ("origins" in lines) == ("verbose" in chosen)
+    assert {"min", "mean", "max", "nan"} <= lines.keys() and ("origins" in lines) == (
+        "verbose" in chosen
+    )
     tracks = json.loads((tree / "facts.json").read_text())["tracks"]
     assert [track["id"] for track in tracks] == ids and (tree / "a.png").stat().st_size > 1000
 
@@ -94,7 +98,12 @@ def test_facts_of_a_track(tmp_path):
     index = indexed(tmp_path, h5=["a.h5"])
     first, second = (facts(index, row, Contract()) for row in range(2))
     assert {**first, "offset": None, "min": 0, "mean": 0, "max": 0} == {
-        **{"id": "abcdefghijk", "source": "h5", "file": str(tmp_path / "a.h5"), "key": "abcdefghijk/cqt"},
+        **{
+            "id": "abcdefghijk",
+            "source": "h5",
+            "file": str(tmp_path / "a.h5"),
+            "key": "abcdefghijk/cqt",
+        },
         **{"offset": None, "layout": "contiguous", "orientation": "(C, T)", "dtype": "float16"},
         **{"shape": [84, 2150], "chunks": None, "hop": 0.02, "pooling": 5, "seconds": 43.0, "S": 3},
         **{"min": 0, "mean": 0, "max": 0, "nan": 0},
@@ -104,4 +113,8 @@ def test_facts_of_a_track(tmp_path):
         },
     }
     assert (first["min"], first["max"]) == pytest.approx((values.min(), values.max()), rel=1e-3)
-    assert (second["layout"], second["chunks"], second["pooling"]) == ("filtered or virtual", [100, 84], 1)
+    assert (second["layout"], second["chunks"], second["pooling"]) == (
+        "filtered or virtual",
+        [100, 84],
+        1,
+    )

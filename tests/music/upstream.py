@@ -1,4 +1,5 @@
-"""Runs sony/clews on the seeded inputs, prints how far ours is from it, and writes models/upstream.json.
+"""Runs sony/clews on the seeded inputs, prints how far ours is from it, and writes
+models/upstream.json.
 
 Not needed to run the tests. With a clone of https://github.com/sony/clews, and einops installed:
 
@@ -44,13 +45,17 @@ def import_upstream(clone: Path) -> types.SimpleNamespace:
     """Upstream's modules, without those of its waveform path."""
     for name in ("nnAudio", "torchaudio", "torchvision", "julius"):
         sys.modules[name] = types.ModuleType(name)
-    sys.modules["nnAudio"].features = types.SimpleNamespace(CQT1992v2=lambda **_: torch.nn.Identity())
+    sys.modules["nnAudio"].features = types.SimpleNamespace(
+        CQT1992v2=lambda **_: torch.nn.Identity()
+    )
     sys.modules["torchvision"].transforms = types.SimpleNamespace(Resize=resize)
     sys.path.insert(0, str(clone))
     from lib import augmentations, eval, tensor_ops
     from models import clews
 
-    return types.SimpleNamespace(model=clews.Model, augment=augmentations.Augment, eval=eval, ops=tensor_ops)
+    return types.SimpleNamespace(
+        model=clews.Model, augment=augmentations.Augment, eval=eval, ops=tensor_ops
+    )
 
 
 def section(clone: Path, name: str, ours: ClewsConfig) -> Section:
@@ -105,7 +110,11 @@ def compare_reductions(ops: Any) -> dict[str, list]:
     for strategy in seeded.REDUCTIONS:
         for name, mask in masks.items():
             theirs = ops.distance_tensor_redux(values, strategy, mask=mask)
-            differ(f"{strategy}, {name}", reduced(values.masked_fill(mask, torch.inf), strategy), theirs)
+            differ(
+                f"{strategy}, {name}",
+                reduced(values.masked_fill(mask, torch.inf), strategy),
+                theirs,
+            )
             result[f"{strategy} {name}"] = rounded(theirs)
     return result
 
@@ -154,9 +163,13 @@ def main(clone: Path, full: bool) -> None:
         assert config == CONFIGS[f"clews-{name}"]
         with torch.device("meta"):
             models = upstream.model(section(clone, name, config)), Clews(config)
-        fixture["shapes"], mine = ({n: list(v.shape) for n, v in m.state_dict().items()} for m in models)
+        fixture["shapes"], mine = (
+            {n: list(v.shape) for n, v in m.state_dict().items()} for m in models
+        )
         assert list(fixture["shapes"].items()) == list(mine.items())
-        fixture["counts"][f"clews-{name}"] = sum(parameter.numel() for parameter in models[0].parameters())
+        fixture["counts"][f"clews-{name}"] = sum(
+            parameter.numel() for parameter in models[0].parameters()
+        )
     print(f"names and shapes are equal; parameters: {fixture['counts']}")
 
     tiny = CONFIGS["clews-tiny"]

@@ -1,4 +1,5 @@
-"""A small corpus of versions: each clique is a tune, its versions differ in key, length and noise."""
+"""A small corpus of versions: each clique is a tune, its versions differ in key, length and
+noise."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from tests.music.features import trees
 
 SIZES = {"train": (6, 3), "valid": (3, 2), "test": (3, 2)}
 # A model of 0.1 million parameters, shingles of 4 s.
-TINY = ["model.name=clews-tiny", "model.shingling.len=4", "model.shingling.hop=4", "data.audiolen=10"]
+TINY = [
+    "model.name=clews-tiny",
+    "model.shingling.len=4",
+    "model.shingling.hop=4",
+    "data.audiolen=10",
+]
 
 
 def corpus(
@@ -23,8 +29,8 @@ def corpus(
     chunks: int = 2,
     hop: float | None = None,
 ) -> FeatureIndex:
-    """Splits with (cliques, versions of each), and features of 14 s by 0.02 s in HDF5 files, indexed; the
-    files state their hop if it is given."""
+    """Splits with (cliques, versions of each), and features of 14 s by 0.02 s in HDF5 files,
+    indexed; the files state their hop if it is given."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [h5py.File(folder / f"chunk_{number:05}.h5", "w") for number in range(chunks)]
     tune = track = 0
@@ -52,5 +58,10 @@ def overrides(folder: Path, *more: str) -> list[str]:
     """A tiny configuration of that corpus on the CPU, without workers."""
     paths = [f"path.splits.{name}={folder}/{name}.json" for name in SIZES]
     paths += [f"path.index={folder}/features.index", f"path.logs={folder}/logs", "jobname=tiny"]
-    small = ["training.batchsize=4", "data.nworkers=0", "fabric.accelerator=cpu", "training.numepochs=2"]
+    small = [
+        "training.batchsize=4",
+        "data.nworkers=0",
+        "fabric.accelerator=cpu",
+        "training.numepochs=2",
+    ]
     return [*TINY, *paths, *small, *more]

@@ -1,4 +1,5 @@
-"""Edits of large sources: job list and line of a dry run. What jobs write is put there, they are not run."""
+"""Edits of large sources: job list and line of a dry run. What jobs write is put there, they are
+not run."""
 
 from __future__ import annotations
 
@@ -29,15 +30,24 @@ class Built:
         paths = f"{ROOT}/tests/workflow/plugins:{os.environ['PYTHONPATH']}"
         options = ("--dry-run", self.target, *arguments, "--logger", "jobs")
         done = self.workflow.call(*options, env=os.environ | {"PYTHONPATH": paths})
-        jobs = [Job(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith('{"rule"')]
-        said = [
-            line.removeprefix("Millrace: ") for line in done.stderr.splitlines() if line.startswith("Mill")
+        jobs = [
+            Job(**json.loads(line))
+            for line in done.stdout.splitlines()
+            if line.startswith('{"rule"')
         ]
-        assert done.returncode == (1 if not jobs and said and ", line " in said[-1] else 0), done.stderr
+        said = [
+            line.removeprefix("Millrace: ")
+            for line in done.stderr.splitlines()
+            if line.startswith("Mill")
+        ]
+        assert done.returncode == (1 if not jobs and said and ", line " in said[-1] else 0), (
+            done.stderr
+        )
         return [job for job in jobs if job.output], said
 
     def build(self) -> None:
-        """Put there what the pending jobs would write, and what manifest steps note of alignment files."""
+        """Put there what the pending jobs would write, and what manifest steps note of alignment
+        files."""
         jobs, _ = self.dry()
         for folder in self.folder.glob("results/*/partitions"):
             placements.keep_draft(folder)  # placements are for ever, as if jobs had been run
@@ -59,7 +69,11 @@ def speech(tmp_path_factory) -> Built:
     """More alignment files than one process reads, in 20 partitions."""
     folder = tmp_path_factory.mktemp("speech")
     sources.make_countries(folder / "countries", 2, 2600)
-    section = {"countries_root": "countries", "assignment_file": "assignment.jsonl", "partition_hours": 25}
+    section = {
+        "countries_root": "countries",
+        "assignment_file": "assignment.jsonl",
+        "partition_hours": 25,
+    }
     return Built(folder, "speech_shards", lanes=["speech"], speech=section)
 
 
@@ -68,7 +82,8 @@ def homes(built: Built, names: set[str], countries: str = "*") -> set[str]:
     return {
         path.stem
         for path in built.folder.glob(f"results/speech/partitions/{countries}-*.json")
-        if names & {recording["video_id"] for recording in json.loads(path.read_text())["recordings"]}
+        if names
+        & {recording["video_id"] for recording in json.loads(path.read_text())["recordings"]}
     }
 
 
@@ -77,7 +92,9 @@ THREE, TEN = (7, 1200, 2001), range(300, 2600, 230)
 
 
 def aligned(built: Built, number: int, country: str = FIRST) -> Path:
-    return built.folder / f"countries/{country}/{sources.ALIGNED}/session-{number:05d}_t1_aligned.json"
+    return (
+        built.folder / f"countries/{country}/{sources.ALIGNED}/session-{number:05d}_t1_aligned.json"
+    )
 
 
 def rewrite(path: Path, change=lambda value: value, **options) -> None:
@@ -85,7 +102,8 @@ def rewrite(path: Path, change=lambda value: value, **options) -> None:
 
 
 def test_speech_what_means_the_same_runs_nothing(speech):
-    """Touched, other key order, white space, CRLF; then moved, and without Snakemake's and our own notes."""
+    """Touched, other key order, white space, CRLF; then moved, and without Snakemake's and our own
+    notes."""
     for number in range(2600):
         os.utime(aligned(speech, number))
     for number in range(0, 2600, 13):
@@ -120,7 +138,10 @@ def test_speech_three_texts_changed(speech):
 
 
 def test_speech_two_thousand_added_and_ten_deleted(speech):
-    rng, before = random.Random(1), homes(speech, {f"session-{number:05d}" for number in TEN}, FIRST)
+    rng, before = (
+        random.Random(1),
+        homes(speech, {f"session-{number:05d}" for number in TEN}, FIRST),
+    )
     body = json.dumps(sources.segments(20, rng))
     for number in range(2000):
         sources.add_recording(
@@ -159,7 +180,8 @@ def test_speech_a_broken_file_is_named_with_its_line_before_anything_runs(speech
 
 @pytest.fixture(scope="module")
 def tars(tmp_path_factory) -> Built:
-    """300 tars with 9,000 rows: their manifest is too large for Snakemake's own comparison of content."""
+    """300 tars with 9,000 rows: their manifest is too large for Snakemake's own comparison of
+    content."""
     folder = tmp_path_factory.mktemp("tars")
     sources.make_tars(folder, 300, 30)
     section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
@@ -176,7 +198,8 @@ def shuffled(lines: list[str]) -> list[str]:
 
 def changed(lines: list[str]) -> list[str]:
     return [
-        line.replace('"text": "', '"text": "not ') if n in THREE else line for n, line in enumerate(lines)
+        line.replace('"text": "', '"text": "not ') if n in THREE else line
+        for n, line in enumerate(lines)
     ]
 
 
@@ -194,8 +217,16 @@ def in_new_tars(lines: list[str]) -> list[str]:
         (lambda lines: lines, set(), None),
         (shuffled, set(), None),
         (lambda lines: [f"{line}\r" for line in lines], set(), None),
-        (changed, BUCKETS, "1 manifest changed (train.jsonl: rows changed), 0 new, 0 gone -> the buckets"),
-        (added, BUCKETS, "1 manifest changed (train.jsonl: 2000 rows more), 0 new, 0 gone -> the buckets"),
+        (
+            changed,
+            BUCKETS,
+            "1 manifest changed (train.jsonl: rows changed), 0 new, 0 gone -> the buckets",
+        ),
+        (
+            added,
+            BUCKETS,
+            "1 manifest changed (train.jsonl: 2000 rows more), 0 new, 0 gone -> the buckets",
+        ),
         (
             lambda lines: lines[10:],
             BUCKETS,
@@ -227,7 +258,8 @@ def test_asr_edits_of_a_manifest(tars, edit, partitions, line):
 
 
 def test_asr_a_large_manifest_is_read_in_part_until_a_run_starts(tmp_path, monkeypatch):
-    """Half a line comes at the end of 250 MB: a dry run finds all tars, a run stops before its first job."""
+    """Half a line comes at the end of 250 MB: a dry run finds all tars, a run stops before its
+    first job."""
     sources.make_tars(tmp_path, 60, 1000)
     path = tmp_path / "manifests/train.jsonl"
     block = path.read_bytes()
@@ -243,7 +275,10 @@ def test_asr_a_large_manifest_is_read_in_part_until_a_run_starts(tmp_path, monke
     assert "0.3 GB of manifests are read in part" in lines[0] and "60 tars new" in lines[1]
     done = workflow.call("asr_data")
     rows = (250_000_000 // len(block) + 1) * 60_000
-    assert done.returncode == 1 and f"manifests/train.jsonl, line {rows + 1}: this line is not" in done.stderr
+    assert (
+        done.returncode == 1
+        and f"manifests/train.jsonl, line {rows + 1}: this line is not" in done.stderr
+    )
     assert "Traceback" not in done.stderr and not [*tmp_path.glob("results/asr/tar_index/*")]
 
 
@@ -254,5 +289,8 @@ def test_asr_lines_that_came_broken_are_said_and_rejected(tmp_path):
     path.write_text("\n".join([*lines[:4], lines[4][:40], *lines[5:], "{"]) + "\n")
     section = {"source": "manifests", "manifest_dir": "manifests", "tar_root": "manifests"}
     done = Workflow(tmp_path, lanes=["asr"], asr=section).call("--dry-run", "asr_data")
-    assert "manifests/train.jsonl, line 5: this line is not JSON: cut off at line 1, column 40" in done.stderr
+    assert (
+        "manifests/train.jsonl, line 5: this line is not JSON: cut off at line 1, column 40"
+        in done.stderr
+    )
     assert "(2 broken lines, rejected)" in done.stderr and done.returncode == 0

@@ -1,8 +1,10 @@
-"""A real Slurm of several virtual nodes with fake GPUs on this machine: no root, no systemd, no accounting.
+"""A real Slurm of several virtual nodes with fake GPUs on this machine: no root, no systemd, no
+accounting.
 
     python -m tests.slurm.cluster snakemake --profile slurm
 
-runs a command (default: a shell) with a cluster of its own, which ends with it. Needs slurm-wlm and munge.
+runs a command (default: a shell) with a cluster of its own, which ends with it. Needs slurm-wlm and
+munge.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 NODES, CPUS, MEMORY_MB, GPUS = 3, 4, 64000, 2
-# The nodes share this host and claim more than it has (config_overrides). Memory is polled, which needs no
-# cgroups: a job over its limit is killed, and FAILED. `squeue` shows ended jobs for MinJobAge seconds.
+# The nodes share this host and claim more than it has (config_overrides). Memory is polled, which
+# needs no cgroups: a job over its limit is killed, and FAILED. `squeue` shows ended jobs for
+# MinJobAge seconds.
 SLURM_CONF = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -66,13 +69,18 @@ SRUN = '#!/bin/sh\nSLURM_CONF={conf} exec {srun} "$@"\n'
 
 def configure(folder: Path) -> dict[str, str]:
     """Write the cluster's files; return the environment in which Slurm's commands use it."""
-    host, listening = socket.gethostname().partition(".")[0], [socket.socket() for _ in range(NODES + 1)]
+    host, listening = (
+        socket.gethostname().partition(".")[0],
+        [socket.socket() for _ in range(NODES + 1)],
+    )
     for each in listening:
         each.bind(("127.0.0.1", 0))
     ports = [each.getsockname()[1] for each in listening]
     for each in listening:
         each.close()
-    text = SLURM_CONF.format(folder=folder, host=host, user=getpass.getuser(), ports=ports, nodes=NODES)
+    text = SLURM_CONF.format(
+        folder=folder, host=host, user=getpass.getuser(), ports=ports, nodes=NODES
+    )
     for number in range(1, NODES + 1):
         gres = f"Gres=gpu:fake:{GPUS}" if number == NODES else ""
         text += NODE.format(
@@ -87,7 +95,9 @@ def configure(folder: Path) -> dict[str, str]:
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o400)
     (folder / "bin").mkdir()
-    (folder / "bin/srun").write_text(SRUN.format(conf=folder / "slurm.conf", srun=shutil.which("srun")))
+    (folder / "bin/srun").write_text(
+        SRUN.format(conf=folder / "slurm.conf", srun=shutil.which("srun"))
+    )
     (folder / "bin/srun").chmod(0o755)
     path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"], "/usr/sbin"])
     return {**os.environ, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -100,7 +110,8 @@ def die_with_parent() -> None:
 
 @contextmanager
 def daemon(command: str, log: Path, environment: dict[str, str]) -> Iterator[None]:
-    """A daemon while the block lasts, in a session of its own: Ctrl-C is for the command that uses it."""
+    """A daemon while the block lasts, in a session of its own: Ctrl-C is for the command that uses
+    it."""
     with open(log, "ab") as file:
         process = subprocess.Popen(
             shlex.split(command),
@@ -125,7 +136,12 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     """A cluster below `folder`, which is made; gives the environment for commands that use it."""
     folder.mkdir(mode=0o755)
     environment = configure(folder)
-    names = ("key-file=munge.key", "socket=munge.socket", "pid-file=munge.pid", "seed-file=munge.seed")
+    names = (
+        "key-file=munge.key",
+        "socket=munge.socket",
+        "pid-file=munge.pid",
+        "seed-file=munge.seed",
+    )
     munge = " ".join(f"--{name.replace('=', f'={folder}/')}" for name in names)
     commands = {"munged": f"munged --foreground --force {munge}", "slurmctld": "slurmctld -D"}
     commands |= {f"slurmd-n{number}": f"slurmd -D -N n{number}" for number in range(1, NODES + 1)}
@@ -145,7 +161,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def output(command: list[str], environment: dict[str, str]) -> str:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def wait(condition, folder: Path, seconds: float = 60) -> None:
@@ -153,7 +171,9 @@ def wait(condition, folder: Path, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            tails = [f"{log.name}: {log.read_text()[-1000:]}" for log in sorted(folder.glob("*.log"))]
+            tails = [
+                f"{log.name}: {log.read_text()[-1000:]}" for log in sorted(folder.glob("*.log"))
+            ]
             raise TimeoutError(
                 f"the test cluster did not get ready within {seconds:g} s\n" + "\n".join(tails)
             )
@@ -161,6 +181,9 @@ def wait(condition, folder: Path, seconds: float = 60) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="slurm-") as scratch, cluster(Path(scratch) / "c") as variables:
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as scratch,
+        cluster(Path(scratch) / "c") as variables,
+    ):
         command = sys.argv[1:] or [os.environ.get("SHELL", "bash")]
         raise SystemExit(subprocess.run(command, env=variables, check=False).returncode)

@@ -1,4 +1,5 @@
-"""Jobs are cancelled, nodes go down, Snakemake is killed: no output is lost, none is made twice at once."""
+"""Jobs are cancelled, nodes go down, Snakemake is killed: no output is lost, none is made twice at
+once."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def records(folder: Path, state: str = "") -> list[Record]:
 
 
 def started(folder: Path, count: int) -> bool:
-    """Whether so many jobs run, and say so: Slurm holds a job whose node goes down while it is launched."""
+    """Whether so many jobs run, and say so: Slurm holds a job whose node goes down while it is
+    launched."""
     logs = [path for path in folder.glob("logs/slurm/*/*/*.log") if path.stat().st_size]
     return len(records(folder, "RUNNING")) == count == len(logs)
 
@@ -140,18 +142,25 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
     run = start(workflow)
     run.until(lambda _: started(tmp_path, 7))
     jobs = records(tmp_path)
-    lost, others = ([each for each in jobs if (each.node == "n1") == here] for here in (True, False))
+    lost, others = (
+        [each for each in jobs if (each.node == "n1") == here] for here in (True, False)
+    )
     cancelled = [lost.pop(), *others[:2]]
     ids = {each.job for each in lost}
     subprocess.run(["scancel", *(each.job for each in cancelled)], check=True)
     subprocess.run(["scontrol", "update", "nodename=n1", "state=down", "reason=test"], check=True)
     # Slurm lets the jobs of a lost node wait for two minutes; this node is back before.
-    run.until(lambda _: ids == {each.job for each in records(tmp_path) if each.reason == "BeginTime"})
+    run.until(
+        lambda _: ids == {each.job for each in records(tmp_path) if each.reason == "BeginTime"}
+    )
     for job in ids:
-        subprocess.run(["scontrol", "update", f"jobid={job}", "excnodelist=n1", "starttime=now"], check=True)
+        subprocess.run(
+            ["scontrol", "update", f"jobid={job}", "excnodelist=n1", "starttime=now"], check=True
+        )
     run.succeeds()
     assert Counter(each[1:3] for each in records(tmp_path)) == Counter(
-        [(each.country, "COMPLETED") for each in jobs] + [(each.country, "CANCELLED") for each in cancelled]
+        [(each.country, "COMPLETED") for each in jobs]
+        + [(each.country, "CANCELLED") for each in cancelled]
     )
     assert len(ids) > 1 and restarts() == dict.fromkeys(ids, 1)
     outputs = digests(workflow)
@@ -176,7 +185,10 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
     for arguments in (["-n"], []):
         lines = workflow.call("speech_manifest", *arguments).stderr.splitlines()
         line = " ".join(line for line in lines if "Millrace:" in line)
-        assert f"was killed (process {killed.process.pid} on " in line and "`snakemake --unlock`" in line
+        assert (
+            f"was killed (process {killed.process.pid} on " in line
+            and "`snakemake --unlock`" in line
+        )
         assert re.search(rf"2 suspended.* {STEP}\)", line) and "`scancel --name=millrace_" in line
     workflow.run("--unlock")
     successor = start(workflow)
@@ -217,6 +229,8 @@ def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     successor.until(lambda text: "This run ends them" in text)
     os.kill(steps[0], signal.SIGCONT)
     successor.succeeds()
-    assert not Path(f"/proc/{steps[0]}").exists() or not Path(f"/proc/{steps[0]}/environ").read_bytes()
+    assert (
+        not Path(f"/proc/{steps[0]}").exists() or not Path(f"/proc/{steps[0]}/environ").read_bytes()
+    )
     outputs = digests(workflow)
     assert outputs.items() <= undisturbed.items() and len(outputs) == 3 * len(undisturbed) // 10

@@ -17,7 +17,10 @@ from tests.slurm.cluster import cluster
 from tests.workflow.workflow import ROOT, Workflow
 
 # Not compared: what holds times of files or is written by a later parse, and a run's speed.
-SPEECH, BUCKETS = r"speech/partitions/(.*/)?(index|built)", r"asr/buckets/(tars\.parquet|rows-.*\.table)"
+SPEECH, BUCKETS = (
+    r"speech/partitions/(.*/)?(index|built)",
+    r"asr/buckets/(tars\.parquet|rows-.*\.table)",
+)
 TIMES = re.compile(rf"results/({SPEECH}|asr/runs|asr/report/runs|audit/|{BUCKETS})")
 CONFIG = {
     "lanes": ["speech", "asr"],
@@ -54,7 +57,9 @@ def test_both_lanes_run_on_a_cluster_with_the_bytes_of_a_local_run(slurm, tmp_pa
     # As a site would change it.
     (there / "slurm").mkdir()
     profile = (
-        (ROOT / "slurm/config.yaml").read_text().replace("# slurm_partition: gpu", "slurm_partition: gpu")
+        (ROOT / "slurm/config.yaml")
+        .read_text()
+        .replace("# slurm_partition: gpu", "slurm_partition: gpu")
     )
     (there / "slurm/config.yaml").write_text(profile)
     on_cluster = OnCluster(there, **CONFIG)
@@ -69,18 +74,27 @@ def test_both_lanes_run_on_a_cluster_with_the_bytes_of_a_local_run(slurm, tmp_pa
     jobs = squeue()
     assert Counter(rule for rule, *_ in jobs) == planned, "each step once"
     assert {state for _, state, *_ in jobs} == {"COMPLETED"}
-    assert {(rule, gpus) for rule, _, gpus in jobs if gpus != "N/A"} == {("asr_train_model", "gres:gpu:1")}
-    assert {rule for rule, _, partition in squeue("Partition") if partition == "gpu"} == {"asr_train_model"}
+    assert {(rule, gpus) for rule, _, gpus in jobs if gpus != "N/A"} == {
+        ("asr_train_model", "gres:gpu:1")
+    }
+    assert {rule for rule, _, partition in squeue("Partition") if partition == "gpu"} == {
+        "asr_train_model"
+    }
 
     local = Workflow(here, **CONFIG)
     local.run()
     ours, theirs = (
-        {path: digest for path, (digest, _) in each.files("results/**/*").items() if not TIMES.match(path)}
+        {
+            path: digest
+            for path, (digest, _) in each.files("results/**/*").items()
+            if not TIMES.match(path)
+        }
         for each in (on_cluster, local)
     )
     assert ours == theirs and len(ours) > 50
     ours, theirs = (
-        json.loads((folder / "results/asr/runs/demo/metrics.json").read_bytes()) for folder in (there, here)
+        json.loads((folder / "results/asr/runs/demo/metrics.json").read_bytes())
+        for folder in (there, here)
     )
     assert {**ours, "seconds": 0} == {**theirs, "seconds": 0} and ours["optimizer_steps"] == 24
 
@@ -104,4 +118,6 @@ def squeue(field: str = "tres-per-job") -> list[tuple[str, str, str]]:
     command = ["squeue", "--states=all", "--noheader", f"--Format=Comment:200,State:20,{field}:40"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     jobs = [line.split() for line in lines]
-    return [(re.split("rule_|_wildcards_", comment)[1], state, value) for comment, state, value in jobs]
+    return [
+        (re.split("rule_|_wildcards_", comment)[1], state, value) for comment, state, value in jobs
+    ]

@@ -30,10 +30,13 @@ PLACE = ("--profile", "slurm", "--retries", "0", "--slurm-init-seconds-before-st
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """50 short clips in buckets, and the shipped profile with a time limit of ten minutes for training."""
+    """50 short clips in buckets, and the shipped profile with a time limit of ten minutes for
+    training."""
     folder = tmp_path_factory.mktemp("training")
     buckets = audio_tars.corpus(folder / "data", tars=3, members=20)
-    rows = [row for part in sorted(buckets.glob("train/*")) for row in pq.read_table(part).to_pylist()]
+    rows = [
+        row for part in sorted(buckets.glob("train/*")) for row in pq.read_table(part).to_pylist()
+    ]
     rows = [{**{name: row[name] for name in COLUMNS}, "transcript": "a"} for row in rows]
     (folder / "manifests").mkdir()
     for split, chosen in {"train": rows[:50], "dev": rows[50:55], "test": rows[55:]}.items():
@@ -52,7 +55,9 @@ def start(folder, slurm):  # noqa: F811
     running = []
 
     def start(**changes: object) -> subprocess.Popen:
-        workflow = OnCluster(folder, lanes=["asr"], asr={**SECTION, **changes}, audit={"refuse": "none"})
+        workflow = OnCluster(
+            folder, lanes=["asr"], asr={**SECTION, **changes}, audit={"refuse": "none"}
+        )
         workflow.PLACE = PLACE
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         running.append(subprocess.Popen(workflow.command("asr_train"), cwd=folder, **pipes))
@@ -72,7 +77,9 @@ def finish(process: subprocess.Popen, code: int = 0) -> str:
 
 
 def wait_for_checkpoint(folder: Path, run: str) -> None:
-    wait(lambda: (folder / f"results/asr/runs/{run}/checkpoints/last").exists(), folder, seconds=200)
+    wait(
+        lambda: (folder / f"results/asr/runs/{run}/checkpoints/last").exists(), folder, seconds=200
+    )
 
 
 def ranks(run: str) -> list[psutil.Process]:
@@ -93,7 +100,10 @@ def sample_ids(folder: Path, run: str) -> list[list]:
 
 
 def metrics(folder: Path, run: str) -> dict:
-    return {**json.loads((folder / f"results/asr/runs/{run}/metrics.json").read_bytes()), "seconds": 0}
+    return {
+        **json.loads((folder / f"results/asr/runs/{run}/metrics.json").read_bytes()),
+        "seconds": 0,
+    }
 
 
 @needs_slurm
@@ -104,7 +114,8 @@ def test_a_run_beyond_its_time_limit_goes_on_in_the_same_job_as_if_undisturbed(s
     (rank,) = [
         process for process in started.values() if process.ppid() not in started
     ]  # no worker of a loader
-    # Else the run might end before Slurm's notice, which takes up to half a minute, and wakes the process.
+    # Else the run might end before Slurm's notice, which takes up to half a minute, and wakes the
+    # process.
     rank.suspend()
     (job,) = squeue_ids("limited")
     subprocess.run(["scontrol", "update", f"jobid={job}", "TimeLimit=5"], check=True)
@@ -128,16 +139,23 @@ def test_a_lost_node_ends_a_run_by_name_and_the_run_goes_on_with_one_node(start,
             process.kill()
     wait(lambda: squeue_ids("spread", "FAILED"), folder)  # within a minute
     print(f"the other node ended after {time.monotonic() - before:.1f} s")
-    assert "asr_train_model spread: failed: node n2 (ranks 2-3) was lost" in finish(workflow, code=1)
+    assert "asr_train_model spread: failed: node n2 (ranks 2-3) was lost" in finish(
+        workflow, code=1
+    )
     logs = sorted(path.name for path in folder.glob("logs/asr/train_model/spread/*"))
     assert logs == [f"rank-{rank}.log" for rank in range(4)]
 
     finish(start(nodes=1, ranks=2, runs={"spread": {"epochs": 30}}))
     (begin, all_ranks), (changed, ranks_of_one) = metrics(folder, "spread")["world_sizes"]
     assert (begin, all_ranks, ranks_of_one) == (0, 4, 2) and changed >= 5
-    counts = Counter((epoch, number) for _, epoch, ids in sample_ids(folder, "spread") for number in ids)
+    counts = Counter(
+        (epoch, number) for _, epoch, ids in sample_ids(folder, "spread") for number in ids
+    )
     assert len(counts) == 30 * 50 and set(counts.values()) == {1}
-    assert [state for name, state, _ in squeue() if name == "asr_train_model"] == ["COMPLETED", "FAILED"]
+    assert [state for name, state, _ in squeue() if name == "asr_train_model"] == [
+        "COMPLETED",
+        "FAILED",
+    ]
 
 
 def squeue_ids(run: str, state: str = "RUNNING") -> list[str]:

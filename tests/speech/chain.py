@@ -1,4 +1,5 @@
-"""The lane's steps run one after the other in this process, on a small corpus, without Snakemake."""
+"""The lane's steps run one after the other in this process, on a small corpus, without
+Snakemake."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class Chain:
     """Paths as in the rules, under `folder`; the corpus is `folder`/countries."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.manifest_dir, self.shards_dir = folder, folder / "manifest", folder / "shards"
+        self.folder, self.manifest_dir, self.shards_dir = (
+            folder,
+            folder / "manifest",
+            folder / "shards",
+        )
         self.root, self.assignment = folder / "countries", folder / "assignment.jsonl"
 
     def dry(self, **options: object) -> Sources:
@@ -52,7 +57,9 @@ class Chain:
 
     def aligned(self, country: str, video_id: str, transcript: str = "t1") -> Path:
         """Where an alignment file lies."""
-        return self.root / country / f"Alignment/alignment_output/{video_id}_{transcript}_aligned.json"
+        return (
+            self.root / country / f"Alignment/alignment_output/{video_id}_{transcript}_aligned.json"
+        )
 
     def part(self, partition: str) -> Path:
         return self.manifest_dir / "partitions" / partition
@@ -63,24 +70,34 @@ class Chain:
         return generate_manifest.main([*inputs, *flags(self.part(partition), *files), *arguments])
 
     def create(self, partition: str) -> int:
-        files = flags(self.part(partition), "manifest.parquet") + flags(self.shards_dir, output_dir="")
-        tables = flags(self.shards_dir / "partitions" / partition, "index.parquet", "statuses.parquet")
+        files = flags(self.part(partition), "manifest.parquet") + flags(
+            self.shards_dir, output_dir=""
+        )
+        tables = flags(
+            self.shards_dir / "partitions" / partition, "index.parquet", "statuses.parquet"
+        )
         return create_shards.main(files + tables)
 
     def merge_manifest(self, country: str) -> int:
-        inputs = flags(self.folder, country=f"partitions/countries/{country}.json", manifest_dir="manifest")
+        inputs = flags(
+            self.folder, country=f"partitions/countries/{country}.json", manifest_dir="manifest"
+        )
         outputs = {name: f"{country}_{name}.csv" for name in ("manifest", "splits")}
         return merge_manifest.main([*inputs, *flags(self.manifest_dir, **outputs)])
 
     def merge_shards(self, country: str, *arguments: str) -> int:
-        inputs = flags(self.folder, country=f"partitions/countries/{country}.json", error_list="errors.csv")
+        inputs = flags(
+            self.folder, country=f"partitions/countries/{country}.json", error_list="errors.csv"
+        )
         inputs += flags(self.folder, manifest_dir="manifest", shards_dir="shards")
         suffixes = {"manifest": "csv", "index": "parquet", "rejects": "csv", "ledger": "json"}
         outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}
         nemo = [f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in FRACTIONS]
         outputs = flags(self.shards_dir, **outputs)
         lists = [f"{self.shards_dir}/{country}_{split}_shards.txt" for split in FRACTIONS]
-        return merge_shards.main([*inputs, *outputs, "--nemo", *nemo, "--shard-lists", *lists, *arguments])
+        return merge_shards.main(
+            [*inputs, *outputs, "--nemo", *nemo, "--shard-lists", *lists, *arguments]
+        )
 
     def run(self, country: str, **options: object) -> dict:
         """All steps of a country; its ledger."""

@@ -1,4 +1,5 @@
-"""What the tests of the shards share: a small corpus of WAV recordings, its manifest part, digests."""
+"""What the tests of the shards share: a small corpus of WAV recordings, its manifest part,
+digests."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def write_recording(path: Path, seconds: float, seed: int, rate: int = RATE) -> 
     return path
 
 
-def row(source: Path | str, start: float, end: float, partition: str = PARTITION, **fields: object) -> dict:
+def row(
+    source: Path | str, start: float, end: float, partition: str = PARTITION, **fields: object
+) -> dict:
     """A pending manifest row; `fields` replace what is made up here."""
     _, split, *subset, _ = partition.split("-")
     video = Path(source).stem
@@ -46,7 +49,9 @@ def write_part(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str = PARTITION) -> list[dict]:
+def corpus(
+    folder: Path, recordings: int = 4, segments: int = 6, partition: str = PARTITION
+) -> list[dict]:
     """`recordings` files of `segments` x 1.5 s each, and a row for every segment."""
     rows = []
     for number in range(recordings):
@@ -57,7 +62,9 @@ def corpus(folder: Path, recordings: int = 4, segments: int = 6, partition: str 
 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
     """SHA-256 and mtime of every file."""
-    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {
+        str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()
+    }
     digest = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     return {name: (digest[name], path.stat().st_mtime_ns) for name, path in files.items()}
 

@@ -17,7 +17,15 @@ from tests.speech.shard_corpus import corpus, row, tree, write_part, write_recor
 
 def flags(part: Path, out: Path) -> list[str]:
     outputs = ["--index", str(out / "index.parquet"), "--statuses", str(out / "statuses.parquet")]
-    return ["--manifest", str(part), *outputs, "--output-dir", str(out), "--max-shard-size-gb", "0.0004"]
+    return [
+        "--manifest",
+        str(part),
+        *outputs,
+        "--output-dir",
+        str(out),
+        "--max-shard-size-gb",
+        "0.0004",
+    ]
 
 
 def test_a_limit_on_file_sizes_ends_clearly_and_resumes(tmp_path):
@@ -32,7 +40,9 @@ def test_a_limit_on_file_sizes_ends_clearly_and_resumes(tmp_path):
     )
     log = limited.stderr.decode()
     assert limited.returncode == 1 and "Traceback" not in log
-    assert "File too large" in log and "Free some space" in log and "finished shards are kept" in log
+    assert (
+        "File too large" in log and "Free some space" in log and "finished shards are kept" in log
+    )
     before = tree(out)
     assert sum(name.endswith(".index.parquet") for name in before) >= 2
     assert not any("partial" in name for name in before)
@@ -91,10 +101,18 @@ def test_bad_parts_are_one_line_each(tmp_path, capsys):
 
 
 FILES = "--output-dir x --manifest m --index i"
-BAD = ("--country a", "--max-cer nan", "--max-cer -1", "--max-shard-size-gb 0", "--audio-format aac")
+BAD = (
+    "--country a",
+    "--max-cer nan",
+    "--max-cer -1",
+    "--max-shard-size-gb 0",
+    "--audio-format aac",
+)
 
 
-@pytest.mark.parametrize("flags", ["--output-dir x", *(f"{FILES} --statuses s {bad}" for bad in BAD)])
+@pytest.mark.parametrize(
+    "flags", ["--output-dir x", *(f"{FILES} --statuses s {bad}" for bad in BAD)]
+)
 def test_flags_that_are_missing_or_make_no_sense(flags):
     with pytest.raises(SystemExit, match="2"):
         main(flags.split())
@@ -106,11 +124,15 @@ def test_defaults_are_those_of_the_original_script():
     assert defaults == (0.3, "flac", 1.0, 16000)
 
 
-def test_a_country_goes_from_test_to_the_last_subset_and_a_trial_can_be_repeated_and_grown(tmp_path, capsys):
+def test_a_country_goes_from_test_to_the_last_subset_and_a_trial_can_be_repeated_and_grown(
+    tmp_path, capsys
+):
     names = [f"testland-{group}-00000" for group in ("test", "validation", "train-2", "train-10")]
     for name in names:
         rows = corpus(tmp_path / f"src_{name}", recordings=2, segments=2, partition=name)
-        rows = [r | {"video_id": f"{name}_{r['video_id']}", "key": f"{name}_{r['key']}"} for r in rows]
+        rows = [
+            r | {"video_id": f"{name}_{r['video_id']}", "key": f"{name}_{r['key']}"} for r in rows
+        ]
         write_part(tmp_path / f"manifests/partitions/{name}/manifest.parquet", rows)
     out = tmp_path / "out"
     folders = ["--manifest-dir", str(tmp_path / "manifests"), "--output-dir", str(out)]

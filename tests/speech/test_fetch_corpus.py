@@ -1,4 +1,5 @@
-"""The demo corpus as a whole: what is on disk agrees with itself, and stays when the step runs again."""
+"""The demo corpus as a whole: what is on disk agrees with itself, and stays when the step runs
+again."""
 
 from __future__ import annotations
 
@@ -38,14 +39,24 @@ class Corpus:
         """Path, path of the audio, and segments of each."""
         paths = sorted(self.countries.glob("*/Alignment/*/*.json"))
         contents = [(path, json.loads(path.read_text())) for path in paths]
-        return [(path, self.root / value["audio_file"], value["segments"]) for path, value in contents]
+        return [
+            (path, self.root / value["audio_file"], value["segments"]) for path, value in contents
+        ]
 
     def mtimes(self) -> dict[str, int]:
-        return {str(path): path.stat().st_mtime_ns for path in self.root.rglob("*") if path.is_file()}
+        return {
+            str(path): path.stat().st_mtime_ns for path in self.root.rglob("*") if path.is_file()
+        }
 
 
 def _arguments(root: Path, *options: str) -> list[str]:
-    return ["--countries-root", str(root / "countries"), "--index", str(root / "corpus.json"), *options]
+    return [
+        "--countries-root",
+        str(root / "countries"),
+        "--index",
+        str(root / "corpus.json"),
+        *options,
+    ]
 
 
 def _fetch(root: Path, *options: str) -> Corpus:
@@ -96,7 +107,9 @@ def _spans(segments: list[dict]) -> list[tuple[float, float, str, str, float | N
 
 def test_the_layout_is_as_described(corpus: Corpus) -> None:
     languages = ["es", "ru"] if corpus.index["source"] == "debian" else ["it"]
-    assert {path.name for path in corpus.countries.iterdir()} == {LANGUAGES[name] for name in languages}
+    assert {path.name for path in corpus.countries.iterdir()} == {
+        LANGUAGES[name] for name in languages
+    }
     spellings, formats, scored = set(), {}, set()
     for path, audio, segments in corpus.alignments():
         country = path.relative_to(corpus.countries).parts[0]
@@ -120,7 +133,8 @@ def test_alignments_are_exact(corpus: Corpus) -> None:
         samples = _decode(path)
         assert 3 * 60 <= len(samples) / SAMPLING_RATE <= 15 * 60, path
         lossless = path.suffix in (".wav", ".flac")
-        # A lossy encoder smears a transient by less than 10 ms; an alignment that is off by more shows here.
+        # A lossy encoder smears a transient by less than 10 ms; an alignment that is off by more
+        # shows here.
         margin = 0 if lossless else SAMPLING_RATE // 100
         outside = np.ones(len(samples), bool)
         last_end = 0.0
@@ -144,7 +158,11 @@ def test_texts_and_durations_give_limits_something_to_reject(corpus: Corpus) -> 
         rates.append(jiwer.cer(human, heard))
         assert cer is None or cer == rates[-1]
     rates = np.array(rates)
-    assert (rates == 0).mean() > 0.05 and (rates <= 0.15).mean() > 0.8 and 0 < (rates > 0.3).mean() < 0.15
+    assert (
+        (rates == 0).mean() > 0.05
+        and (rates <= 0.15).mean() > 0.8
+        and 0 < (rates > 0.3).mean() < 0.15
+    )
     seconds = np.array([end - start for start, end, *_ in spans])
     assert ((seconds >= 3) & (seconds <= 12.01)).mean() > 0.7
     assert 0 < (seconds < 3).mean() < 0.2 and 0 < (seconds > 20).mean() < 0.1
@@ -158,16 +176,22 @@ def test_the_index_describes_what_is_there(corpus: Corpus) -> None:
         files[name] = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
     assert index["files"] == files
     for country, summary in index["countries"].items():
-        recordings = [segments for path, _, segments in corpus.alignments() if f"/{country}/" in str(path)]
+        recordings = [
+            segments for path, _, segments in corpus.alignments() if f"/{country}/" in str(path)
+        ]
         assert summary["recordings"] == len(recordings)
         assert summary["segments"] == sum(map(len, recordings))
         ends = sum(_spans(segments)[-1][1] for segments in recordings) / 3600
         assert summary["hours"] == pytest.approx(ends, rel=0.01)
-    assert index["hours"] == pytest.approx(sum(summary["hours"] for summary in index["countries"].values()))
+    assert index["hours"] == pytest.approx(
+        sum(summary["hours"] for summary in index["countries"].values())
+    )
     assert all(re.match(r"\d", version) for version in index["packages"].values())
     if index["source"] == "debian":
         names = [f"asterisk-core-sounds-{language}" for language in ("es", "ru")]
-        assert set(index["packages"]) == {f"{name}{kind}" for name in names for kind in ("", "-g722")}
+        assert set(index["packages"]) == {
+            f"{name}{kind}" for name in names for kind in ("", "-g722")
+        }
         assert index["hours"] > 0.6
     else:
         assert index["source"] == "synthesised" and set(index["packages"]) == {"espeakng-loader"}
@@ -210,7 +234,9 @@ def test_second_run_mends_and_keeps(synthesised: Corpus) -> None:
     assert set(after) == set(before)
 
 
-def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+def test_without_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
     """No apt-get on the path: `debian` is an error that says what to do; nothing is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fetch_corpus.main(_arguments(tmp_path, *RECORDED)) == 1
@@ -237,7 +263,9 @@ def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
 
 
 @pytest.mark.debian
-def test_second_recorded_run_needs_no_network(recorded: Corpus, monkeypatch, tmp_path: Path) -> None:
+def test_second_recorded_run_needs_no_network(
+    recorded: Corpus, monkeypatch, tmp_path: Path
+) -> None:
     """With the archives kept, no program is needed at all; every file keeps its mtime."""
     monkeypatch.setenv("PATH", str(tmp_path))
     before, index = recorded.mtimes(), recorded.index_path.read_bytes()

@@ -1,4 +1,5 @@
-"""The manifest of a partition: rows, rejects and ledger from real alignment files and real audio."""
+"""The manifest of a partition: rows, rejects and ledger from real alignment files and real
+audio."""
 
 import csv
 import shutil
@@ -29,7 +30,10 @@ PARTITION = "germany-train-1-00000"
 
 def generate(chain: Chain, *arguments: str) -> dict:
     """Sync, make the manifest, and read its ledger."""
-    assert chain.sync().partitions == {"germany": [PARTITION]} and chain.generate(PARTITION, *arguments) == 0
+    assert (
+        chain.sync().partitions == {"germany": [PARTITION]}
+        and chain.generate(PARTITION, *arguments) == 0
+    )
     return jsonl.read(chain.part(PARTITION) / "ledger.json")
 
 
@@ -38,9 +42,20 @@ def test_rows_have_the_columns_and_values_of_the_corpus(chain):
     table = pq.read_table(chain.part(PARTITION) / "manifest.parquet")
     assert table.schema.equals(SCHEMA) and table.num_rows == 4
     row, segment = table.to_pylist()[1], jsonl.read(chain.aligned("germany", "one"))["segments"][1]
-    assert row["key"] == "germany_one_4750_8750" and row["language"] == "de" and row["batch_id"] == PARTITION
-    assert (row["human_transcript"], row["asr_transcript"]) == (segment["human_text"], segment["asr_text"])
-    assert row["cer"] == segment["cer"] and row["wer"] > 0 and row["original_transcript_start_idx"] == 8
+    assert (
+        row["key"] == "germany_one_4750_8750"
+        and row["language"] == "de"
+        and row["batch_id"] == PARTITION
+    )
+    assert (row["human_transcript"], row["asr_transcript"]) == (
+        segment["human_text"],
+        segment["asr_text"],
+    )
+    assert (
+        row["cer"] == segment["cer"]
+        and row["wer"] > 0
+        and row["original_transcript_start_idx"] == 8
+    )
     (recording,) = jsonl.read(chain.part(PARTITION) / "recordings.json")
     assert recording["duration_hours"] == pytest.approx(20 / 3600) and recording["split"] == "train"
     assert recording["size_mb"] == Path(recording["source_audio_path"]).stat().st_size / 1e6
@@ -49,12 +64,19 @@ def test_rows_have_the_columns_and_values_of_the_corpus(chain):
 def test_the_ledger_counts_rejects_and_repairs(chain):
     def spoil(value: dict) -> None:
         first, second = value["segments"][:2]
-        value["segments"] += [{"start": 1}, "text", {**first, "cer": None}, {**second, "start": 0.1}]
+        value["segments"] += [
+            {"start": 1},
+            "text",
+            {**first, "cer": None},
+            {**second, "start": 0.1},
+        ]
 
     edit(chain.aligned("germany", "one"), spoil)
     ledger = generate(chain, "--max-duration", "5")
     reasons = ["time_missing", "segment_not_an_object", "duplicate_exact", "too_long"]
-    assert (ledger["rows_in"], ledger["rows_out"]) == (8, 4) and ledger["repaired"]["cer_computed"] == 1
+    assert (ledger["rows_in"], ledger["rows_out"]) == (8, 4) and ledger["repaired"][
+        "cer_computed"
+    ] == 1
     assert ledger["rejected"] == dict.fromkeys(reasons, 1)
     rejects = [row for _, row, _ in jsonl.lines(chain.part(PARTITION) / "rejects.jsonl")]
     assert {row["segment"]: row["reason"] for row in rejects} == dict(enumerate(reasons, 4))
@@ -88,7 +110,10 @@ def test_further_transcripts_of_all_recordings_are_counted(chain):
         for copy in copies:
             shutil.copy(chain.aligned("germany", name), chain.aligned("germany", name, copy))
     together = {"split_fractions": {"train": 1.0}, "partition_hours": 1.0}
-    assert chain.sync(**together).partitions == {"germany": [PARTITION]} and chain.generate(PARTITION) == 0
+    assert (
+        chain.sync(**together).partitions == {"germany": [PARTITION]}
+        and chain.generate(PARTITION) == 0
+    )
     assert jsonl.read(chain.part(PARTITION) / "ledger.json")["warnings"]["second_transcript"] == 3
 
 
@@ -101,7 +126,10 @@ def test_audio_that_cannot_be_read_is_a_warning_here_and_an_error_where_it_is_cu
 def test_the_same_audio_in_another_split_is_rejected(chain):
     chain.sync()
     twin = {"twin_of": "germany/two", "twin_split": "test"}
-    edit(chain.folder / f"partitions/{PARTITION}.json", lambda value: value["recordings"][0].update(twin))
+    edit(
+        chain.folder / f"partitions/{PARTITION}.json",
+        lambda value: value["recordings"][0].update(twin),
+    )
     assert chain.generate(PARTITION) == 0
     rejected = jsonl.read(chain.part(PARTITION) / "ledger.json")["rejected"]
     assert rejected == {"same_audio_in_other_split": 4}
@@ -113,7 +141,10 @@ def test_repairs_of_one_transcript_outlive_the_next(chain):
     shutil.copy(first, second)
     edit(first, lambda value: [segment.update(cer=None) for segment in value["segments"]])
     edit(
-        second, lambda value: [segment.update(start=segment["start"] + 0.1) for segment in value["segments"]]
+        second,
+        lambda value: [
+            segment.update(start=segment["start"] + 0.1) for segment in value["segments"]
+        ],
     )
     assert generate(chain)["repaired"]["cer_computed"] == 4
 
@@ -158,16 +189,20 @@ def splits_of(folder: Path) -> dict[str, str]:
 def edit_table(path: Path, **cells: str) -> None:
     """Give the first row other cells."""
     first, *rows = table(path)
-    tables.write_cells(path, list(first), [list((first | cells).values()), *(list(r.values()) for r in rows)])
+    tables.write_cells(
+        path, list(first), [list((first | cells).values()), *(list(r.values()) for r in rows)]
+    )
 
 
 def test_a_country_by_hand_has_the_tables_of_the_workflow(italy, capsys):
     assert main(["--country", "italy"]) == 0
     rows, splits = table(italy / "italy_manifest.csv"), table(italy / "italy_splits.csv")
-    assert list(rows[0]) == list(tables.MANIFEST_COLUMNS) and list(splits[0]) == list(tables.SPLITS_COLUMNS)
-    assert {row["status"] for row in rows} == {"pending_local_tar"} and len({r["key"] for r in rows}) == len(
-        rows
+    assert list(rows[0]) == list(tables.MANIFEST_COLUMNS) and list(splits[0]) == list(
+        tables.SPLITS_COLUMNS
     )
+    assert {row["status"] for row in rows} == {"pending_local_tar"} and len(
+        {r["key"] for r in rows}
+    ) == len(rows)
     assert len(splits) == 6 and set(splits_of(italy).values()) == {"train", "validation", "test"}
     assert {(r["video_id"], r["split"], r["subset_id"]) for r in rows} == {
         (r["video_id"], r["split"], r["subset_id"]) for r in splits
@@ -205,8 +240,13 @@ def test_a_second_run_by_hand_keeps_splits_statuses_and_order_and_adds_what_is_n
     stays = [row for row in done if row["video_id"] != "rec_0002"]
     assert f"{len(stays)} were in it before, {lost} more are gone" in capsys.readouterr().err
     assert [row["key"] for row in after[: len(stays)]] == [row["key"] for row in stays]
-    pending = {(r["video_id"], r["start_seconds"]) for r in after if r["status"] == "pending_local_tar"}
-    assert {video for video, _ in pending} == {"rec_0001", "a_new"} and ("rec_0001", "0.25") in pending
+    pending = {
+        (r["video_id"], r["start_seconds"]) for r in after if r["status"] == "pending_local_tar"
+    }
+    assert {video for video, _ in pending} == {"rec_0001", "a_new"} and (
+        "rec_0001",
+        "0.25",
+    ) in pending
     assert sum(video == "rec_0001" for video, _ in pending) == 1
     assert splits_of(italy).items() >= splits.items() and "a_new" in splits_of(italy)
     # What comes back has the split that it had.
@@ -218,8 +258,12 @@ def test_what_is_rejected_by_hand_is_listed(italy, capsys):
     corpora.write_alignment(italy.parent / "countries", "italy", "rec_0000_t9", b"{")
     assert main(["--country", "italy", "--min-duration", "30", "--max-duration", "40"]) == 0
     rejects = table(italy / "italy_rejects.csv")
-    assert rejects[0]["file"] == "rec_0000_t9_aligned.json" and rejects[0]["reason"] == "json_damaged"
-    assert {row["reason"] for row in rejects[1:]} == {"too_short"} and rejects[1]["country"] == "italy"
+    assert (
+        rejects[0]["file"] == "rec_0000_t9_aligned.json" and rejects[0]["reason"] == "json_damaged"
+    )
+    assert {row["reason"] for row in rejects[1:]} == {"too_short"} and rejects[1][
+        "country"
+    ] == "italy"
     assert table(italy / "italy_manifest.csv") == []
     assert (
         f"0 in the manifest, {len(rejects) - 1} rejected ({len(rejects) - 1} too_short)"
@@ -230,7 +274,10 @@ def test_what_is_rejected_by_hand_is_listed(italy, capsys):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda folder: (folder / "italy_splits.csv").unlink(), "no italy_splits.csv that keeps its splits"),
+        (
+            lambda folder: (folder / "italy_splits.csv").unlink(),
+            "no italy_splits.csv that keeps its splits",
+        ),
         (
             lambda folder: (folder / "italy_manifest.csv").write_text(
                 (folder / "italy_manifest.csv").read_text().replace("\n", ",mine\n")
@@ -245,7 +292,8 @@ def test_what_is_rejected_by_hand_is_listed(italy, capsys):
             lambda folder: (
                 shutil.copytree(folder, folder / "partitions/italy-test-00000")
                 and shutil.copy(
-                    folder / "italy_splits.csv", folder / "partitions/italy-test-00000/manifest.parquet"
+                    folder / "italy_splits.csv",
+                    folder / "partitions/italy-test-00000/manifest.parquet",
                 )
             ),
             "the workflow keeps its manifest here",
@@ -265,10 +313,15 @@ def test_what_by_hand_would_lose_or_overwrite_something_is_refused(italy, capsys
 
 def test_a_country_that_is_not_there_is_named_with_those_that_are(italy, capsys):
     assert main(["--country", "atlantis"]) == 1
-    assert "atlantis: no such folder" in (log := capsys.readouterr().err) and "Folders found: italy" in log
+    assert (
+        "atlantis: no such folder" in (log := capsys.readouterr().err)
+        and "Folders found: italy" in log
+    )
 
 
-@pytest.mark.parametrize("flags", ["", "--partition x --country italy", "--partition x --manifest y"])
+@pytest.mark.parametrize(
+    "flags", ["", "--partition x --country italy", "--partition x --manifest y"]
+)
 def test_a_partition_has_all_its_outputs_and_no_country(flags, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(flags.split())

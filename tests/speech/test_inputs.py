@@ -30,8 +30,12 @@ def inputs(tmp_path, monkeypatch) -> SpeechInputs:
         (SHARDS / "malta" / folder).mkdir(parents=True)
         for tar in tars:
             (SHARDS / "malta" / folder / tar).touch()
-        (SHARDS / f"malta_{split}_shards.txt").write_text("".join(f"malta/{folder}/{tar}\n" for tar in tars))
-    return SpeechInputs(Sources({"malta": ["malta-train-1-00000", "malta-test-00000"]}), {"repo": ""})
+        (SHARDS / f"malta_{split}_shards.txt").write_text(
+            "".join(f"malta/{folder}/{tar}\n" for tar in tars)
+        )
+    return SpeechInputs(
+        Sources({"malta": ["malta-train-1-00000", "malta-test-00000"]}), {"repo": ""}
+    )
 
 
 def test_a_lost_tar_is_made_again_by_the_job_of_its_partition(inputs):

@@ -32,7 +32,9 @@ def test_all_countries_in_one_index(tmp_path):
 
 
 @pytest.mark.parametrize("row_group_size", [None, 1])
-def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tmp_path, row_group_size):
+def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(
+    tmp_path, row_group_size
+):
     chain = Chain(tmp_path)
     corpora.make_corpus(chain.root, {"germany": 3, "estonia": 1}, seconds=10)
     chain.sync()
@@ -47,7 +49,13 @@ def test_cut_copies_in_other_splits_leave_all_tables_with_the_ledger_balanced(tm
         value |= {"audio_file": "cut.wav", "segments": value["segments"][:1]}
         corpora.write_alignment(chain.root, country, "cut_t1", value)
         labels = {"country": country, "video_id": "cut", "split": "train", "subset_id": 1}
-        row = {"item": f"{country}/cut", "group": f"{country}-train-1", "number": 0, "cost": 0.001, **labels}
+        row = {
+            "item": f"{country}/cut",
+            "group": f"{country}-train-1",
+            "number": 0,
+            "cost": 0.001,
+            **labels,
+        }
         with open(chain.assignment, "a") as lines:
             lines.write(json.dumps(row) + "\n")
     ledgers = {country: chain.run(country) for country in ("estonia", "germany")}

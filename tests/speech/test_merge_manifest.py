@@ -20,6 +20,9 @@ def test_columns_are_those_of_the_format(tmp_path):
     assert set(manifest.status) == {"pending_local_tar"} and manifest.key.is_unique
     assert set(manifest[manifest.split == "train"].subset_id) == {"1"}
     assert set(manifest[manifest.split != "train"].subset_id) == {""}
-    assert ",".join(splits.columns) == "source_audio_path,video_id,duration_hours,size_mb,split,subset_id"
+    assert (
+        ",".join(splits.columns)
+        == "source_audio_path,video_id,duration_hours,size_mb,split,subset_id"
+    )
     assert len(splits) == 6 and splits.video_id.is_unique
     assert set(splits.split) == set(FRACTIONS)

@@ -25,7 +25,9 @@ def chain(tmp_path):
 def test_found_is_in_shards_or_rejected(chain):
     edit(chain.aligned("germany", "rec_0001"), lambda value: value["segments"][0].update(cer=0.9))
     ledger = chain.run("germany")["segments"]
-    assert ledger["rejected"] == {"cer_over_limit": 1} and ledger["rows_in"] == ledger["rows_out"] + 1
+    assert (
+        ledger["rejected"] == {"cer_over_limit": 1} and ledger["rows_in"] == ledger["rows_out"] + 1
+    )
     final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
     statuses = {"completed_local_tar": ledger["rows_out"], "error_local_tar_cer": 1}
     assert final.status.value_counts().to_dict() == statuses
@@ -33,7 +35,10 @@ def test_found_is_in_shards_or_rejected(chain):
 
 
 def test_a_lost_reject_breaks_the_balance(chain, capfd):
-    edit(chain.aligned("germany", "rec_0001"), lambda value: value["segments"].append({"start": None}))
+    edit(
+        chain.aligned("germany", "rec_0001"),
+        lambda value: value["segments"].append({"start": None}),
+    )
     chain.run("germany")
     for rejects in chain.manifest_dir.rglob("rejects.jsonl"):
         rejects.write_text("")
@@ -76,14 +81,26 @@ def test_a_copy_in_a_later_partition_leaves_by_its_own_row(chain):
     assert ledger["rejected"] == {"duplicate_across_splits": 1}
     final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
     index = pq.read_table(chain.shards_dir / "germany_index.parquet").to_pandas()
-    assert set(index.key) == set(final[final.video_id != "cut"].key) and len(index) == ledger["rows_out"]
-    assert jsonl.read(chain.folder / "partitions/countries/germany.json")["partitions"][-1][-5:] != "00000"
+    assert (
+        set(index.key) == set(final[final.video_id != "cut"].key)
+        and len(index) == ledger["rows_out"]
+    )
+    assert (
+        jsonl.read(chain.folder / "partitions/countries/germany.json")["partitions"][-1][-5:]
+        != "00000"
+    )
 
 
 def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     chain.run("germany")
-    names = ["train-1/notes.txt", "test/germany-test-00000_copy.tar", "test/germany-test-00000.tar.bak"]
-    strangers = [chain.shards_dir / "germany" / name for name in [*names, "test/germany-train-00000.tar"]]
+    names = [
+        "train-1/notes.txt",
+        "test/germany-test-00000_copy.tar",
+        "test/germany-test-00000.tar.bak",
+    ]
+    strangers = [
+        chain.shards_dir / "germany" / name for name in [*names, "test/germany-train-00000.tar"]
+    ]
     # A country whose name begins like this one's.
     strangers.append(chain.manifest_dir / "partitions/germany-x-test-00000/manifest.parquet")
     strangers[-1].parent.mkdir()
@@ -119,7 +136,8 @@ def test_too_many_errors_are_listed(chain, capfd):
     assert "max_error_fraction 0.1" in printed and "Traceback" not in printed
     # By file, the worst first; and what can be built meanwhile.
     assert re.search(
-        r"in:\n  \S+rec_000[01].wav: [34], first audio_load: .*\n  \S+rec_000[01].wav: [23],", printed
+        r"in:\n  \S+rec_000[01].wav: [34], first audio_load: .*\n  \S+rec_000[01].wav: [23],",
+        printed,
     )
     assert "errors.csv" in printed and "--config 'speech={countries: [estonia]}'" in printed
     assert len(pd.read_csv(chain.folder / "errors.csv")) > 0

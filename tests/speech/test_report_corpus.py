@@ -1,4 +1,5 @@
-"""The corpus report: every number equals its input, every name is shown, nothing can break the page."""
+"""The corpus report: every number equals its input, every name is shown, nothing can break the
+page."""
 
 from __future__ import annotations
 
@@ -35,9 +36,21 @@ from tests.common.report.pages import SVG, Page, texts
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("hours", "distributions", "rejects")
-ODD = ["<script>alert(1)</script>", 'a&b "q"', "日本国会", "$x$", "../up.dir/x", "two\nlines", "É", "مصر"]
+ODD = [
+    "<script>alert(1)</script>",
+    'a&b "q"',
+    "日本国会",
+    "$x$",
+    "../up.dir/x",
+    "two\nlines",
+    "É",
+    "مصر",
+]
 ODD.append("All")  # as the total is called
-COUNTRIES, RATES = "Hours and segments per country", "Quantiles and means of all segments in the manifest"
+COUNTRIES, RATES = (
+    "Hours and segments per country",
+    "Quantiles and means of all segments in the manifest",
+)
 RATIOS = ("cer", 100, (50, 95)), ("wer", 100, (50, 95))
 SPLITS = [("train", 1), ("train", 2), ("validation", None), ("test", None)]
 
@@ -50,7 +63,12 @@ class Corpus:
         self.rows: dict[str, list[dict]] = {}
 
     def add(
-        self, country: str, segments: int, seed: int = 0, *counts: dict | None, notes: tuple[str, ...] = ()
+        self,
+        country: str,
+        segments: int,
+        seed: int = 0,
+        *counts: dict | None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         """`counts` are rejected segments and files, repaired segments, and warnings, by reason."""
         rejected, file_rejected, repaired, warnings = (*counts, *[None] * (4 - len(counts)))
@@ -76,7 +94,13 @@ class Corpus:
             in_shards += 1
             samples = round(length * 16000)
             shard = f"{safe_name(country)}/{split}/{split}-{subset}-{video // 8:05d}.tar"
-            place = {"shard": shard, "member": "m.flac", "size": 1000 + number, "offset": 512, "sha256": "0"}
+            place = {
+                "shard": shard,
+                "member": "m.flac",
+                "size": 1000 + number,
+                "offset": 512,
+                "sha256": "0",
+            }
             place |= {"samples": samples, "sample_rate": 16000, "duration_seconds": samples / 16000}
             self.index.append({name: row.get(name) for name in INDEX_SCHEMA.names} | place)
         tables, bad = self.folder / "manifest", Counter(file_rejected or {})
@@ -88,7 +112,12 @@ class Corpus:
         ledger = Ledger("s", country, "segment", in_shards + lost.total(), in_shards, *counts)
         files = Ledger("s", country, "file", len(recordings) + bad.total(), len(recordings), bad)
         self.rows[country] = rows
-        entry = {"country": country, "language": "xx", "recordings": len(recordings), "notes": list(notes)}
+        entry = {
+            "country": country,
+            "language": "xx",
+            "recordings": len(recordings),
+            "notes": list(notes),
+        }
         self.countries.append(entry | {"segments": ledger.as_dict(), "files": files.as_dict()})
 
     def arguments(self) -> list[str]:
@@ -115,7 +144,9 @@ def corpus(tmp_path: Path) -> Corpus:
     corpus = Corpus(tmp_path)
     rejected, bad = {"too_short": 7, "time_reversed": 1}, {"json_damaged": 2, "no_segments": 1}
     corpus.add("italy", 130, 1, rejected, bad, {"cer_computed": 4}, {"second_transcript": 2})
-    corpus.add("France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, notes=("language_unknown",))
+    corpus.add(
+        "France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, notes=("language_unknown",)
+    )
     corpus.add("empty land", 0, 3, None, {"json_empty": 1}, notes=("no_alignment_folder",))
     return corpus
 
@@ -130,11 +161,22 @@ def test_the_page_has_its_sections_tables_and_figures(corpus: Corpus) -> None:
         "Splits and subsets": ["Real shares of the splits", "Shards per split and subset"],
         "Duration and error rates": ["figure", RATES],
         "Rejects": ["figure", "Segments rejected", "Alignment files rejected"],
-        "Repairs and warnings": ["Segments repaired", "Segments with a warning", "Notes on countries"],
+        "Repairs and warnings": [
+            "Segments repaired",
+            "Segments with a warning",
+            "Notes on countries",
+        ],
         "Ledger": ["Segments", "Alignment files"],
     }
     assert {"italy", "France", "empty land", "0 min"} <= set(corpus.texts("hours"))
-    reasons = {"too_short", "time_reversed", "cer_over_limit", "json_damaged", "no_segments", "json_empty"}
+    reasons = {
+        "too_short",
+        "time_reversed",
+        "cer_over_limit",
+        "json_damaged",
+        "no_segments",
+        "json_empty",
+    }
     assert reasons | {"italy", "France", "empty land"} <= set(corpus.texts("rejects"))
 
 
@@ -151,7 +193,10 @@ def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
         counts = [segments["rows_in"], segments["rows_rejected"], segments["rows_out"]]
         recorded = 0.25 * max(entry["recordings"] - 1, 0)
         share = hours / by_country.sum()
-        assert countries[name] == ["xx", *close(entry["recordings"], recorded, *counts, hours, share)]
+        assert countries[name] == [
+            "xx",
+            *close(entry["recordings"], recorded, *counts, hours, share),
+        ]
     for place in range(1, 8):
         whole = sum(countries[name][place] for name in corpus.rows)
         assert countries["All"][place] == pytest.approx(whole, abs=5e-6)
@@ -159,18 +204,26 @@ def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
     shares = page.by_name("Real shares of the splits", values=True)
     for name in ("italy", "France"):
         for place, split in enumerate(("train", "validation", "test")):
-            recordings = len({row["video_id"] for row in corpus.rows[name] if row["split"] == split})
+            recordings = len(
+                {row["video_id"] for row in corpus.rows[name] if row["split"] == split}
+            )
             expected = recordings, by_split[name, split], by_split[name, split] / by_country[name]
             assert shares[name][3 * place : 3 * place + 3] == close(*expected)
 
     subsets = page.values["Shards per split and subset"][1:-1]
-    index["subset_id"] = [f"{number:g}" if number == number else "" for number in index["subset_id"]]
+    index["subset_id"] = [
+        f"{number:g}" if number == number else "" for number in index["subset_id"]
+    ]
     parts = dict(list(index.groupby(["country", "split", "subset_id"])))
-    names = [(name, split, str(subset or "")) for name in ("France", "italy") for split, subset in SPLITS]
+    names = [
+        (name, split, str(subset or "")) for name in ("France", "italy") for split, subset in SPLITS
+    ]
     assert [tuple(row[:3]) for row in subsets] == names
     for country, split, subset, *numbers in subsets:
         rows = parts[country, split, subset]
-        assert numbers == close(len(rows), rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum())
+        assert numbers == close(
+            len(rows), rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum()
+        )
 
 
 def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:
@@ -188,7 +241,8 @@ def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:
 
 
 def test_several_files_of_one_recording_are_one_recording(corpus: Corpus) -> None:
-    """Transcripts of a recording may name its audio in two formats: each is a line of the splits CSV."""
+    """Transcripts of a recording may name its audio in two formats: each is a line of the splits
+    CSV."""
     path = corpus.folder / "manifest/italy_splits.csv"
     files = pd.read_csv(path)
     again = files.head(2).assign(source_audio_path="/a/again.opus", duration_hours=0.5)
@@ -205,7 +259,10 @@ def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None
         for column, scale, quantiles in (("duration_seconds", 1, (5, 50, 95)), *RATIOS):
             values = np.array([row[column] for row in rows] or [0]) * scale
             expected += [*np.percentile(values, quantiles), values.mean()]
-        assert rates[name] == [len(rows), *(pytest.approx(value, rel=1e-4, abs=1e-3) for value in expected)]
+        assert rates[name] == [
+            len(rows),
+            *(pytest.approx(value, rel=1e-4, abs=1e-3) for value in expected),
+        ]
     count, lost = len(corpus.index), len(whole) - len(corpus.index)
     legend = {f"in shards ({count})", f"rejected when shards were made ({lost})"}
     assert legend <= set(corpus.texts("distributions"))
@@ -224,7 +281,10 @@ def test_rejects_repairs_warnings_and_ledgers_equal_the_inputs(corpus: Corpus) -
             expected.update(country[unit][column])
             for reason, count in country[unit][column].items():
                 assert f"{country['country']} {count}" in table[reason][-1].split(", ")
-        assert {reason: row[1] for reason, row in table.items()} == {**expected, "All": expected.total()}
+        assert {reason: row[1] for reason, row in table.items()} == {
+            **expected,
+            "All": expected.total(),
+        }
     for caption, unit in (("Segments", "segments"), ("Alignment files", "files")):
         ledger = page.by_name(caption, values=True)
         for country in corpus.countries:
@@ -240,7 +300,13 @@ def test_same_bytes_from_two_processes(corpus: Corpus) -> None:
     corpus.report()
     here = {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()}
     assert set(here) == {"summary.html", "hours.svg", "distributions.svg", "rejects.svg"}
-    env = {**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    env = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "OMP_NUM_THREADS": "1",
+        "TZ": "Asia/Tokyo",
+        "LC_ALL": "C",
+    }
     command = [sys.executable, "-m", "millrace.speech.report_corpus", *corpus.arguments()]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -269,7 +335,9 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("countries", "segments"), [(1, 1), (0, 0), (1, 0), (3, 0)])
-def test_without_rejects_or_segments_there_is_a_page(tmp_path: Path, countries: int, segments: int) -> None:
+def test_without_rejects_or_segments_there_is_a_page(
+    tmp_path: Path, countries: int, segments: int
+) -> None:
     corpus = Corpus(tmp_path)
     for number in range(countries):
         corpus.add(f"c{number}", segments)
@@ -364,7 +432,9 @@ def test_every_reason_in_the_lane_has_a_meaning() -> None:
     assert sorted(reasons - set(MEANINGS)) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "rules/report").glob("*.rst")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "rules/report").glob("*.rst")), ids=lambda path: path.name
+)
 def test_captions_render_with_the_default_config(path: Path) -> None:
     class Snakemake:
         config = yaml.safe_load((ROOT / "config.yaml").read_text())

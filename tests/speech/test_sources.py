@@ -37,7 +37,9 @@ class Corpus(Chain):
             corpora.add_recording(self.root, country, video_id, seconds)
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        return {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")}
+        return {
+            p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in self.partitions.glob("*.json")
+        }
 
     def changed(self) -> set[str]:
         """Partition files that a sync writes, removes or adds."""
@@ -101,7 +103,9 @@ def test_a_transcript_that_comes_when_another_is_in_shards_has_a_later_number(tm
         for name in names:
             shutil.copy(corpus.aligned("germany", "one"), corpus.aligned("germany", "one", name))
         corpus.sync()
-        return {t["transcript_id"]: t.get("later", 0) for t in corpus.recordings()["one"]["transcripts"]}
+        return {
+            t["transcript_id"]: t.get("later", 0) for t in corpus.recordings()["one"]["transcripts"]
+        }
 
     # Before there are shards, a dry run decides nothing.
     assert numbers() == {"t1": 0} and numbers("t0") == {"t0": 0, "t1": 0}
@@ -130,7 +134,9 @@ def test_countries_without_a_language_or_alignments_are_said(tmp_path):
 
 
 def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
-    seen = [(c["country"], r["video_id"]) for c in corpus.contents().values() for r in c["recordings"]]
+    seen = [
+        (c["country"], r["video_id"]) for c in corpus.contents().values() for r in c["recordings"]
+    ]
     assert len(seen) == len(set(seen)) == 17
     for name, content in corpus.contents().items():
         subset = f"-{content['subset_id']}" if content["subset_id"] else ""
@@ -141,7 +147,9 @@ def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
 
 
 def test_a_second_sync_changes_nothing_and_reads_no_alignment(corpus, monkeypatch):
-    monkeypatch.setattr(alignment, "parse", lambda raw: pytest.fail("an alignment file was read again"))
+    monkeypatch.setattr(
+        alignment, "parse", lambda raw: pytest.fail("an alignment file was read again")
+    )
     assert corpus.changed() == set()
 
 
@@ -194,7 +202,10 @@ def test_an_emptied_partition_is_removed(corpus):
 
 
 def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
-    source, split = corpus.audio("rec_0002", "germany"), corpus.recordings("germany")["rec_0002"]["split"]
+    source, split = (
+        corpus.audio("rec_0002", "germany"),
+        corpus.recordings("germany")["rec_0002"]["split"],
+    )
     countries = ("germany", "estonia", "latvia")
     for country in countries:
         for number in range(3):
@@ -209,14 +220,20 @@ def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
 def test_of_recordings_that_become_twins_across_splits_the_later_one_is_flagged(corpus):
     earlier, *others = [line for line in corpus.assigned() if line["country"] == "germany"]
     later = next(line for line in others if line["split"] != earlier["split"])
-    # The earlier one gets the audio of the later one: what counts is the order of the assignment file.
+    # The earlier one gets the audio of the later one: what counts is the order of the assignment
+    # file.
     source, target = (corpus.audio(line["video_id"], "germany") for line in (later, earlier))
     shutil.copy(source, target)
     corpus.sync()
     recordings = corpus.recordings("estonia") | corpus.recordings("germany")
-    flags = {name: (recording["twin_of"], recording["twin_split"]) for name, recording in recordings.items()}
+    flags = {
+        name: (recording["twin_of"], recording["twin_split"])
+        for name, recording in recordings.items()
+    }
     later_flags = flags.pop(later["video_id"])
-    assert later_flags == (earlier["item"], earlier["split"]) and set(flags.values()) == {(None, None)}
+    assert later_flags == (earlier["item"], earlier["split"]) and set(flags.values()) == {
+        (None, None)
+    }
 
 
 @pytest.mark.parametrize("content", [{}, {"content": "1000-stale"}])
@@ -225,7 +242,9 @@ def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(
     for line in lines:
         line.pop("content")
     jsonl.write_lines(corpus.assignment, [line | content for line in lines])
-    original = next(line for line in lines if line["country"] == "germany" and line["split"] == "test")
+    original = next(
+        line for line in lines if line["country"] == "germany" and line["split"] == "test"
+    )
     # The copy comes before its original in the order of names and of countries.
     corpus.add("albania", "a_copy", seconds=10)
     source = corpus.audio(original["video_id"], "germany")
@@ -255,7 +274,10 @@ def test_unusable_files_are_listed_with_their_country(corpus):
     country = corpus.country("estonia")
     rejects = [(row["file"].partition(".")[0], row["reason"]) for row in country["rejected"]]
     unusable = [("cut_aligned", "json_damaged"), ("summary", "not_an_alignment_name")]
-    assert country["files"] == 5 + 3 and rejects == [*unusable, ("unknown_t1_aligned", "no_audio_file")]
+    assert country["files"] == 5 + 3 and rejects == [
+        *unusable,
+        ("unknown_t1_aligned", "no_audio_file"),
+    ]
 
 
 def test_ids_that_are_prefixes_or_twins_by_case_or_normal_form_stay_apart(made):
@@ -277,7 +299,8 @@ def test_audio_file_is_taken_from_the_name_where_the_json_has_none(made):
 
 
 @pytest.mark.parametrize(
-    "written", ["/old/place/rec.opus", "downloaded_audio/m/rec.wav", "spain/downloaded_audio/m/rec.wav"]
+    "written",
+    ["/old/place/rec.opus", "downloaded_audio/m/rec.wav", "spain/downloaded_audio/m/rec.wav"],
 )
 def test_audio_is_found_by_map_by_relative_path_or_by_stem(made, written):
     where = made.root / "spain/downloaded_audio/m"
@@ -300,14 +323,19 @@ def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):
     assert f"speech.countries_root: {corpus.root} does not exist" in str(synced.missing)
     assert sum(map(len, synced.partitions.values())) == len(before) and not synced.missing.pristine
     corpus.root.mkdir()
-    assert "is empty (is its disk mounted?)" in str(corpus.sync().missing) and corpus.files() == before
+    assert (
+        "is empty (is its disk mounted?)" in str(corpus.sync().missing) and corpus.files() == before
+    )
 
 
 @pytest.mark.parametrize("place", [".", "countries/germany", "countries/germany/Alignment"])
 def test_a_root_that_is_off_by_a_level_is_named_with_the_right_one(corpus, place):
     root, corpus.root = corpus.root, corpus.folder / place
     missing = str(corpus.sync().missing)
-    assert f"countries_root: {corpus.root} holds " in missing and f"; set it to {root}; expected" in missing
+    assert (
+        f"countries_root: {corpus.root} holds " in missing
+        and f"; set it to {root}; expected" in missing
+    )
     assert "<country>/Alignment/alignment_output/*_aligned.json" in missing
 
 
@@ -334,7 +362,8 @@ def test_a_draft_follows_the_settings_until_a_run_starts(made):
 
 
 def build(corpus: Corpus, country: str = "*", stage: str = "") -> None:
-    """Stand in for the jobs, or those until a stage: what they write is newer than the partitions."""
+    """Stand in for the jobs, or those until a stage: what they write is newer than the
+    partitions."""
     for partition in corpus.partitions.glob(f"{country}-*.json"):
         for path in (corpus.manifest_dir / "partitions", corpus.shards_dir / "partitions"):
             (path / partition.stem).mkdir(parents=True, exist_ok=True)
@@ -361,7 +390,10 @@ CHANGES = {
 def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, change, kind):
     corpus.options["partition_hours"] = 0.02
     total = len(corpus.contents())
-    assert corpus.dry(**corpus.options).changes == f"17 recordings new -> {total} of {total} partitions"
+    assert (
+        corpus.dry(**corpus.options).changes
+        == f"17 recordings new -> {total} of {total} partitions"
+    )
     build(corpus)
     assert corpus.sync().changes == ""
     path = corpus.aligned("germany", "rec_0007")
@@ -371,7 +403,9 @@ def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, chan
         corpus.sync()
     path.write_bytes(raw)
     edit(path, lambda value: value["segments"][0].update(change))
-    said = f"1 recording changed (germany/rec_0007: {kind}), 0 new, 0 gone -> 1 of {total} partitions"
+    said = (
+        f"1 recording changed (germany/rec_0007: {kind}), 0 new, 0 gone -> 1 of {total} partitions"
+    )
     assert corpus.sync().changes == corpus.sync().changes == said
     assert corpus.sync().changes_until("manifest") == said
     # With the manifests alone only their targets are up to date.
@@ -511,7 +545,10 @@ def test_an_edit_that_is_undone_after_manifests_were_made_of_it_makes_them_pendi
     assert corpus.sync().changes_until("manifest") == ""
     undo()
     home, synced = corpus.recordings("germany")["rec_0002"]["home"], corpus.sync()
-    assert "germany/rec_0002: text" in synced.changes and synced.changes_until("manifest") == synced.changes
+    assert (
+        "germany/rec_0002: text" in synced.changes
+        and synced.changes_until("manifest") == synced.changes
+    )
     manifest = corpus.manifest_dir / f"partitions/{home}/manifest.parquet"
     assert (corpus.partitions / f"{home}.json").stat().st_mtime_ns > manifest.stat().st_mtime_ns
 
@@ -579,7 +616,9 @@ def test_a_country_that_has_gone_is_said_and_listed_for_the_merge_and_one_not_ch
     assert not gone.exists()  # no merge has read it
 
 
-def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_merge_has_read(corpus):
+def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_merge_has_read(
+    corpus,
+):
     gone = corpus.partitions / "gone/groups.json"
     build(corpus)
     corpus.sync()
@@ -597,7 +636,9 @@ def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_me
     assert jsonl.read(gone) == []
     shutil.move(corpus.root / "estonia", away)
     assert corpus.dry(**corpus.options).changes == ""
-    assert (gone.read_text(), gone.stat().st_mtime_ns) == (read, time) and jsonl.read(gone) == ["estonia"]
+    assert (gone.read_text(), gone.stat().st_mtime_ns) == (read, time) and jsonl.read(gone) == [
+        "estonia"
+    ]
     # Once a merge has read that it is back, its next end is news.
     shutil.move(away, corpus.root / "estonia")
     corpus.sync()
@@ -649,7 +690,10 @@ def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
 
 
 def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
-    value = {"audio_file": str(corpus.aligned("estonia", "self")), "segments": [{"start": 1, "end": 5}]}
+    value = {
+        "audio_file": str(corpus.aligned("estonia", "self")),
+        "segments": [{"start": 1, "end": 5}],
+    }
     corpora.write_alignment(corpus.root, "estonia", "self_t1", value)
     corpus.sync()
     assert corpus.changed() == set() and corpus.home("self_t1_aligned")
@@ -660,7 +704,9 @@ def rename(corpus: Corpus, name: str, new: str) -> None:
     for path in (corpus.root / "germany").glob(f"*/*/{name}*"):
         path = path.rename(path.with_name(path.name.replace(name, new)))
         if path.suffix == ".json":
-            path.write_text(path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/{new}"))
+            path.write_text(
+                path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/{new}")
+            )
 
 
 @pytest.mark.parametrize("folder", ["germany", "deutschland"])
@@ -671,7 +717,9 @@ def test_a_renamed_recording_keeps_its_split(corpus, folder):
     # A folder may change its name too.
     (corpus.root / "germany").rename(corpus.root / folder)
     corpus.sync()
-    assert corpus.splits(folder) == {f"new {name}" if key == name else key: before[key] for key in before}
+    assert corpus.splits(folder) == {
+        f"new {name}" if key == name else key: before[key] for key in before
+    }
 
 
 def test_splits_of_a_country_do_not_depend_on_the_hours_of_others(tmp_path):
@@ -698,9 +746,15 @@ def test_max_recordings_takes_the_first_and_a_larger_number_only_adds(corpus, ev
         assert sorted(recordings) == [f"rec_{n:04d}" for n in range(number)]
         assert recordings.items() >= homes.items()
         homes, country = recordings, corpus.country("germany")
-        assert (country["recordings"], country["transcripts"], country["files"]) == (number, number, 12)
+        assert (country["recordings"], country["transcripts"], country["files"]) == (
+            number,
+            number,
+            12,
+        )
         # Left out by choice, and listed: the ledger of files adds up.
-        assert [row["reason"] for row in country["rejected"]] == ["over_max_recordings"] * (12 - number)
+        assert [row["reason"] for row in country["rejected"]] == ["over_max_recordings"] * (
+            12 - number
+        )
         assert str(number) in country["rejected"][0]["detail"]
     assert corpus.country("estonia")["rejected"] == [] and len(corpus.splits("estonia")) == 5
     corpus.options["max_recordings"] = everything
@@ -765,7 +819,9 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     assert splits["rec_0000"] == "test" and splits["rec_0001"] == "train"
     assert splits.pop("copy", "test") == "test"
     assert Counter(splits.values()) == {"train": 6, "test": 1, "validation": 1}
-    assert made.home("rec_0001").startswith("germany-train-4-" if "subset" in text else "germany-train-1-")
+    assert made.home("rec_0001").startswith(
+        "germany-train-4-" if "subset" in text else "germany-train-1-"
+    )
     place = f"such as no/such ({made.folder}/{name}, line 5)"
     unknown = f"1 of 3 recordings of speech.splits_file are not in the corpus, {place}"
     assert notes == ([unknown] if "such" in text else [])
@@ -774,7 +830,10 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("germany/rec_0000 {other}", r"germany/rec_0000 is in \w+ there, and germany/rec_0000 in \w+ here"),
+        (
+            "germany/rec_0000 {other}",
+            r"germany/rec_0000 is in \w+ there, and germany/rec_0000 in \w+ here",
+        ),
         ("germany/copy {other}", r"germany/rec_0000 is in \w+ there, and germany/copy in \w+ here"),
         ("germany/new {other}", r"germany/rec_0000 is in \w+ there, and germany/new in \w+ here"),
         ('video_id,split\n"' + "rec_0000,train\n" * 9999, "cannot be read .field larger"),
@@ -820,7 +879,9 @@ def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):
     (folder / "2024").mkdir()
     assert corpus.changed() == set()
     rejected = {row["file"]: row["detail"] for row in corpus.country("estonia")["rejected"]}
-    assert rejected.keys() == {f"{name}_t1_aligned.json" for name in ("dir", "gone", "loop", "pipe")}
+    assert rejected.keys() == {
+        f"{name}_t1_aligned.json" for name in ("dir", "gone", "loop", "pipe")
+    }
     assert rejected["dir_t1_aligned.json"] == "is a folder"
     assert corpus.country("estonia")["notes"] == ["alignment_subfolders"]
 
@@ -862,7 +923,9 @@ def test_a_path_map_ends_at_a_slash_and_may_be_of_windows(tmp_path):
     path_map = PathMap({"D:\\old\\": f"{tmp_path}/new/", "/o": f"{tmp_path}/new", "/none": "/x"})
     folder = MediaFolder(tmp_path / "spain", path_map)
     stats = [folder.find(path) for path in ("D:\\old\\a.wav", "/o/a.wav")]
-    assert {stat.path for stat in stats} == {f"{tmp_path}/new/a.wav"} and folder.find("/oer/a.wav") is None
+    assert {stat.path for stat in stats} == {f"{tmp_path}/new/a.wav"} and folder.find(
+        "/oer/a.wav"
+    ) is None
     (warning,) = path_map.warnings("path_map", "audio files")
     assert warning.startswith(
         "path_map: none of the audio files starts with /none/, for example /oer/a.wav does"

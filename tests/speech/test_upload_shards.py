@@ -1,4 +1,5 @@
-"""The published corpus is loaded by `datasets` as it is in the index; tokens and paths stay here."""
+"""The published corpus is loaded by `datasets` as it is in the index; tokens and paths stay
+here."""
 
 from __future__ import annotations
 
@@ -24,17 +25,28 @@ COUNTRIES = {"norway": ("train", "validation", "test"), "new zealand": ("train",
 
 
 def flags(**values: object) -> list[str]:
-    return [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    return [
+        text
+        for name, value in values.items()
+        for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def made(folder: Path) -> dict[str, object]:
     """What write_card makes and publishing takes, and the folder of the shards."""
     card, manifest = folder / "hub/README.md", folder / "hub/manifest.jsonl"
-    return {"card": card, "manifest": manifest, "shards_dir": folder / "shards", "repo": "me/speech"}
+    return {
+        "card": card,
+        "manifest": manifest,
+        "shards_dir": folder / "shards",
+        "repo": "me/speech",
+    }
 
 
 def write(folder: Path) -> int:
-    return write_card.main(flags(**made(folder), index=folder / "index.parquet", licence="cc-by-4.0"))
+    return write_card.main(
+        flags(**made(folder), index=folder / "index.parquet", licence="cc-by-4.0")
+    )
 
 
 def publish(folder: Path, *more: str, **others: str) -> int:
@@ -45,7 +57,8 @@ def publish(folder: Path, *more: str, **others: str) -> int:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """(folder, index) of a corpus that was published on the local Hub, in a process with a token."""
+    """(folder, index) of a corpus that was published on the local Hub, in a process with a
+    token."""
     folder = tmp_path_factory.mktemp("published")
     index = write_corpus(folder, COUNTRIES)
     program = (
@@ -76,12 +89,18 @@ for example in sys.argv[2:]:
 
 @pytest.fixture(scope="module")
 def loaded(published, tmp_path_factory) -> list[str]:
-    """What a client prints that knows only the Hub's address: all samples, then the card's examples."""
+    """What a client prints that knows only the Hub's address: all samples, then the card's
+    examples."""
     folder, _ = published
     examples = re.findall(r"```python\n(.*?)```", (folder / "hub/README.md").read_text(), re.S)
     with serve(folder / "server", TOKEN) as endpoint:
         home = str(tmp_path_factory.mktemp("client"))
-        client = {"HF_ENDPOINT": endpoint, "HF_TOKEN": TOKEN, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}
+        client = {
+            "HF_ENDPOINT": endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_HOME": home,
+            "HF_HUB_OFFLINE": "0",
+        }
         environment = {**os.environ, **client}
         command = [sys.executable, "-c", LOAD, json.dumps(COUNTRIES), *examples]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home)
@@ -95,9 +114,17 @@ def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, loaded)
     for streaming in (True, False):
         rows = [row for row in samples if row[2] is streaming]
         assert len(rows) == index.num_rows == 35
-        for expected, (country, split, _, size, sample) in zip(index.to_pylist(), rows, strict=True):
-            assert (country, split, size) == (expected["country"], expected["split"], expected["size"])
-            known = {name: expected[name] for name in ("key", "human_transcript", "cer", "start_seconds")}
+        for expected, (country, split, _, size, sample) in zip(
+            index.to_pylist(), rows, strict=True
+        ):
+            assert (country, split, size) == (
+                expected["country"],
+                expected["split"],
+                expected["size"],
+            )
+            known = {
+                name: expected[name] for name in ("key", "human_transcript", "cer", "start_seconds")
+            }
             known["wer"] = -1.0 if expected["wer"] is None else expected["wer"]
             known["subset_id"] = -1.0 if expected["subset_id"] is None else 1.0
             assert {name: sample[name] for name in known} == known
@@ -120,7 +147,9 @@ def test_no_token_and_no_path_of_this_machine_is_in_any_file(published):
     assert len(files) > 20
     assert not [path for path in files if MARKER.encode() in path.read_bytes()]
     texts = (folder / "hub/README.md", folder / "hub/manifest.jsonl", folder / "hub/receipt.json")
-    assert not [path for path in texts if str(folder) in path.read_text() or "/tmp" in path.read_text()]
+    assert not [
+        path for path in texts if str(folder) in path.read_text() or "/tmp" in path.read_text()
+    ]
 
 
 def test_the_receipt_is_the_same_again_and_a_lost_or_stale_one_does_not_matter(published):
@@ -129,7 +158,9 @@ def test_the_receipt_is_the_same_again_and_a_lost_or_stale_one_does_not_matter(p
     content = receipt.read_bytes()
     rows = {row["path"]: row for row in map(json.loads, (folder / "hub/manifest.jsonl").open())}
     files = {row["path"]: row for row in json.loads(content)["files"]}
-    assert {path: row["sha256"] for path, row in rows.items()} == {p: files[p]["sha256"] for p in rows}
+    assert {path: row["sha256"] for path, row in rows.items()} == {
+        p: files[p]["sha256"] for p in rows
+    }
     assert files.keys() - rows.keys() == {"README.md", "manifest.jsonl"}
     for wrong in (None, b'{"commit": "0", "files": []}'):
         receipt.unlink() if wrong is None else receipt.write_bytes(wrong)
@@ -200,7 +231,11 @@ def test_tricks_with_paths_are_refused_and_foreign_files_ignored(tmp_path, capsy
     assert len(json.loads((tmp_path / "hub/receipt.json").read_bytes())["files"]) == 3
     manifest = tmp_path / "hub/manifest.jsonl"
     line = manifest.read_text()
-    for path in ("data/../../etc/norway-train-1-00000.tar", "/etc/passwd", "data/norway/train/../x.tar"):
+    for path in (
+        "data/../../etc/norway-train-1-00000.tar",
+        "/etc/passwd",
+        "data/norway/train/../x.tar",
+    ):
         manifest.write_text(line.replace("data/norway/train/norway-train-1-00000.tar", path))
         assert upload_shards.main(flags(**made(tmp_path), result=tmp_path / "r.json")) == 1
         assert "line 1 names no shard" in capsys.readouterr().err

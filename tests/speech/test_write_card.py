@@ -19,11 +19,15 @@ def card(folder) -> tuple[dict, str]:
 
 
 def test_the_card_declares_configs_features_language_and_hours(tmp_path):
-    index = write_corpus(tmp_path, {"norway": ("train", "test"), 'a "b": c|': ("validation",)}, samples=4)
+    index = write_corpus(
+        tmp_path, {"norway": ("train", "test"), 'a "b": c|': ("validation",)}, samples=4
+    )
     assert write(tmp_path) == 0
     head, body = card(tmp_path)
     assert (
-        head["language"] == ["no"] and head["license"] == "cc-by-4.0" and head["size_categories"] == ["n<1K"]
+        head["language"] == ["no"]
+        and head["license"] == "cc-by-4.0"
+        and head["size_categories"] == ["n<1K"]
     )
     odd, norway = head["configs"]
     assert odd["config_name"] == "a%20%22b%22%3A%20c%7C" and [
@@ -31,7 +35,9 @@ def test_the_card_declares_configs_features_language_and_hours(tmp_path):
     ] == ["validation"]
     assert norway == {
         "config_name": "norway",
-        "data_files": [{"split": split, "path": f"data/norway/{split}/*.tar"} for split in ("train", "test")],
+        "data_files": [
+            {"split": split, "path": f"data/norway/{split}/*.tar"} for split in ("train", "test")
+        ],
     }
     features = {field["name"]: field for field in head["dataset_info"][1]["features"]}
     assert {field["name"]: field["dtype"] for field in features["json"]["struct"]} == FIELD_TYPES
@@ -55,4 +61,6 @@ def test_a_shard_that_is_not_as_it_was_written_is_named(tmp_path, capsys, damage
     else:
         write_corpus(tmp_path, {})
     assert write_card.main(flags(**made(tmp_path), index=tmp_path / "index.parquet")) == 1
-    assert ("no segment is in a shard" if damage == "nothing" else str(tar)) in capsys.readouterr().err
+    assert (
+        "no segment is in a shard" if damage == "nothing" else str(tar)
+    ) in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""docs/configuration.md out of the schemas and the keys of music's training configuration: `python -m
-tests.workflow.configuration` writes it, a test compares it."""
+"""docs/configuration.md out of the schemas and the keys of music's training configuration: `python
+-m tests.workflow.configuration` writes it, a test compares it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def rows(properties: dict, schema: dict, above: str = "") -> Iterator[str]:
         if "$ref" in rule:
             rule = {**schema["$defs"][rule["$ref"].rpartition("/")[2]], **rule}
         default = f"`{json.dumps(rule['default'])}`" if "default" in rule else ""
-        meaning = " ".join(rule.get("description", "").split()).replace("|", "\\|").replace("<", "&lt;")
+        meaning = (
+            " ".join(rule.get("description", "").split()).replace("|", "\\|").replace("<", "&lt;")
+        )
         yield f"| `{above}{key}` | {values(rule)} | {default} | {meaning} |"
         yield from rows(rule.get("properties", {}), schema, f"{above}{key}.")
 
@@ -56,7 +58,8 @@ def page() -> str:
         parts.append(f"\n## {lane}\n\n{HEADS}")
         parts += [f"{row}\n" for row in rows(schema["properties"], schema)]
     parts += [
-        f"\n## {title}\n\n{HEADS}" + "".join(f"{row}\n" for row in table) for title, table in music_tables()
+        f"\n## {title}\n\n{HEADS}" + "".join(f"{row}\n" for row in table)
+        for title, table in music_tables()
     ]
     return "".join(parts)
 
@@ -67,14 +70,20 @@ HEADS = "| Key | Takes | Default | Meaning |\n| --- | --- | --- | --- |\n"
 def music_tables() -> list[tuple[str, list[str]]]:
     """Titles and rows of the keys of a training configuration, and of those of an evaluation."""
     meanings = ClewsConfig.meanings()
-    model = [conf_keys.Key(name, default, meanings[name]) for name, default in ClewsConfig().keys().items()]
+    model = [
+        conf_keys.Key(name, default, meanings[name])
+        for name, default in ClewsConfig().keys().items()
+    ]
     training = [*conf_keys.TRAINING, *model, *conf_keys.AUGMENTATIONS]
     return [
         (
             "music: a training configuration (music.conf, conf=FILE, a.b=c)",
             [music_row(key) for key in training],
         ),
-        ("music: an evaluation (evaluate_model a=b)", [music_row(key) for key in conf_keys.EVALUATION]),
+        (
+            "music: an evaluation (evaluate_model a=b)",
+            [music_row(key) for key in conf_keys.EVALUATION],
+        ),
     ]
 
 

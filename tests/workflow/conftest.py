@@ -17,7 +17,8 @@ from tests.workflow.workflow import ROOT, Job, Workflow
 
 @pytest.fixture(scope="session")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
-    """Two countries, one with a space in its name, where nothing has been built. Tests only dry-run it."""
+    """Two countries, one with a space in its name, where nothing has been built. Tests only dry-run
+    it."""
     folder = tmp_path_factory.mktemp("fresh")
     corpora.make_corpus(folder / "resources/speech/countries", {"malta": 6, "new zealand": 4})
     return Workflow(folder)
@@ -27,7 +28,13 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 def rules(fresh: Workflow) -> dict[str, dict]:
     """Name -> what tests/workflow/rule_table.py tells of the rule."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.workflow.rule_table", str(ROOT / "Snakefile"), "config.test.yaml"],
+        [
+            sys.executable,
+            "-m",
+            "tests.workflow.rule_table",
+            str(ROOT / "Snakefile"),
+            "config.test.yaml",
+        ],
         cwd=fresh.folder,
         env=fresh.environment(),
         capture_output=True,
@@ -45,12 +52,13 @@ def jobs(rules: dict[str, dict]) -> dict[str, dict]:
 
 @pytest.fixture(scope="session")
 def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
-    """Everything, the demos, the ASR lane over foreign tars, the music lane over features and the image lane
-    over a folder, dry-run where nothing has been built."""
+    """Everything, the demos, the ASR lane over foreign tars, the music lane over features and the
+    image lane over a folder, dry-run where nothing has been built."""
     folder = tmp_path_factory.mktemp("tars")
     tar = write_tar(folder / "some tars/audio.tar", ["a.flac"])
     write_manifest(
-        folder / "train.parquet", [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))]
+        folder / "train.parquet",
+        [dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))],
     )
     tars = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "."})
     folder = tmp_path_factory.mktemp("features")
@@ -58,7 +66,9 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     for split in ("train", "valid", "test"):
         (folder / f"{split}.json").write_text("{}")
     chosen = {"h5_root": ".", "splits": ".", "audio_root": "some audio"}
-    music = Workflow(folder, lanes=["music"], music={**chosen, "runs": {"tiny": {"data.nworkers": 1}}})
+    music = Workflow(
+        folder, lanes=["music"], music={**chosen, "runs": {"tiny": {"data.nworkers": 1}}}
+    )
     images = small_tree(tmp_path_factory.mktemp("images"), classes=1, train=2)
     image = Workflow(images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}})
     by_hand = ("image_fetch_demo", "speech_fetch_corpus", "asr_calibrate", "asr_throughput")

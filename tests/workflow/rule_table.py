@@ -1,7 +1,8 @@
-"""Print what Snakemake knows of every rule, as JSON: `python -m tests.workflow.rule_table <Snakefile> <config
-file>`.
+"""Print what Snakemake knows of every rule, as JSON: `python -m tests.workflow.rule_table
+<Snakefile> <config file>`.
 
-A program of its own, because reading a workflow changes the interpreter (sys.path, logging, shell prefix).
+A program of its own, because reading a workflow changes the interpreter (sys.path, logging, shell
+prefix).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from snakemake.settings import types
 
 
 def describe(rule: Any, workflow: Any) -> dict[str, Any]:
-    """What the laws speak about, as plain values. Constraints are cut from wildcards: {a,\\d+} -> {a}."""
+    """What the laws speak about, as plain values. Constraints are cut from wildcards: {a,\\d+} ->
+    {a}."""
 
     def plain(pattern: object) -> str:
         # The constraints hold braces of their own at most as {n}, which none uses.
@@ -31,7 +33,9 @@ def describe(rule: Any, workflow: Any) -> dict[str, Any]:
         "benchmark": [rule.benchmark],
         "resources": list(rule.resources.values()),
     }
-    functions = [(name, value) for name, values in directives.items() for value in values if callable(value)]
+    functions = [
+        (name, value) for name, values in directives.items() for value in values if callable(value)
+    ]
     return {
         "name": rule.name,
         "docstring": rule.docstring,
@@ -50,7 +54,9 @@ def describe(rule: Any, workflow: Any) -> dict[str, Any]:
         "output_paths": [plain(path) for path in rule.output],
         "unnamed_outputs": sum(1 for name, _ in rule.output._allitems() if not name),
         "params": [name for name, _ in rule.params._allitems() if name],
-        "lambdas": [name for name, value in functions if getattr(value, "__name__", "") == "<lambda>"],
+        "lambdas": [
+            name for name, value in functions if getattr(value, "__name__", "") == "<lambda>"
+        ],
         "resources": sorted(set(rule.resources) - {"_cores", "_nodes", "tmpdir"}),
     }
 

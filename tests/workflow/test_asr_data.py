@@ -20,12 +20,18 @@ def built(tmp_path_factory):
     rows = []
     for number in range(60):
         members = [f"clips/u{number}_{k}.flac" for k in range(20)]
-        path = write_tar(folder / f"data/shard_{number:03d}/audio_16k.tar", members, dotted=number % 2 == 0)
+        path = write_tar(
+            folder / f"data/shard_{number:03d}/audio_16k.tar", members, dotted=number % 2 == 0
+        )
         rows += [
             dict(zip(COLUMNS, (str(path), member, f"text {member}", "en", 1.0 + k), strict=True))
             for k, member in enumerate(members)
         ]
-    for split, chosen in {"train": rows[:1000], "dev": rows[1000:1100], "test": rows[1100:]}.items():
+    for split, chosen in {
+        "train": rows[:1000],
+        "dev": rows[1000:1100],
+        "test": rows[1100:],
+    }.items():
         (folder / "manifests").mkdir(exist_ok=True)
         write_manifest(folder / f"manifests/{split}.parquet", chosen)
     section = {"source": "manifests", "manifest_dir": "manifests", "partition_gb": 0.0004}
@@ -66,10 +72,15 @@ def test_one_replaced_tar_makes_its_partition_and_the_buckets_pending(built):
     raw = path.read_bytes()
     write_tar(path, [f"clips/u7_{k}.flac" for k in range(20)] + ["clips/one_more.flac"])
     jobs = built.dry("asr_data")
-    assert sorted(job.rule for job in jobs) == ["asr_build_bucket_manifests", "asr_build_tar_indices"]
+    assert sorted(job.rule for job in jobs) == [
+        "asr_build_bucket_manifests",
+        "asr_build_tar_indices",
+    ]
     (index,) = [job for job in jobs if job.rule == "asr_build_tar_indices"]
     partition = json.loads(
-        (built.folder / f"results/asr/partitions/{index.wildcards.removeprefix('tars=')}.json").read_bytes()
+        (
+            built.folder / f"results/asr/partitions/{index.wildcards.removeprefix('tars=')}.json"
+        ).read_bytes()
     )
     assert str(path) in [tar["path"] for tar in partition["tars"]]
     path.write_bytes(raw)
@@ -88,12 +99,14 @@ def test_a_split_in_pieces_makes_only_the_buckets_pending(workflow):
     indices, buckets = (
         workflow.files(f"results/asr/{name}/**/*.parquet") for name in ("tar_index", "buckets")
     )
-    (workflow.folder / "results/asr/tar_index/tars-99999.parquet").touch()  # of a partition that is no more
+    (
+        workflow.folder / "results/asr/tar_index/tars-99999.parquet"
+    ).touch()  # of a partition that is no more
     workflow.run("asr_data")
     assert workflow.files("results/asr/tar_index/**/*.parquet") == indices
-    assert {path: seen[0] for path, seen in workflow.files("results/asr/buckets/**/*.parquet").items()} == {
-        path: seen[0] for path, seen in buckets.items()
-    }
+    assert {
+        path: seen[0] for path, seen in workflow.files("results/asr/buckets/**/*.parquet").items()
+    } == {path: seen[0] for path, seen in buckets.items()}
     write_manifest(pieces[1], rows[4::3])
     assert [job.rule for job in workflow.dry("asr_data")] == ["asr_build_bucket_manifests"]
 
@@ -129,9 +142,18 @@ def test_too_many_errors_fail_with_reasons(workflow):
 
 def test_found_edges_are_calibrated_once_the_buckets_have_names(workflow):
     calibration = {"enabled": True, "device": "cpu", "max_memory_gb": 4}
-    section = {**workflow.config["asr"], "edges": "auto", "num_buckets": 3, "calibration": calibration}
+    section = {
+        **workflow.config["asr"],
+        "edges": "auto",
+        "num_buckets": 3,
+        "calibration": calibration,
+    }
     found = Workflow(workflow.folder, lanes=["asr"], asr=section)
-    for target in ("asr", "asr_train", "asr_calibrate"):  # what lies there has the seven edges of before
+    for target in (
+        "asr",
+        "asr_train",
+        "asr_calibrate",
+    ):  # what lies there has the seven edges of before
         assert [job.rule for job in found.dry(target)] == ["asr_build_bucket_manifests"]
     assert "run again to calibrate them" in found.run("--dry-run")
     found.run("asr_data")

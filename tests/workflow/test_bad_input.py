@@ -1,5 +1,5 @@
-"""A corpus with every defect we know of: each ends as a counted reject or a counted repair, and none stops
-the rest."""
+"""A corpus with every defect we know of: each ends as a counted reject or a counted repair, and
+none stops the rest."""
 
 from __future__ import annotations
 
@@ -39,9 +39,15 @@ SEGMENTS = [
 
 
 def put(
-    root: Path, video_id: str, segments: list, audio: object = 40.0, name: str | None = None, **fields
+    root: Path,
+    video_id: str,
+    segments: list,
+    audio: object = 40.0,
+    name: str | None = None,
+    **fields,
 ) -> None:
-    """Add a recording of `spain`: `audio` is seconds of noise, bytes as they are, or None for no file."""
+    """Add a recording of `spain`: `audio` is seconds of noise, bytes as they are, or None for no
+    file."""
     if isinstance(audio, float):
         seed = sum(video_id.encode()) * 7919 + len(video_id)
         corpora.write_audio(root, "spain", f"{video_id}.wav", corpora.noise(audio, seed))
@@ -99,19 +105,28 @@ def ran(tmp_path_factory):
     put(
         root,
         "segments",
-        [{**at(0), **change} for change, _ in SEGMENTS] + [None, "text", at(1), at(2, start="11.0")],
+        [{**at(0), **change} for change, _ in SEGMENTS]
+        + [None, "text", at(1), at(2, start="11.0")],
         40.0,
     )
     # Duplicates, collisions, a second transcript, the same audio twice.
     put(
-        root, "twice", [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, human_text="other", cer=0.2)], 40.0
+        root,
+        "twice",
+        [at(0), at(0), at(1, end=9.0001), at(1, end=9.0004, human_text="other", cer=0.2)],
+        40.0,
     )
     put(root, "twice", [at(0, human_text="second", cer=0.1), at(2)], None, "twice_t2")
     # Ids.
     for video_id in ("a", "a_b", "A", "dot.ted.id", "with space", "ñandú", "x" * 120):
         put(root, video_id, [at(0)], 20.0)
     # Texts.
-    put(root, "texts", [at(k, human_text=text or "x", asr_text=text) for k, text in enumerate(TEXTS)], 70.0)
+    put(
+        root,
+        "texts",
+        [at(k, human_text=text or "x", asr_text=text) for k, text in enumerate(TEXTS)],
+        70.0,
+    )
     (root / "latvia").mkdir()
     section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.03}
     workflow = Workflow(folder, speech={**section, "max_error_fraction": 0.5})
@@ -126,7 +141,9 @@ def rejects(workflow: Workflow) -> list[dict]:
 
 def final(workflow: Workflow) -> pd.DataFrame:
     path = workflow.folder / "results/speech/shards/spain_manifest.csv"
-    return pd.read_csv(path, keep_default_na=False, dtype={"human_transcript": str, "asr_transcript": str})
+    return pd.read_csv(
+        path, keep_default_na=False, dtype={"human_transcript": str, "asr_transcript": str}
+    )
 
 
 def test_every_segment_defect_has_its_reason(ran):
@@ -137,7 +154,11 @@ def test_every_segment_defect_has_its_reason(ran):
 
 
 def test_every_audio_defect_has_its_reason(ran):
-    found = {(row["video_id"], row["reason"]) for row in rejects(ran) if row["video_id"].startswith("audio")}
+    found = {
+        (row["video_id"], row["reason"])
+        for row in rejects(ran)
+        if row["video_id"].startswith("audio")
+    }
     assert {
         ("audio_missing", "audio_missing"),
         ("audio_empty", "audio_load"),
@@ -186,7 +207,10 @@ def test_the_ledger_adds_up(ran):
             continue
     segments = ledger["segments"]
     assert segments["rows_in"] == found == segments["rows_out"] + segments["rows_rejected"]
-    assert segments["rows_out"] == pq.read_metadata(ran.folder / "results/speech/index.parquet").num_rows
+    assert (
+        segments["rows_out"]
+        == pq.read_metadata(ran.folder / "results/speech/index.parquet").num_rows
+    )
     assert segments["repaired"]["json_bom"] == 1 and segments["repaired"]["time_from_string"] == 1
     assert sum(1 for row in rejects(ran) if row["segment"]) == segments["rows_rejected"]
     latvia = json.loads((ran.folder / "results/speech/shards/latvia_ledger.json").read_bytes())
@@ -215,7 +239,9 @@ def test_hostile_texts_survive_csv_and_index(ran):
 def test_too_many_errors_fail_the_country_with_the_list_and_not_the_others(ran, tmp_path):
     shutil.copytree(ran.folder, tmp_path / "copy", symlinks=True)
     corpora.make_corpus(tmp_path / "copy/countries", {"malta": 4}, 10)
-    strict = Workflow(tmp_path / "copy", speech={**ran.config["speech"], "max_error_fraction": 0.05})
+    strict = Workflow(
+        tmp_path / "copy", speech={**ran.config["speech"], "max_error_fraction": 0.05}
+    )
     done = strict.call("speech_shards", "--keep-going")
     assert done.returncode != 0
     last = done.stderr.splitlines()[-1]
@@ -227,4 +253,6 @@ def test_too_many_errors_fail_the_country_with_the_list_and_not_the_others(ran, 
     assert (strict.folder / "results/speech/shards/malta_manifest.csv").exists()
     assert not np.any([path.suffix == ".partial" for path in strict.folder.rglob("*")])
     # The merged index of before is there, but no target takes it for complete.
-    assert {"speech_merge_shards", "speech_merge_index"} <= {job.rule for job in strict.dry("speech_shards")}
+    assert {"speech_merge_shards", "speech_merge_index"} <= {
+        job.rule for job in strict.dry("speech_shards")
+    }

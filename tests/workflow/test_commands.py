@@ -12,7 +12,8 @@ import sys
 
 from tests.workflow.workflow import Job, Workflow
 
-# Inputs that a step finds itself, through a file or folder it is given: too many for a command line.
+# Inputs that a step finds itself, through a file or folder it is given: too many for a command
+# line.
 FOUND_BY_THE_STEP = {
     "image_create_epochs": {"records"},
     "image_merge_records": {"reports"},
@@ -39,7 +40,8 @@ def parse(command: str) -> tuple[str, dict]:
     assert words[:2] == ["python", "-m"], command
     module, argv = words[2], words[3:]
     assert argv[-2] == "2>", command
-    # A parser ends the test with SystemExit and its own message where an option is unknown or missing.
+    # A parser ends the test with SystemExit and its own message where an option is unknown or
+    # missing.
     return module, vars(importlib.import_module(module).make_parser().parse_args(argv[:-2]))
 
 
@@ -78,7 +80,8 @@ def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict
         for action in parser._actions:
             assert action.help, f"{name}: {action.option_strings} has no help"
             assert all(
-                re.fullmatch(r"-[a-z]|--[a-z0-9]+([-_][a-z0-9]+)*", text) for text in action.option_strings
+                re.fullmatch(r"-[a-z]|--[a-z0-9]+([-_][a-z0-9]+)*", text)
+                for text in action.option_strings
             ), name
 
 
@@ -89,14 +92,19 @@ def test_every_help_shows_every_default(jobs: dict[str, dict]):
         options = re.split(r"\n  (?=-)", parser.format_help())
         shown = {text.split()[0].strip(","): text for text in options}
         for action in parser._actions:
-            if action.default not in (None, argparse.SUPPRESS, "", []) and action.default is not False:
+            if (
+                action.default not in (None, argparse.SUPPRESS, "", [])
+                and action.default is not False
+            ):
                 text = shown[action.option_strings[0]]
                 assert "default" in text or str(action.default) in text, f"{name}: {text}"
 
 
 def test_a_printed_command_runs_when_pasted(fresh: Workflow, dry_run: list[Job]):
     """The shell gets what Snakemake prints, a name with a percent sign included."""
-    job = next(job for job in dry_run if job.rule == "speech_generate_manifest" and "%20" in job.wildcards)
+    job = next(
+        job for job in dry_run if job.rule == "speech_generate_manifest" and "%20" in job.wildcards
+    )
     # Somewhere else, so that for the other tests nothing is built.
     there = fresh.folder / "pasted"
     (there / job.log).parent.mkdir(parents=True)

@@ -104,7 +104,9 @@ def test_steps_and_config_have_the_same_defaults(lane):
     for path in sorted((ROOT / "scripts/millrace" / lane).glob("*.py")):
         if "def make_parser" not in path.read_text() or path.stem.startswith("benchmark_"):
             continue
-        for action in importlib.import_module(f"millrace.{lane}.{path.stem}").make_parser()._actions:
+        for action in (
+            importlib.import_module(f"millrace.{lane}.{path.stem}").make_parser()._actions
+        ):
             if action.dest in rules and not action.required and action.default is not None:
                 default = (
                     action.default[0]
@@ -125,11 +127,23 @@ def test_steps_and_config_have_the_same_defaults(lane):
             speech(hub={"endpoint": "https://hub.org/a", "repo": "a/b"}),
             ["speech.hub.endpoint", "Hub"],
         ),
-        (speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}), ["tset", "`test`"]),
+        (
+            speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}),
+            ["tset", "`test`"],
+        ),
         (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
-        (speech(split_fractions={"train": 0.8, "validation": 0.3, "test": 0.1}), ["speech.split_fractions"]),
-        (speech(split_fractions={"train": 0.5, "validation": 0.1, "test": 0.1}), ["speech.split_fractions"]),
-        (speech(split_fractions={"train": 0, "validation": 0, "test": 0}), ["speech.split_fractions"]),
+        (
+            speech(split_fractions={"train": 0.8, "validation": 0.3, "test": 0.1}),
+            ["speech.split_fractions"],
+        ),
+        (
+            speech(split_fractions={"train": 0.5, "validation": 0.1, "test": 0.1}),
+            ["speech.split_fractions"],
+        ),
+        (
+            speech(split_fractions={"train": 0, "validation": 0, "test": 0}),
+            ["speech.split_fractions"],
+        ),
         (
             speech(min_duration=20, max_duration=3),
             ["speech.min_duration: 20 is not below max_duration, which is 3"],
@@ -154,8 +168,14 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"speech": []}, ["speech: must be keys with values", "not []"]),
         ({"asr": {"edges": [3, 2]}}, ["asr.edges", "[3, 2] does not rise"]),
         ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "auto"]),
-        ({"asr": {"runs": {"a": {"epoch": 1}}}}, ["asr.runs.a.epoch: no such key; did you mean `epochs`?"]),
-        ({"asr": {"runs": {"a": {"unknown_key": 1}}}}, ["asr.runs.a.unknown_key", "docs/configuration.md"]),
+        (
+            {"asr": {"runs": {"a": {"epoch": 1}}}},
+            ["asr.runs.a.epoch: no such key; did you mean `epochs`?"],
+        ),
+        (
+            {"asr": {"runs": {"a": {"unknown_key": 1}}}},
+            ["asr.runs.a.unknown_key", "docs/configuration.md"],
+        ),
         ({"asr": {"training": {"pinned": True}}}, ["asr.training.pinned: no such key"]),
         ({"asr": {"runs": {"a": None}}}, ["asr.runs.a: has no value; give it one, or write {}"]),
         ({"asr": {"tar_template": "audio_{shard}.tar"}}, ["asr.tar_template", "{shard_id}"]),
@@ -163,9 +183,18 @@ def test_steps_and_config_have_the_same_defaults(lane):
             {"asr": {"model": "qwen3-asr-06b"}},
             ["asr.model: there is no model", "`qwen3-asr-0.6b`? known are ctc"],
         ),
-        ({"asr": {"model_path": "/nowhere/m"}}, ["asr.model_path: /nowhere/m is no folder", "config.json"]),
-        ({"asr": {"model_path": str(SCHEMAS)}}, ["asr.model_path", "is a folder without config.json"]),
-        ({"speech.max_cer": 0.2}, ["write `speech: {max_cer: 0.2}`", "--config 'speech={max_cer: 0.2}'"]),
+        (
+            {"asr": {"model_path": "/nowhere/m"}},
+            ["asr.model_path: /nowhere/m is no folder", "config.json"],
+        ),
+        (
+            {"asr": {"model_path": str(SCHEMAS)}},
+            ["asr.model_path", "is a folder without config.json"],
+        ),
+        (
+            {"speech.max_cer": 0.2},
+            ["write `speech: {max_cer: 0.2}`", "--config 'speech={max_cer: 0.2}'"],
+        ),
         ({"asr.training.lr": 0.2}, ["--config 'asr={training: {lr: 0.2}}'"]),
         ({"max_cer": 0.2}, ["max_cer: no such section", "--config 'speech={max_cer: 0.2}'"]),
         (speech(split_fractions=[0.9, 0.1]), ["speech.split_fractions: must be keys with values"]),
@@ -190,7 +219,10 @@ def test_what_is_wrong_is_named(config, words):
 def test_a_token_that_was_typed_into_the_endpoint_is_not_shown():
     for endpoint in ("https://me:hf_secret@example.org", "https://example.org/?token=hf_secret"):
         message = problem(speech(hub={"endpoint": endpoint, "repo": "a/b"}))
-        assert "hf_secret" not in message and "speech.hub.endpoint: what stands there (not shown" in message
+        assert (
+            "hf_secret" not in message
+            and "speech.hub.endpoint: what stands there (not shown" in message
+        )
 
 
 def test_numbers_without_a_point_and_those_of_the_command_line_are_numbers():
@@ -227,29 +259,42 @@ def test_a_key_is_overridden_for_one_run_as_the_readme_says(tmp_path: Path):
 
 def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
     path = tmp_path / "config.yaml"
-    path.write_text("asr:\n  runs: {a: {lr: 1}}\nspeech:\n  max_cer: 0.1\n  max_cer: 0.2\nasr: {}\n")
+    path.write_text(
+        "asr:\n  runs: {a: {lr: 1}}\nspeech:\n  max_cer: 0.1\n  max_cer: 0.2\nasr: {}\n"
+    )
     with pytest.raises(SystemExit) as caught:
         workflow_config.validate_config({}, SCHEMAS, files=[path])
     text = str(caught.value.code)
     assert f"{path}: duplicate key speech.max_cer (lines 4 and 5)" in text
     assert "duplicate key asr (lines 1 and 6)" in text
     for known in (tmp_path / "none.yaml", ROOT / "config.yaml"):
-        assert workflow_config.validate_config({}, SCHEMAS, files=[known])["lanes"] == ["speech", "asr"]
+        assert workflow_config.validate_config({}, SCHEMAS, files=[known])["lanes"] == [
+            "speech",
+            "asr",
+        ]
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"speech:\n\tmax_cer: 1\n", "line 2: the file is not valid YAML (found character '\\t' that cannot"),
+        (
+            b"speech:\n\tmax_cer: 1\n",
+            "line 2: the file is not valid YAML (found character '\\t' that cannot",
+        ),
         (b"speech:\n  a: [1\n", "line 2: the file is not valid YAML (expected ',' or ']'"),
-        (b"speech: a: b\n", "line 1: the file is not valid YAML (mapping values are not allowed here)"),
+        (
+            b"speech: a: b\n",
+            "line 1: the file is not valid YAML (mapping values are not allowed here)",
+        ),
         (b"lanes: []\na: \xff\n", "line 2: the file is not UTF-8"),
         (b"", "the file has no keys at its top"),
         (b"- speech\n", "the file has no keys at its top"),
         (None, "the file cannot be read (Is a directory)"),
     ],
 )
-def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path, raw: bytes | None, words: str):
+def test_a_config_file_that_is_no_yaml_is_named_with_its_line(
+    tmp_path: Path, raw: bytes | None, words: str
+):
     path = tmp_path / "config.yaml"
     path.mkdir() if raw is None else path.write_bytes(raw)
     with pytest.raises(SystemExit) as caught:
@@ -289,8 +334,15 @@ def test_the_page_of_all_keys_is_that_of_the_schemas():
 
 
 def test_the_front_page_of_the_report_speaks_of_the_lanes_that_are_on():
-    page = jinja2.Template((ROOT / "rules/report/workflow.rst").read_text(), undefined=jinja2.StrictUndefined)
-    heads = {"speech": "Speech corpus", "asr": "Speech recognition", "music": "Music", "image": "Images"}
+    page = jinja2.Template(
+        (ROOT / "rules/report/workflow.rst").read_text(), undefined=jinja2.StrictUndefined
+    )
+    heads = {
+        "speech": "Speech corpus",
+        "asr": "Speech recognition",
+        "music": "Music",
+        "image": "Images",
+    }
     for lanes in ([], ["music"], list(heads)):
         config = workflow_config.checked_config({**CONFIG, "lanes": lanes}, SCHEMAS)
         text = page.render(snakemake=SimpleNamespace(config=config))

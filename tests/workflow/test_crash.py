@@ -1,4 +1,5 @@
-"""Kill the shard stage at random moments: what was whole stays, and the end is as if nothing had happened."""
+"""Kill the shard stage at random moments: what was whole stays, and the end is as if nothing had
+happened."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def finals(workflow: Workflow) -> dict[str, str]:
 def finished(workflow: Workflow) -> dict[str, tuple[str, int]]:
     """The tars that are whole and known to be: their sidecar, written last, is there."""
     sidecars = {
-        path.rsplit("/", 1)[1] for path in workflow.files("results/speech/shards/**/.*.index.parquet")
+        path.rsplit("/", 1)[1]
+        for path in workflow.files("results/speech/shards/**/.*.index.parquet")
     }
     tars = workflow.files("results/speech/shards/**/*.tar")
     return {
@@ -92,7 +94,9 @@ def test_a_full_disk_is_a_clear_error_and_a_clean_resume(undisturbed, tmp_path):
         done = workflow.call("speech_shards")
         assert done.returncode != 0
         logs = "".join(path.read_text() for path in small.glob("logs/speech/create_shards/*.log"))
-        assert "ERROR" in logs and " MB" in logs and "free" in logs.lower() and "Traceback" not in logs
+        assert (
+            "ERROR" in logs and " MB" in logs and "free" in logs.lower() and "Traceback" not in logs
+        )
         assert not list((small / "results").rglob("*.partial"))
         whole = finished(workflow)
         subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=True)

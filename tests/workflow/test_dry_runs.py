@@ -112,7 +112,12 @@ def test_the_example_for_qwen_runs_as_it_stands_and_the_demos_learning_rate_is_s
     jobs = workflow.dry("asr_calibrate", "asr_train", "asr_throughput")
     assert counts(jobs)["asr_calibrate_bucket_bs"] == 7 and counts(jobs)["asr_train_model"] == 1 + 5
     (run,) = (job for job in jobs if job.wildcards == "run=qwen3-asr-1.7b")
-    for flag in ("--lr 2e-05", "--precision bf16-mixed", "--gradient-checkpointing 1", "--num-workers 16"):
+    for flag in (
+        "--lr 2e-05",
+        "--precision bf16-mixed",
+        "--gradient-checkpointing 1",
+        "--num-workers 16",
+    ):
         assert flag in run.command
     assert "pretrained" not in workflow.call("-n", "asr_data").stderr
     config["asr"]["training"]["lr"] = 4e-3
@@ -125,12 +130,24 @@ def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Jo
     assert all(job.reason for job in dry_run)
     kinds = {job.wildcards.partition("=")[0] for job in dry_run}
     assert kinds <= {
-        *("partition", "country", "tars", "bucket", "run", "publication", "features", "block", "split"),
+        *(
+            "partition",
+            "country",
+            "tars",
+            "bucket",
+            "run",
+            "publication",
+            "features",
+            "block",
+            "split",
+        ),
         *("lane", ""),
     }
 
 
-def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(fresh: Workflow, dry_run: list[Job]):
+def test_dry_runs_leave_nothing_but_partitions_and_decide_nothing(
+    fresh: Workflow, dry_run: list[Job]
+):
     built = {path.name for path in (fresh.folder / "results/speech").iterdir()}
     assert built == {"partitions"}
     assert not (fresh.folder / "logs").exists() and not (fresh.folder / "benchmarks").exists()
@@ -147,7 +164,9 @@ def test_a_first_dry_run_says_what_is_new_and_the_next_one_follows_other_setting
     corpora.make_corpus(tmp_path / "corpus", {"malta": 4}, seconds=10)
     section = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
     for hours, partitions in ((10, 3), (1e-6, 4)):
-        done = Workflow(tmp_path, lanes=["speech"], speech={**section, "partition_hours": hours}).call("-n")
+        done = Workflow(
+            tmp_path, lanes=["speech"], speech={**section, "partition_hours": hours}
+        ).call("-n")
         line = f"Millrace: speech: 4 recordings new -> {partitions} of {partitions} partitions"
         assert said(done) == [line] and done.returncode == 0
         assert len(list((tmp_path / "results/speech/partitions").glob("*.json"))) == partitions
@@ -165,7 +184,9 @@ def fake_buckets(folder: Path) -> tuple[Workflow, str, str, str]:
     tar = write_tar(folder / "audio.tar", ["a.flac"])
     row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
     write_manifest(folder / "manifests/train.parquet", [row])
-    workflow = Workflow(folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "manifests"})
+    workflow = Workflow(
+        folder, lanes=["asr"], asr={"source": "manifests", "manifest_dir": "manifests"}
+    )
     workflow.dry("asr_data")
     config = json.dumps({"buckets": [{"bucket_id": "b_3_5", "path": "train/b_3_5.parquet"}]})
     lost, files = "results/asr/buckets/train/b_3_5.parquet", ["parquet", "json"]
@@ -179,42 +200,59 @@ def fake_records(folder: Path) -> tuple[Workflow, str, str, str]:
     workflow = Workflow(folder, lanes=["image"], image={"raw_data_dir": "."})
     workflow.dry("image_records")
     for split in ("train", "val"):
-        blocks = [path.stem for path in (folder / "results/image/partitions").glob(f"{split}-*.json")]
+        blocks = [
+            path.stem for path in (folder / "results/image/partitions").glob(f"{split}-*.json")
+        ]
         plans = [
-            json.loads((folder / f"results/image/partitions/{block}.json").read_text()) for block in blocks
+            json.loads((folder / f"results/image/partitions/{block}.json").read_text())
+            for block in blocks
         ]
         names = [file["name"] for plan in plans for file in plan["files"]]
         fake(folder, *(f"results/image/records/partitions/{block}.json" for block in blocks))
         fake(folder, *(f"results/image/records/{split}/{name}" for name in names))
         records = json.dumps({"files": [{"name": name} for name in names]})
         fake(folder, f"results/image/records/{split}/records.json", records=records)
-    return workflow, "image_records", f"results/image/records/val/{names[0]}", "image_create_records"
+    return (
+        workflow,
+        "image_records",
+        f"results/image/records/val/{names[0]}",
+        "image_create_records",
+    )
 
 
 def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
     fake(folder, "features/chunk_1.h5")
     workflow = Workflow(
-        folder, lanes=["music"], music={"h5_root": "features", "mm_root": "", "jsonl": "", "splits": ""}
+        folder,
+        lanes=["music"],
+        music={"h5_root": "features", "mm_root": "", "jsonl": "", "splits": ""},
     )
     workflow.dry("music_index")
     features = "results/music/features/h5-chunk_1.h5"
     fake(folder, f"{features}.parquet", f"{features}.json")
     fake(
         folder,
-        *(f"results/music/index/{name}" for name in ("features.index", "coverage.json", "coverage.svg")),
+        *(
+            f"results/music/index/{name}"
+            for name in ("features.index", "coverage.json", "coverage.svg")
+        ),
     )
     return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"
 
 
 @pytest.mark.parametrize("build", [fake_buckets, fake_records, fake_features])
-def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(tmp_path: Path, build):
+def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(
+    tmp_path: Path, build
+):
     workflow, target, lost, rule = build(tmp_path)
     assert workflow.dry(target) == [] and "lost" not in workflow.call("-n", target).stderr
     path = tmp_path / lost
     path.rename(tmp_path / "aside")
     before = workflow.files("results/**/*")
     assert rule in {job.rule for job in workflow.dry(target)}
-    assert f"Millrace: {target.partition('_')[0]}: lost: {path.name}" in said(workflow.call("-n", target))
+    assert f"Millrace: {target.partition('_')[0]}: lost: {path.name}" in said(
+        workflow.call("-n", target)
+    )
     # The lane of another target says nothing, and nothing but the job's own target is added.
     done = workflow.call("-n", "speech_fetch_corpus")
     assert "lost" not in done.stderr and rule not in done.stdout
@@ -257,7 +295,10 @@ def test_without_a_corpus_it_can_still_be_fetched(tmp_path: Path):
     assert counts(Workflow(tmp_path).dry("speech_fetch_corpus")) == {"speech_fetch_corpus": 1}
 
 
-ROOT_KEY, MANIFEST_KEY = "Millrace: speech: speech.countries_root: ", "Millrace: asr: asr.manifest_dir: "
+ROOT_KEY, MANIFEST_KEY = (
+    "Millrace: speech: speech.countries_root: ",
+    "Millrace: asr: asr.manifest_dir: ",
+)
 
 
 @pytest.mark.parametrize("target", ["all", "speech"])
@@ -276,14 +317,17 @@ def test_a_corpus_that_is_not_there_is_an_error(tmp_path: Path, root, line, targ
 
 
 @pytest.mark.parametrize(
-    ("folder", "line"), [("", "'' does not exist"), ("up", "; set it to up/tars; expected there: train")]
+    ("folder", "line"),
+    [("", "'' does not exist"), ("up", "; set it to up/tars; expected there: train")],
 )
 def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(tmp_path: Path, folder, line):
     (tmp_path / "up/tars").mkdir(parents=True)
     (tmp_path / "up/tars/train.parquet").touch()
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
     speech = {"countries_root": "corpus", "assignment_file": "a.jsonl"}
-    workflow = Workflow(tmp_path, speech=speech, asr={"source": "manifests", "manifest_dir": folder})
+    workflow = Workflow(
+        tmp_path, speech=speech, asr={"source": "manifests", "manifest_dir": folder}
+    )
     for target in ("all", "asr_data"):
         done = workflow.call("-n", target)
         text = said(done)[-1]
@@ -294,7 +338,11 @@ def test_manifests_that_are_not_there_are_an_error_of_that_lane_only(tmp_path: P
 
 def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    section = {"countries_root": "corpus", "assignment_file": "a.jsonl", "countries": ["malta", "atlantis"]}
+    section = {
+        "countries_root": "corpus",
+        "assignment_file": "a.jsonl",
+        "countries": ["malta", "atlantis"],
+    }
     done = Workflow(tmp_path, speech=section).call("--dry-run")
     assert done.returncode != 0
     (line,) = said(done)
@@ -305,7 +353,11 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
 @pytest.mark.parametrize(
     ("broken", "asr", "line"),
     [
-        ("speech:\n\tmax_cer: 1\n", {}, "Millrace: config.yaml, line 2: the file is not valid YAML"),
+        (
+            "speech:\n\tmax_cer: 1\n",
+            {},
+            "Millrace: config.yaml, line 2: the file is not valid YAML",
+        ),
         ("{}", {"model": "ctcc"}, "  asr.model: there is no model 'ctcc'; did you mean `ctc`?"),
         (
             "{}",
@@ -314,25 +366,35 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
         ),
     ],
 )
-def test_a_mistake_in_the_config_stops_in_one_line(tmp_path: Path, broken: str, asr: dict, line: str):
+def test_a_mistake_in_the_config_stops_in_one_line(
+    tmp_path: Path, broken: str, asr: dict, line: str
+):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
     (tmp_path / "config.yaml").write_text(broken)
-    workflow = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}, asr=asr)
+    workflow = Workflow(
+        tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}, asr=asr
+    )
     gpus = workflow.environment(CUDA_VISIBLE_DEVICES="")
     done = workflow.call("--dry-run", env=gpus)
-    assert done.returncode == 1 and sum(text.startswith(line) for text in done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 1
+        and sum(text.startswith(line) for text in done.stderr.splitlines()) == 1
+    )
     assert "Traceback" not in done.stderr
     if "device" in line:  # the data need no GPU, and with another executor the jobs run elsewhere
         assert workflow.call("--dry-run", "speech", "asr_data", env=gpus).returncode == 0
-        assert workflow.call("--dry-run", "--executor", "slurm", "--jobs", "2", env=gpus).returncode == 0
+        assert (
+            workflow.call("--dry-run", "--executor", "slurm", "--jobs", "2", env=gpus).returncode
+            == 0
+        )
 
 
 def test_a_damaged_assignment_file_stops_in_one_line_and_is_kept(tmp_path: Path):
     corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
     (tmp_path / "a.jsonl").write_text('{"item": "malta/rec_0000", "gro')
-    done = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}).call(
-        "--dry-run"
-    )
+    done = Workflow(
+        tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}
+    ).call("--dry-run")
     assert done.returncode != 0
     (line,) = said(done)
     assert "a.jsonl, line 1" in line and "version control" in line
@@ -373,7 +435,8 @@ def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):
     first = next(number for number, name in enumerate(names) if name.startswith("millrace"))
     loaded = set(names[first:])
     assert "millrace.common.workflow.lanes" in loaded and "millrace.speech.sources" in loaded
-    # The Slurm plugin loads pandas and pyarrow; none of what we import does (test_layout.py: the other half).
+    # The Slurm plugin loads pandas and pyarrow; none of what we import does (test_layout.py: the
+    # other half).
     assert not loaded & set(HEAVY) - {"numpy", "pandas", "pyarrow"}
     rooms = {name.split(".")[2] for name in loaded if name.startswith("millrace.speech.")}
     assert rooms <= {"corpus", "inputs", "names", "sources"}
@@ -404,9 +467,13 @@ def test_a_dry_run_on_a_terminal_is_a_table_and_the_reasons(fresh: Workflow):
 @pytest.mark.parametrize(
     ("arguments", "environment"), [(["-p"], {}), ([], {"CI": "1"}), ([], {"TERM": "dumb"})]
 )
-def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(fresh: Workflow, arguments, environment):
+def test_plain_text_has_a_message_a_job_and_commands_if_asked_for(
+    fresh: Workflow, arguments, environment
+):
     code, text = on_terminal(fresh, "--dry-run", "speech_shards", *arguments, **environment)
-    assert code == 0 and re.search(r"^Job \d+: Cut malta-test-00000 into shards\nReason: ", text, re.M)
+    assert code == 0 and re.search(
+        r"^Job \d+: Cut malta-test-00000 into shards\nReason: ", text, re.M
+    )
     assert ("Shell command: python -m millrace.speech.create_shards" in text) == bool(arguments)
 
 
@@ -416,7 +483,9 @@ def test_a_failed_job_on_a_terminal_shows_its_message_and_its_log(tmp_path: Path
     # A level that logging does not know: the step ends before it begins.
     code, text = on_terminal(workflow, "speech_manifest", MILLRACE_LOG="LOUD")
     assert code == 1
-    assert "✗ Failed: Check the segments of malta-train-1-00000 (speech_generate_manifest)\n" in text
+    assert (
+        "✗ Failed: Check the segments of malta-train-1-00000 (speech_generate_manifest)\n" in text
+    )
     log = "── logs/speech/generate_manifest/malta-train-1-00000.log\n"
     assert log in text and "Unknown level: 'LOUD'" in text.partition(log)[2]
 

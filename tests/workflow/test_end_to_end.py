@@ -1,5 +1,5 @@
-"""What `make run` promises: real speech in, shards, buckets and a trained model out, and then nothing is
-pending."""
+"""What `make run` promises: real speech in, shards, buckets and a trained model out, and then
+nothing is pending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
-    """The shipped config on the demo corpus, with runs of a few steps; then the throughput report."""
+    """The shipped config on the demo corpus, with runs of a few steps; then the throughput
+    report."""
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
     config["asr"]["runs"] = {"demo": {"max_steps": 12, "log_steps": 3, "eval_samples": 20}}
     config["asr"]["throughput"] |= {"check_steps": 2, "bench_steps": 2, "profile_steps": 1}
@@ -44,8 +45,12 @@ def test_the_last_lines_say_what_was_made(ran: Workflow):
     assert re.fullmatch(rf"Millrace: speech: {shards}", lines[-7])
     buckets = r"\d+ samples in buckets, 0 rows rejected \(none\); hours: train [\d.]+, .*"
     assert re.fullmatch(rf"Millrace: asr: {buckets}", lines[-6])
-    assert re.fullmatch(r"Millrace: asr: run demo: dev WER [\d.]+ -> [\d.]+, .*, 12 steps in .*", lines[-5])
-    assert re.fullmatch(r"Millrace: audit: loader of asr demo: (\d+ (?!fail)[a-z ]+(, )?)+", lines[-4])
+    assert re.fullmatch(
+        r"Millrace: asr: run demo: dev WER [\d.]+ -> [\d.]+, .*, 12 steps in .*", lines[-5]
+    )
+    assert re.fullmatch(
+        r"Millrace: audit: loader of asr demo: (\d+ (?!fail)[a-z ]+(, )?)+", lines[-4]
+    )
     assert lines[-3:] == [
         f"Millrace: open {ran.folder}/results/speech/report/summary.html",
         f"Millrace: open {ran.folder}/results/asr/report/runs.html",
@@ -84,19 +89,31 @@ def test_the_model_was_trained_and_tested(ran: Workflow):
 def test_shards_and_model_are_on_the_local_hub(ran: Workflow):
     shards = {
         row["path"]
-        for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())["files"]
+        for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())[
+            "files"
+        ]
     }
     index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["shard"])
     assert len(shards) == len(set(index["shard"].to_pylist())) + 2
     model = json.loads((ran.folder / "results/asr/hub/demo/receipt.json").read_bytes())
-    assert {row["path"] for row in model["files"]} == {"README.md", "config.json", "model.safetensors"}
+    assert {row["path"] for row in model["files"]} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
     assert "keep" in ran.run("speech_hub_diff") and ran.dry() == []
     assert [job.rule for job in ran.dry("speech_hub_diff")] == ["speech_upload_shards"]
 
 
 def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran: Workflow):
     report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
-    assert {run["role"] for run in report["runs"]} == {"baseline", "bench", "ideal", "check", "profile"}
+    assert {run["role"] for run in report["runs"]} == {
+        "baseline",
+        "bench",
+        "ideal",
+        "check",
+        "profile",
+    }
     assert report["comparison"]["samples"]["ratio"] > 0
 
 
@@ -117,5 +134,7 @@ def test_the_report_opens_in_a_browser(ran: Workflow):
             "--dump-dom",
         ]
         place = [f"--user-data-dir={ran.folder}/chromium", f"file://{ran.folder}/{page}"]
-        done = subprocess.run(["chromium", *options, *place], capture_output=True, text=True, timeout=180)
+        done = subprocess.run(
+            ["chromium", *options, *place], capture_output=True, text=True, timeout=180
+        )
         assert words in done.stdout, (page, done.stderr[-2000:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tomllib
@@ -142,30 +143,41 @@ def test_the_pins_are_what_these_tests_run_with(name):
 PEERS = {normal(name) for name in ("webdataset", "lhotse")}
 
 
+def imported(path: Path) -> list[tuple[str, list[str]]]:
+    """Modules that a script imports anywhere, and the names that it takes from each."""
+    modules: list[tuple[str, list[str]]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules += [(alias.name, []) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules.append((str(node.module), [alias.name for alias in node.names]))
+    return modules
+
+
 def third_party(path: Path, seen: set[Path]) -> set[str]:
-    """Packages that a script and all scripts it imports need, under the names of requirements.txt."""
+    """Packages that a script and all scripts it imports need, under the names of
+    requirements.txt."""
     if path in seen:
         return set()
     seen.add(path)
     needed: set[str] = set()
-    names = re.findall(
-        r"^\s*(?:import|from) ([A-Za-z_0-9.]+)(?: import \(?([^\n]*))?", path.read_text(), re.M
-    )
-    for module, members in names:
+    for module, members in imported(path):
         if module.split(".")[0] == "millrace":
-            for name in [module, *(f"{module}.{member.strip()}" for member in members.split(","))]:
+            for name in [module, *(f"{module}.{member}" for member in members)]:
                 if (file := ROOT / f"scripts/{name.replace('.', '/')}.py").is_file():
                     needed |= third_party(file, seen)
         elif module.split(".")[0] not in sys.stdlib_module_names:
             brought_by = {
-                normal(package) for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])
+                normal(package)
+                for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])
             }
             needed |= brought_by & set(RUNTIME) or brought_by
     return needed
 
 
 def test_every_import_of_the_lanes_is_pinned_by_name():
-    """What a script imports is a direct dependency, not one that another package happens to bring."""
+    """What a script imports is a direct dependency, not one that another package happens to
+    bring."""
     for path in (ROOT / "scripts/millrace").rglob("*.py"):
         missing = third_party(path, set()) - set(RUNTIME) - PEERS
         assert not missing, f"{path.name} needs {missing}"
@@ -175,18 +187,26 @@ def test_every_environment_holds_what_its_steps_import(jobs):
     for name, rule in jobs.items():
         lane, _, step = name.partition("_")
         there, _ = dependencies(ROOT / "rules" / rule["conda"])
-        missing = third_party(ROOT / f"scripts/millrace/{lane}/{step}.py", set()) - set(there) - PEERS
+        missing = (
+            third_party(ROOT / f"scripts/millrace/{lane}/{step}.py", set()) - set(there) - PEERS
+        )
         assert not missing, f"{name} needs {missing}, which {rule['conda']} does not hold"
 
 
 def test_every_package_that_is_installed_for_tests_has_its_version_in_the_constraints():
-    """Those that the pinned ones bring too, however deep: a new release of one must change nothing here."""
-    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    """Those that the pinned ones bring too, however deep: a new release of one must change nothing
+    here."""
+    lines = [
+        line.partition("#")[0].strip()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    ]
     constraints = [Requirement(line) for line in lines if line]
     fixed = {normal(each.name): str(each.specifier) for each in constraints}
     assert all(version.startswith("==") for version in fixed.values())
 
-    elsewhere = {normal(each.name) for each in constraints if each.marker and not each.marker.evaluate()}
+    elsewhere = {
+        normal(each.name) for each in constraints if each.marker and not each.marker.evaluate()
+    }
     waiting = [Requirement(name) for name in TEST.keys() - elsewhere]
     seen: set[str] = set()
     while waiting:

@@ -42,12 +42,22 @@ def test_help_is_the_default_and_lists_every_target(folder: Path):
 
 
 def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
-    kept = ["resources/speech/assignment.jsonl", "resources/speech/countries/a/x.wav", ".venv/bin/python"]
+    kept = [
+        "resources/speech/assignment.jsonl",
+        "resources/speech/countries/a/x.wav",
+        ".venv/bin/python",
+    ]
     kept += ["my.txt"]
     kept += [".venv/lib/__pycache__/x.pyc", "config.yaml", "profiles/default/config.yaml"]
     gone = ["results/speech/index.parquet", "logs/speech/x.log", "benchmarks/speech/x.tsv"]
     gone += ["scripts/millrace/__pycache__/x.pyc"]
-    gone += [".snakemake/metadata/x", ".pytest_cache/x", ".ruff_cache/x", ".hypothesis/x", "report.html"]
+    gone += [
+        ".snakemake/metadata/x",
+        ".pytest_cache/x",
+        ".ruff_cache/x",
+        ".hypothesis/x",
+        "report.html",
+    ]
     for name in kept + gone:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
@@ -62,7 +72,9 @@ def test_clean_removes_what_can_be_built_and_nothing_precious(folder: Path):
 def test_a_python_that_will_not_do_is_said_in_one_line(folder: Path, program: str | None):
     python = folder / "python"
     if program:
-        python.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit\n{program}\n')
+        python.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 && exit\n{program}\n'
+        )
         python.chmod(0o755)
     done = make(folder, "run", f"PYTHON={python}")
     assert done.returncode != 0
@@ -95,8 +107,8 @@ def test_what_is_installed_is_not_installed_again(folder: Path):
         assert done.returncode == 0, done.stderr
         assert "-m pip" not in done.stdout and "venv .venv" not in done.stdout
         assert all(re.search(text, done.stdout, re.M) for text in expected)
-        # A script in .venv/bin holds the path it was installed at: with it, a folder that was moved is
-        # broken.
+        # A script in .venv/bin holds the path it was installed at: with it, a folder that was moved
+        # is broken.
         assert not re.search(r"\.venv/bin/(?!python )", done.stdout)
     # New requirements are.
     newer = (folder / ".venv/.test").stat().st_mtime + 10

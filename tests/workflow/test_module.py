@@ -1,4 +1,5 @@
-"""Another workflow imports Millrace as a module: the same files come out, and its own things stay its own."""
+"""Another workflow imports Millrace as a module: the same files come out, and its own things stay
+its own."""
 
 from __future__ import annotations
 
@@ -65,7 +66,11 @@ class Importing(Workflow):
 
 
 def section(**more: object) -> dict:
-    speech = {"countries_root": "corpus", "assignment_file": "kept/a.jsonl", "partition_hours": 0.01}
+    speech = {
+        "countries_root": "corpus",
+        "assignment_file": "kept/a.jsonl",
+        "partition_hours": 0.01,
+    }
     return {"lanes": ["speech"], "speech": speech | more}
 
 
@@ -95,7 +100,9 @@ def test_a_module_keeps_the_same_placements_and_no_change_of_fractions_moves_the
     ):
         assert workflow.dry(target) == []
         (note,) = (line for line in said(workflow.call("-n", target)) if "split_fractions" in line)
-        assert "split_fractions test 0.05, train 0.9, validation 0.05 -> test 0.3, train 0.4" in note
+        assert (
+            "split_fractions test 0.05, train 0.9, validation 0.05 -> test 0.3, train 0.4" in note
+        )
         assert "8 (" in note and "keep their place" in note
 
 
@@ -111,7 +118,10 @@ def test_what_is_the_importing_workflows_own_stays(built):
 
 def test_a_missing_assignment_beside_results_is_an_error_and_nothing_is_drawn(built):
     for workflow, target in zip(built, ("speech_manifest", "everything"), strict=True):
-        file, before = workflow.folder / "kept/a.jsonl", workflow.files("results/speech/partitions/*.json")
+        file, before = (
+            workflow.folder / "kept/a.jsonl",
+            workflow.files("results/speech/partitions/*.json"),
+        )
         moved = file.rename(file.with_suffix(".moved"))
         done = workflow.call(target)
         (line,) = said(done)

@@ -1,4 +1,5 @@
-"""The commands as their authors typed them: each parses with the step it has become; those of speech run."""
+"""The commands as their authors typed them: each parses with the step it has become; those of
+speech run."""
 
 from __future__ import annotations
 
@@ -33,12 +34,28 @@ SHARDS = """--manifest-dir ./manifests --output-dir ./local_webdataset_output --
     [
         ("asr.build_tar_indices", "", {"partition": None}),
         ("asr.build_bucket_manifests", "", {"edges": ["default"]}),
-        ("asr.calibrate_bucket_bs", CALIBRATE, {"bucket": "b_7_10", "start_bs": 128, "max_memory_gb": 130.0}),
+        (
+            "asr.calibrate_bucket_bs",
+            CALIBRATE,
+            {"bucket": "b_7_10", "start_bs": 128, "max_memory_gb": 130.0},
+        ),
         ("asr.calibrate_bucket_bs", "--mode verify_all", {"mode": "verify_all"}),
-        ("asr.train_model", f"{TRAIN} {SHORT}", {"language_tag_mode": "auto", "save_steps": 999_999}),
-        ("asr.train_model", f"{TRAIN} {LONG}", {"eval_file": "/data/dev.parquet", "eval_steps": 20_000}),
+        (
+            "asr.train_model",
+            f"{TRAIN} {SHORT}",
+            {"language_tag_mode": "auto", "save_steps": 999_999},
+        ),
+        (
+            "asr.train_model",
+            f"{TRAIN} {LONG}",
+            {"eval_file": "/data/dev.parquet", "eval_steps": 20_000},
+        ),
         ("asr.train_model", f"{TRAIN} {SHORT} --profile 1 --profile_steps 20", {"profile": 1}),
-        ("speech.generate_manifest", "--country italy", {"country": "italy", "manifest_dir": "manifests"}),
+        (
+            "speech.generate_manifest",
+            "--country italy",
+            {"country": "italy", "manifest_dir": "manifests"},
+        ),
         ("speech.create_shards", SHARDS, {"max_videos": 10, "country": "germany", "max_cer": 0.3}),
     ],
 )
@@ -70,6 +87,8 @@ def test_the_two_commands_of_speech_run_beside_the_countries(tmp_path):
     counts = Counter(row["status"] for row in rows)
     assert set(counts) == {"completed_local_tar", "pending_local_tar"}
     assert len({row["video_id"] for row in rows if row["status"] == "completed_local_tar"}) == 10
-    assert log.rstrip().endswith(", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    assert log.rstrip().endswith(
+        ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    )
     tars = {path.name for path in (tmp_path / "local_webdataset_output/germany").glob("*/*.tar")}
     assert tars == {f"germany-{group}-00000.tar" for group in ("test", "validation", "train-1")}

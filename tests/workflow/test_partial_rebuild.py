@@ -1,4 +1,5 @@
-"""What an edit makes pending, and what it leaves alone: a corpus of 200 recordings, edited as users do."""
+"""What an edit makes pending, and what it leaves alone: a corpus of 200 recordings, edited as users
+do."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ def built(tmp_path_factory):
     corpora.add_recording(
         folder / "countries", "germany", "long", 120
     )  # its alignment file has more than 4 KB
-    section = {"countries_root": "countries", "assignment_file": "assignment.jsonl", "partition_hours": 0.05}
+    section = {
+        "countries_root": "countries",
+        "assignment_file": "assignment.jsonl",
+        "partition_hours": 0.05,
+    }
     workflow = Workflow(folder, speech=section)
     workflow.run("speech_shards")
     return workflow
@@ -39,22 +44,28 @@ def workflow(built, tmp_path):
 
 def home(workflow: Workflow, video_id: str, country: str = "germany") -> str:
     for path in workflow.folder.glob(f"results/speech/partitions/{country}-*.json"):
-        if video_id in [recording["video_id"] for recording in json.loads(path.read_bytes())["recordings"]]:
+        if video_id in [
+            recording["video_id"] for recording in json.loads(path.read_bytes())["recordings"]
+        ]:
             return path.stem
     raise AssertionError(f"{video_id} is in no partition")
 
 
 def check(workflow: Workflow, expected: set[str]) -> None:
-    """The dry run names `expected` and why; running touches only their tars; then nothing is pending."""
+    """The dry run names `expected` and why; running touches only their tars; then nothing is
+    pending."""
     jobs = workflow.dry("speech_shards")
-    parts = [job for job in jobs if job.rule in ("speech_generate_manifest", "speech_create_shards")]
+    parts = [
+        job for job in jobs if job.rule in ("speech_generate_manifest", "speech_create_shards")
+    ]
     assert {job.wildcards.removeprefix("partition=") for job in parts} == expected
     for job in parts:
         if job.rule == "speech_generate_manifest":
             name = job.wildcards.removeprefix("partition=")
-            assert f"results/speech/partitions/{name}.json" in job.reason or "Missing output" in job.reason, (
-                job
-            )
+            assert (
+                f"results/speech/partitions/{name}.json" in job.reason
+                or "Missing output" in job.reason
+            ), job
     countries = {name.split("-")[0] for name in expected}
     assert {job.wildcards for job in jobs if job.rule == "speech_merge_shards"} == {
         f"country={c}" for c in countries
@@ -86,8 +97,13 @@ def test_a_country_that_has_gone_leaves_the_index_and_its_files_go(workflow):
     jobs = workflow.dry("speech_shards", "--rerun-triggers", "mtime")
     assert [job.rule for job in jobs] == ["speech_merge_index"]
     workflow.run("speech_shards", "--rerun-triggers", "mtime")
-    left = [*workflow.files("results/speech/shards/**/*"), *workflow.files("results/speech/manifest/**/*")]
-    assert [path for path in left if "estonia" in path] == ["results/speech/shards/estonia_notes.csv"]
+    left = [
+        *workflow.files("results/speech/shards/**/*"),
+        *workflow.files("results/speech/manifest/**/*"),
+    ]
+    assert [path for path in left if "estonia" in path] == [
+        "results/speech/shards/estonia_notes.csv"
+    ]
     ledger = json.loads((workflow.folder / "results/speech/ledger.json").read_bytes())
     assert [country["country"] for country in ledger["countries"]] == ["germany"]
     assert said(workflow) == [] and workflow.dry("speech_shards") == []
@@ -126,16 +142,24 @@ def test_a_tar_that_was_moved_away_is_named_and_made_again(workflow):
     tar.rename(workflow.folder / "aside")
     assert said(workflow) == [f"Millrace: speech: lost: {tar.name}"]
     jobs = workflow.dry("speech_shards")
-    assert [job.wildcards for job in jobs if job.rule == "speech_create_shards"] == [f"partition={tar.stem}"]
+    assert [job.wildcards for job in jobs if job.rule == "speech_create_shards"] == [
+        f"partition={tar.stem}"
+    ]
     assert not [job for job in jobs if job.rule == "speech_generate_manifest"]
     assert (
-        workflow.dry("speech_manifest", "--rerun-triggers", "mtime", "--until", "speech_generate_manifest")
+        workflow.dry(
+            "speech_manifest", "--rerun-triggers", "mtime", "--until", "speech_generate_manifest"
+        )
         == []
     )
     workflow.run("speech_shards")
     after = workflow.files("results/speech/shards/**/*.tar")
-    assert {path: seen[0] for path, seen in after.items()} == {path: seen[0] for path, seen in before.items()}
-    assert {path for path in after if after[path] != before[path]} == {str(tar.relative_to(workflow.folder))}
+    assert {path: seen[0] for path, seen in after.items()} == {
+        path: seen[0] for path, seen in before.items()
+    }
+    assert {path for path in after if after[path] != before[path]} == {
+        str(tar.relative_to(workflow.folder))
+    }
     assert said(workflow) == [] and workflow.dry("speech_shards") == []
 
 
@@ -167,7 +191,9 @@ def test_replacing_one_audio_file(workflow):
 
 def test_deleting_one_recording(workflow):
     name = home(workflow, "rec_0100")
-    (workflow.folder / "countries/germany/Alignment/alignment_output/rec_0100_t1_aligned.json").unlink()
+    (
+        workflow.folder / "countries/germany/Alignment/alignment_output/rec_0100_t1_aligned.json"
+    ).unlink()
     (workflow.folder / "countries/germany/downloaded_audio/mp4_converted/rec_0100.wav").unlink()
     check(workflow, {name})
 

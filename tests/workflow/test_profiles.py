@@ -7,7 +7,8 @@ import yaml
 from tests.workflow.workflow import ROOT
 
 DEFAULT, SLURM = (
-    yaml.safe_load((ROOT / f"profiles/{name}/config.yaml").read_text()) for name in ("default", "slurm")
+    yaml.safe_load((ROOT / f"profiles/{name}/config.yaml").read_text())
+    for name in ("default", "slurm")
 )
 
 
@@ -20,7 +21,9 @@ def test_slurm_is_found_by_its_name_in_the_clone():
 
 
 def test_the_steps_that_need_gpus_are_those_whose_partition_a_site_sets(jobs):
-    assert {name for name, rule in jobs.items() if "gpu" in rule["resources"]} == set(SLURM["set-resources"])
+    assert {name for name, rule in jobs.items() if "gpu" in rule["resources"]} == set(
+        SLURM["set-resources"]
+    )
 
 
 def test_each_job_says_how_much_memory_and_time_it_takes(jobs):

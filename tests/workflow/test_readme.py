@@ -1,4 +1,5 @@
-"""What README and docs/ say is so: their snippets run on real shards, tables are complete, commands exist."""
+"""What README and docs/ say is so: their snippets run on real shards, tables are complete, commands
+exist."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.workflow.workflow import ROOT, Workflow
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = {path.stem: path.read_text() for path in PATHS}
 SNIPPETS = {name: re.findall(r"```python\n(.*?)```", text, re.S) for name, text in PAGES.items()}
-TRAINERS = re.findall(r"^## ([^\n]*)\n(?:(?!^## |^```).)*```python\n(.*?)```", PAGES["python"], re.M | re.S)
+TRAINERS = re.findall(
+    r"^## ([^\n]*)\n(?:(?!^## |^```).)*```python\n(.*?)```", PAGES["python"], re.M | re.S
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +44,26 @@ def bucketed(built: Workflow) -> Workflow:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("page", "number", "split"), [("README", 0, "train"), ("speech", 1, "train"), ("speech", 2, "test")]
+    ("page", "number", "split"),
+    [("README", 0, "train"), ("speech", 1, "train"), ("speech", 2, "test")],
 )
-def test_snippets_read_every_segment_and_no_foreign_tar(built: Workflow, page, number, split, tmp_path: Path):
+def test_snippets_read_every_segment_and_no_foreign_tar(
+    built: Workflow, page, number, split, tmp_path: Path
+):
     index = built.folder / "results/speech/index.parquet"
     expected = pq.read_table(index, filters=[("split", "=", split)])
     tar = built.folder / "results/speech/shards" / expected["shard"][0].as_py()
     foreign = shutil.copy(tar, tar.with_name("foreign.tar"))
     environment = built.environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     command = [sys.executable, "-c", SNIPPETS[page][number]]
-    done = subprocess.run(command, cwd=built.folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=built.folder, env=environment, capture_output=True, text=True
+    )
     foreign.unlink()
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == expected["key"].to_pylist() != []
+    assert (
+        [line.split()[0] for line in done.stdout.splitlines()] == expected["key"].to_pylist() != []
+    )
 
 
 def test_what_stands_on_two_pages_is_the_same():
@@ -64,7 +74,9 @@ def test_what_stands_on_two_pages_is_the_same():
 
 
 @pytest.mark.e2e
-def test_the_snippet_of_the_asr_lane_reads_the_training_rows(bucketed: Workflow, monkeypatch, capsys):
+def test_the_snippet_of_the_asr_lane_reads_the_training_rows(
+    bucketed: Workflow, monkeypatch, capsys
+):
     monkeypatch.chdir(bucketed.folder)
     exec(SNIPPETS["asr"][0], {"__name__": "__main__"})
     index = pq.read_table("results/speech/index.parquet", filters=[("split", "=", "train")])
@@ -124,14 +136,27 @@ def loader():
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_loader_of_the_docs_gives_two_ranks_different_samples(bucketed: Workflow, name, tmp_path: Path):
+def test_a_loader_of_the_docs_gives_two_ranks_different_samples(
+    bucketed: Workflow, name, tmp_path: Path
+):
     (tmp_path / "snippet.txt").write_text(LOADERS[name])
     (tmp_path / "factory.py").write_text(FACTORY)
     (bucketed.folder / "loader.json").unlink(missing_ok=True)  # of a loader of one rank
-    audit = [sys.executable, "-m", "millrace.audit.check_loader", "--loader", f"{tmp_path}/factory.py:loader"]
+    audit = [
+        sys.executable,
+        "-m",
+        "millrace.audit.check_loader",
+        "--loader",
+        f"{tmp_path}/factory.py:loader",
+    ]
     command = [*audit, "--ranks", "2", "--only", "DP2", "--strict", "--timeout", "300"]
     done = subprocess.run(
-        command, cwd=bucketed.folder, env=bucketed.environment(), capture_output=True, text=True, check=False
+        command,
+        cwd=bucketed.folder,
+        env=bucketed.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, "1 pass" in done.stdout) == (0, True), done.stdout + done.stderr
 
@@ -151,7 +176,8 @@ def test_touched_audio_is_pending_and_can_be_accepted(built: Workflow):
 
 @pytest.mark.e2e
 def test_keys_that_change_places_make_their_steps_pending_and_are_named(built: Workflow):
-    # 1 and 0.3 before, 0.3 and 1 now: as a set, which is how Snakemake compares params, they are the same.
+    # 1 and 0.3 before, 0.3 and 1 now: as a set, which is how Snakemake compares params, they are
+    # the same.
     jobs = built.dry("speech_shards", "--config", "speech={max_shard_size_gb: 0.3, max_cer: 1}")
     reasons = [job.reason for job in jobs if job.rule == "speech_create_shards"]
     assert reasons and all(
@@ -168,15 +194,19 @@ def test_the_files_and_columns_of_the_table_are_those_that_are_there(built: Work
     splits = re.search(
         r"\| `manifest/<country>_splits.csv` \| one row an audio file: (.*) \|", PAGES["speech"]
     )[1]
-    rejects = re.search(r"\| `shards/<country>_rejects.csv` \| what was left out: (.*) \|", PAGES["speech"])[
-        1
-    ]
+    rejects = re.search(
+        r"\| `shards/<country>_rejects.csv` \| what was left out: (.*) \|", PAGES["speech"]
+    )[1]
     shown = {"shards/malta_manifest.csv": manifest, "shards/malta_rejects.csv": rejects}
     for name, columns in shown.items():
         assert (folder / name).read_text().splitlines()[0] == columns.replace(", ", ",")
     built.run("speech_manifest")
-    assert (folder / "manifest/malta_manifest.csv").read_text().splitlines()[0] == manifest.replace(", ", ",")
-    assert (folder / "manifest/malta_splits.csv").read_text().splitlines()[0] == splits.replace(", ", ",")
+    assert (folder / "manifest/malta_manifest.csv").read_text().splitlines()[0] == manifest.replace(
+        ", ", ","
+    )
+    assert (folder / "manifest/malta_splits.csv").read_text().splitlines()[0] == splits.replace(
+        ", ", ","
+    )
     for name in (
         "malta_ledger.json",
         *(f"malta_{split}_nemo.jsonl" for split in ("train", "validation", "test")),
@@ -192,7 +222,8 @@ def test_every_target_for_people_is_in_the_table(rules):
 
 def test_the_keys_it_explains_are_in_the_schema():
     schemas = [
-        yaml.safe_load(path.read_text())["properties"] for path in (ROOT / "rules/schemas").glob("*.yaml")
+        yaml.safe_load(path.read_text())["properties"]
+        for path in (ROOT / "rules/schemas").glob("*.yaml")
     ]
     keys = {key for schema in schemas for key in schema}
     explained = set(re.findall(r"^- `([a-z_]+)`:", PAGES["speech"] + PAGES["asr"], re.M))
@@ -232,7 +263,10 @@ def test_the_readme_is_short():
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives(tmp_path: Path):
     command = re.search(r"`(git add [^`]*)`", PAGES["speech"])[1].split()
-    assert command[-1] == yaml.safe_load((ROOT / "config.yaml").read_text())["speech"]["assignment_file"]
+    assert (
+        command[-1]
+        == yaml.safe_load((ROOT / "config.yaml").read_text())["speech"]["assignment_file"]
+    )
     shutil.copy(ROOT / ".gitignore", tmp_path)
     (tmp_path / command[-1]).parent.mkdir(parents=True)
     (tmp_path / command[-1]).touch()

@@ -13,11 +13,22 @@ import pytest
 from tests.workflow.workflow import ROOT
 
 PACKAGE = ROOT / "scripts/millrace"
-# Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a folder are
-# modules of the lane itself that rooms may import; after the rooms come the lane's steps, inputs and sources.
+# Every lane's rooms, bottom up: a room imports only rooms before it, and `common`. Names without a
+# folder are modules of the lane itself that rooms may import; after the rooms come the lane's
+# steps, inputs and sources.
 ROOMS = {
     "common": [
-        *("errors", "processes", "atomic", "jsonl", "ledger", "progress", "cli", "error_rates", "hashing"),
+        *(
+            "errors",
+            "processes",
+            "atomic",
+            "jsonl",
+            "ledger",
+            "progress",
+            "cli",
+            "error_rates",
+            "hashing",
+        ),
         "settings",
         *("stopping", "path_map"),
         "debian",
@@ -36,7 +47,16 @@ ROOMS = {
         "demo",
     ],
     "asr": [
-        *("manifests", "tars", "buckets", "loading", "models", "transcription", "planning", "throughput"),
+        *(
+            "manifests",
+            "tars",
+            "buckets",
+            "loading",
+            "models",
+            "transcription",
+            "planning",
+            "throughput",
+        ),
         *("evaluation", "training", "calibration", "hub"),
     ],
     "music": ["features", "audio", "sampling", "models", "training", "report", "demo"],
@@ -79,7 +99,11 @@ def place(module: str) -> tuple[str, int]:
 def test_every_folder_is_a_room_and_every_room_a_folder_or_module():
     for lane, order in ROOMS.items():
         lane_folder = PACKAGE / lane
-        rooms = {path.name for path in lane_folder.iterdir() if path.is_dir() and path.name != "__pycache__"}
+        rooms = {
+            path.name
+            for path in lane_folder.iterdir()
+            if path.is_dir() and path.name != "__pycache__"
+        }
         modules = {name for name in order if (lane_folder / f"{name}.py").is_file()}
         assert rooms | modules == set(order)
 
@@ -117,7 +141,9 @@ def test_a_room_is_small_and_says_in_one_line_what_belongs_there(folder):
 
 
 def test_the_package_lists_its_steps():
-    done = subprocess.run([sys.executable, "-m", "millrace"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace"], capture_output=True, text=True, check=True
+    )
     for step in ("millrace.speech.create_shards", "millrace.asr.train_model"):
         line = next(line for line in done.stdout.splitlines() if line.startswith(step))
         assert len(line) > len(step) + 10

@@ -1,4 +1,5 @@
-"""What the rules of the lanes that train ask for, for a run: ranks, GPUs, threads, the audit before it."""
+"""What the rules of the lanes that train ask for, for a run: ranks, GPUs, threads, the audit before
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def inputs(lane: str, gpus: int | None = None, **section: object) -> RunInputs:
     of_lane = checked_config({lane: section}, ROOT / "rules/schemas")[lane]
     sources = Sources({"train": ["train-00000"], "features": ["h5-a"]})
     if lane == "asr":
-        return AsrInputs(of_lane, sources, lambda: ["index.parquet"], gpus=gpus, ancient="old {}".format)
+        return AsrInputs(
+            of_lane, sources, lambda: ["index.parquet"], gpus=gpus, ancient="old {}".format
+        )
     kind = {"music": MusicInputs, "image": ImageInputs}[lane]
     return kind(of_lane, sources, gpus=gpus, ancient="old {}".format)
 
@@ -57,7 +60,9 @@ def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):
         "image": {"ranks": 2, "runs": {"a": {"device": device}}},
         "music": {"runs": {"a": {"fabric.ngpus": 2, "fabric.accelerator": device}}},
     }
-    assert [inputs(lane, here, **section).gpus(RUN) for lane, section in sections.items()] == [gpus] * 3
+    assert [inputs(lane, here, **section).gpus(RUN) for lane, section in sections.items()] == [
+        gpus
+    ] * 3
 
 
 @pytest.mark.parametrize("lane", ["asr", "music", "image"])
@@ -84,7 +89,9 @@ def test_the_note_of_a_long_name_is_found_where_snakemake_writes_it(tmp_path, mo
     assert of.gate(wildcards)[0].startswith("old ")
 
 
-def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(tmp_path, monkeypatch):
+def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     of = inputs("image", runs={"a": {"epochs": 2}})
     assert of.gate(RUN) == [ACCEPTED]
@@ -94,7 +101,9 @@ def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(t
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (1e9, 1e9))
-    command = f"python {of.launcher(RUN)} millrace.image.train_active {of.run_arguments(RUN)} --metrics x"
+    command = (
+        f"python {of.launcher(RUN)} millrace.image.train_active {of.run_arguments(RUN)} --metrics x"
+    )
     note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
     assert of.gate(RUN) == [f"old {ACCEPTED}"]
     assert inputs("image", runs={"a": {"epochs": 3}}).gate(RUN) == [ACCEPTED]

@@ -46,7 +46,12 @@ class Workflow:
     def call(self, *arguments: str, **options) -> subprocess.CompletedProcess:
         """Run snakemake; the exit code is the caller's to check."""
         return subprocess.run(
-            self.command(*arguments), cwd=self.folder, text=True, capture_output=True, check=False, **options
+            self.command(*arguments),
+            cwd=self.folder,
+            text=True,
+            capture_output=True,
+            check=False,
+            **options,
         )
 
     def run(self, *arguments: str, **options) -> str:
@@ -58,7 +63,9 @@ class Workflow:
     def dry(self, *arguments: str) -> list[Job]:
         """The jobs that a dry run lists, without targets that only gather."""
         paths = f"{ROOT}/tests/workflow/plugins:{os.environ.get('PYTHONPATH', '')}"
-        text = self.run("--dry-run", *arguments, "--logger", "jobs", env=os.environ | {"PYTHONPATH": paths})
+        text = self.run(
+            "--dry-run", *arguments, "--logger", "jobs", env=os.environ | {"PYTHONPATH": paths}
+        )
         jobs = [Job(**json.loads(line)) for line in text.splitlines() if line.startswith('{"rule"')]
         return [job for job in jobs if job.output]
 

@@ -1,8 +1,8 @@
 """Build bucket parquets of manifests whose samples lie in tars.
 
-Input: parquet or JSONL manifests with the tar indices, or the speech lane's index.parquet, which knows the
-offsets. Output: train/<bucket>.parquet, dev.parquet, test.parquet, tars.parquet, rejects.jsonl, ledger.json,
-and, written last, bucket_config.json.
+Input: parquet or JSONL manifests with the tar indices, or the speech lane's index.parquet, which
+knows the offsets. Output: train/<bucket>.parquet, dev.parquet, test.parquet, tars.parquet,
+rejects.jsonl, ledger.json, and, written last, bucket_config.json.
 """
 
 from __future__ import annotations
@@ -30,9 +30,23 @@ def make_parser() -> argparse.ArgumentParser:
     add("--manifests", **files, help=places)
     for split in ("train", "dev", "test"):
         add(f"--{split}", **files, help=f"{split} manifests of any name")
-    add("--tar-index", type=Path, nargs="*", default=[], help=f"tar indices, or folders of them ({TARS})")
-    add("--sweep", type=Path, help="folder of the workflow's indices: delete those not given as --tar-index")
-    add("--tar-root", default="", help="where relative tar paths start (default: the working folder)")
+    add(
+        "--tar-index",
+        type=Path,
+        nargs="*",
+        default=[],
+        help=f"tar indices, or folders of them ({TARS})",
+    )
+    add(
+        "--sweep",
+        type=Path,
+        help="folder of the workflow's indices: delete those not given as --tar-index",
+    )
+    add(
+        "--tar-root",
+        default="",
+        help="where relative tar paths start (default: the working folder)",
+    )
     template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
     add("--tar-template", default=manifests.TAR_TEMPLATE, help=template)
     path_map = "JSON object: prefixes of tar paths, and what they are on this machine"
@@ -43,12 +57,22 @@ def make_parser() -> argparse.ArgumentParser:
     add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
     edges = "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default: default)"
     add("--edges", nargs="+", default=["default"], help=edges)
-    add("--num-buckets", type=cli.positive_int, default=7, help="of --edges auto (default %(default)s)")
+    add(
+        "--num-buckets",
+        type=cli.positive_int,
+        default=7,
+        help="of --edges auto (default %(default)s)",
+    )
     last_edge = "of --edges auto, in seconds (default %(default)s)"
     add("--last-edge", type=cli.positive_float, default=30.0, help=last_edge)
     over_max = "what is longer than the last edge (default %(default)s)"
     add("--over-max", choices=["keep", "drop"], default="keep", help=over_max)
-    add("--seed", type=int, default=42, help="seed of the order inside a bucket (default %(default)s)")
+    add(
+        "--seed",
+        type=int,
+        default=42,
+        help="seed of the order inside a bucket (default %(default)s)",
+    )
     errors = "share of rows in error that is allowed (default %(default)s)"
     add("--max-error-fraction", type=float, default=0.1, help=errors)
     row_group = "rows per row group (default %(default)s)"
@@ -76,7 +100,9 @@ def main(argv: list[str] | None = None) -> None:
         row_group=args.row_group,
     )
     folder = output_folder(args.output)
-    with cli.Progress(sum(manifest.rows for manifest in splits), "rows", "manifests read") as progress:
+    with cli.Progress(
+        sum(manifest.rows for manifest in splits), "rows", "manifests read"
+    ) as progress:
         ledgers = buckets.build(splits, indices, folder, choices, progress.advance)
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())

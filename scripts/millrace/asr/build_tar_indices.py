@@ -1,8 +1,9 @@
 """Find where every member of a partition of tars lies, reading their headers only.
 
-A partition is a JSON file, {"id": "a-name", "tars": [{"path": "a.tar"}, {"path": "b.tar"}]}; the workflow
-writes them to results/asr/partitions/, with size and mtime_ns of every tar. Tars that are damaged, cut or
-missing do not stop the others: the report lists each with what was readable and why.
+A partition is a JSON file, {"id": "a-name", "tars": [{"path": "a.tar"}, {"path": "b.tar"}]}; the
+workflow writes them to results/asr/partitions/, with size and mtime_ns of every tar. Tars that are
+damaged, cut or missing do not stop the others: the report lists each with what was readable and
+why.
 """
 
 from __future__ import annotations
@@ -27,26 +28,32 @@ PARTITIONS, INDICES = "results/asr/partitions", "results/asr/tar_index"
 class _Removed(argparse.Action):
     """A flag of earlier versions: the error names what took its place."""
 
-    def __call__(self, parser: argparse.ArgumentParser, _: object, values: object, option: str = "") -> None:
-        parser.error(f"{option} was removed: write the tars into a partition file, and give --partition")
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: object, values: object, option: str = ""
+    ) -> None:
+        parser.error(
+            f"{option} was removed: write the tars into a partition file, and give --partition"
+        )
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     partition = f"JSON file with id and tars of the partition (default: all in {PARTITIONS})"
     parser.add_argument("--partition", help=partition)
-    parser.add_argument("--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS
+    )
     output = f"index (parquet) to write (default: {INDICES}/<partition>.parquet)"
     parser.add_argument("--output", help=output)
     report = "report (JSON) to write: every tar with status and reason (default: beside the index)"
     parser.add_argument("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
-    parser.add_argument("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
+    parser.add_argument(
+        "--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads
+    )
     chains = "chains of headers at once in one tar (default %(default)s)"
     parser.add_argument("--chains", type=cli.positive_int, default=CHAINS, help=chains)
-    beside = (
-        "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original script does"
-    )
+    beside = "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original script does"
     parser.add_argument("--json", action="store_true", help=beside)
     max_failed = "fail above this share of tars without any index (default %(default)s: never)"
     parser.add_argument("--max-failed", type=float, default=1.0, help=max_failed)
@@ -67,7 +74,9 @@ def main(argv: list[str] | None = None) -> None:
         _build(args, path, output, args.report or output.with_suffix(".json"))
 
 
-def _build(args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path) -> None:
+def _build(
+    args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path
+) -> None:
     placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
     log, known = ScanLog(partition), known_index(output)
@@ -75,8 +84,15 @@ def _build(args: argparse.Namespace, path: str | Path, output: Path, report_path
     if args.json:
         kept = {tar for tar in kept if json_index.is_current(tar)}
     if kept:
-        cli.log.info("%d of %d tars are unchanged: their indices are kept", len(kept), len(partition.tars))
-    if known and [*known.tars] == partition.tars and kept == {*known.tars} and Path(report_path).exists():
+        cli.log.info(
+            "%d of %d tars are unchanged: their indices are kept", len(kept), len(partition.tars)
+        )
+    if (
+        known
+        and [*known.tars] == partition.tars
+        and kept == {*known.tars}
+        and Path(report_path).exists()
+    ):
         return
     scans = log.watch(scan_all(partition.tars, args.threads, args.chains, known, kept))
     records = write_index(output, json_index.written(scans, kept) if args.json else scans)

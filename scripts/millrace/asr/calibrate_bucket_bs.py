@@ -1,7 +1,8 @@
 """Find the largest batch of a bucket that trains within a memory limit, and soak it.
 
-An --output that still holds, because nothing in its key has changed, is kept. millrace.asr.verify_calibration
-checks the merged calibrated_bs.json of all buckets on all ranks. GB are 2**30 bytes.
+An --output that still holds, because nothing in its key has changed, is kept.
+millrace.asr.verify_calibration checks the merged calibrated_bs.json of all buckets on all ranks. GB
+are 2**30 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bucket", default="", help="bucket to calibrate, such as b_7_10")
     mode = "verify_all: merge what was calibrated, unless there is --calibration, and train on all buckets, "
     mode += "as millrace.asr.verify_calibration does (default %(default)s)"
-    parser.add_argument("--mode", choices=["calibrate", "verify_all"], default="calibrate", help=mode)
+    parser.add_argument(
+        "--mode", choices=["calibrate", "verify_all"], default="calibrate", help=mode
+    )
     options.add_arguments(parser)
     settings.add_arguments(parser, Choices, ("start_bs", "min_bs", "max_bs", "steps", "world_size"))
     return parser
@@ -33,10 +36,14 @@ def main(argv: list[str] | None = None) -> None:
         processes.take_training_environment()
         from millrace.asr.calibration import merge, steps
 
-        args.calibration = args.calibration or merge.merge_folder(args.bucket_config, Path(options.FOLDER))
+        args.calibration = args.calibration or merge.merge_folder(
+            args.bucket_config, Path(options.FOLDER)
+        )
         return steps.verify(*options.verification(args))
     if not args.bucket:
-        raise MillraceError("no bucket was named", "--bucket", "Name one, or take --mode verify_all")
+        raise MillraceError(
+            "no bucket was named", "--bucket", "Name one, or take --mode verify_all"
+        )
     from millrace.asr.calibration import bucket
 
     args.calibration = None

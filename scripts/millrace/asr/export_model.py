@@ -1,4 +1,5 @@
-"""Write a model as a folder: of any checkpoint of a run, or of a folder that holds one in another layout.
+"""Write a model as a folder: of any checkpoint of a run, or of a folder that holds one in another
+layout.
 
 --layout transformers is what transformers and Millrace read, --layout qwen-asr what the qwen-asr package
 reads. Nothing of the run is changed; the folder's config.json is written last.
@@ -22,11 +23,24 @@ def make_parser() -> argparse.ArgumentParser:
     checkpoint = "of the run: best, last, or a name such as step-00000500 (default %(default)s)"
     add("--checkpoint", default="best", help=checkpoint)
     buckets = Path("results/asr/buckets")
-    add("--bucket-dir", type=Path, default=buckets, help="folder of the bucket_config.json of the run")
     add(
-        "--layout", choices=["transformers", "qwen-asr"], default="transformers", help="(default %(default)s)"
+        "--bucket-dir",
+        type=Path,
+        default=buckets,
+        help="folder of the bucket_config.json of the run",
     )
-    add("--output", type=Path, required=True, help="output: the model's folder, or config.json in it")
+    add(
+        "--layout",
+        choices=["transformers", "qwen-asr"],
+        default="transformers",
+        help="(default %(default)s)",
+    )
+    add(
+        "--output",
+        type=Path,
+        required=True,
+        help="output: the model's folder, or config.json in it",
+    )
     return parser
 
 
@@ -44,7 +58,9 @@ def main(argv: list[str] | None = None) -> None:
         model, name = training_run.load_model(run, args.checkpoint, buckets)
     if args.layout not in model.layouts:
         remedy = f"Its layouts are: {', '.join(model.layouts)}"
-        raise MillraceError(f"there is no layout {args.layout} of {type(model).__name__}", name, remedy)
+        raise MillraceError(
+            f"there is no layout {args.layout} of {type(model).__name__}", name, remedy
+        )
     model.layout = args.layout
     folder = args.output.parent if args.output.name == "config.json" else args.output
     if args.model and folder.resolve() == args.model.resolve():

@@ -39,7 +39,11 @@ class AsrInputs(RunInputs):
     lane, step = "asr", "train_model"
 
     def __init__(
-        self, section: dict, sources: Sources, speech_shards: Callable[[], list[str]], **machine: Any
+        self,
+        section: dict,
+        sources: Sources,
+        speech_shards: Callable[[], list[str]],
+        **machine: Any,
     ) -> None:
         super().__init__(section, sources, **machine)
         self.speech_shards = speech_shards
@@ -49,7 +53,8 @@ class AsrInputs(RunInputs):
         return self.section["source"] == "speech"
 
     def indices(self, wildcards: Any = None) -> list[str]:
-        """The tar index of every partition; none where the speech lane has written offsets already."""
+        """The tar index of every partition; none where the speech lane has written offsets
+        already."""
         names = [] if self.from_speech else self.sources.required().partitions.get("tars", [])
         return [f"results/asr/tar_index/{name}.parquet" for name in names]
 
@@ -63,11 +68,17 @@ class AsrInputs(RunInputs):
         return [self._ancient(path) if path in same else path for path in paths]
 
     def manifest_place(self, wildcards: Any = None) -> str:
-        """The manifests' folder, as a command cannot name thousands of files; or the speech lane's index."""
-        return next(iter(self.speech_shards()), "") if self.from_speech else self.section["manifest_dir"]
+        """The manifests' folder, as a command cannot name thousands of files; or the speech lane's
+        index."""
+        return (
+            next(iter(self.speech_shards()), "")
+            if self.from_speech
+            else self.section["manifest_dir"]
+        )
 
     def sweep(self, wildcards: Any = None) -> str:
-        """The flag that removes indices of partitions which are no more; none where tars have no indices."""
+        """The flag that removes indices of partitions which are no more; none where tars have no
+        indices."""
         return "" if self.from_speech else "--sweep results/asr/tar_index"
 
     def tar_root(self, wildcards: Any = None) -> str:
@@ -75,7 +86,8 @@ class AsrInputs(RunInputs):
         return "results/speech/shards" if self.from_speech else self.section["tar_root"]
 
     def tar_template(self, wildcards: Any = None) -> str:
-        """The name of a tar by its shard_id. A function, as Snakemake would take the braces for wildcards."""
+        """The name of a tar by its shard_id. A function, as Snakemake would take the braces for
+        wildcards."""
         return self.section["tar_template"]
 
     def path_map(self, wildcards: Any = None) -> str:
@@ -87,7 +99,9 @@ class AsrInputs(RunInputs):
         edges = self.section["edges"]
         edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
         keys = [key for key in self._edge_policy.as_dict() or {} if key in self.section]
-        return " ".join([f"--edges {edges}", *(f"--{k.replace('_', '-')} {self.section[k]}" for k in keys)])
+        return " ".join(
+            [f"--edges {edges}", *(f"--{k.replace('_', '-')} {self.section[k]}" for k in keys)]
+        )
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
@@ -108,12 +122,15 @@ class AsrInputs(RunInputs):
     def _parquets(self) -> list[str]:
         try:
             config = BucketConfig.read(BUCKETS)
-        except MillraceError:  # there are none yet; a damaged one is named by the step that reads it
+        except (
+            MillraceError
+        ):  # there are none yet; a damaged one is named by the step that reads it
             return []
         return [str(path) for path in (*config.paths, *config.splits.values())]
 
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
-        """The calibration of every bucket, the largest first: it shows soonest that a model does not fit."""
+        """The calibration of every bucket, the largest first: it shows soonest that a model does
+        not fit."""
         edges = self._edge_policy.known_before_build
         self._require("asr.calibration.device", self.section["calibration"]["device"])
         names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
@@ -125,7 +142,8 @@ class AsrInputs(RunInputs):
 
     @cached_property
     def _nameless(self) -> bool:
-        """Whether the buckets have no names yet: those of `edges: auto` are found when they are built."""
+        """Whether the buckets have no names yet: those of `edges: auto` are found when they are
+        built."""
         if self._edge_policy.known_before_build:
             return False
         try:
@@ -137,10 +155,17 @@ class AsrInputs(RunInputs):
         """What of the targets is kept though older than its data; what cannot be named yet."""
         notes = [self._pinned_note(run) for run in self.section["runs"] if self._is_kept(run)]
         if self._waits and self.runs():
-            notes.append("with edges: auto the buckets come first; run again to calibrate them and train")
-        folder, training = self.section["model_path"] or self.section["model"], self.section["training"]
+            notes.append(
+                "with edges: auto the buckets come first; run again to calibrate them and train"
+            )
+        folder, training = (
+            self.section["model_path"] or self.section["model"],
+            self.section["training"],
+        )
         runs = {name: {**training, **own} for name, own in self.section["runs"].items()}
-        rates = {name: choice.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()}
+        rates = {
+            name: choice.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()
+        }
         notes += [f"run {name}: {note}" for name, note in rates.items() if note]
         return [note for note in notes if note]
 
@@ -151,9 +176,17 @@ class AsrInputs(RunInputs):
     def _pinned_note(self, run: str) -> str:
         """That a run is older than its data, with a file that shows it; "" if it is not."""
         metrics = self.metrics(run)
-        partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS).glob("*.json")
-        data = [path for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions) if path.exists()]
-        newer = [path for path in data if path.stat().st_mtime_ns > Path(metrics).stat().st_mtime_ns]
+        partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS).glob(
+            "*.json"
+        )
+        data = [
+            path
+            for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions)
+            if path.exists()
+        ]
+        newer = [
+            path for path in data if path.stat().st_mtime_ns > Path(metrics).stat().st_mtime_ns
+        ]
         text = f"run {run} is pinned: it was trained on older data"
         return f"{text} ({newer[0]} is newer). To train it: snakemake {metrics}" if newer else ""
 
@@ -166,11 +199,14 @@ class AsrInputs(RunInputs):
         run, own = wildcards.run, self.section["runs"].get(wildcards.run, {})
         if not Path(self.metrics(run)).exists():
             key = f"asr.runs.{run}.device" if "device" in own else "asr.training.device"
-            self._require(key, {**self.section["training"], **own}.get("device", "auto"), on_nodes=True)
+            self._require(
+                key, {**self.section["training"], **own}.get("device", "auto"), on_nodes=True
+            )
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
-        """The merged calibration, whether runs use it or not; verified unless soaks are switched off."""
+        """The merged calibration, whether runs use it or not; verified unless soaks are switched
+        off."""
         if self._nameless:
             return self.data()
         verified = self.section["calibration"]["soak_steps"]
@@ -181,27 +217,39 @@ class AsrInputs(RunInputs):
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
         """The flags of calibrate_bucket_bs that the config decides."""
-        chosen = {name: value for name, value in self.section["calibration"].items() if name != "enabled"}
+        chosen = {
+            name: value for name, value in self.section["calibration"].items() if name != "enabled"
+        }
         return flags({**self._calibrated_training(), **chosen, "world_size": self._world_size})
 
     def verification_arguments(self, wildcards: Any = None) -> str:
         """The flags of verify_calibration that the config decides."""
-        section, names = self.section["calibration"], ("device", "max_memory_gb", "headroom", "soak_steps")
+        section, names = (
+            self.section["calibration"],
+            ("device", "max_memory_gb", "headroom", "soak_steps"),
+        )
         return flags({**self._calibrated_training(), **{name: section[name] for name in names}})
 
     def _calibrated_training(self) -> dict[str, Any]:
-        training, shared = self.section["training"], ("precision", "gradient_checkpointing", "grad_acc")
-        chosen = {name: training[name] for name in (*shared, "max_bad_fraction") if name in training}
+        training, shared = (
+            self.section["training"],
+            ("precision", "gradient_checkpointing", "grad_acc"),
+        )
+        chosen = {
+            name: training[name] for name in (*shared, "max_bad_fraction") if name in training
+        }
         return {**self._model(), **chosen, "seed": self.section["seed"]}
 
     def run_arguments(self, wildcards: Any) -> str:
-        """The flags of train_model for a run: the model, `training`, and what the run itself says."""
+        """The flags of train_model for a run: the model, `training`, and what the run itself
+        says."""
         name, repeat = wildcards.run, ""
         if name.startswith("bench_"):
             name, _, repeat = name.rpartition("_")
         chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"]}
         chosen |= {key: value for key, value in self.of_run(name).items() if key != "pinned"}
-        # Repeats of the benchmark differ in what they draw, or they would measure one draw many times.
+        # Repeats of the benchmark differ in what they draw, or they would measure one draw many
+        # times.
         if repeat:
             chosen["seed"] += int(repeat) - 1
         return flags(chosen)
@@ -211,7 +259,9 @@ class AsrInputs(RunInputs):
         section, calibrated = self.section, self.section["calibration"]["enabled"]
         own = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
         names = {*of_loader(TrainOptions), "seed"} & own.keys()
-        chosen = self._model() | {name: own[name] for name in sorted(names)} | {"bucket_dir": BUCKETS}
+        chosen = (
+            self._model() | {name: own[name] for name in sorted(names)} | {"bucket_dir": BUCKETS}
+        )
         chosen |= {"calibration": CALIBRATION} if calibrated else {}
         files = [BUCKETS, *([CALIBRATION] if calibrated else [])]
         return Audited("millrace.asr.training.task:audited", chosen, files, self._world_size)
@@ -223,18 +273,33 @@ class AsrInputs(RunInputs):
 
     def _model(self) -> dict[str, Any]:
         section = self.section
-        return {"model": section["model_path"] or section["model"], "model_options": section["model_options"]}
+        return {
+            "model": section["model_path"] or section["model"],
+            "model_options": section["model_options"],
+        }
 
     @property
     def runs_by_name(self) -> dict[str, dict[str, Any]]:
-        """The config's, and those behind the throughput report: only their length and their loader differ."""
+        """The config's, and those behind the throughput report: only their length and their loader
+        differ."""
         bench, check, profile = (
             self.section["throughput"][f"{n}_steps"] for n in ("bench", "check", "profile")
         )
-        same = {"save_steps": 0, "tensorboard": 0, "eval_at_start": 0, "eval_steps": 0, "eval_samples": 64}
+        same = {
+            "save_steps": 0,
+            "tensorboard": 0,
+            "eval_at_start": 0,
+            "eval_steps": 0,
+            "eval_samples": 64,
+        }
         same |= {"max_steps": bench, "log_steps": max(1, bench // 10)}
         return {
-            "check": {**same, "loader": "every-bucket", "max_steps": check, "log_steps": max(1, check // 10)},
+            "check": {
+                **same,
+                "loader": "every-bucket",
+                "max_steps": check,
+                "log_steps": max(1, check // 10),
+            },
             "bench": same,
             "ideal": {**same, "loader": "ideal"},
             "baseline": {**same, "loader": "baseline"},
@@ -262,8 +327,9 @@ class AsrInputs(RunInputs):
     def places(self) -> dict[str, Any]:
         """The resources that say on how many nodes the ranks run, and with how many GPUs.
 
-        On several nodes the job is Slurm's MPI job of one task, the launcher, on each: Snakemake runs in its
-        batch step, and srun is ours. GPUs are then counted by node: by job, Slurm may spread them unevenly.
+        On several nodes the job is Slurm's MPI job of one task, the launcher, on each: Snakemake
+        runs in its batch step, and srun is ours. GPUs are then counted by node: by job, Slurm may
+        spread them unevenly.
         """
         nodes, gpus = self.section["nodes"], self.gpus()
         if nodes == 1:
@@ -272,12 +338,14 @@ class AsrInputs(RunInputs):
         return {**several, "gres": f"gpu:{gpus}"} if gpus else several
 
     def _require(self, key: str, device: str, on_nodes: bool = False) -> None:
-        """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which `device`
-        asks for, or is one where several are asked for."""
+        """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which
+        `device` asks for, or is one where several are asked for."""
         ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
         if gpus is not None and gpus < ranks and (device == "cuda" or (device == "auto" and gpus)):
             problem = f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'} GPUs"
-            remedy = f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
+            remedy = (
+                f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
+            )
         elif on_nodes and self._is_local and nodes > 1:
             problem = f"asr.nodes is {nodes}, and jobs run on this machine"
             remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
@@ -292,11 +360,13 @@ class AsrInputs(RunInputs):
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 
     def training_mb(self, calibrates: str = "") -> int:
-        """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, and by the model.
+        """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, and by
+        the model.
 
-        A parameter takes 20 bytes where it is trained on the CPU (weights, gradients, two moments, a copy for
-        a checkpoint), 8 where it is trained on a GPU. With `calibrates`, `bucket` (one process) or `all` (all
-        ranks), there are no workers; on a CPU each process may use up its limit.
+        A parameter takes 20 bytes where it is trained on the CPU (weights, gradients, two moments,
+        a copy for a checkpoint), 8 where it is trained on a GPU. With `calibrates`, `bucket` (one
+        process) or `all` (all ranks), there are no workers; on a CPU each process may use up its
+        limit.
         """
         section, ranks = self.section, 1 if calibrates == "bucket" else self.section["ranks"]
         training, limits = section["training"], section["calibration"]
@@ -308,7 +378,8 @@ class AsrInputs(RunInputs):
         return round(ranks * mb)
 
     def runs(self, wildcards: Any = None) -> list[str]:
-        """The metrics of all runs of the config but those kept as they are, or what comes before them."""
+        """The metrics of all runs of the config but those kept as they are, or what comes before
+        them."""
         return self.data() if self._waits or not self.data() else self.reported_runs()
 
     def reported_runs(self, wildcards: Any = None) -> list[str]:
@@ -341,14 +412,18 @@ class AsrInputs(RunInputs):
         """The receipts of the published models of all runs, or what comes before them."""
         many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
         if many and repo and "{run}" not in repo:
-            sys.exit(f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}} in it")
+            sys.exit(
+                f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}} in it"
+            )
         names = {self.metrics(run): RECEIPT.format(run=run) for run in self.section["runs"]}
         return [names.get(path, path) for path in self.runs()]
 
     def hub_flags(self, wildcards: Any) -> str:
         """Which repository on which Hub a run's model goes to, and its licence."""
         repo = (self.section["hub"]["repo"] or "local/asr-{run}").replace("{run}", wildcards.run)
-        return repository.flags({**self.section["hub"], "repo": repo}, "results/asr/hub/server", "licence")
+        return repository.flags(
+            {**self.section["hub"], "repo": repo}, "results/asr/hub/server", "licence"
+        )
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""

@@ -32,7 +32,10 @@ def main(argv: list[str] | None = None) -> None:
     clips = worst_clips(runs, BucketConfig.read(args.buckets), args.worst)
     atomic.write_text(args.summary, page.render(runs, clips))
     cli.log.info(
-        "%s: %d runs, %d clips to hear", args.summary, len(runs), sum(bool(clip.audio) for clip in clips)
+        "%s: %d runs, %d clips to hear",
+        args.summary,
+        len(runs),
+        sum(bool(clip.audio) for clip in clips),
     )
 
 

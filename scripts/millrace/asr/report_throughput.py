@@ -27,8 +27,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--buckets", help="bucket_config.json of the buckets that were trained on")
     reference = "name and figures of another system, as asr.throughput.reference (JSON)"
     parser.add_argument("--reference", type=cli.json_object, default={}, help=reference)
-    parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
-    parser.add_argument("--comparison", required=True, help="output: baseline against Millrace (SVG)")
+    parser.add_argument(
+        "--summary", required=True, help="output: tables and figures as one page (HTML)"
+    )
+    parser.add_argument(
+        "--comparison", required=True, help="output: baseline against Millrace (SVG)"
+    )
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
     by_bucket = "output: step time, batch and memory by bucket (SVG)"
     parser.add_argument("--buckets-figure", required=True, help=by_bucket)
@@ -48,12 +52,16 @@ def main(argv: list[str] | None = None) -> None:
         "phases": throughput_figures.phases(throughput),
         "buckets": throughput_figures.buckets(throughput),
     }
-    for path, svg in zip((args.comparison, args.phases, args.buckets_figure), svgs.values(), strict=True):
+    for path, svg in zip(
+        (args.comparison, args.phases, args.buckets_figure), svgs.values(), strict=True
+    ):
         figures.save_svg(path, svg)
     atomic.write_json(args.result, criteria.result(throughput, judged))
     atomic.write_text(args.summary, throughput_page.render(throughput, judged, svgs))
     for criterion in judged:
-        cli.log.info("%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar)
+        cli.log.info(
+            "%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The ASR lane's sources: the tars that manifests name. Imported by every parse, so nothing heavy."""
+"""The ASR lane's sources: the tars that manifests name. Imported by every parse, so nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -40,12 +41,13 @@ class Settings:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
-    """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never changes
-    partition.
+    """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never
+    changes partition.
 
-    A tar that is missing has no size: the index lists it with the reason, and every parse looks for it again.
-    None if the samples come from the speech lane, whose offsets are known. Raises SourcesMissing without a
-    train manifest, MillraceError for a manifest that cannot be read, and if all tars are missing.
+    A tar that is missing has no size: the index lists it with the reason, and every parse looks for
+    it again. None if the samples come from the speech lane, whose offsets are known. Raises
+    SourcesMissing without a train manifest, MillraceError for a manifest that cannot be read, and
+    if all tars are missing.
     """
     if settings.source != "manifests":
         return None
@@ -55,7 +57,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         place = Path(settings.manifest_dir or "''")
         patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
         raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
-    # Which tars a manifest names depends on these as well: with others the table counts for nothing.
+    # Which tars a manifest names depends on these as well: with others the table counts for
+    # nothing.
     version = zlib.crc32(repr((5, settings.tar_root, settings.tar_template)).encode())
     digests, in_part = table("digests", version), table("in_part", version)
     stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
@@ -65,7 +68,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     step, unread = sum(stat.size for stat in stats.values()) // _PLACES, _READ
     items = {
         "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
-        "manifests": Items("manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)),
+        "manifests": Items(
+            "manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)
+        ),
     }
     built.keep(folder / "manifests", items["manifests"])
     copy = jsonl.read_or({}, folder / "manifests/built/all.json")
@@ -75,8 +80,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     def read(split: str, path: str) -> dict[str, Any]:
         """The `tars` that a manifest names; of JSONL its rows and content, too.
 
-        What came broken is rejected by row. What has been broken since it was built, and since it was read
-        last, is a slip: an error.
+        What came broken is rejected by row. What has been broken since it was built, and since it
+        was read last, is a slip: an error.
         """
         nonlocal unread
         manifest = _manifest(settings, split, path)
@@ -85,7 +90,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         unread -= stats[path].size
         before, whole = (digests.last(path) or {}).get("broken"), manifest.facts(0)
         if before and whole["broken"][0] > max(before[0], as_built.get(path, {}).get("broken", 0)):
-            raise MillraceError(f"{path}, {whole['broken'][1]}", remedy="Mend the line, or remove it")
+            raise MillraceError(
+                f"{path}, {whole['broken'][1]}", remedy="Mend the line, or remove it"
+            )
         return whole
 
     def read_in_part(split: str, path: str) -> dict[str, Any]:
@@ -97,7 +104,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         return {"tars": manifest.some_tars(0, step), "part": True, "broken": broken}
 
     def facts_of(split: str, path: str) -> dict[str, Any]:
-        """What a manifest says. What it said when it was read whole stays known: an edit may be undone."""
+        """What a manifest says. What it said when it was read whole stays known: an edit may be
+        undone."""
         stat = stats[path]
         if not digests.knows(stat) and (in_part.knows(stat) or stat.size > unread):
             digests.retain(path)
@@ -108,13 +116,18 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     facts = {path: facts_of(split, path) for path, split in splits.items()}
     named = dict.fromkeys(tar for each in facts.values() for tar in each["tars"])
 
-    # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars again.
-    assignment = partitions.Assignment(folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9)
+    # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars
+    # again.
+    assignment = partitions.Assignment(
+        folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9
+    )
     path_map = PathMap(settings.path_map)
     mapped = dict.fromkeys(next(iter(path_map.mapped(path)), path) for path in named)
     tars = {path: _stat(path) for path in sorted(set(one_spelling(mapped).values()))}
     notes = path_map.warnings("asr.path_map", "tar paths")
-    for path, (count, first) in ((path, each.get("broken") or (0, "")) for path, each in facts.items()):
+    for path, (count, first) in (
+        (path, each.get("broken") or (0, "")) for path, each in facts.items()
+    ):
         notes += [f"{path}, {first} ({counted(count, 'broken line')}, rejected)"] if count else []
     if missing := [path for path, stat in tars.items() if stat["size"] is None]:
         problem = f"{len(missing)} of {len(tars)} tars are missing, for example {missing[0]}"
@@ -126,17 +139,24 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
         remedy = "Each row needs tar_path, or shard_id: audio that is not in tars is not read"
         raise MillraceError("the manifests name no tars", settings.manifest_dir, remedy)
     sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
-    # A tar that is missing is taken for one like the others: all of them must not end in one partition.
+    # A tar that is missing is taken for one like the others: all of them must not end in one
+    # partition.
     usual = sum(sizes) / len(sizes) if sizes else settings.partition_gb * 1e9 / 100
     contents: dict[str, dict] = {}
     for path, stat in tars.items():
-        placement = assignment.place(path, "tars", float(usual if stat["size"] is None else stat["size"]))
+        placement = assignment.place(
+            path, "tars", float(usual if stat["size"] is None else stat["size"])
+        )
         name = f"tars-{placement.number:05d}"
         contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
     once, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
-    states = {s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()}
+    states = {
+        s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()
+    }
     # What was built before contents were noted is compared as it was then.
-    for path in (path for path in states if facts[path].get("content") and was.get(path) != states[path]):
+    for path in (
+        path for path in states if facts[path].get("content") and was.get(path) != states[path]
+    ):
         states[path] = "{rows} rows, {content}".format_map(facts[path])
     # Put back with its time it is another file, but the same.
     for path in (path for path, stat in stats.items() if _as_before(was.get(path), stat)):
@@ -156,14 +176,18 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
             states[path] = "{rows} rows, {content}".format_map(whole)
             if new := set(whole["tars"]) - set(named):
                 digests.save()
-                problem = f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
+                problem = (
+                    f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
+                )
                 raise MillraceError(problem, path, "Start again: now they are known")
         digests.save()
         partitions.sync_files(folder / "manifests", others())
 
     if large := [path for path in stats if facts[path].get("part")]:
         size = sum(stats[path].size for path in large) / 1e9
-        notes.append(f"{size:.1f} GB of manifests are read in part; a run reads all before its first job")
+        notes.append(
+            f"{size:.1f} GB of manifests are read in part; a run reads all before its first job"
+        )
     groups = {"tars": sorted(contents)}
     return Contents(
         assignment,
@@ -203,7 +227,13 @@ def _kinds(old: Mapping, new: Mapping) -> list[str]:
     if len(rows) == 2:
         more = rows[1] - rows[0]
         return [f"{abs(more)} rows {'more' if more > 0 else 'fewer'}" if more else "rows changed"]
-    return ["no longer missing" if old["size"] is None else "missing" if new["size"] is None else "replaced"]
+    return [
+        "no longer missing"
+        if old["size"] is None
+        else "missing"
+        if new["size"] is None
+        else "replaced"
+    ]
 
 
 def _stat(path: str) -> dict:

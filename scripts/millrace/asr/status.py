@@ -19,7 +19,10 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
     tars = partition_files("asr").get("tars", {})
     before = [path for paths in tars.values() for path in paths]
-    before = before or ["results/speech/index.parquet", *Path("results/speech/partitions").glob("*.json")]
+    before = before or [
+        "results/speech/index.parquet",
+        *Path("results/speech/partitions").glob("*.json"),
+    ]
     return [
         ("build_tar_indices", "results/asr/tar_index/{}.parquet", tars),
         ("build_bucket_manifests", BUCKETS, {"all": before}),
@@ -34,23 +37,34 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
 
 
 def facts() -> dict[str, str]:
-    """Tars; samples, rejected rows and hours of the buckets; error rates of the runs, from first to last."""
+    """Tars; samples, rejected rows and hours of the buckets; error rates of the runs, from first to
+    last."""
     files, lines = partition_files("asr").get("tars"), {}
     if files:
         tars = sum(len(jsonl.read(path)["tars"]) for (path,) in files.values())
         lines[f"{PARTITIONS}/index/partitions.json"] = f"{tars} tars"
     if Path(BUCKETS).is_file():
         config = jsonl.read(BUCKETS)
-        parts = [("train", config["total_hours"]), *((k, v["hours"]) for k, v in config["splits"].items())]
-        parts += [(each["bucket_id"], each["hours"]) for each in config["buckets"] if each["samples"]]
+        parts = [
+            ("train", config["total_hours"]),
+            *((k, v["hours"]) for k, v in config["splits"].items()),
+        ]
+        parts += [
+            (each["bucket_id"], each["hours"]) for each in config["buckets"] if each["samples"]
+        ]
         hours = ", ".join(f"{name} {value:.2f}" for name, value in parts)
-        lines[BUCKETS] = f"{config['total_samples']} samples in buckets, {_rejected()}; hours: {hours}"
+        lines[BUCKETS] = (
+            f"{config['total_samples']} samples in buckets, {_rejected()}; hours: {hours}"
+        )
     for path in sorted(Path("results/asr/runs").glob("*/metrics.json")):
         if _MEASURED.fullmatch(run := path.parent.name):
             continue
         metrics = jsonl.read(path)
         first, last = metrics["first_evaluation"] or {}, metrics["last_evaluation"] or {}
-        test, keys = metrics.get("test") or {}, [key for key in ("wer", "cer") if key in {*first} & {*last}]
+        test, keys = (
+            metrics.get("test") or {},
+            [key for key in ("wer", "cer") if key in {*first} & {*last}],
+        )
         rates = [f"dev {key.upper()} {first[key]:.3f} -> {last[key]:.3f}" for key in keys]
         rates += [f"test {key.upper()} {test[key]:.3f}" for key in keys if key in test]
         length = f"{metrics['optimizer_steps']} steps in {progress.clock(metrics['seconds'])}"
@@ -63,5 +77,7 @@ def _rejected() -> str:
     ledgers = jsonl.read_or([], Path(BUCKETS).with_name("ledger.json"))
     if not ledgers:
         return "no ledger of rejected rows"
-    total = Ledger.total("asr_build_bucket_manifests", "all splits", map(Ledger.from_dict, ledgers), "row")
+    total = Ledger.total(
+        "asr_build_bucket_manifests", "all splits", map(Ledger.from_dict, ledgers), "row"
+    )
     return f"{counted(total.rows_rejected, 'row')} rejected ({total.reasons() or 'none'})"

@@ -1,4 +1,5 @@
-"""Train a speech recogniser on bucket parquets, alone or under torchrun, from its last checkpoint on.
+"""Train a speech recogniser on bucket parquets, alone or under torchrun, from its last checkpoint
+on.
 
 Writes metrics.jsonl, TensorBoard events, checkpoints and, at the end, the model and metrics.json into
 --output-dir. On SIGTERM and SIGUSR1 it finishes its step, saves, and exits with code 75, on which Slurm can
@@ -21,17 +22,36 @@ from millrace.common.training.settings import LoopSettings
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--bucket-dir", "--bucket_dir", required=True, help="folder of bucket_config.json, or that file")
+    add(
+        "--bucket-dir",
+        "--bucket_dir",
+        required=True,
+        help="folder of bucket_config.json, or that file",
+    )
     # The original script calls it --bucket_config.
-    add("--calibration", "--bucket_config", help="calibrated_bs.json; without: --batch-seconds for all")
+    add(
+        "--calibration",
+        "--bucket_config",
+        help="calibrated_bs.json; without: --batch-seconds for all",
+    )
     add("--output-dir", "--output_dir", help="folder of the run (default: that of --metrics)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     options.add_arguments(parser)
-    # The original script's spellings of what are options of the model, and a split of the buckets, here.
-    add("--language-tag-mode", "--language_tag_mode", help="the same as this key of --model-options")
-    eval_file = "dev.parquet of buckets, or the manifest that it was made of (default: the buckets' own)"
+    # The original script's spellings of what are options of the model, and a split of the buckets,
+    # here.
+    add(
+        "--language-tag-mode", "--language_tag_mode", help="the same as this key of --model-options"
+    )
+    eval_file = (
+        "dev.parquet of buckets, or the manifest that it was made of (default: the buckets' own)"
+    )
     add("--eval-file", "--eval_file", default="", help=eval_file)
-    add("--profile", type=int, choices=[0, 1], help="1: profile --profile-steps steps, or 20; 0: none")
+    add(
+        "--profile",
+        type=int,
+        choices=[0, 1],
+        help="1: profile --profile-steps steps, or 20; 0: none",
+    )
     profile_steps = "profile so many steps instead of measuring all"
     add("--profile-steps", "--profile_steps", type=cli.count, default=0, help=profile_steps)
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
@@ -56,12 +76,20 @@ def main(argv: list[str] | None = None) -> None:
     if args.language_tag_mode:
         args.model_options = {**args.model_options, "language_tag_mode": args.language_tag_mode}
     profile_steps = 0 if args.profile == 0 else args.profile_steps or 20 * (args.profile or 0)
-    chosen = TrainOptions.from_args(args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets))
-    summary = training_run.run(chosen, settings.from_args(LoopSettings, args), folder, profile_steps)
+    chosen = TrainOptions.from_args(
+        args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets)
+    )
+    summary = training_run.run(
+        chosen, settings.from_args(LoopSettings, args), folder, profile_steps
+    )
     if summary:
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         # What is measured only has no model, and is not tested.
-        kept = "the model and metrics.json are" if "test" in summary else "metrics.json, but no model, is"
+        kept = (
+            "the model and metrics.json are"
+            if "test" in summary
+            else "metrics.json, but no model, is"
+        )
         cli.log.info("%s: %d steps done; %s there", folder, summary["optimizer_steps"], kept)
 
 

@@ -1,7 +1,7 @@
 """Write down what is said in files of audio, with a trained model.
 
-Any audio that the lane decodes; long files are cut at pauses. A file that cannot be read gets a line with its
-error, and the exit code is 1.
+Any audio that the lane decodes; long files are cut at pauses. A file that cannot be read gets a
+line with its error, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="audio: FLAC, WAV, MP3, Ogg, M4A, WebM and more")
-    add("--model", required=True, metavar="FOLDER", help="a run's model/, or a model of transformers")
-    add("--output", help="output: a JSON line for each file (default: file and text on standard output)")
+    add(
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="a run's model/, or a model of transformers",
+    )
+    add(
+        "--output",
+        help="output: a JSON line for each file (default: file and text on standard output)",
+    )
     languages = "for models that take one (Qwen3-ASR, Whisper), such as en; without it they find it"
     add("--language", default="", help=languages)
     add("--max-seconds", type=cli.positive_float, default=20.0, help="longest piece of a file")
@@ -37,7 +45,9 @@ def main(argv: list[str] | None = None) -> None:
             raise MillraceError(problem, args.output, "Name a new file for the output")
     from millrace.asr.transcription.transcriber import Transcriber
 
-    transcriber = Transcriber(args.model, args.language, args.max_seconds, args.batch_seconds, args.device)
+    transcriber = Transcriber(
+        args.model, args.language, args.max_seconds, args.batch_seconds, args.device
+    )
     lines, failed = [], []
     for transcript in transcriber.transcripts(args.files):
         lines.append(asdict(transcript))
@@ -52,7 +62,9 @@ def main(argv: list[str] | None = None) -> None:
     cli.log.info("%d of %d files, %.1f s of audio", len(lines) - len(failed), len(lines), seconds)
     if failed:
         problem = f"{len(failed)} of {len(lines)} files have no text"
-        raise MillraceError(problem, failed[0], "The warnings above say why; leave them out or convert them")
+        raise MillraceError(
+            problem, failed[0], "The warnings above say why; leave them out or convert them"
+        )
 
 
 if __name__ == "__main__":

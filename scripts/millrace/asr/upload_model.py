@@ -1,4 +1,5 @@
-"""Publish the model of a run on a Hub, with a card that says what it was trained on and how well it does."""
+"""Publish the model of a run on a Hub, with a card that says what it was trained on and how well it
+does."""
 
 from __future__ import annotations
 

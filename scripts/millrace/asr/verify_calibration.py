@@ -1,9 +1,9 @@
 """Train on all calibrated buckets, shuffled, on all ranks, and check that every batch fits.
 
-What calibrate_bucket_bs leaves open: buckets in turn, budgets that give shorter clips more rows, several
-ranks. By hand: torchrun --nproc_per_node=8 -m millrace.asr.verify_calibration --bucket-config
-results/asr/buckets/bucket_config.json --calibration results/asr/calibration/calibrated_bs.json --output
-verification.json. GB are 2**30 bytes.
+What calibrate_bucket_bs leaves open: buckets in turn, budgets that give shorter clips more rows,
+several ranks. By hand: torchrun --nproc_per_node=8 -m millrace.asr.verify_calibration
+--bucket-config results/asr/buckets/bucket_config.json --calibration
+results/asr/calibration/calibrated_bs.json --output verification.json. GB are 2**30 bytes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The audit: runs anybody's data loader for a minute and names its silent bugs, with evidence and fix."""
+"""The audit: runs anybody's data loader for a minute and names its silent bugs and their fix."""

@@ -1,8 +1,8 @@
 """Run a data loader for a minute and name its silent bugs, with evidence and fix.
 
-Takes anybody's loader as it is: a function that returns a DataLoader, or any iterable of batches. It runs in
-processes of its own, on the CPU, and leaves nothing behind. Exit codes: 0, 1 a bug, 2 the loader cannot be
-loaded (torch is missing, a name leads nowhere), 3 it hung or died.
+Takes anybody's loader as it is: a function that returns a DataLoader, or any iterable of batches.
+It runs in processes of its own, on the CPU, and leaves nothing behind. Exit codes: 0, 1 a bug, 2
+the loader cannot be loaded (torch is missing, a name leads nowhere), 3 it hung or died.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     first = parser.add_mutually_exclusive_group(required=True).add_argument
     first(
-        "--loader", help="module:factory or file.py:factory: a DataLoader, or what makes it or gives batches"
+        "--loader",
+        help="module:factory or file.py:factory: a DataLoader, or what makes it or gives batches",
     )
     first("--list", action="store_true", help="list what is looked for")
     first("--explain", metavar="ENTRY", help="symptom, cause and fix of an entry, such as DP5")
@@ -35,19 +36,35 @@ def make_parser() -> argparse.ArgumentParser:
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the factories")
     add("--val-loader", default="", help="the loader of evaluation, named alike")
     add("--model", default="", help="module:factory of the model that is trained")
-    add("--loop", default="", help="module:function that takes the loader and trains for two epochs or more")
+    add(
+        "--loop",
+        default="",
+        help="module:function that takes the loader and trains for two epochs or more",
+    )
     ranks = "processes that train with it (default: 2, of which nobody has said that they train together)"
     add("--ranks", type=cli.positive_int, help=ranks)
     add("--workers", type=cli.count, help="workers of the loader (default: its own, at most 2)")
     add("--epochs", type=cli.positive_int, default=2, help="epochs that are read")
-    add("--start-method", default="", choices=("", "fork", "spawn", "forkserver"), help="of workers")
-    add("--expect", default="", type=expectation, help="of the inputs: 0-1, imagenet, mean,std or none")
+    add(
+        "--start-method", default="", choices=("", "fork", "spawn", "forkserver"), help="of workers"
+    )
+    add(
+        "--expect",
+        default="",
+        type=expectation,
+        help="of the inputs: 0-1, imagenet, mean,std or none",
+    )
     add("--only", default="", help="entries, such as DP1,DP2,resume")
     add("--ignore", action="append", metavar="ENTRY=REASON", help="does not count, and why")
     add("--strict", action="store_true", help="what is not decidable counts as a fail")
     add("--exit-zero", action="store_true", help="exit with 0 whatever is found")
     add("--timeout", type=cli.positive_float, default=60.0, help="seconds for all")
-    add("--memory-mb", type=cli.count, default=0, help="most memory (default: 8 GiB or half of what is free)")
+    add(
+        "--memory-mb",
+        type=cli.count,
+        default=0,
+        help="most memory (default: 8 GiB or half of what is free)",
+    )
     add("--out", type=Path, help="folder for findings.json and findings.html")
     add("--json", type=Path, help="output: what was found (default: in --out, if given)")
     return parser
@@ -72,7 +89,13 @@ def main(argv: list[str] | None = None) -> int:
         cli.log.error("%s", error)
         return 2  # as argparse does; 1 is a bug of the loader
     command = shlex.join(["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])])
-    context = {"loader": args.loader, "command": command, "probes": probes, "only": only, "ignored": ignored}
+    context = {
+        "loader": args.loader,
+        "command": command,
+        "probes": probes,
+        "only": only,
+        "ignored": ignored,
+    }
     report = document.document(findings, context)
     if path := args.json or (args.out and args.out / "findings.json"):
         plain = json.loads(json.dumps(report), parse_constant=lambda name: None)  # JSON has no NaN

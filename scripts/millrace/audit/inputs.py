@@ -24,8 +24,8 @@ _SHARED = ("common/loading", "common/training", "audit/runner", "audit/probes", 
 
 
 class AuditInputs:
-    """Input functions and parameters of the lane's rules. `lanes` are the inputs of the lanes that train;
-    `on` the names of the lanes that are switched on."""
+    """Input functions and parameters of the lane's rules. `lanes` are the inputs of the lanes that
+    train; `on` the names of the lanes that are switched on."""
 
     def __init__(self, section: dict, lanes: Mapping[str, RunInputs], on: Collection[str]) -> None:
         self.section, self.lanes, self._on = section, lanes, on
@@ -33,7 +33,11 @@ class AuditInputs:
     def targets(self, wildcards: Any = None) -> list[str]:
         """The page of every run's loader, of the lanes that are switched on."""
         lanes = [lane for lane in self.lanes if lane in self._on]
-        return [PAGE.format(lane=lane, run=run) for lane in lanes for run in self.lanes[lane].audited_runs()]
+        return [
+            PAGE.format(lane=lane, run=run)
+            for lane in lanes
+            for run in self.lanes[lane].audited_runs()
+        ]
 
     def data(self, wildcards: Any) -> list[str]:
         """What a loader reads."""
@@ -42,7 +46,9 @@ class AuditInputs:
     def loader(self, wildcards: Any) -> str:
         """The flags of check_loader that name a run's loader."""
         audited = self.lanes[wildcards.lane].audited(wildcards.run)
-        words = [f"--loader {audited.loader} --ranks {min(audited.ranks, 2)} --epochs {audited.epochs}"]
+        words = [
+            f"--loader {audited.loader} --ranks {min(audited.ranks, 2)} --epochs {audited.epochs}"
+        ]
         # Beside it stand the split of evaluation and the model, which take the same arguments.
         words.append(f"--val-loader {audited.loader}_validation --model {audited.loader}_model")
         for name, value in audited.arguments.items():
@@ -51,7 +57,8 @@ class AuditInputs:
         return " ".join(words)
 
     def environment(self, wildcards: Any) -> str:
-        """What is set before Python starts, and a digest of the loader's code: other code is audited."""
+        """What is set before Python starts, and a digest of the loader's code: other code is
+        audited."""
         values = {"MILLRACE_LOADER_CODE": _digest(wildcards.lane), **TRAINING_ENVIRONMENT}
         return " ".join(f"{name}={value}" for name, value in values.items())
 
@@ -61,10 +68,13 @@ class AuditInputs:
         return [FINDINGS.format(lane=wildcards.lane, run=wildcards.run)] if wanted else []
 
     def choices(self, wildcards: Any = None) -> str:
-        """The flags of the entries whose fails stop a run, and of those that do not count, with reasons."""
+        """The flags of the entries whose fails stop a run, and of those that do not count, with
+        reasons."""
         refuse, ignore = self.section["refuse"], sorted(self.section["ignore"].items())
         words = [f"--refuse {refuse if isinstance(refuse, str) else ','.join(refuse) or 'none'}"]
-        return " ".join(words + [f"--ignore {shlex.quote(f'{entry}={reason}')}" for entry, reason in ignore])
+        return " ".join(
+            words + [f"--ignore {shlex.quote(f'{entry}={reason}')}" for entry, reason in ignore]
+        )
 
 
 @cache

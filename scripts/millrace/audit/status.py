@@ -1,4 +1,5 @@
-"""The jobs of the audit lane and what they have found: for `millrace status` and the end of a run."""
+"""The jobs of the audit lane and what they have found: for `millrace status` and the end of a
+run."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def facts() -> dict[str, str]:
     """The verdicts on each loader."""
     lines = {}
     for path in sorted(Path("results/audit").glob("*/*/accepted.json")):
-        counts = [f"{count} {verdict}" for verdict, count in jsonl.read(path)["counts"].items() if count]
+        counts = [
+            f"{count} {verdict}" for verdict, count in jsonl.read(path)["counts"].items() if count
+        ]
         lane, run = path.parts[-3:-1]
         lines[str(path)] = f"loader of {lane} {run}: {', '.join(counts) or 'not audited'}"
     return lines

@@ -1,6 +1,7 @@
 """Write the page of what an audit found, and let a run start unless it found what may not be.
 
-Then exit with 1 and say what; refused.html, beside the page, shows it. Other choices need no other audit.
+Then exit with 1 and say what; refused.html, beside the page, shows it. Other choices need no other
+audit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--findings", help="findings.json of check_loader; without: nothing is refused")
     add("--refuse", default="all", help="entries that may not fail: all, none, or DP1,DP2,resume")
     add("--ignore", action="append", metavar="ENTRY=REASON", help="does not count, and why")
-    add("--page", required=True, type=Path, help="output: the page, one file that needs nothing else")
+    add(
+        "--page",
+        required=True,
+        type=Path,
+        help="output: the page, one file that needs nothing else",
+    )
     add("--accepted", required=True, help="output: the choices, and the verdicts by number")
     return parser
 

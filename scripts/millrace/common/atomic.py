@@ -16,10 +16,11 @@ _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "host"
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on a clean exit fsynced and renamed to `path`, else removed.
+    """Yield a temporary path beside `path`; on a clean exit fsynced and renamed to `path`, else
+    removed.
 
-    The name holds host and pid, so that two jobs writing the same file (a restarted cluster run) never share
-    a temporary; what a killed process on this host left behind is removed first.
+    The name holds host and pid, so that two jobs writing the same file (a restarted cluster run)
+    never share a temporary; what a killed process on this host left behind is removed first.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,11 +70,14 @@ def json_bytes(value: object) -> bytes:
     """Indented, key-sorted JSON with a final newline."""
     import orjson  # not at the top: the audit has the standard library and torch only
 
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(
+        value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    )
 
 
 def write_if_changed(path: str | os.PathLike, content: bytes) -> bool:
-    """Write `content` only where it differs from what is there, so that an unchanged file keeps its mtime."""
+    """Write `content` only where it differs from what is there, so that an unchanged file keeps its
+    mtime."""
     try:
         if os.path.getsize(path) == len(content) and Path(path).read_bytes() == content:
             return False

@@ -1,4 +1,5 @@
-"""What every step's command line has in common: parser, log, progress, and errors a person can read."""
+"""What every step's command line has in common: parser, log, progress, and errors a person can
+read."""
 
 from __future__ import annotations
 
@@ -29,13 +30,15 @@ class _PrintableFormatter(logging.Formatter):
 def log_to_stderr(level: str = "INFO") -> None:
     """Have everything logged to stderr, a line each, with the time."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(
+        _PrintableFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    )
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows every default, as ArgumentDefaultsHelpFormatter does, but not None, "", [] or False; and the
-    description as it is written."""
+    """Shows every default, as ArgumentDefaultsHelpFormatter does, but not None, "", [] or False;
+    and the description as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text, default = action.help, action.default
@@ -62,7 +65,8 @@ def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
 
 
 def step(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user can mend.
+    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user
+    can mend.
 
     An exit code of its own is what `main` returns.
     """
@@ -88,7 +92,9 @@ def step(main: Callable[..., int | None]) -> Callable[..., int]:
         except OSError as error:
             where = error.filename or "the output folder"
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-                log.error("%s: %s. Name a place that may be written and read", where, error.strerror)
+                log.error(
+                    "%s: %s. Name a place that may be written and read", where, error.strerror
+                )
                 return 1
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 log.error("%s: the disk is full. Free space and run the same command again", where)
@@ -103,7 +109,8 @@ def step(main: Callable[..., int | None]) -> Callable[..., int]:
 
 
 def hyphenated(argv: list[str] | None = None) -> list[str]:
-    """The command line with hyphens in flags' names, as original scripts write `--shuffle_pool=10`."""
+    """The command line with hyphens in flags' names, as original scripts write
+    `--shuffle_pool=10`."""
     parts = (each.partition("=") for each in (sys.argv[1:] if argv is None else argv))
     named = ((name.replace("_", "-") if name[:2] == "--" else name, *rest) for name, *rest in parts)
     return ["".join(each) for each in named]
@@ -137,7 +144,8 @@ def json_object(text: str) -> dict:
 
 
 class Progress:
-    """Progress of a long step: a bar with ETA on a terminal, a plain line every `interval` seconds in a log.
+    """Progress of a long step: a bar with ETA on a terminal, a plain line every `interval` seconds
+    in a log.
 
     `total` and the amounts given to `advance` are in `unit` (hours, members, rows).
     """
@@ -151,7 +159,9 @@ class Progress:
             from tqdm import tqdm
 
             layout = "{l_bar}{bar}| {n:.2f}/{total:.2f} {unit} [{elapsed}<{remaining}{postfix}]"
-            self.bar = tqdm(total=total, unit=unit, desc=label, bar_format=layout, dynamic_ncols=True)
+            self.bar = tqdm(
+                total=total, unit=unit, desc=label, bar_format=layout, dynamic_ncols=True
+            )
 
     def advance(self, amount: float, errors: int = 0) -> None:
         """Count `amount` more units as done, and `errors` more as failed."""

@@ -1,4 +1,5 @@
-"""Debian packages fetched and unpacked without root, and without touching the machine's own apt state."""
+"""Debian packages fetched and unpacked without root, and without touching the machine's own apt
+state."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from urllib.parse import unquote
 
 from millrace.common.errors import MillraceError
 
-OPTIONS = [f"Acquire::{option}" for option in ("Retries=2", "http::Timeout=20", "https::Timeout=20")]
+OPTIONS = [
+    f"Acquire::{option}" for option in ("Retries=2", "http::Timeout=20", "https::Timeout=20")
+]
 # Root would drop to another user, who may not write into the private folder.
 OPTIONS += ["Acquire::Languages=none", "APT::Sandbox::User="]
 # Hooks of the machine's configuration (desktop notices, caches) have no business in a private run.
@@ -24,7 +27,8 @@ def fetch(packages: Sequence[str], folder: Path, remedy: str = "") -> dict[str, 
     """Return the folder with the unpacked files of each package; download only what `folder` lacks.
 
     Uses the machine's own package sources, with lists and cache in a private folder that is removed
-    afterwards. Raises MillraceError with this `remedy` if apt-get or dpkg is missing, or the download fails.
+    afterwards. Raises MillraceError with this `remedy` if apt-get or dpkg is missing, or the
+    download fails.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +41,8 @@ def fetch(packages: Sequence[str], folder: Path, remedy: str = "") -> dict[str, 
 
 
 def version(unpacked: Path) -> str:
-    """The version of a package, from the name of the folder of its files: <package>_<version>_all."""
+    """The version of a package, from the name of the folder of its files:
+    <package>_<version>_all."""
     return unquote(unpacked.name.split("_")[1])
 
 
@@ -77,8 +82,14 @@ def _unpacked(folder: Path, package: str) -> Path:
 
 
 def _run(label: str, command: Sequence[str], cwd: Path) -> None:
-    # HOME: dpkg and apt look for a configuration there, which another user's home may refuse to show.
-    environment = {**os.environ, "LC_ALL": "C", "HOME": str(cwd), "DEBIAN_FRONTEND": "noninteractive"}
+    # HOME: dpkg and apt look for a configuration there, which another user's home may refuse to
+    # show.
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",
+        "HOME": str(cwd),
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
     streams = {"capture_output": True, "stdin": subprocess.DEVNULL}
     try:
         result = subprocess.run(command, cwd=cwd, env=environment, **streams)

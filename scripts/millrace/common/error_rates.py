@@ -9,8 +9,9 @@ from dataclasses import astuple, dataclass
 
 
 def normalised(text: str) -> str:
-    """A text as it is spoken: Unicode NFKC, case folded, punctuation (P*) parts words, invisible format
-    characters (Cf) are dropped, white space is one blank each. Digits, symbols and accents stay.
+    """A text as it is spoken: Unicode NFKC, case folded, punctuation (P*) parts words, invisible
+    format characters (Cf) are dropped, white space is one blank each. Digits, symbols and accents
+    stay.
     """
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return " ".join("".join(map(_spoken, folded)).split())
@@ -22,11 +23,14 @@ def _spoken(char: str) -> str:
     return " " if kind[0] == "P" else "" if kind == "Cf" else char
 
 
-def error_rates(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[list[float], list[float]]:
+def error_rates(
+    references: Sequence[str], hypotheses: Sequence[str]
+) -> tuple[list[float], list[float]]:
     """CER and WER of each pair, by jiwer with its default transforms.
 
-    Source: (substitutions + deletions + insertions) / length of the reference, over characters or words. An
-    empty reference counts 0 when the hypothesis is empty too, else 1 (jiwer gives the number of insertions).
+    Source: (substitutions + deletions + insertions) / length of the reference, over characters or
+    words. An empty reference counts 0 when the hypothesis is empty too, else 1 (jiwer gives the
+    number of insertions).
     """
     import jiwer
 
@@ -40,7 +44,8 @@ def error_rates(references: Sequence[str], hypotheses: Sequence[str]) -> tuple[l
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """Edits (substitutions + deletions + insertions) and what they are a share of; ranks add theirs."""
+    """Edits (substitutions + deletions + insertions) and what they are a share of; ranks add
+    theirs."""
 
     character_edits: int = 0
     characters: int = 0
@@ -62,14 +67,18 @@ class ErrorCounts:
 
 
 def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Edits between pairs of texts, by jiwer: blanks at the ends do not count, white space parts words."""
+    """Edits between pairs of texts, by jiwer: blanks at the ends do not count, white space parts
+    words."""
     import jiwer
 
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references and {len(hypotheses)} hypotheses")
     words = [[" ".join(text.split()) for text in texts] for texts in (references, hypotheses)]
     counts: list[int] = []
-    for output in (jiwer.process_characters(list(references), list(hypotheses)), jiwer.process_words(*words)):
+    for output in (
+        jiwer.process_characters(list(references), list(hypotheses)),
+        jiwer.process_words(*words),
+    ):
         wrong = output.substitutions + output.deletions
         counts += (wrong + output.insertions, wrong + output.hits)
     return ErrorCounts(*counts)

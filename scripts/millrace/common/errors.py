@@ -31,8 +31,9 @@ class MillraceError(Exception):
 
 
 def printable(text: str) -> str:
-    """The text for a terminal: what would move its cursor, set its colours or turn the reading direction is
-    shown as an escape. Names of countries, files and rows come from others, and may hold any of it."""
+    """The text for a terminal: what would move its cursor, set its colours or turn the reading
+    direction is shown as an escape. Names of countries, files and rows come from others, and may
+    hold any of it."""
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -54,7 +55,8 @@ class Damaged(MillraceError, ValueError):
 
 
 def remade(path: str) -> str:
-    """What to do about a file that an earlier step made: its job alone knows what else that touches."""
+    """What to do about a file that an earlier step made: its job alone knows what else that
+    touches."""
     return f"If the workflow made it, have it made again: snakemake --forcerun {path}"
 
 
@@ -72,5 +74,12 @@ def own_file(path: str | os.PathLike) -> Iterator[None]:
         if error.errno:
             raise
         raise Damaged(path, error) from None  # Arrow's, of a page that cannot be unpacked
-    except (ValueError, TypeError, LookupError, NotImplementedError, MemoryError, OverflowError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        NotImplementedError,
+        MemoryError,
+        OverflowError,
+    ) as error:
         raise Damaged(path, error) from None  # a length that was flipped asks for any memory

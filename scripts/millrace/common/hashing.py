@@ -23,7 +23,8 @@ def mix(values: np.ndarray | int) -> np.ndarray:
 
 
 def key(*numbers: int) -> np.uint64:
-    """One 64-bit key out of whole numbers (seed, epoch, ...) in their order, to be mixed into hashes."""
+    """One 64-bit key out of whole numbers (seed, epoch, ...) in their order, to be mixed into
+    hashes."""
     state = np.zeros(1, dtype=np.uint64)
     for number in numbers:
         state = mix(state ^ np.uint64(int(number) & 0xFFFFFFFFFFFFFFFF))
@@ -45,7 +46,9 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     _, offsets_buffer, text_buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[
+        array.offset : array.offset + len(array) + 1
+    ]
     text = np.frombuffer(text_buffer or b"", dtype=np.uint8)
     # Eight bytes more, so that the last word of the last string can be read whole and then masked.
     text = np.concatenate([text[offsets[0] : offsets[-1]], np.zeros(8, dtype=np.uint8)])

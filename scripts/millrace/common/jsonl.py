@@ -28,17 +28,19 @@ class BadJson(ValueError):
 
 
 def loads(raw: bytes) -> tuple[Any, list[str]]:
-    """Parse one JSON document; return it and the repairs that were needed: `json_bom`, `json_encoding`,
-    `json_control`, `json_nan`, `json_surrogate`.
+    """Parse one JSON document; return it and the repairs that were needed: `json_bom`,
+    `json_encoding`, `json_control`, `json_nan`, `json_surrogate`.
 
-    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and the place of the damage.
+    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and the place of the
+    damage.
     """
     repairs: list[str] = []
     if raw[:3] == b"\xef\xbb\xbf":
         raw, repairs = raw[3:], ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
         raise BadJson(
-            "json_empty", "the file is empty" if not raw else "nothing but blanks or zero bytes in the file"
+            "json_empty",
+            "the file is empty" if not raw else "nothing but blanks or zero bytes in the file",
         )
     try:
         return orjson.loads(raw), repairs
@@ -50,7 +52,8 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
 
 
 def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tuple[Any, list[str]]:
-    """What orjson refuses and json reads: another encoding, NaN and Infinity, halves of surrogate pairs."""
+    """What orjson refuses and json reads: another encoding, NaN and Infinity, halves of surrogate
+    pairs."""
     encoding = json.detect_encoding(raw)
     constants: list[str] = []
 
@@ -60,7 +63,9 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
 
     def real(text: str) -> float:
         value = float(text)
-        return value if math.isfinite(value) else constant(text.replace(text.lstrip("-"), "Infinity"))
+        return (
+            value if math.isfinite(value) else constant(text.replace(text.lstrip("-"), "Infinity"))
+        )
 
     try:
         text = raw.decode(encoding)
@@ -99,18 +104,22 @@ def _integer(text: str) -> int | float:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """The value with halves of surrogate pairs, which no UTF-8 file can hold, replaced by U+FFFD."""
+    """The value with halves of surrogate pairs, which no UTF-8 file can hold, replaced by
+    U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
         return [_without_surrogates(element) for element in value]
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(element) for key, element in value.items()}
+        return {
+            _without_surrogates(key): _without_surrogates(element) for key, element in value.items()
+        }
     return value
 
 
 def read(path: str | os.PathLike) -> Any:
-    """Read a JSON file that Millrace wrote itself; raises Damaged (a ValueError) if it is none now."""
+    """Read a JSON file that Millrace wrote itself; raises Damaged (a ValueError) if it is none
+    now."""
     try:
         return orjson.loads(Path(path).read_bytes())
     except orjson.JSONDecodeError as error:
@@ -133,7 +142,9 @@ def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[st
     with open(path, "rb") as handle:
         for number, raw in enumerate(_lines(handle), 1):
             if len(raw) > LONGEST_LINE:
-                problem = f"the line is longer than {LONGEST_LINE >> 20} MiB; is the file one JSON array?"
+                problem = (
+                    f"the line is longer than {LONGEST_LINE >> 20} MiB; is the file one JSON array?"
+                )
                 yield number, BadJson("json_damaged", problem), []
                 continue
             if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -165,7 +176,8 @@ def write_lines(path: str | os.PathLike, rows: Iterable[Any]) -> None:
 
 
 def canonical(value: Any) -> bytes:
-    """Compact JSON with sorted keys: equal for values that differ only in key order or white space."""
+    """Compact JSON with sorted keys: equal for values that differ only in key order or white
+    space."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
@@ -175,7 +187,8 @@ def digest(value: Any) -> str:
 
 
 def head_tail_digest(path: str, block: int = 65536) -> str:
-    """Digest of a file's first and last `block` bytes: enough to tell files of equal size apart cheaply."""
+    """Digest of a file's first and last `block` bytes: enough to tell files of equal size apart
+    cheaply."""
     with open(path, "rb") as handle:
         seen = hashlib.sha256(handle.read(block))
         size = os.fstat(handle.fileno()).st_size

@@ -15,8 +15,8 @@ _COUNTS = ("rejected", "repaired", "warnings")
 class Ledger:
     """Counts of one stage, for one scope (a country, a bucket, a partition).
 
-    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the same, and
-    take no part in the balance. `unit` says what one row is (segment, file, member).
+    `rejected` counts what left, by reason; `repaired` and `warnings` count what was kept all the
+    same, and take no part in the balance. `unit` says what one row is (segment, file, member).
     """
 
     stage: str
@@ -47,7 +47,8 @@ class Ledger:
         return text
 
     def too_many_errors(self, choices: Collection[str], max_error_fraction: float) -> str:
-        """A sentence if more than allowed was rejected for other reasons than `choices`, else empty."""
+        """A sentence if more than allowed was rejected for other reasons than `choices`, else
+        empty."""
         errors = self.errors(choices)
         if sum(errors.values()) <= max_error_fraction * self.rows_in:
             return ""
@@ -64,10 +65,15 @@ class Ledger:
 
     def errors(self, choices: Collection[str]) -> dict[str, int]:
         """Rejects by reason, apart from those by choice of the run."""
-        return {reason: count for reason, count in self.rejected.items() if reason not in choices and count}
+        return {
+            reason: count
+            for reason, count in self.rejected.items()
+            if reason not in choices and count
+        }
 
     def check(self) -> None:
-        """Raise if rows in differ from rows out plus rejects: a row disappeared, or was counted twice."""
+        """Raise if rows in differ from rows out plus rejects: a row disappeared, or was counted
+        twice."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise MillraceError(
                 f"the ledger does not add up: {counted(self.rows_in, self.unit)} in, {self.rows_out} out, "
@@ -88,7 +94,9 @@ class Ledger:
         return cls(**{name: value[name] for name in cls.__dataclass_fields__})
 
     @classmethod
-    def total(cls, stage: str, scope: str, parts: Iterable[Ledger], unit: str = "segment") -> Ledger:
+    def total(
+        cls, stage: str, scope: str, parts: Iterable[Ledger], unit: str = "segment"
+    ) -> Ledger:
         """The sum of ledgers of the same stage."""
         result = cls(stage, scope, unit)
         for part in parts:

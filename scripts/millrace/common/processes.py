@@ -1,4 +1,5 @@
-"""Processes: what training sets for its own, this host's as /proc shows them, loaders' killed workers."""
+"""Processes: what training sets for its own, this host's as /proc shows them, loaders' killed
+workers."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from pathlib import Path
 
 from millrace.common.errors import MillraceError
 
-# What the rules set before training's Python starts. One thread per numeric library: ranks and workers are
-# the parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA memory; parallel
-# launch lets the ranks of one host start NCCL kernels without waiting for each other. CUDA counts GPUs as
-# nvidia-smi and NVML do, and not by speed.
+# What the rules set before training's Python starts. One thread per numeric library: ranks and
+# workers are the parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA
+# memory; parallel launch lets the ranks of one host start NCCL kernels without waiting for each
+# other. CUDA counts GPUs as nvidia-smi and NVML do, and not by speed.
 TRAINING_ENVIRONMENT = {
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "TORCH")},
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -36,12 +37,14 @@ def stay_on_loopback() -> None:
 
 
 def take_training_environment() -> None:
-    """Set what training needs and nobody has set, before torch is imported; plain torchrun does not."""
+    """Set what training needs and nobody has set, before torch is imported; plain torchrun does
+    not."""
     os.environ.update({**TRAINING_ENVIRONMENT, **os.environ})
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Get a signal when the parent process ends, 0 for none; does nothing where the kernel is not Linux."""
+    """Get a signal when the parent process ends, 0 for none; does nothing where the kernel is not
+    Linux."""
     _prctl(1, int(signal_number))  # PR_SET_PDEATHSIG
 
 
@@ -56,7 +59,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot, as pids are used again; None if it is dead."""
+    """When a process started, in clock ticks since boot, as pids are used again; None if it is
+    dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -65,7 +69,8 @@ def started(pid: int) -> int | None:
 
 
 def children(parent: int, recursive: bool = False) -> list[int]:
-    """The processes that `parent` has started and that have not been waited for; `recursive`: theirs too."""
+    """The processes that `parent` has started and that have not been waited for; `recursive`:
+    theirs too."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):  # it ends just now
@@ -78,7 +83,8 @@ def children(parent: int, recursive: bool = False) -> list[int]:
 
 
 def lost_worker(error: RuntimeError) -> MillraceError | None:
-    """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other errors."""
+    """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other
+    errors."""
     pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"
     # Where it noticed in the middle of a read, only the cause names the signal.
     deaths = [re.match(pattern, str(each)) for each in (error.__cause__, error)]

@@ -8,7 +8,8 @@ _LINE = re.compile(r"\d[\d.]* of \d[\d.]* \S+ \(\d+ %\).*")
 
 
 def line(done: float, total: float, unit: str, seconds_left: float | None, *details: str) -> str:
-    """Such as `120 of 600 steps (20 %), 0:03:12 left, loss 3.2100`; no time where none can be foreseen."""
+    """Such as `120 of 600 steps (20 %), 0:03:12 left, loss 3.2100`; no time where none can be
+    foreseen."""
     share = 100 * done / total if total else 100.0
     counts = [f"{number:.2f}".removesuffix(".00") for number in (done, total)]
     left = [] if seconds_left is None else [f"{clock(seconds_left)} left"]
@@ -22,6 +23,7 @@ def clock(seconds: float) -> str:
 
 
 def parse(text: str) -> str:
-    """What `line` made, without what a log has before it; "" if the text is about something else."""
+    """What `line` made, without what a log has before it; "" if the text is about something
+    else."""
     match = _LINE.search(text)
     return match[0] if match else ""

@@ -1,4 +1,5 @@
-"""Settings as dataclass fields that say what they mean and take: flags, checks and schema come from them."""
+"""Settings as dataclass fields that say what they mean and take: flags, checks and schema come from
+them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,23 @@ _LIMITS = {
 }
 # Flags that the original scripts have, with underscores; all others have hyphens only.
 ORIGINAL_NAMES = {
-    *("model_path", "bucket_dir", "output_dir", "max_steps", "lr_scheduler_type", "warmup_ratio", "min_bs"),
-    *("gradient_checkpointing", "log_steps", "save_steps", "save_total_limit", "eval_steps", "num_workers"),
+    *(
+        "model_path",
+        "bucket_dir",
+        "output_dir",
+        "max_steps",
+        "lr_scheduler_type",
+        "warmup_ratio",
+        "min_bs",
+    ),
+    *(
+        "gradient_checkpointing",
+        "log_steps",
+        "save_steps",
+        "save_total_limit",
+        "eval_steps",
+        "num_workers",
+    ),
     *("prefetch_factor", "max_open_tars", "profile_steps", "start_bs", "max_memory_gb"),
 }
 
@@ -38,8 +54,8 @@ def setting(
     pattern: str = "",
     **limits: float,
 ) -> Any:
-    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config too;
-    `of_loader`: whether the batches of a run depend on it; `pattern`: of text in the config.
+    """A dataclass field of type int, float or str. `in_config`: whether it is a key of the config
+    too; `of_loader`: whether the batches of a run depend on it; `pattern`: of text in the config.
 
     `limits` of the value are at_least, above, at_most and below.
     """
@@ -62,26 +78,41 @@ def of_loader(kind: type) -> set[str]:
 def check(settings: Any, where: str) -> None:
     """Raise MillraceError for a value outside of what its field takes, or that is not finite."""
     for item in _settings(type(settings)):
-        value, among, limits = getattr(settings, item.name), item.metadata["among"], item.metadata["limits"]
+        value, among, limits = (
+            getattr(settings, item.name),
+            item.metadata["among"],
+            item.metadata["limits"],
+        )
         if among:
             fits, words = value in among, f"one of {', '.join(among)}"
         else:
             compared = (_LIMITS[name][1](value, limit) for name, limit in limits.items())
             fits = math.isfinite(value) and all(compared)
-            words = " and ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
+            words = " and ".join(
+                f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items()
+            )
         if not fits:
-            raise MillraceError(f"{item.name} must be {words or 'finite'}, not {value!r}", where=where)
+            raise MillraceError(
+                f"{item.name} must be {words or 'finite'}, not {value!r}", where=where
+            )
 
 
 def add_arguments(
-    parser: Any, kind: type, names: Collection[str] = (), also: Mapping[str, Sequence[str]] | None = None
+    parser: Any,
+    kind: type,
+    names: Collection[str] = (),
+    also: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Add a flag for every setting of the dataclass `kind`, or for those in `names`; `also` holds further
-    spellings of some."""
+    """Add a flag for every setting of the dataclass `kind`, or for those in `names`; `also` holds
+    further spellings of some."""
     for item in _settings(kind):
         if not names or item.name in names:
             original = [f"--{item.name}"] if item.name in ORIGINAL_NAMES else []
-            spellings = [f"--{item.name.replace('_', '-')}", *original, *(also or {}).get(item.name, ())]
+            spellings = [
+                f"--{item.name.replace('_', '-')}",
+                *original,
+                *(also or {}).get(item.name, ()),
+            ]
             parser.add_argument(
                 *dict.fromkeys(spellings),
                 type=_KINDS[item.type],
@@ -93,7 +124,9 @@ def add_arguments(
 
 def from_args(kind: type, args: argparse.Namespace, **changes: Any) -> Any:
     """The dataclass `kind` with what flags of its fields' names gave, and `changes`."""
-    chosen = {item.name: getattr(args, item.name) for item in fields(kind) if hasattr(args, item.name)}
+    chosen = {
+        item.name: getattr(args, item.name) for item in fields(kind) if hasattr(args, item.name)
+    }
     return kind(**{**chosen, **changes})
 
 
@@ -101,7 +134,9 @@ def parsed(kind: type, given: Mapping[str, Any]) -> Any:
     """The dataclass `kind` of values by field's name, text where a command line gave them."""
     types = {item.name: _KINDS.get(item.type, lambda value: value) for item in fields(kind)}
     if unknown := sorted(given.keys() - types.keys()):
-        raise MillraceError(f"there is no setting {unknown[0]}", remedy=f"Known are {', '.join(types)}")
+        raise MillraceError(
+            f"there is no setting {unknown[0]}", remedy=f"Known are {', '.join(types)}"
+        )
     return kind(**{name: types[name](value) for name, value in given.items()})
 
 
@@ -115,5 +150,9 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
             if pattern := item.metadata["pattern"]:
                 bounds["pattern"] = f"^({pattern})$"
             takes = {"enum": list(among)} if among else {"type": _JSON[item.type], **bounds}
-            result[item.name] = {**takes, "default": item.default, "description": item.metadata["meaning"]}
+            result[item.name] = {
+                **takes,
+                "default": item.default,
+                "description": item.metadata["meaning"],
+            }
     return result

@@ -1,4 +1,5 @@
-"""Orderly stops: the signals that ask for one, the exit code that asks for a requeue, Slurm's requeue."""
+"""Orderly stops: the signals that ask for one, the exit code that asks for a requeue, Slurm's
+requeue."""
 
 from __future__ import annotations
 
@@ -8,17 +9,20 @@ import subprocess
 
 from millrace.common.cli import log
 
-# sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in slurm.conf, or a
-# batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For torchrun see launch.py.
+# sysexits.h EX_TEMPFAIL: "try again later". Slurm requeues on it with `RequeueExit=75` in
+# slurm.conf, or a batch script does: `[ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID`. For
+# torchrun see launch.py.
 REQUEUE_EXIT_CODE = 75
-# Slurm's notice that the time is up (`sbatch --signal=URG@300`) reaches every process of a job's steps. All
-# but the ranks ignore this signal: Snakemake, the shell and the loaders' workers live on while they save.
+# Slurm's notice that the time is up (`sbatch --signal=URG@300`) reaches every process of a job's
+# steps. All but the ranks ignore this signal: Snakemake, the shell and the loaders' workers live on
+# while they save.
 TIME_IS_UP = signal.SIGURG
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, TIME_IS_UP)
 
 
 class Requeue(SystemExit):
-    """The run was asked to stop and has saved: exit with REQUEUE_EXIT_CODE; the same command goes on."""
+    """The run was asked to stop and has saved: exit with REQUEUE_EXIT_CODE; the same command goes
+    on."""
 
     def __init__(self) -> None:
         super().__init__(REQUEUE_EXIT_CODE)
@@ -31,10 +35,14 @@ def requeue_slurm_job() -> None:
         return
     try:
         subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, text=True)
-        log.info("saved before the time limit; Slurm starts job %s again, which goes on from here", job)
+        log.info(
+            "saved before the time limit; Slurm starts job %s again, which goes on from here", job
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         why = (getattr(error, "stderr", None) or str(error)).strip()
-        log.warning("saved, but Slurm does not requeue job %s (%s): start the same command again", job, why)
+        log.warning(
+            "saved, but Slurm does not requeue job %s (%s): start the same command again", job, why
+        )
 
 
 class StopSignals:
@@ -54,7 +62,8 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """Whether to stop: a signal has come, or torchrun is dead and another run may begin here."""
+        """Whether to stop: a signal has come, or torchrun is dead and another run may begin
+        here."""
         if not self._asked and "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
             log.warning("the launcher is dead: finishing the step, then saving")
             self._asked = True

@@ -1,1 +1,1 @@
-"""The image lane: image folders into record files, the next epoch made while one trains, training."""
+"""The image lane: image folders into record files, the next epoch's producer, training."""

@@ -1,7 +1,9 @@
-"""Measure ways of reading images: an image folder, record files whole or by record; shuffle quality.
+"""Measure ways of reading images: an image folder, record files whole or by record; shuffle
+quality.
 
-`--only h5` does what the original h5_test.py does, `--only image_folder` what image_folder_test.py does. Some
-images of the folder are converted to encoded records (JPEG), beside the page, while this runs.
+`--only h5` does what the original h5_test.py does, `--only image_folder` what image_folder_test.py
+does. Some images of the folder are converted to encoded records (JPEG), beside the page, while this
+runs.
 """
 
 from __future__ import annotations
@@ -19,10 +21,21 @@ def make_parser() -> argparse.ArgumentParser:
     add("--raw-data-dir", type=Path, help="image folder")
     add("--records", type=Path, nargs="*", default=[], help="folders of train/ with record files")
     add("--only", choices=("h5", "image_folder"), default="", help="measure these readers only")
-    add("--workers", type=cli.count, nargs="+", default=[0, 1, 2], help="reading processes, each is measured")
+    add(
+        "--workers",
+        type=cli.count,
+        nargs="+",
+        default=[0, 1, 2],
+        help="reading processes, each is measured",
+    )
     add("--images", type=cli.count, default=2000, help="images of a pass at most; 0: all")
     add("--seed", type=cli.count, default=42, help="of random orders")
-    add("--output", type=Path, required=True, help="page to write; a JSON file of the same name beside it")
+    add(
+        "--output",
+        type=Path,
+        required=True,
+        help="page to write; a JSON file of the same name beside it",
+    )
     return parser
 
 
@@ -37,11 +50,16 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=args.output.parent, prefix=".readers.") as scratch:
         which = args.raw_data_dir, args.records, args.only, args.images, args.seed, Path(scratch)
         for name, reader in readers.readers(*which):
-            for workers, is_cold in [*((count, False) for count in args.workers), (args.workers[0], True)]:
+            for workers, is_cold in [
+                *((count, False) for count in args.workers),
+                (args.workers[0], True),
+            ]:
                 rows.append(row := readers.measure(name, reader, workers, is_cold))
                 text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
                 cli.log.info("%s", text.format(**row))
-    mixing = readers.shuffle_quality(RecordSet.open(args.records[0]), args.seed) if args.records else []
+    mixing = (
+        readers.shuffle_quality(RecordSet.open(args.records[0]), args.seed) if args.records else []
+    )
     atomic.write_json(args.output.with_suffix(".json"), {"readers": rows, "shuffle": mixing})
     atomic.write_text(args.output, report.readers_page(rows, mixing))
 

@@ -18,13 +18,16 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", help="folder of the epochs: --local_scratch_dir of the producer")
     add("--sentry-dir", help="folder of the pointers (default: sentry/ in the folder)")
-    add("--seconds", type=cli.positive_float, default=3.0, help="how long to look for signs of life")
+    add(
+        "--seconds", type=cli.positive_float, default=3.0, help="how long to look for signs of life"
+    )
     add("--output", help="write the lines into this file too")
     return parser
 
 
 def _lines(folder: str, place: str | None, seconds: float) -> Iterator[str]:
-    """A line for each side, with the command that starts it if it is not there, and one for each epoch."""
+    """A line for each side, with the command that starts it if it is not there, and one for each
+    epoch."""
     pointers = Pointers(folder, place)
     wanted, made = pointers.wanted(), pointers.made()
     slow = f"slow {wanted.slow} of top {wanted.top}" if wanted else ""
@@ -34,10 +37,14 @@ def _lines(folder: str, place: str | None, seconds: float) -> Iterator[str]:
         if beat is not None:
             is_alive = not beat.is_working or pointers.counting(side, seconds)
             no_sign = "" if is_alive else f"no sign of life for {seconds:g} s; was: "
-            state = f"{pointer or 'no pointers'}; {beat.where}: {no_sign}{pointers.beat(side).activity}"
+            state = (
+                f"{pointer or 'no pointers'}; {beat.where}: {no_sign}{pointers.beat(side).activity}"
+            )
             if made and side == "producer" and made.is_done:
                 state += "; all epochs are made"
-        remedy = "" if beat and beat.is_working and is_alive else f". Start it: {pointers.command(side)}"
+        remedy = (
+            "" if beat and beat.is_working and is_alive else f". Start it: {pointers.command(side)}"
+        )
         yield f"{side}: {state}{remedy}"
     whole = epochs.whole(folder)
     for epoch, mark in whole.items():

@@ -1,8 +1,9 @@
 """Make the next epochs while one is trained: K record files at a time are shuffled into K new ones.
 
-Reads train/ in --raw_data_dir, writes train_1/, train_2/, ... into --local_scratch_dir, where the trainer
-reads them, and removes them when they are trained. Start it before or after the trainer, on its node or on
-another, and again if it was killed: it goes on. It ends when all epochs are made; on SIGTERM with code 75.
+Reads train/ in --raw_data_dir, writes train_1/, train_2/, ... into --local_scratch_dir, where the
+trainer reads them, and removes them when they are trained. Start it before or after the trainer, on
+its node or on another, and again if it was killed: it goes on. It ends when all epochs are made; on
+SIGTERM with code 75.
 """
 
 from __future__ import annotations
@@ -25,12 +26,30 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--raw-data-dir", required=True, help="folder of train/, the converted records")
     add("--local-scratch-dir", required=True, help="folder of the epochs, as the trainer has it")
-    add("--shuffle-pool", type=_pool, default="10", help="files that are shuffled together, or `all`")
-    add("--allowed-ahead", type=cli.count, default=1, help="epochs that may lie whole beyond the one in work")
+    add(
+        "--shuffle-pool",
+        type=_pool,
+        default="10",
+        help="files that are shuffled together, or `all`",
+    )
+    add(
+        "--allowed-ahead",
+        type=cli.count,
+        default=1,
+        help="epochs that may lie whole beyond the one in work",
+    )
     add("--seed", type=cli.count, default=42, help="of the shuffle")
-    add("--memory", type=cli.positive_float, help="GB of a pool (default: four fifths of this machine's)")
+    add(
+        "--memory",
+        type=cli.positive_float,
+        help="GB of a pool (default: four fifths of this machine's)",
+    )
     add("--sentry-dir", help="folder of the pointers (default: sentry/ in --local-scratch-dir)")
-    add("--end-with-parent", action="store_true", help="end when the process ends that started this one")
+    add(
+        "--end-with-parent",
+        action="store_true",
+        help="end when the process ends that started this one",
+    )
     add("--report", help="output, written last: what was made")
     settings.add_arguments(parser.add_argument_group("signs of life"), Times)
     return parser

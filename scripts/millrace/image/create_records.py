@@ -1,9 +1,11 @@
-"""Convert an image folder to record files (HDF5): decoded at a fixed size, or the images' bytes as they are.
+"""Convert an image folder to record files (HDF5): decoded at a fixed size, or the images' bytes as
+they are.
 
     python -m millrace.image.create_records --raw_data_dir=ImageNet --local_scratch_dir=records
 
-The folder holds train/<class>/<images> and val/ or validation/ likewise, or flat with synset_labels.txt. Run
-again, it goes on with what is not finished. The workflow gives one partition to each job instead.
+The folder holds train/<class>/<images> and val/ or validation/ likewise, or flat with
+synset_labels.txt. Run again, it goes on with what is not finished. The workflow gives one partition
+to each job instead.
 """
 
 from __future__ import annotations
@@ -24,9 +26,15 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--raw-data-dir", type=Path, help="image folder")
-    source.add_argument("--partition", type=Path, help="JSON file of some record files, of the workflow")
+    source.add_argument(
+        "--partition", type=Path, help="JSON file of some record files, of the workflow"
+    )
     add("--local-scratch-dir", type=Path, required=True, help="folder that gets train/ and val/")
-    add("--report", type=Path, help="JSON file to write of a partition: rejects and odd images by file")
+    add(
+        "--report",
+        type=Path,
+        help="JSON file to write of a partition: rejects and odd images by file",
+    )
     add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help="images at a time")
     settings.add_arguments(parser, RecordOptions)
     return parser

@@ -27,7 +27,9 @@ def main(argv: list[str] | None = None) -> None:
         place = folder / ("train" if number % 5 else "val") / str(label)
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray((image * 255 / 16).astype("uint8")).save(place / f"{number:04d}.png")
-    atomic.write_json(args.index, {"images": len(digits.target), "source": "scikit-learn's load_digits"})
+    atomic.write_json(
+        args.index, {"images": len(digits.target), "source": "scikit-learn's load_digits"}
+    )
     cli.log.info("%d images in %s", len(digits.target), folder)
 
 

@@ -62,7 +62,9 @@ class ImageInputs(RunInputs):
         """By the names of record files."""
         blocks = [name for names in self.partitions.values() for name in names]
         plans = {block: jsonl.read(f"{PARTITIONS}/{block}.json")["files"] for block in blocks}
-        return {plan["name"]: REPORT.format(block=block) for block in plans for plan in plans[block]}
+        return {
+            plan["name"]: REPORT.format(block=block) for block in plans for plan in plans[block]
+        }
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config; none before the demo is fetched."""

@@ -1,6 +1,7 @@
 """Write the index of a split's record files: lengths, classes, rejects and ledger.
 
-Where images were rejected, the few files whose lengths would differ by more than one are written again.
+Where images were rejected, the few files whose lengths would differ by more than one are written
+again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,19 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--split", type=Path, required=True, help="JSON file: the split's classes and partitions")
     add("--partitions-dir", type=Path, required=True, help="folder of the partition files")
-    add("--index", type=Path, required=True, help="records.json to write, beside the split's record files")
+    add(
+        "--index",
+        type=Path,
+        required=True,
+        help="records.json to write, beside the split's record files",
+    )
     add("--max-error-fraction", type=float, default=0.1, help="share of damaged images allowed")
-    add("--threads", type=cli.positive_int, default=1, help="images at a time, where files are written again")
+    add(
+        "--threads",
+        type=cli.positive_int,
+        default=1,
+        help="images at a time, where files are written again",
+    )
     return parser
 
 

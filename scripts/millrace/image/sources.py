@@ -31,7 +31,8 @@ class Settings:
 
 
 class Order:
-    """The ids of train's images, for ever once a run has started: path number n, from 0, is record n."""
+    """The ids of train's images, for ever once a run has started: path number n, from 0, is record
+    n."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind, self.added = path, kind, list[str]()
@@ -51,7 +52,8 @@ class Order:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
-    """Partitions hold the images of some record files, in their order; `splits` all that belongs to a split.
+    """Partitions hold the images of some record files, in their order; `splits` all that belongs to
+    a split.
 
     Raises SourcesMissing without an image folder, MillraceError for one that is no such folder.
     """
@@ -69,9 +71,14 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     for split, rows in tree.rows.items():
         files = options.files(split, len(rows))
         each = max(1, round(settings.partition_images * files / len(rows)))
-        blocks[split] = [(f"{split}-{n:05d}", at, at + each) for n, at in enumerate(range(0, files, each))]
+        blocks[split] = [
+            (f"{split}-{n:05d}", at, at + each) for n, at in enumerate(range(0, files, each))
+        ]
     groups = {split: [name for name, *_ in of] for split, of in blocks.items()}
-    splits = {split: options.of_split(tree, split) | {"partitions": names} for split, names in groups.items()}
+    splits = {
+        split: options.of_split(tree, split) | {"partitions": names}
+        for split, names in groups.items()
+    }
     is_shuffled = bool(options.shuffle)
     order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
 
@@ -86,7 +93,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
                 yield name, facts | {"files": [plan.as_dict() for plan in plans[start:stop]]}
 
     outputs = (str(folder.parent / "records/partitions/{}.json"),)
-    items = Items("image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0])
+    items = Items(
+        "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
+    )
     # The order of an earlier run decides too.
     decided = os.stat(order.path).st_mtime_ns if order.saved else 0
     contents = Contents(

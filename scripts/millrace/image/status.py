@@ -1,4 +1,5 @@
-"""The jobs of the image lane and what they have made: for `millrace status` and the end of a run."""
+"""The jobs of the image lane and what they have made: for `millrace status` and the end of a
+run."""
 
 from __future__ import annotations
 

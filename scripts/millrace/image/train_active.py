@@ -1,9 +1,9 @@
 """Train a ResNet on record files: epoch n from those that the producer made during epoch n - 1.
 
-The flags are those of PyTorch's ImageNet example. Writes metrics.jsonl, TensorBoard events, the last and the
-best checkpoint and, at the end, report.html and metrics.json into --output-dir. The same command goes on from
-the last checkpoint. On SIGTERM it finishes its step, saves, ends its producer, and exits with code 75, on
-which Slurm can requeue it.
+The flags are those of PyTorch's ImageNet example. Writes metrics.jsonl, TensorBoard events, the
+last and the best checkpoint and, at the end, report.html and metrics.json into --output-dir. The
+same command goes on from the last checkpoint. On SIGTERM it finishes its step, saves, ends its
+producer, and exits with code 75, on which Slurm can requeue it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,29 @@ def make_parser() -> argparse.ArgumentParser:
     add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")
     options.add_arguments(parser)
     add("--resume", help="checkpoint, or folder of a run, that a run that begins takes up")
-    add("--start-epoch", type=cli.count, help="first epoch of a run that begins (default: 0, or --resume's)")
-    add("-e", "--evaluate", action="store_true", help="only evaluate: --resume, or --output-dir's newest")
+    add(
+        "--start-epoch",
+        type=cli.count,
+        help="first epoch of a run that begins (default: 0, or --resume's)",
+    )
+    add(
+        "-e",
+        "--evaluate",
+        action="store_true",
+        help="only evaluate: --resume, or --output-dir's newest",
+    )
     add("--output-dir", help="folder of the run (default: that of --metrics, or named as --arch)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     add("--report", type=Path, help="page of the run (default: report.html in --output-dir)")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     group = parser.add_argument_group("producer")
     add = group.add_argument
-    add("--producer", choices=PRODUCERS, default="none", help="child: start it; none: somebody else does")
+    add(
+        "--producer",
+        choices=PRODUCERS,
+        default="none",
+        help="child: start it; none: somebody else does",
+    )
     add("--shuffle-pool", default="10", help="of a child: files shuffled together, or all")
     add("--allowed-ahead", type=cli.count, default=1, help="of a child: epochs made ahead")
     add("--sentry-dir", help="folder of the pointers (default: sentry/ beside the epochs)")
@@ -59,8 +73,18 @@ def main(argv: list[str] | None = None) -> None:
         training_run.evaluate(chosen, Path(args.data), folder, args.resume)
         return
     scratch = args.local_scratch_dir or args.data
-    words = ["{folder}" if word == scratch else word for word in (sys.argv[1:] if argv is None else argv)]
-    names = ("seed", "shuffle_pool", "allowed_ahead", "sentry_dir", "beat", "dead_after", "wait_limit")
+    words = [
+        "{folder}" if word == scratch else word for word in (sys.argv[1:] if argv is None else argv)
+    ]
+    names = (
+        "seed",
+        "shuffle_pool",
+        "allowed_ahead",
+        "sentry_dir",
+        "beat",
+        "dead_after",
+        "wait_limit",
+    )
     given = {"raw_data_dir": args.data, "local_scratch_dir": scratch}
     given |= {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     flags = [f"--{name}={value}" for name, value in given.items()]
@@ -70,7 +94,9 @@ def main(argv: list[str] | None = None) -> None:
     if summary:
         from millrace.image.training import report
 
-        atomic.write_text(args.report or folder / "report.html", report.training_page(folder, summary))
+        atomic.write_text(
+            args.report or folder / "report.html", report.training_page(folder, summary)
+        )
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info("%s: %d epochs trained; metrics.json is there", folder, summary["epochs"])
 

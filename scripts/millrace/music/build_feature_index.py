@@ -1,4 +1,5 @@
-"""Find the tracks in files of features: where each lies, its hop and type, and whether it can be used.
+"""Find the tracks in files of features: where each lies, its hop and type, and whether it can be
+used.
 
 Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the original script:
 --jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and X.pt holds the mapping of the
@@ -33,9 +34,24 @@ def make_parser() -> argparse.ArgumentParser:
     add("--h5-root", help="folder of HDF5 files")
     add("--mm-root", help="folder of .mm files")
     add("--splits", help=f"folder of {', '.join(SPLITS)}.json, for their coverage")
-    add("--out", type=Path, default=Path("cache/discogs_h5_index.pt"), help="index to write, X.index or X.pt")
-    add("--hop", type=cli.positive_float, default=0.02, help="seconds a frame of files that do not say it")
-    add("--pool", type=cli.positive_int, default=5, help="stored frames that make one frame of the model")
+    add(
+        "--out",
+        type=Path,
+        default=Path("cache/discogs_h5_index.pt"),
+        help="index to write, X.index or X.pt",
+    )
+    add(
+        "--hop",
+        type=cli.positive_float,
+        default=0.02,
+        help="seconds a frame of files that do not say it",
+    )
+    add(
+        "--pool",
+        type=cli.positive_int,
+        default=5,
+        help="stored frames that make one frame of the model",
+    )
     add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
     add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
     return parser

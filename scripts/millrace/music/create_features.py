@@ -1,7 +1,7 @@
 """Make CQT features of your own audio: mono at 16 kHz, 84 bins from 32.70 Hz, a frame every 0.02 s.
 
-Ids are the names of the files without their endings. Damaged audio is rejected and listed. The same command
-again makes only those chunks whose recordings have changed.
+Ids are the names of the files without their endings. Damaged audio is rejected and listed. The same
+command again makes only those chunks whose recordings have changed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ def main(argv: list[str] | None = None) -> None:
         raise MillraceError("no folder of recordings", args.audio_root, remedy)
     files, rejects = chunks.audio_files(root)
     if not files:
-        raise MillraceError(f"no recording ends in {', '.join(chunks.ENDINGS)}", args.audio_root, remedy)
+        raise MillraceError(
+            f"no recording ends in {', '.join(chunks.ENDINGS)}", args.audio_root, remedy
+        )
     ledger = Ledger("create_features", "audio", "recording", rows_in=len(files) + len(rejects))
     records: list[dict] = []
-    for made, refused in chunks.create_chunks(root, files, args.h5_root, args.per_chunk, args.threads):
+    for made, refused in chunks.create_chunks(
+        root, files, args.h5_root, args.per_chunk, args.threads
+    ):
         records += made
         rejects += refused
     ledger.rows_out = len(records)

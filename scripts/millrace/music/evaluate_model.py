@@ -1,12 +1,13 @@
-"""Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%), with the half width of their 95 % intervals.
+"""Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%), with the half width of their 95 %
+intervals.
 
     python -m millrace.music.evaluate_model checkpoint=logs/dvi-h5/checkpoint_best.ckpt redux=bpwr-10
 
-As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of a track),
-qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole track), limit_num
-(tracks). Other key=value are keys of the configuration that lies beside the checkpoint, such as path.index;
-conf=FILE is another one. Figures are computed in float32.
-Under torchrun the ranks share the tracks and the queries.
+As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of
+a track), qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole
+track), limit_num (tracks). Other key=value are keys of the configuration that lies beside the
+checkpoint, such as path.index; conf=FILE is another one. Figures are computed in float32. Under
+torchrun the ranks share the tracks and the queries.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     options, overrides = configuration.split_options(args.overrides)
-    conf = configuration.read(overrides, str(Path(options["checkpoint"]).with_name("configuration.yaml")))
+    conf = configuration.read(
+        overrides, str(Path(options["checkpoint"]).with_name("configuration.yaml"))
+    )
     ranks.adopt_slurm_tasks()
     import torch
 
@@ -44,7 +47,9 @@ def main(argv: list[str] | None = None) -> None:
         shown = ", ".join(
             f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")
         )
-        counts = f"{result['queries']} queries, {result['candidates']} candidates, {result['redux']}"
+        counts = (
+            f"{result['queries']} queries, {result['candidates']} candidates, {result['redux']}"
+        )
         cli.log.info("%s: %s (%s)", result["partition"], shown, counts)
         if args.output:
             atomic.write_json(args.output, result)

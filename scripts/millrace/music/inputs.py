@@ -77,12 +77,16 @@ class MusicInputs(RunInputs):
         return " ".join([*flags, *(["--resample"] if values["resample"] else [])])
 
     def evaluations(self, wildcards: Any = None) -> list[str]:
-        """What the runs of the config come to on the test split, when there are features and splits."""
+        """What the runs of the config come to on the test split, when there are features and
+        splits."""
         return [f"results/music/runs/{run}/test.json" for run in self.audited_runs()]
 
     def run_arguments(self, wildcards: Any) -> str:
-        """key=value of a run's configuration: the features of the index, and in what the run differs."""
-        return " ".join(shlex.quote(f"{key}={value}") for key, value in self._chosen(wildcards.run).items())
+        """key=value of a run's configuration: the features of the index, and in what the run
+        differs."""
+        return " ".join(
+            shlex.quote(f"{key}={value}") for key, value in self._chosen(wildcards.run).items()
+        )
 
     def _chosen(self, run: str) -> dict[str, Any]:
         own, files = self.of_run(run), split_files(self.section["splits"])
@@ -94,7 +98,9 @@ class MusicInputs(RunInputs):
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
         chosen = {
-            key: value for key, value in self._chosen(run).items() if not key.startswith(_NOT_OF_LOADER)
+            key: value
+            for key, value in self._chosen(run).items()
+            if not key.startswith(_NOT_OF_LOADER)
         }
         arguments = {"conf": self.section["conf"], "keys": chosen}
         files = [INDEX, *self.conf()]

@@ -1,7 +1,7 @@
 """Merge the tracks of all partitions into one index, and say what of each split has features.
 
-Beside the index: coverage.json, <split>.filtered (as MTG's alignment script writes it), missing.jsonl,
-ledger.json, rejects.jsonl, remarks.jsonl, leaks.jsonl. The index is written last.
+Beside the index: coverage.json, <split>.filtered (as MTG's alignment script writes it),
+missing.jsonl, ledger.json, rejects.jsonl, remarks.jsonl, leaks.jsonl. The index is written last.
 """
 
 from __future__ import annotations
@@ -19,10 +19,27 @@ from millrace.music.features.track import Contract, read_tracks
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--merge", required=True, help="list (JSON) of partitions, roots, splits and JSONL problems")
-    add("--tables", type=Path, required=True, help="folder of the partitions' tables; others are deleted")
-    add("--hop", type=cli.positive_float, default=0.02, help="seconds a frame of files that do not say it")
-    add("--pool", type=cli.positive_int, default=5, help="stored frames that make one frame of the model")
+    add(
+        "--merge", required=True, help="list (JSON) of partitions, roots, splits and JSONL problems"
+    )
+    add(
+        "--tables",
+        type=Path,
+        required=True,
+        help="folder of the partitions' tables; others are deleted",
+    )
+    add(
+        "--hop",
+        type=cli.positive_float,
+        default=0.02,
+        help="seconds a frame of files that do not say it",
+    )
+    add(
+        "--pool",
+        type=cli.positive_int,
+        default=5,
+        help="stored frames that make one frame of the model",
+    )
     add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
     add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
     add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")

@@ -1,4 +1,5 @@
-"""Report version matching for people: coverage, clique sizes, training curves, figures, nearest versions."""
+"""Report version matching for people: coverage, clique sizes, training curves, figures, nearest
+versions."""
 
 from __future__ import annotations
 

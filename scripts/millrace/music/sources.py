@@ -42,14 +42,18 @@ class Settings:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
-    """A partition is an HDF5 file or a folder of .mm files by its stat, with the records that point there;
-    `merge` is what the merge of all reads: the partitions, what is wrong with the JSONL, the splits.
+    """A partition is an HDF5 file or a folder of .mm files by its stat, with the records that point
+    there; `merge` is what the merge of all reads: the partitions, what is wrong with the JSONL, the
+    splits.
 
-    Raises SourcesMissing for a place without features, MillraceError for a split that cannot be read.
+    Raises SourcesMissing for a place without features, MillraceError for a split that cannot be
+    read.
     """
     if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
         raise SourcesMissing(f"no features at {DEMO}", pristine=True)
-    roots = {kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))}
+    roots = {
+        kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))
+    }
     stats = {
         f"{kind}-{quote(path, safe='')}": (kind, path, _stat(root.path / path))
         for kind, root in roots.items()
@@ -67,11 +71,14 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
     for key, path in lists.items():
         if not Path(path).is_file():
-            raise SourcesMissing(f"music.{'jsonl' if key == 'jsonl' else 'splits'}: {path} does not exist")
+            raise SourcesMissing(
+                f"music.{'jsonl' if key == 'jsonl' else 'splits'}: {path} does not exist"
+            )
     said_of = {key: partitions.Stat.of(path) for key, path in lists.items()}
 
     def contents_of_all() -> Iterator[tuple[str, dict]]:
-        """The partition files; completes `contents`. The JSONL is read if it or the list of files is new."""
+        """The partition files; completes `contents`. The JSONL is read if it or the list of files
+        is new."""
         digests = table("lists", _VERSION)
         # An .mm that comes into a folder may be what a pointer led to.
         times = [stat.mtime_ns for kind, _, stat in stats.values() if kind == "mm"]
@@ -97,7 +104,11 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
                 records = [_row(record) for record in (places or {}).get(path, ())]
                 records.sort(key=lambda row: (row["id"], row.get("mm", "")))
             file = {"id": name, "kind": kind, "root": str(roots[kind].path), "path": path}
-            file |= {"size": stat.size * (kind == "h5"), "mtime_ns": stat.mtime_ns, "records": records}
+            file |= {
+                "size": stat.size * (kind == "h5"),
+                "mtime_ns": stat.mtime_ns,
+                "records": records,
+            }
             yield name, file
         shown = {path: digests.get(said_of[split], _split_digest) for split, path in files.items()}
         shown |= {settings.jsonl: facts["ids"]} if facts else {}
@@ -107,14 +118,24 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         merge["jsonl"] |= {"path": settings.jsonl} if facts and facts["loose"] else {}
         contents.others = {"merge": {"all": merge}}
 
-    assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)  # of nothing: names say it all
+    assignment = partitions.Assignment(
+        folder / "index/assignment.jsonl", 1
+    )  # of nothing: names say it all
     contents = Contents(
-        assignment, contents_of_all(), {"features": sorted(stats)}, total=len(stats), then="the index"
+        assignment,
+        contents_of_all(),
+        {"features": sorted(stats)},
+        total=len(stats),
+        then="the index",
     )
     contents.others = {"merge": {"all": {}}}
-    states = [stat.signature for stat in (*said_of.values(), *(stat for _, _, stat in stats.values()))]
+    states = [
+        stat.signature for stat in (*said_of.values(), *(stat for _, _, stat in stats.values()))
+    ]
     contents.state = jsonl.digest([_VERSION, asdict(settings), list(stats), lists, states])
-    outputs = [str(folder.parent / path) for path in ("features/{}.parquet", "index/features.index")]
+    outputs = [
+        str(folder.parent / path) for path in ("features/{}.parquet", "index/features.index")
+    ]
     contents.items = {
         "": Items("file", _items, _kinds, outputs[:1], shown=_shown, noun_of=_noun),
         "merge": Items("list", lambda merge: merge["lists"], _kinds, outputs[1:]),
@@ -139,14 +160,19 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
     notes = [metadata.note] if metadata.note else []
     if metadata.problems:
         count, row = counted(len(metadata.problems), "problem"), metadata.problems[0]
-        notes.append(f"{name}: {count}, the first in line {row['line']}: {row['reason']}: {row['problem']}")
+        notes.append(
+            f"{name}: {count}, the first in line {row['line']}: {row['reason']}: {row['problem']}"
+        )
     if wrong:
         count, row = counted(len(wrong), "pointer"), wrong[0]
         notes.append(f"{name}: {count} to nothing, such as {row['id']}: {row['problem']}")
     counts = {"ids": len(metadata.ids), "pointers": len(metadata.records), **metadata.counts}
     ids = f"{len(metadata.ids)} ids, {jsonl.digest(sorted(metadata.ids))}"
-    # Of records without an HDF5 file the merge compares these with the tracks, so that it reads the JSONL.
-    said = sorted((each.id, each.hop, each.duration) for each in metadata.records.values() if each.h5 is None)
+    # Of records without an HDF5 file the merge compares these with the tracks, so that it reads the
+    # JSONL.
+    said = sorted(
+        (each.id, each.hop, each.duration) for each in metadata.records.values() if each.h5 is None
+    )
     loose = [row for row in said if row[1] or row[2]]
     result = {"notes": notes, "problems": metadata.problems + wrong, "counts": counts, "ids": ids}
     return result | {"loose": jsonl.digest(loose) if loose else ""}
@@ -177,9 +203,15 @@ def _noun(name: str) -> str:
 def _kinds(old: Any, new: Any) -> list[str]:
     """What differs between two states of a file or folder, a record, or a list."""
     if isinstance(old, dict):
-        return [name for name in ("key", "mm", "hop", "shape", "duration") if old.get(name) != new.get(name)]
+        return [
+            name
+            for name in ("key", "mm", "hop", "shape", "duration")
+            if old.get(name) != new.get(name)
+        ]
     if isinstance(old, str):
         (before, noun), (now, _) = (each.split(",")[0].split(" ") for each in (old, new))
         more = int(now) - int(before)
-        return [f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"]
+        return [
+            f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"
+        ]
     return ["touched or replaced"]

@@ -1,4 +1,5 @@
-"""The jobs of the music lane and what they have made: for `millrace status` and the end of a run."""
+"""The jobs of the music lane and what they have made: for `millrace status` and the end of a
+run."""
 
 from __future__ import annotations
 
@@ -29,6 +30,9 @@ def facts() -> dict[str, str]:
     if not Path(COVERAGE).is_file():
         return {}
     coverage = jsonl.read(COVERAGE)
-    lines = [f"{coverage['tracks']:,} tracks in the index", *(each["line"] for each in coverage["splits"])]
+    lines = [
+        f"{coverage['tracks']:,} tracks in the index",
+        *(each["line"] for each in coverage["splits"]),
+    ]
     lines += filter(None, [coverage.get("hop_note")])
     return {COVERAGE: "; ".join(lines)}

@@ -2,10 +2,10 @@
 
     python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2
 
-With fabric.ngpus above 1 it starts its ranks on this node, unless srun or torchrun has started them. Keys of
-the configuration and their defaults: docs/configuration.md. Writes configuration.yaml, metrics.jsonl,
-TensorBoard events, checkpoints and, at the end, metrics.json into <path.logs>/<jobname>; the same command
-goes on from the last checkpoint.
+With fabric.ngpus above 1 it starts its ranks on this node, unless srun or torchrun has started
+them. Keys of the configuration and their defaults: docs/configuration.md. Writes
+configuration.yaml, metrics.jsonl, TensorBoard events, checkpoints and, at the end, metrics.json
+into <path.logs>/<jobname>; the same command goes on from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ from millrace.music.training import conf as configuration
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="key=value", help="keys of the configuration, such as fabric.ngpus=2")
-    add("--output-dir", help="folder of the run (default: that of --metrics, else <path.logs>/<jobname>)")
+    add(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="keys of the configuration, such as fabric.ngpus=2",
+    )
+    add(
+        "--output-dir",
+        help="folder of the run (default: that of --metrics, else <path.logs>/<jobname>)",
+    )
     add("--metrics", help="output, written last: metrics.json (default: in the run's folder)")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     return parser
@@ -37,7 +45,8 @@ def main(argv: list[str] | None = None) -> int | None:
     args = make_parser().parse_args(argv)
     conf = configuration.read(args.overrides)
     folder = Path(
-        args.output_dir or Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "_")).parent
+        args.output_dir
+        or Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "_")).parent
     )
     if not (args.output_dir or args.metrics or conf["jobname"]):
         raise MillraceError("the run has no name", remedy="Write jobname=NAME")

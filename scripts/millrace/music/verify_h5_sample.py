@@ -1,7 +1,8 @@
 """Read tracks whole and print their facts and statistics; draw their CQT and shingles.
 
-python -m millrace.music.verify_h5_sample --feature-index results/music/index/features.index --sample 4
-python -m millrace.music.verify_h5_sample --feature-index X.index --splits metadata --split train --index 0
+python -m millrace.music.verify_h5_sample --feature-index results/music/index/features.index
+--sample 4 python -m millrace.music.verify_h5_sample --feature-index X.index --splits metadata
+--split train --index 0
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--split", default="train", help="split that --index counts in: train, valid or test")
     add("--index", type=cli.count, help="number of a version in the split, from 0")
     add("--id", help="id of a track, instead of --index; --id=-abc where it begins with a dash")
-    add("--sample", type=cli.positive_int, default=4, help="so many tracks drawn at random, if none is named")
+    add(
+        "--sample",
+        type=cli.positive_int,
+        default=4,
+        help="so many tracks drawn at random, if none is named",
+    )
     add("--seed", type=int, default=43, help="seed of the sample")
     prefer = "what is read if a recording has both (default: data.prefer of --conf, else h5)"
     add("--prefer", choices=["h5", "mm"], help=prefer)
@@ -51,7 +57,9 @@ def main(argv: list[str] | None = None) -> None:
         files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
         roots = {kind: path for kind in ("h5", "mm") if (path := settings[f"path.{kind}_root"])}
     if not place:
-        raise MillraceError("no index to read", args.conf, "Give --feature-index, or --conf with path.index")
+        raise MillraceError(
+            "no index to read", args.conf, "Give --feature-index, or --conf with path.index"
+        )
     index = FeatureIndex(index_path(place), roots, contract and contract.hop)
     contract = contract or index.contract
     if args.id is not None or args.index is not None:
@@ -65,7 +73,9 @@ def main(argv: list[str] | None = None) -> None:
     facts = [verification.facts(index, number, contract, prefer) for number in numbers]
     log = sys.stderr if args.output else sys.stdout
     for track in facts:
-        shown = track if args.verbose else {key: of for key, of in track.items() if key != "origins"}
+        shown = (
+            track if args.verbose else {key: of for key, of in track.items() if key != "origins"}
+        )
         print("\n".join(f"{key:12} {value}" for key, value in shown.items()) + "\n", file=log)
     if args.picture:
         verification.write_picture(args.picture, index, numbers, contract, prefer)

@@ -1,4 +1,5 @@
-"""Columns and status words of the lane's tables, apart from how they are made: no audio library is needed."""
+"""Columns and status words of the lane's tables, apart from how they are made: no audio library is
+needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cut segments into WebDataset shards, with an index of where every segment lies.
 
-The segments of one partition (--manifest), or of a country (--manifest-dir and --country). Shards that are
-good already are kept; a run after a crash goes on where the last one ended.
+The segments of one partition (--manifest), or of a country (--manifest-dir and --country). Shards
+that are good already are kept; a run after a crash goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from millrace.speech.shards.plan import ShardOptions, plan_partition
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--manifest", help="manifest part of one partition (parquet); or --manifest-dir with --country")
-    holds = (
-        "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and <country>_splits.csv"
+    add(
+        "--manifest",
+        help="manifest part of one partition (parquet); or --manifest-dir with --country",
     )
+    holds = "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and <country>_splits.csv"
     add(
         "--manifest-dir",
         help=f"folder that holds {holds}, whose statuses are brought up to date: all of --country",
@@ -35,11 +36,28 @@ def make_parser() -> argparse.ArgumentParser:
     beside = "(default: in partitions/<id> of --output-dir)"
     add("--index", help=f"output: where each segment lies (parquet) {beside}")
     add("--statuses", help=f"output: status of every manifest row (parquet) {beside}")
-    add("--max-shard-size-gb", type=cli.positive_float, default=1.0, help="10^9 bytes (default %(default)s)")
-    add("--max-cer", type=_cer, default=0.3, help="(default %(default)s); from 1 on, unknown ones pass")
-    add("--audio-format", choices=sorted(AUDIO_FORMATS), default="flac", help="(default %(default)s)")
+    add(
+        "--max-shard-size-gb",
+        type=cli.positive_float,
+        default=1.0,
+        help="10^9 bytes (default %(default)s)",
+    )
+    add(
+        "--max-cer",
+        type=_cer,
+        default=0.3,
+        help="(default %(default)s); from 1 on, unknown ones pass",
+    )
+    add(
+        "--audio-format",
+        choices=sorted(AUDIO_FORMATS),
+        default="flac",
+        help="(default %(default)s)",
+    )
     add("--sampling-rate", type=cli.positive_int, default=16000, help="Hz (default %(default)s)")
-    add("--retry-errors", action="store_true", help="build shards again that hold segments in error")
+    add(
+        "--retry-errors", action="store_true", help="build shards again that hold segments in error"
+    )
     return parser
 
 
@@ -57,7 +75,9 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("give --manifest, or --manifest-dir with --country")
     if args.manifest_dir and (args.index or args.statuses):
         parser.error("--index and --statuses are of one --manifest")
-    options = ShardOptions(args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb)
+    options = ShardOptions(
+        args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb
+    )
     out = Path(args.output_dir)
 
     if args.manifest:

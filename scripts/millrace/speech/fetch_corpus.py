@@ -1,7 +1,7 @@
 """Fetch a demo corpus: recordings of five languages, with their alignments.
 
-Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it is). Where
-there is no apt or no network, sentences are synthesised instead, and the index says so.
+Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it
+is). Where there is no apt or no network, sentences are synthesised instead, and the index says so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,26 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     add("--countries-root", type=Path, required=True, help="folder that gets one folder a country")
-    add("--index", type=Path, required=True, help="JSON file that describes the corpus; written last")
+    add(
+        "--index",
+        type=Path,
+        required=True,
+        help="JSON file that describes the corpus; written last",
+    )
     seed_help = "of texts, order, lengths and ASR errors (default %(default)s)"
     add("--seed", type=int, default=42, help=seed_help)
     languages = sorted(LANGUAGES)
     add("--languages", nargs="+", choices=languages, default=languages, help="default: all five")
-    source_help = "recorded prompts from Debian packages, synthesis, or what works (default %(default)s)"
+    source_help = (
+        "recorded prompts from Debian packages, synthesis, or what works (default %(default)s)"
+    )
     add("--source", choices=demo_corpus.SOURCES, default="auto", help=source_help)
-    add("--threads", type=cli.positive_int, default=2, help="countries at a time (default %(default)s)")
+    add(
+        "--threads",
+        type=cli.positive_int,
+        default=2,
+        help="countries at a time (default %(default)s)",
+    )
     return parser
 
 

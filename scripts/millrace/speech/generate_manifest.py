@@ -1,8 +1,9 @@
 """Make a manifest: segments checked, with error rates; what was rejected.
 
-Of one partition (--partition), as the workflow keeps it in step with the corpus in results/speech/partitions;
-or of a country (--country), without the workflow: <country>_manifest.csv, <country>_splits.csv and
-<country>_rejects.csv. Splits that are drawn stay, and so do the statuses of segments that have not changed.
+Of one partition (--partition), as the workflow keeps it in step with the corpus in
+results/speech/partitions; or of a country (--country), without the workflow:
+<country>_manifest.csv, <country>_splits.csv and <country>_rejects.csv. Splits that are drawn stay,
+and so do the statuses of segments that have not changed.
 """
 
 from __future__ import annotations
@@ -40,11 +41,30 @@ def make_parser() -> argparse.ArgumentParser:
     add("--countries-root", help=f"folder of the countries (default: {either})")
     roots = "folders that audio of --country may lie in, beside --countries-root"
     add("--audio-roots", nargs="+", default=[], metavar="FOLDER", help=roots)
-    add("--manifest-dir", default="manifests", help="output of --country: folder (default %(default)s)")
-    add("--min-duration", type=cli.positive_float, default=3.0, help="seconds (default %(default)s)")
-    add("--max-duration", type=cli.positive_float, default=20.0, help="seconds (default %(default)s)")
-    flag = {"type": lambda text: {"True": True, "False": False}.get(text, text), "choices": (True, False)}
-    add("--normalise-text", **flag, default=True, help="for the error rates computed here (default True)")
+    add(
+        "--manifest-dir",
+        default="manifests",
+        help="output of --country: folder (default %(default)s)",
+    )
+    add(
+        "--min-duration", type=cli.positive_float, default=3.0, help="seconds (default %(default)s)"
+    )
+    add(
+        "--max-duration",
+        type=cli.positive_float,
+        default=20.0,
+        help="seconds (default %(default)s)",
+    )
+    flag = {
+        "type": lambda text: {"True": True, "False": False}.get(text, text),
+        "choices": (True, False),
+    }
+    add(
+        "--normalise-text",
+        **flag,
+        default=True,
+        help="for the error rates computed here (default True)",
+    )
     for name, what in _OUTPUTS.items():
         add(f"--{name}", help=f"output of --partition: {what}")
     return parser
@@ -61,7 +81,9 @@ def main(argv: list[str] | None = None) -> None:
         root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
         sizes = {"train_subset_hours": 500, "partition_hours": 1e6}
         settings = sources.Settings(root, "", _FRACTIONS, **sizes, audio_roots=args.audio_roots)
-        generated = by_hand.generate(args.country, sources.collect, settings, args.manifest_dir, limits)
+        generated = by_hand.generate(
+            args.country, sources.collect, settings, args.manifest_dir, limits
+        )
         cli.log.info("%s", generated.line())
         for warning in generated.warnings:
             cli.log.warning("%s", warning)
@@ -72,9 +94,13 @@ def main(argv: list[str] | None = None) -> None:
     with atomic.replacing(args.manifest) as partial:
         pq.write_table(result.table(), partial, compression="zstd")
     # For the next parse (millrace.speech.sources): a new output would make all partitions pending.
-    atomic.write_bytes(Path(args.manifest).with_name("alignments.json"), jsonl.canonical(result.read))
+    atomic.write_bytes(
+        Path(args.manifest).with_name("alignments.json"), jsonl.canonical(result.read)
+    )
     damaged = Path(args.manifest).with_name("damaged.json")
-    atomic.write_json(damaged, result.damaged) if result.damaged else damaged.unlink(missing_ok=True)
+    atomic.write_json(damaged, result.damaged) if result.damaged else damaged.unlink(
+        missing_ok=True
+    )
     atomic.write_json(args.recordings, result.recordings)
     jsonl.write_lines(args.rejects, result.rejects)
     ledger = result.ledger

@@ -22,14 +22,16 @@ _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
 
 
 class SpeechInputs:
-    """Input functions and parameters of the rules, over the partitions of this parse; `hub`: speech.hub."""
+    """Input functions and parameters of the rules, over the partitions of this parse; `hub`:
+    speech.hub."""
 
     def __init__(self, sources: Sources, hub: dict[str, Any]) -> None:
         self.sources, self.hub = sources, {**hub, "repo": hub["repo"] or "local/speech"}
 
     @property
     def partitions(self) -> dict[str, list[str]]:
-        """Ids by country, as they stand in paths; none before the demo is fetched. Raises SourcesMissing."""
+        """Ids by country, as they stand in paths; none before the demo is fetched. Raises
+        SourcesMissing."""
         return self.sources.required().partitions
 
     def gone(self, wildcards: Any = None) -> list[str]:
@@ -62,14 +64,22 @@ class SpeechInputs:
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """The two CSVs of every country, before any shard is made."""
-        tables = [f"{country}_{table}" for country in self.partitions for table in ("manifest", "splits")]
+        tables = [
+            f"{country}_{table}" for country in self.partitions for table in ("manifest", "splits")
+        ]
         return [f"results/speech/manifest/{table}.csv" for table in tables]
 
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
         of_manifest = {"countries", "min_duration", "max_duration", "normalise_text"}
-        of_shards = {"max_cer", "max_error_fraction", "max_shard_size_gb", "audio_format", "sampling_rate"}
+        of_shards = {
+            "max_cer",
+            "max_error_fraction",
+            "max_shard_size_gb",
+            "audio_format",
+            "sampling_rate",
+        }
         return {
             "manifest": Stage(self.manifests, of_manifest),
             "shards": Stage(self.shards, of_manifest | of_shards),
@@ -88,7 +98,8 @@ class SpeechInputs:
                 yield from (f"results/speech/shards/{name}" for name in names)
 
     def _made_with(self, tar: str) -> str | None:
-        """What the step that cuts a tar writes last; None if it has run since the tars were listed."""
+        """What the step that cuts a tar writes last; None if it has run since the tars were
+        listed."""
         file = ShardFile.parse(os.path.basename(tar))
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None
@@ -99,8 +110,9 @@ class SpeechInputs:
         return index if is_cut else None
 
     def shards(self, wildcards: Any = None) -> list[str]:
-        """The merged index, when there is a corpus, and those of the countries: of a failed merge Snakemake
-        deletes what lay there before, and would not miss it while the merged index is there."""
+        """The merged index, when there is a corpus, and those of the countries: of a failed merge
+        Snakemake deletes what lay there before, and would not miss it while the merged index is
+        there."""
         return ["results/speech/index.parquet", *self.country_indices()] if self.partitions else []
 
     def targets(self, wildcards: Any = None) -> list[str]:

@@ -1,4 +1,5 @@
-"""Merge the countries' indices without copies across splits, and their ledgers; sweep countries gone."""
+"""Merge the countries' indices without copies across splits, and their ledgers; sweep countries
+gone."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--indices", required=True, nargs="+", help="index of each country (parquet)")
     add("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")
-    add("--gone", nargs="*", default=[], help="lists of countries whose files are to be deleted (JSON)")
+    add(
+        "--gone",
+        nargs="*",
+        default=[],
+        help="lists of countries whose files are to be deleted (JSON)",
+    )
     add("--shards-dir", default="", help="their tars lie here; with --gone")
     add("--manifest-dir", default="", help="their manifests lie here; with --gone")
     add("--index", required=True, help="output: index of all segments (parquet)")

@@ -27,7 +27,9 @@ def main(argv: list[str] | None = None) -> None:
     segments = tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     recordings = [recording for part in parts for recording in jsonl.read(part.recordings)]
     tables.write_splits(args.splits, recordings)
-    cli.log.info("%s: %d segments; %s", country["country"], segments, tables.split_shares(recordings))
+    cli.log.info(
+        "%s: %d segments; %s", country["country"], segments, tables.split_shares(recordings)
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests, lists of shards; sweep stale
-files.
+"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests, lists of shards;
+sweep stale files.
 
-Fails when segments are missing from the balance, or when more are in error than allowed. Partition after
-partition is read, so that memory does not grow with the country.
+Fails when segments are missing from the balance, or when more are in error than allowed. Partition
+after partition is read, so that memory does not grow with the country.
 """
 
 from __future__ import annotations
@@ -28,14 +28,35 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--country", required=True, help="country file of the partitions (JSON)")
     add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
-    add("--shards-dir", required=True, help="folder that holds the tars and partitions/<id>/index.parquet")
-    add("--max-error-fraction", type=float, default=0.1, help="share of errors allowed (default %(default)s)")
+    add(
+        "--shards-dir",
+        required=True,
+        help="folder that holds the tars and partitions/<id>/index.parquet",
+    )
+    add(
+        "--max-error-fraction",
+        type=float,
+        default=0.1,
+        help="share of errors allowed (default %(default)s)",
+    )
     add("--manifest", required=True, help="output: <country>_manifest.csv with final statuses")
     add("--index", required=True, help="output: index of the country's segments (parquet)")
     add("--rejects", required=True, help="output: what was rejected, and why (CSV)")
     add("--ledger", required=True, help="output: counts (JSON)")
-    add("--nemo", required=True, nargs=3, metavar="JSONL", help=f"outputs: NeMo manifests of {SPLITS}")
-    add("--shard-lists", required=True, nargs=3, metavar="TXT", help="outputs: the tars of each, one a line")
+    add(
+        "--nemo",
+        required=True,
+        nargs=3,
+        metavar="JSONL",
+        help=f"outputs: NeMo manifests of {SPLITS}",
+    )
+    add(
+        "--shard-lists",
+        required=True,
+        nargs=3,
+        metavar="TXT",
+        help="outputs: the tars of each, one a line",
+    )
     add("--error-list", required=True, help="where the rejects go when there are too many")
     return parser
 
@@ -66,7 +87,9 @@ def main(argv: list[str] | None = None) -> None:
     balance = country_ledger.Balance(country, parts)
     tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects())
     balance.check(rows_out)
-    names_of_all = (jsonl.read(path)["country"] for path in sorted(Path(args.country).parent.glob("*.json")))
+    names_of_all = (
+        jsonl.read(path)["country"] for path in sorted(Path(args.country).parent.glob("*.json"))
+    )
     others = [name for name in names_of_all if name != country["country"]]
     balance.check_errors(args.max_error_fraction, args.error_list, others)
     rows = (row for part in parts for row in part.final_rows())
@@ -79,7 +102,9 @@ def main(argv: list[str] | None = None) -> None:
     for split, path in zip(SPLITS, args.shard_lists, strict=True):
         atomic.write_text(path, "".join(f"{shard}\n" for shard in lists[split]))
     shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
-    for path in sweep.sweep_country(shards_dir, manifest_dir, safe_name(country["country"]), set(names)):
+    for path in sweep.sweep_country(
+        shards_dir, manifest_dir, safe_name(country["country"]), set(names)
+    ):
         cli.log.info("removed %s: its recordings are gone", path)
     atomic.write_json(args.ledger, balance.as_dict() | {"copies": copies.pairs(repeated)})
     tables.write_index(args.index, pieces(INDEX_SCHEMA.names))

@@ -8,20 +8,27 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 
-# Format of audio -> extension of the member in the tar. A new one also needs an encoder (`audio.encode`), its
-# size (`shards.plan.audio_bytes`) and a word in the schema of the configuration.
+# Format of audio -> extension of the member in the tar. A new one also needs an encoder
+# (`audio.encode`), its size (`shards.plan.audio_bytes`) and a word in the schema of the
+# configuration.
 AUDIO_FORMATS = {"flac": "flac", "wav": "wav", "opus": "opus", "mp3": "mp3"}
-# A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow to.
+# A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow
+# to.
 SHARD_NUMBERS = 100
 # Names of countries that quote to more than this are cut; file names take 255 bytes.
 _LONGEST_NAME = 100
-_ID = re.compile(r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<number>\d{5,})")
+_ID = re.compile(
+    r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<number>\d{5,})"
+)
 # Sidecars are hidden by a dot, temporaries by one more.
-_FILE = re.compile(rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(?P<temporary>\..+\.partial)?")
+_FILE = re.compile(
+    rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(?P<temporary>\..+\.partial)?"
+)
 
 
 def safe_name(name: str) -> str:
-    """A name for file names and wildcards; unquote gives it back, unless a digest stands for its end."""
+    """A name for file names and wildcards; unquote gives it back, unless a digest stands for its
+    end."""
     if len(safe := _quoted(name)) <= _LONGEST_NAME:
         return safe
     end, head = f"~{jsonl.digest(name)[:16]}", name
@@ -36,7 +43,8 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Partition:
-    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, numbers `first` to + 99."""
+    """Where its shards lie: `<country>/<folder>/<country>-<folder>-<number>.tar`, numbers `first`
+    to + 99."""
 
     country: str
     folder: str
@@ -71,7 +79,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A file's name: its partition, its shard (the tar's name without suffix), the ending of a temporary."""
+    """A file's name: its partition, its shard (the tar's name without suffix), the ending of a
+    temporary."""
 
     partition: Partition
     shard: str
@@ -79,7 +88,8 @@ class ShardFile:
 
     @classmethod
     def parse(cls, name: str) -> ShardFile | None:
-        """From the name of a tar, its sidecar, or a temporary of one of them; None for all other files."""
+        """From the name of a tar, its sidecar, or a temporary of one of them; None for all other
+        files."""
         match = _FILE.fullmatch(name)
         if not match:
             return None

@@ -1,4 +1,5 @@
-"""Show the corpus to people: hours, segments, distributions and rejects as a page and three figures."""
+"""Show the corpus to people: hours, segments, distributions and rejects as a page and three
+figures."""
 
 from __future__ import annotations
 
@@ -18,10 +19,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv"
     )
-    parser.add_argument("--summary", required=True, help="output: tables and figures as one page (HTML)")
+    parser.add_argument(
+        "--summary", required=True, help="output: tables and figures as one page (HTML)"
+    )
     parser.add_argument("--hours", required=True, help="output: hours per country and split (SVG)")
-    parser.add_argument("--distributions", required=True, help="output: duration, CER and WER (SVG)")
-    parser.add_argument("--rejects", required=True, help="output: rejects by reason and country (SVG)")
+    parser.add_argument(
+        "--distributions", required=True, help="output: duration, CER and WER (SVG)"
+    )
+    parser.add_argument(
+        "--rejects", required=True, help="output: rejects by reason and country (SVG)"
+    )
     return parser
 
 

@@ -1,4 +1,5 @@
-"""The speech lane's sources: recordings, by country; run while the workflow is parsed, so nothing heavy."""
+"""The speech lane's sources: recordings, by country; run while the workflow is parsed, so nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ QUIET_KEYS |= {"splits_file", "max_recordings", "audio_roots"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
-# What the jobs note of alignment files beside their manifests: what they have read, and what they could not.
+# What the jobs note of alignment files beside their manifests: what they have read, and what they
+# could not.
 _NOTED = "manifest/partitions/{}/{}.json"
 # The stage of the manifests, which the jobs' notes are of.
 _FIRST = "manifest"
@@ -55,10 +57,11 @@ class Settings:
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
-    """Partitions hold the recordings of one country, split and subset; `countries` what no partition holds:
-    unusable files and notes.
+    """Partitions hold the recordings of one country, split and subset; `countries` what no
+    partition holds: unusable files and notes.
 
-    Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment file.
+    Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment
+    file.
     """
     root, index = Path(settings.countries_root), folder / "index"
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
@@ -70,16 +73,28 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     heads = [head for name in names if (head := tables.head(index, name))]
     if not any(head.files for head in heads):
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
-        if pristine := root == DEMO_ROOT and not heads and not root.with_name("corpus.json").exists():
+        if (
+            pristine := root == DEMO_ROOT
+            and not heads
+            and not root.with_name("corpus.json").exists()
+        ):
             raise SourcesMissing(f"no corpus at {root}", pristine)
-        expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
-        problem = misplaced("speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}")
-        demo = ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
+        expected = (
+            "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
+        )
+        problem = misplaced(
+            "speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}"
+        )
+        demo = (
+            ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
+        )
         raise SourcesMissing(problem + demo)
 
     for link in (path for path in root.iterdir() if path.is_symlink() and not path.exists()):
         if (folder / "countries" / f"{country_folder.id_of(link)}.json").exists():
-            remedy = "Mount its disk; or remove the link, and what was built of the country is deleted"
+            remedy = (
+                "Mount its disk; or remove the link, and what was built of the country is deleted"
+            )
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
     path_map = PathMap(settings.path_map)
@@ -87,9 +102,13 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         path_map.unmatched &= set(head.unmatched)
         path_map.example = head.example or path_map.example
     notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
-    notes += [f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files]
+    notes += [
+        f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files
+    ]
     if unknown := [h.name for h in heads if h.language == "und" and h.files]:
-        notes.append(f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map")
+        notes.append(
+            f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
+        )
     notes += [*_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
@@ -113,7 +132,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
 
 
 def _left_out(heads: list[Country], reasons: str) -> list[str]:
-    """A line with the first of the alignment files that are rejected for `reasons`, which begin so."""
+    """A line with the first of the alignment files that are rejected for `reasons`, which begin
+    so."""
     rejects = [(head.name, each) for head in heads for each in head.rejected]
     rejects = [(name, each) for name, each in rejects if each["reason"].startswith(reasons)]
     if not rejects:
@@ -126,8 +146,11 @@ def _left_out(heads: list[Country], reasons: str) -> list[str]:
 def _partitions(
     contents: Contents, settings: Settings, folder: Path, heads: list[Country], audio: DigestCache
 ) -> Iterator[tuple[str, dict]]:
-    """The partition files, country by country as a large corpus takes memory; completes `contents`."""
-    contents.assignment = assignment = splits.load(settings.assignment_file, settings.partition_hours)
+    """The partition files, country by country as a large corpus takes memory; completes
+    `contents`."""
+    contents.assignment = assignment = splits.load(
+        settings.assignment_file, settings.partition_hours
+    )
     placements.require_kept(assignment, folder, contents.items[""])
     hours = sum(placement.cost for placement in assignment.saved)
     contents.placed = (
@@ -158,7 +181,10 @@ def _partitions(
         present |= {(head.name, video_id) for video_id in country.recordings}
         left_out += splits.limit(country, assignment, settings.max_recordings, made)
         for recording in country.recordings.values():
-            recording.twin_of, recording.content = twin_of.get(recording.name), known.get(recording.name)
+            recording.twin_of, recording.content = (
+                twin_of.get(recording.name),
+                known.get(recording.name),
+            )
         splits.check_given(country, assignment, earlier, given)
         rules = settings.split_fractions, settings.train_subset_hours, given
         splits.place_new(country, assignment, placed[head.name], earlier, *rules)
@@ -176,23 +202,36 @@ def _partitions(
     def before_run() -> None:
         """Note the audio's content of new recordings: once in the life of each."""
         names = {each.item: each for each in assignment.added if "content" not in each.labels}
-        for item, content in twins.contents(files(), lambda name, size: name in names, audio).items():
+        for item, content in twins.contents(
+            files(), lambda name, size: name in names, audio
+        ).items():
             names[item].labels["content"] = content
 
     contents.before_run = before_run
 
 
 def _made(folder: Path) -> set[str]:
-    """The names of recordings of which manifest or shards were made: a trial takes nothing from them."""
-    contents = [content for path in (folder / "built").glob("*.json") if (content := jsonl.read_or({}, path))]
-    made = {f"{each['country']}/{r['video_id']}" for each in contents for r in each.get("recordings", ())}
+    """The names of recordings of which manifest or shards were made: a trial takes nothing from
+    them."""
+    contents = [
+        content
+        for path in (folder / "built").glob("*.json")
+        if (content := jsonl.read_or({}, path))
+    ]
+    made = {
+        f"{each['country']}/{r['video_id']}"
+        for each in contents
+        for r in each.get("recordings", ())
+    }
     for path in folder.parent.glob("manifest/partitions/*/recordings.json"):
         country = jsonl.read_or({}, folder / f"{path.parent.name}.json").get("country")
         made |= {f"{country}/{recording['video_id']}" for recording in jsonl.read_or([], path)}
     return made
 
 
-def _partition_contents(country: Country, placed: list[Placement], assignment: Assignment) -> dict[str, dict]:
+def _partition_contents(
+    country: Country, placed: list[Placement], assignment: Assignment
+) -> dict[str, dict]:
     contents: dict[str, dict] = {}
     for placement in placed:
         recording = country.recordings.get(placement.labels["video_id"])
@@ -215,9 +254,9 @@ def _partition_contents(country: Country, placed: list[Placement], assignment: A
 
 
 def _as_before(content: dict, folder: Path) -> dict:
-    """The content of a partition file; its alignments keep their digest if they say what they said when they
-    were built, and are numbered (`later`: 1, 2, ...) if they came after others of their recording went into
-    shards. If no file tells of that, all have come at once.
+    """The content of a partition file; its alignments keep their digest if they say what they said
+    when they were built, and are numbered (`later`: 1, 2, ...) if they came after others of their
+    recording went into shards. If no file tells of that, all have come at once.
     """
     name, results = content["partition"], folder.parent
     is_sharded = (results / f"shards/partitions/{name}/index.parquet").exists()
@@ -225,7 +264,10 @@ def _as_before(content: dict, folder: Path) -> dict:
     files = [folder / place / f"{name}.json" for place in (f"built/{_FIRST}", "built", "")]
     read_each = (jsonl.read_or({}, path) for path in files)
     recordings = next(filter(None, read_each), {}).get("recordings", ())
-    earlier = {r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]} for r in recordings}
+    earlier = {
+        r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]}
+        for r in recordings
+    }
     notes = cache(partial(_notes, results, name))
     for recording in content["recordings"]:
         before, transcripts = earlier.get(recording["video_id"], {}), recording["transcripts"]
@@ -235,14 +277,17 @@ def _as_before(content: dict, folder: Path) -> dict:
             if len(transcripts) > 1 and was.get("later"):
                 transcript["later"] = was["later"]
             if was.get("digest") != transcript["digest"]:
-                transcript["digest"] = _digest(transcript, was, notes().get(transcript["path"], [None] * 4))
+                transcript["digest"] = _digest(
+                    transcript, was, notes().get(transcript["path"], [None] * 4)
+                )
     return content
 
 
 def _digest(transcript: Mapping, before: Mapping, note: list) -> str:
     """The digest of an alignment: that of `before` if it says the same.
 
-    A digest is of the content, or a version: size and mtime. What was behind a version the job has noted.
+    A digest is of the content, or a version: size and mtime. What was behind a version the job has
+    noted.
     """
     noted, version, said, _ = note
     was, digest = before.get("digest", noted), transcript["digest"]
@@ -255,7 +300,8 @@ def _digest(transcript: Mapping, before: Mapping, note: list) -> str:
 
 
 def _notes(results: Path, partition: str) -> dict[str, list]:
-    """What the job of a partition has read, by path: digest that the parse gave, version, content, parts."""
+    """What the job of a partition has read, by path: digest that the parse gave, version, content,
+    parts."""
     return jsonl.read_or({}, results / _NOTED.format(partition, "alignments"))
 
 
@@ -267,16 +313,23 @@ def _items(results: Path, index: Path) -> Items:
 
     def of(content: Mapping) -> dict[str, Any]:
         shared = {"partition": content["partition"], "language": content["language"]}
-        return {f"{content['country']}/{each['video_id']}": shared | each for each in content["recordings"]}
+        return {
+            f"{content['country']}/{each['video_id']}": shared | each
+            for each in content["recordings"]
+        }
 
     def kinds(old: Mapping, new: Mapping) -> list[str]:
         labels = ("partition", "language", "twin_of", "twin_split")
         words = [word for word in labels if old[word] != new[word]]
-        before, after = ({t["transcript_id"]: t for t in each["transcripts"]} for each in (old, new))
+        before, after = (
+            {t["transcript_id"]: t for t in each["transcripts"]} for each in (old, new)
+        )
         words += ["transcripts"] if before.keys() != after.keys() else []
         for name in before.keys() & after.keys():
             one, two = before[name], after[name]
-            if one["digest"] != two["digest"] and (noted := notes(old["partition"]).get(one["path"])):
+            if one["digest"] != two["digest"] and (
+                noted := notes(old["partition"]).get(one["path"])
+            ):
                 read = facts(new["partition"]).last(two["path"]) or {}
                 parts = read.get("parts") or getattr(alignment.read(two["path"]), "parts", {})
                 words += [part for part, was in noted[-1].items() if parts.get(part) != was]

@@ -1,4 +1,5 @@
-"""The jobs of the speech lane and what they have made: for `millrace status` and the end of a run."""
+"""The jobs of the speech lane and what they have made: for `millrace status` and the end of a
+run."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def facts() -> dict[str, str]:
     if names:
         countries = [jsonl.read(f"{PARTITIONS}/countries/{name}.json") for name in names]
         recordings = sum(country["recordings"] for country in countries)
-        lines[f"{PARTITIONS}/index/partitions.json"] = f"recordings: {recordings}, countries: {len(names)}"
+        lines[f"{PARTITIONS}/index/partitions.json"] = (
+            f"recordings: {recordings}, countries: {len(names)}"
+        )
     if _LEDGER.is_file() and Path(_INDEX).is_file():
         import pyarrow.compute as pc  # and not to numpy, which would load pandas
         import pyarrow.parquet as pq
@@ -46,12 +49,12 @@ def facts() -> dict[str, str]:
         ledger = jsonl.read(_LEDGER)
         total = ledger["total"]
         reasons = sorted(total["rejected"].items(), key=lambda row: (-row[1], row[0]))[:5]
-        rejected = (
-            f"{total['rows_rejected']} rejected ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
-        )
+        rejected = f"{total['rows_rejected']} rejected ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
         pairs = [pair for country in ledger["countries"] for pair in country.get("copies", [])]
         names = [f"{each['recording']} and {each['of_recording']}" for each in pairs[:2]]
         shared = f"; the same audio lies in two splits: {', '.join(names)}" if names else ""
         shared += f" and {len(pairs) - 2} more pairs, see the report" if len(pairs) > 2 else ""
-        lines[str(_LEDGER)] = f"{hours:.2f} hours, {total['rows_out']} segments in shards, {rejected}{shared}"
+        lines[str(_LEDGER)] = (
+            f"{hours:.2f} hours, {total['rows_out']} segments in shards, {rejected}{shared}"
+        )
     return lines

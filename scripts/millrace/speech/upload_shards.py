@@ -1,4 +1,5 @@
-"""Publish the shards on a Hub: what differs from the repository is sent, and one commit makes it visible.
+"""Publish the shards on a Hub: what differs from the repository is sent, and one commit makes it
+visible.
 
 Run it again after any error: it looks at what is there, and what was sent is not sent again.
 """

@@ -1,4 +1,5 @@
-"""Bucket parquets: every row accounted for, its address right, the same bytes from any order of the input."""
+"""Bucket parquets: every row accounted for, its address right, the same bytes from any order of the
+input."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def test_every_row_is_in_its_bucket_with_its_address(built: tuple[Path, list[dic
     assert len({row["sample_id"] for row in by_member.values()}) == len(rows)
 
 
-def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(built, tmp_path: Path) -> None:
+def test_a_mended_transcript_shows_in_the_config_and_nothing_else_does(
+    built, tmp_path: Path
+) -> None:
     folder, rows, index = built
     mended = [{**rows[0], "transcript": "mended"}, *rows[1:]]
     for name, chosen in (("same", rows[::-1]), ("mended", mended)):
@@ -148,7 +151,9 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
     assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices"
     assert listed[0]["file"] == str(manifest)
-    assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(DEFECTS)
+    assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(
+        DEFECTS
+    )
 
 
 def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
@@ -159,11 +164,17 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
     assert ledger.rows_out == 6 and ledger.warnings == {"longer_than_last_edge": 2}
     last = [row["duration_s"] for row in rows_of(tmp_path / "keep/train/b_20_30.parquet")]
     assert sorted(last) == [29.999, 30.0, 30.001, 61.5]
-    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_0_3.parquet")) == [0.3, 2.9999]
+    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "keep/train/b_0_3.parquet")) == [
+        0.3,
+        2.9999,
+    ]
     choices = BucketChoices(keep_over_max=False)
     (dropped,) = build_from(tmp_path / "drop", index, choices, train=rows).values()
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
-    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [29.999, 30.0]
+    assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [
+        29.999,
+        30.0,
+    ]
 
 
 def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
@@ -195,7 +206,9 @@ def test_twins_are_rejected_and_the_one_kept_does_not_depend_on_the_order(tmp_pa
 def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monkeypatch) -> None:
     rows, index = corpus(tmp_path, tars=2, members=30)
     monkeypatch.chdir(tmp_path)
-    short = [{**row, "tar_path": "./" + str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows]
+    short = [
+        {**row, "tar_path": "./" + str(Path(row["tar_path"]).relative_to(tmp_path))} for row in rows
+    ]
     train = write_manifest(tmp_path / "train.parquet", rows[:50] + short[:9])
     ledgers = build_from(tmp_path / "out", index, train=train, dev=short[40:])
     assert ledgers["train"].rejected == {"duplicate_row": 9}
@@ -233,7 +246,9 @@ def test_twin_members_and_members_without_bytes(tmp_path: Path) -> None:
 
 def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=3, members=40)
-    ledgers = build_from(tmp_path / "out", index, train=rows[:100], dev=rows[95:110], test=rows[110:])
+    ledgers = build_from(
+        tmp_path / "out", index, train=rows[:100], dev=rows[95:110], test=rows[110:]
+    )
     assert ledgers["train"].warnings == {"also_in_dev": 5} and not ledgers["dev"].warnings
     assert len(rows_of(tmp_path / "out" / "dev.parquet")) == 15
     assert len(rows_of(tmp_path / "out" / "test.parquet")) == 10
@@ -271,11 +286,15 @@ def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> No
     # The index tells of a tar also where only its link is named.
     build_from(tmp_path / "linked", index, train=dev)
     ours = {row["tar_member_name"]: row["offset"] for row in rows_of(tmp_path / "out/dev.parquet")}
-    theirs = [row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)]
+    theirs = [
+        row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)
+    ]
     assert {row["tar_member_name"]: row["offset"] for row in theirs} == ours and len(theirs) == 8
 
 
-def test_a_killed_build_leaves_nothing_and_no_false_config(built, tmp_path: Path, monkeypatch) -> None:
+def test_a_killed_build_leaves_nothing_and_no_false_config(
+    built, tmp_path: Path, monkeypatch
+) -> None:
     folder, _, index = built
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -285,7 +304,8 @@ def test_a_killed_build_leaves_nothing_and_no_false_config(built, tmp_path: Path
         patch.setattr(buckets.BucketFiles, "write_config", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_from(out, index, BucketChoices(seed=1), train=folder / "train.parquet")
-    # The files have changed: the config that named the old ones is gone, and no spill or temporary is left.
+    # The files have changed: the config that named the old ones is gone, and no spill or temporary
+    # is left.
     assert "bucket_config.json" not in files(out)
     assert not (out / buckets.SPILL).exists()
     build_from(out, index, train=folder / "train.parquet")
@@ -297,8 +317,14 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
     for row in rows[:12]:
         row["duration_s"] = 31.5
     dev, test = rows[5:25], rows[20:50]
-    ledgers = build_from(tmp_path / "out", index, BucketChoices(parts=8), train=rows, dev=dev, test=test)
-    assert ledgers["train"].warnings == {"also_in_dev": 20, "also_in_test": 30, "longer_than_last_edge": 12}
+    ledgers = build_from(
+        tmp_path / "out", index, BucketChoices(parts=8), train=rows, dev=dev, test=test
+    )
+    assert ledgers["train"].warnings == {
+        "also_in_dev": 20,
+        "also_in_test": 30,
+        "longer_than_last_edge": 12,
+    }
     assert ledgers["dev"].warnings == {"longer_than_last_edge": 7}
     assert ledgers["test"].warnings == {"also_in_dev": 5}
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
@@ -319,18 +345,27 @@ def test_rejects_name_their_file_and_row_in_an_order_that_no_thread_changes(tmp_
     for number in (3, 17, 44, 45, 70):
         rows[number]["transcript"] = ""
     rows[60]["tar_member_name"] = "absent.flac"
-    files_ = [write_manifest(tmp_path / f"train-{n}.parquet", rows[40 * n :][:40]) for n in range(2)]
+    files_ = [
+        write_manifest(tmp_path / f"train-{n}.parquet", rows[40 * n :][:40]) for n in range(2)
+    ]
     outputs = []
     for threads, piece in ((1, 7), (4, 3), (2, 1000)):
         (manifest,) = manifests_of("train", files_)
         manifest.piece_rows = piece
-        build([manifest.scan()], TarIndices([index]), tmp_path / "out", BucketChoices(threads=threads))
+        build(
+            [manifest.scan()], TarIndices([index]), tmp_path / "out", BucketChoices(threads=threads)
+        )
         outputs.append(
-            [(Path(row["file"]).name, row["row"], row["reason"]) for row in rejects(tmp_path / "out")]
+            [
+                (Path(row["file"]).name, row["row"], row["reason"])
+                for row in rejects(tmp_path / "out")
+            ]
         )
     empty = [("train-0.parquet", 3), ("train-0.parquet", 17)]
     empty += [("train-1.parquet", 4), ("train-1.parquet", 5), ("train-1.parquet", 30)]
-    expected = [(*place, "empty_transcript") for place in empty] + [("train-1.parquet", 20, "not_in_tar")]
+    expected = [(*place, "empty_transcript") for place in empty] + [
+        ("train-1.parquet", 20, "not_in_tar")
+    ]
     assert outputs == [expected] * 3
 
 
@@ -340,28 +375,40 @@ def test_of_many_rows_in_no_tar_or_in_contradiction_some_are_explained(
     monkeypatch.setattr(buckets, "_EXPLAINED", 5)
     monkeypatch.setattr(buckets, "_LOGGED", 2)
     rows, index = corpus(tmp_path, tars=1, members=60)
-    absent = [{**row, "tar_member_name": f"other/{row['tar_member_name']}.wav"} for row in rows[:20]]
+    absent = [
+        {**row, "tar_member_name": f"other/{row['tar_member_name']}.wav"} for row in rows[:20]
+    ]
     twins = [{**row, "language": "xx"} for row in rows[20:30]]
     choices = BucketChoices(parts=8)
-    (ledger,) = build_from(tmp_path / "out", index, choices, train=absent + twins + rows[20:]).values()
+    (ledger,) = build_from(
+        tmp_path / "out", index, choices, train=absent + twins + rows[20:]
+    ).values()
     assert ledger.rejected == {"not_in_tar": 20, "contradicting_row": 20}
-    details = [row.get("detail", "") for row in rejects(tmp_path / "out") if row["reason"] == "not_in_tar"]
+    details = [
+        row.get("detail", "") for row in rejects(tmp_path / "out") if row["reason"] == "not_in_tar"
+    ]
     assert len(details) == 20 and sum(detail.startswith("nearest name") for detail in details) == 5
     assert sum("rows contradict each other" in line for line in caplog.messages) == 2
 
 
-def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(tmp_path: Path) -> None:
+def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(
+    tmp_path: Path,
+) -> None:
     rows, index = corpus(tmp_path, tars=1, members=20)
     rows[0]["duration_s"], choices = 99.0, BucketChoices(keep_over_max=False)
     (ledger,) = build_from(tmp_path / "out", index, choices, train=rows + rows[5:]).values()
     assert ledger.rejected == {"duplicate_row": 15, "longer_than_last_edge": 1}
     buckets.check_errors([ledger], 0.0, tmp_path / "out")
     assert (tmp_path / "out/bucket_config.json").exists()
-    (ledger,) = build_from(tmp_path / "out", index, train=[{**rows[1], "transcript": ""}, *rows[2:]]).values()
+    (ledger,) = build_from(
+        tmp_path / "out", index, train=[{**rows[1], "transcript": ""}, *rows[2:]]
+    ).values()
     buckets.check_errors([ledger], 1 / 19, tmp_path / "out")
     with pytest.raises(MillraceError, match=r"1 of 19 rows are in error \(1 empty_transcript\)"):
         buckets.check_errors([ledger], 0.05, tmp_path / "out")
-    assert not (tmp_path / "out/bucket_config.json").exists() and len(rejects(tmp_path / "out")) == 1
+    assert (
+        not (tmp_path / "out/bucket_config.json").exists() and len(rejects(tmp_path / "out")) == 1
+    )
 
 
 def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
@@ -373,11 +420,17 @@ def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
         ([{"tar_path": "a", "member": "b", "duration": 1}], "no column for transcript"),
         (tmp_path / "absent.parquet", "not there"),
         (torn, "cannot be read"),
-        ([{**row, "transcript": ""} for row in rows], r"no train row is left of 3.*empty_transcript"),
+        (
+            [{**row, "transcript": ""} for row in rows],
+            r"no train row is left of 3.*empty_transcript",
+        ),
     ):
         with pytest.raises(MillraceError, match=message):
             build_from(tmp_path / "out", index, train=train)
-    assert len(rejects(tmp_path / "out")) == 3 and not (tmp_path / "out" / "bucket_config.json").exists()
+    assert (
+        len(rejects(tmp_path / "out")) == 3
+        and not (tmp_path / "out" / "bucket_config.json").exists()
+    )
     with pytest.raises(MillraceError, match="mixed"):
         manifests_of("train", [Path("a.parquet"), Path("b.jsonl")])
 
@@ -438,16 +491,26 @@ def test_rows_that_contradict_each_other_are_an_error_that_names_both(
         for row in (row for path in (tmp_path / "out/train").iterdir() for row in rows_of(path))
         if row["tar_member_name"] == "x.flac"
     ]
-    assert [(row["duration_s"], row["language"]) for row in good] == ([] if used is None else [facts[used]])
+    assert [(row["duration_s"], row["language"]) for row in good] == (
+        [] if used is None else [facts[used]]
+    )
     equal = 0
     if used is not None:
         limit = 0.05 if body else 0.0
-        equal = sum(abs(seconds - (3.0 if body else facts[used][0])) <= limit for seconds, _ in facts) - 1
-    expected = {"duplicate_row": equal, "contradicting_row": len(facts) - equal - (used is not None)}
+        equal = (
+            sum(abs(seconds - (3.0 if body else facts[used][0])) <= limit for seconds, _ in facts)
+            - 1
+        )
+    expected = {
+        "duplicate_row": equal,
+        "contradicting_row": len(facts) - equal - (used is not None),
+    }
     assert ledger.rejected == {reason: count for reason, count in expected.items() if count}
     if expected["contradicting_row"]:
         line = caplog.messages[0]
-        assert all(f"train.parquet row {row} says {facts[row][0]:g} s" in line for row in range(len(facts)))
+        assert all(
+            f"train.parquet row {row} says {facts[row][0]:g} s" in line for row in range(len(facts))
+        )
         detail = next(one["detail"] for one in rejects(tmp_path / "out") if one["row"] == 0)
         assert "row 1 says" in detail and "row 0 says" not in detail
         with pytest.raises(MillraceError, match="contradicting_row"):

@@ -1,4 +1,5 @@
-"""Bucket edges: the default, the exact optimum against brute force, and where every duration belongs."""
+"""Bucket edges: the default, the exact optimum against brute force, and where every duration
+belongs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.asr.buckets.edges import DEFAULT_EDGES, POLICIES, AutoEdges, GivenEdges, bucket_ids, edge_policy
+from millrace.asr.buckets.edges import (
+    DEFAULT_EDGES,
+    POLICIES,
+    AutoEdges,
+    GivenEdges,
+    bucket_ids,
+    edge_policy,
+)
 from millrace.asr.buckets.histogram import MAX_STEPS, DurationHistogram, bucket_of
 from millrace.common.errors import MillraceError
 
@@ -20,7 +28,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def padded(counts: list[int], edges: tuple[float, ...]) -> float:
-    """Padded steps when every row is padded to its bucket's upper edge, in the last to the longest row."""
+    """Padded steps when every row is padded to its bucket's upper edge, in the last to the longest
+    row."""
     rows = [(at + 1, count) for at, count in enumerate(counts) if count]
     uppers = [*edges[1:-1], rows[-1][0] if rows else 1]
     return sum(count * next(upper for upper in uppers if length <= upper) for length, count in rows)
@@ -91,12 +100,22 @@ def test_the_steps_of_a_histogram_are_bounded(last: float) -> None:
 
 
 def test_a_policy_is_named_or_a_list_of_edges() -> None:
-    for choice in ("default", "seed", ["default"], DEFAULT_EDGES, [str(edge) for edge in DEFAULT_EDGES]):
+    for choice in (
+        "default",
+        "seed",
+        ["default"],
+        DEFAULT_EDGES,
+        [str(edge) for edge in DEFAULT_EDGES],
+    ):
         policy = edge_policy(choice)
         assert policy == GivenEdges() and policy.last_edge == 30.0 and policy.as_dict() is None
         assert policy.known_before_build == policy.edges(DurationHistogram(30.0)) == DEFAULT_EDGES
     auto = edge_policy(["auto"], 3, 20.0)
     assert auto == AutoEdges(3, 20.0) and auto.as_dict() == {"num_buckets": 3, "last_edge": 20.0}
-    assert auto.known_before_build is None and auto.edges(histogram_of([1, 1], 10.0)) == (0.0, 10.0, 20.0)
+    assert auto.known_before_build is None and auto.edges(histogram_of([1, 1], 10.0)) == (
+        0.0,
+        10.0,
+        20.0,
+    )
     schema = yaml.safe_load((ROOT / "rules/schemas/asr.schema.yaml").read_text())
     assert set(schema["properties"]["edges"]["oneOf"][0]["enum"]) == set(POLICIES)

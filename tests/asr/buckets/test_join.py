@@ -1,4 +1,5 @@
-"""Rows joined with members by hash: twins, absent members, and two tars' members that share one hash."""
+"""Rows joined with members by hash: twins, absent members, and two tars' members that share one
+hash."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def addresses(*rows: tuple[int, int, int, int]) -> Addresses:
 
 
 def test_members_are_found_by_key_and_tar() -> None:
-    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last by its offset counts.
+    # Key 7 is in three tars (as after a collision), twice in tar 2: there the last by its offset
+    # counts.
     sevens = ((7, 2, 4096, 1), (7, 0, 1024, 2), (7, 2, 2048, 3), (7, 5, 512, 4))
     members = addresses((9, 0, 512, 5), *sevens, (3, 1, -1, 0))
     keys = np.array([7, 7, 7, 7, 9, 3, 1, 8, 99, 7], np.uint64)
@@ -33,8 +35,12 @@ def test_members_are_found_by_key_and_tar() -> None:
     assert members.find(keys[:0], tars[:0])[0].tolist() == []
 
 
-def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tars = [write_tar(tmp_path / f"t{tar}.tar", [f"m{tar}_{n}" for n in range(5)]) for tar in range(4)]
+def test_indices_of_several_partitions_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tars = [
+        write_tar(tmp_path / f"t{tar}.tar", [f"m{tar}_{n}" for n in range(5)]) for tar in range(4)
+    ]
     (tmp_path / "indices").mkdir()
     index_of(tars[:2], tmp_path / "indices" / "a.parquet")
     index_of([*tars[2:], tmp_path / "gone.tar"], tmp_path / "indices" / "b.parquet")
@@ -42,7 +48,9 @@ def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pyte
     pieces = list(indices.members([str(tar) for tar in reversed(tars)]))
     assert [len(piece) for piece in pieces] == [10, 10]
     rows = {(row["tar"], row["name"]) for piece in pieces for row in piece.to_pylist()}
-    assert rows == {(3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)}
+    assert rows == {
+        (3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)
+    }
     assert indices.state(str(tars[0])) == Stamp.of(tars[0])
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")
     assert indices.state("elsewhere.tar") == "in none of the tar indices"
@@ -50,4 +58,6 @@ def test_indices_of_several_partitions_are_one(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert indices.state("t1.tar") == indices.state(str(tars[1]))
     with pytest.raises(MillraceError, match="two indices hold this tar"):
-        TarIndices([tmp_path / "indices" / "a.parquet", index_of(tars[1:2], tmp_path / "again.parquet")])
+        TarIndices(
+            [tmp_path / "indices" / "a.parquet", index_of(tars[1:2], tmp_path / "again.parquet")]
+        )

@@ -1,4 +1,5 @@
-"""Names in manifests that differ from those in the tar: matched if they mean one member, else explained."""
+"""Names in manifests that differ from those in the tar: matched if they mean one member, else
+explained."""
 
 from __future__ import annotations
 
@@ -21,13 +22,18 @@ def test_a_path_and_a_unicode_form_may_be_spelled_in_several_ways(tmp_path: Path
     pairs |= {f"z/{composed}": f"z/{composed}", f"z/{apart}": f"z/{apart}"}
     path = write_tar(tmp_path / "a.tar", list(pairs))
     base = {"tar_path": str(path), "transcript": "t", "language": "en", "duration_s": 1.0}
-    rows = [{**base, "tar_member_name": name, "transcript": member} for member, name in pairs.items()]
+    rows = [
+        {**base, "tar_member_name": name, "transcript": member} for member, name in pairs.items()
+    ]
     other = write_tar(tmp_path / "b.tar", ["v/\u00e9e\u0301.wav", "v/\u00e9\u00e9.wav"])
     rows.append({**base, "tar_path": str(other), "tar_member_name": "v/e\u0301e\u0301.wav"})
     index = index_of([path, other], tmp_path / "i.parquet")
     (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
     assert ledger.rejected == {"not_in_tar": 1}
-    good = {row["transcript"]: content(row).decode() for row in rows_of(tmp_path / "out/train/b_0_3.parquet")}
+    good = {
+        row["transcript"]: content(row).decode()
+        for row in rows_of(tmp_path / "out/train/b_0_3.parquet")
+    }
     assert all(f":{member}:" in good[member] for member in pairs)
 
 
@@ -36,7 +42,9 @@ def test_a_path_and_a_unicode_form_may_be_spelled_in_several_ways(tmp_path: Path
     [("d/CLIP_1.wav", "d/clip_1.wav"), ("clip_1.wav", "d/clip_1.wav"), ("d/clip_2.flac", "d/clip_2.wav"),
      ("d/clp_2.wav", "d/clip_2.wav"), ("qqqq", None)],
 )  # fmt: skip
-def test_a_name_in_no_tar_gets_the_nearest_one(tmp_path: Path, name: str, nearest: str | None) -> None:
+def test_a_name_in_no_tar_gets_the_nearest_one(
+    tmp_path: Path, name: str, nearest: str | None
+) -> None:
     path = write_tar(tmp_path / "a.tar", ["d/clip_1.wav", "d/clip_2.wav", "e/other.wav"])
     base = {"tar_path": str(path), "transcript": "t", "language": "en", "duration_s": 1.0}
     rows = [{**base, "tar_member_name": each} for each in (name, "e/other.wav")]

@@ -27,7 +27,10 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 28}')
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     of_folder = {"options": TrainOptions("buckets", model=str(tmp_path))}
-    before, of_loop = key(**of_folder), {"precision": "32-true", "grad_acc": 2, "gradient_checkpointing": 0}
+    before, of_loop = (
+        key(**of_folder),
+        {"precision": "32-true", "grad_acc": 2, "gradient_checkpointing": 0},
+    )
     keys = [
         *(key(), before),
         *(key({**DEVICE, "name": "NVIDIA H100"}), key({**DEVICE, "memory_gb": 79.1})),
@@ -48,8 +51,12 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
 def test_only_what_holds_is_kept(tmp_path):
     path = tmp_path / "b.json"
 
-    def reused(rows: int = 100, max_bs: int = 64, of_key: dict | None = None, **bucket: object) -> bool:
-        return reusable(path, {**(of_key or key()), **OF_BUCKET, **bucket}, rows, max_bs) is not None
+    def reused(
+        rows: int = 100, max_bs: int = 64, of_key: dict | None = None, **bucket: object
+    ) -> bool:
+        return (
+            reusable(path, {**(of_key or key()), **OF_BUCKET, **bucket}, rows, max_bs) is not None
+        )
 
     assert not reused()
     earlier = {"key": key(), "bucket_key": OF_BUCKET, "search": {"rows": 100, "max_bs": 64}}

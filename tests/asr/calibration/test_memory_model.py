@@ -1,4 +1,5 @@
-"""The memory model: fitted exactly where it holds, never negative, and budgets that keep its promise."""
+"""The memory model: fitted exactly where it holds, never negative, and budgets that keep its
+promise."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ SHAPES = [(n, t, c) for t, c in LENGTHS for n in (2, 8, 16, 23)]
 
 def points_of(model: MemoryModel, noise: float = 0.0) -> list[Point]:
     rng = np.random.default_rng(5)
-    return [Point(n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1))) for n, t, c in SHAPES]
+    return [
+        Point(n, t, c, model.predict(n, t, c) * (1 + noise * rng.uniform(-1, 1)))
+        for n, t, c in SHAPES
+    ]
 
 
 @given(models)
@@ -43,7 +47,8 @@ def test_the_fit_is_the_non_negative_least_squares_solution(model, drop):
     predicted = [fitted.predict(*shape) for *shape, _ in points]
     gradient = columns.T @ (predicted / peaks - 1)
     assert (values >= 0).all()
-    # Karush-Kuhn-Tucker: no way down along a used column, nor into the positive along an unused one.
+    # Karush-Kuhn-Tucker: no way down along a used column, nor into the positive along an unused
+    # one.
     assert np.abs(gradient[values > 0]).max(initial=0) < 1e-6
     assert gradient[values == 0].min(initial=0) > -1e-6
 
@@ -56,10 +61,14 @@ def test_one_bucket_alone_predicts_its_own_batches():
 
 
 @given(models, st.floats(0.2, 25), st.floats(1.01, 4), st.integers(0, 400), st.integers(1, 500))
-def test_no_batch_within_a_budget_is_predicted_above_the_limit(model, shortest, spread, characters, rows):
+def test_no_batch_within_a_budget_is_predicted_above_the_limit(
+    model, shortest, spread, characters, rows
+):
     longest = shortest * spread
     limit, lengths = model.predict(rows, longest, characters), np.linspace(shortest, longest, 97)
-    most = BatchBudget(**budget_of(model, limit, rows, shortest, longest, characters)).most_rows(lengths)
+    most = BatchBudget(**budget_of(model, limit, rows, shortest, longest, characters)).most_rows(
+        lengths
+    )
     predicted = model.fixed_gb + most * model.per_sample(lengths, characters)
     assert predicted.max() <= limit * 1.001
     # And nothing is given away: the longest fill their calibrated batch but for the rounding.

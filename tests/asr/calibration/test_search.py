@@ -17,7 +17,9 @@ from millrace.common.errors import MillraceError
 class Device:
     """n rows take fixed + each * n ** power GB; above `crash` GB the device is out of memory."""
 
-    def __init__(self, fixed: float = 1.0, each: float = 0.1, power: float = 1.0, crash: float = 15.0):
+    def __init__(
+        self, fixed: float = 1.0, each: float = 0.1, power: float = 1.0, crash: float = 15.0
+    ):
         self.fixed, self.each, self.power, self.crash = fixed, each, power, crash
         self.tried: list[int] = []
 
@@ -26,9 +28,17 @@ class Device:
 
     def __call__(self, rows: int) -> dict:
         self.tried.append(rows)
-        peak, heaviest = self.peak(rows), {"step": 1, "rows": rows, "seconds": 9.9, "characters": 100}
+        peak, heaviest = (
+            self.peak(rows),
+            {"step": 1, "rows": rows, "seconds": 9.9, "characters": 100},
+        )
         if peak > self.crash:
-            return {"oom": True, "steps": 0, "heaviest": heaviest, "message": "tried to allocate 2 GB"}
+            return {
+                "oom": True,
+                "steps": 0,
+                "heaviest": heaviest,
+                "message": "tried to allocate 2 GB",
+            }
         facts = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed}
         return {"oom": False, "steps": 5, "heaviest": heaviest, **facts}
 
@@ -42,7 +52,9 @@ class Device:
     start=st.integers(1, 300),
     rows=st.integers(1, 5000),
 )
-def test_the_batch_fits_and_one_in_thirty_two_more_does_not(limit, fixed, each, power, crash, start, rows):
+def test_the_batch_fits_and_one_in_thirty_two_more_does_not(
+    limit, fixed, each, power, crash, start, rows
+):
     device = Device(fixed, each, power, crash * limit)
     search = Search(limit, rows=rows, start_bs=start)
     if device.peak(1) > limit:
@@ -59,7 +71,8 @@ def test_the_batch_fits_and_one_in_thirty_two_more_does_not(limit, fixed, each, 
 
 @dataclass(frozen=True)
 class Cuda:
-    """Memory that grows by a power of the rows, and by jumps (row, GB) as workspaces do; `noise` is a share.
+    """Memory that grows by a power of the rows, and by jumps (row, GB) as workspaces do; `noise` is
+    a share.
 
     Above the limit a trial is out of memory, and CUDA then gives no peak.
     """
@@ -80,7 +93,12 @@ class Cuda:
     def __call__(self, rows: int) -> dict:
         peak = self.peak(rows)
         if peak > self.limit:
-            return {"oom": True, "steps": 0, "heaviest": {"step": 1, "rows": rows}, "message": "CUDA"}
+            return {
+                "oom": True,
+                "steps": 0,
+                "heaviest": {"step": 1, "rows": rows},
+                "message": "CUDA",
+            }
         # Before the first step the optimiser has no state yet.
         facts = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed / 4}
         return {"oom": False, "steps": 5, "heaviest": {}, **facts}
@@ -100,14 +118,20 @@ def cuda_devices(draw: st.DrawFn) -> Cuda:
 
 
 @settings(max_examples=1000, deadline=None)
-@given(device=cuda_devices(), start=st.sampled_from([1, 8, 32, 300]), rows=st.sampled_from([77, 3000, 10**6]))
+@given(
+    device=cuda_devices(),
+    start=st.sampled_from([1, 8, 32, 300]),
+    rows=st.sampled_from([77, 3000, 10**6]),
+)
 def test_twelve_trials_find_the_batch_where_memory_that_ran_out_has_no_peak(device, start, rows):
     search = Search(device.limit, rows=rows, start_bs=start)
     assume(device.peak(1) <= device.limit)
     size, trials = largest(search, device)
     assert len(trials) <= 12 and device.peak(size) <= device.limit
     # Noise may let a larger one pass: all are sure to fit below the first that does not.
-    sure = next((n for n in range(1, search.max_rows) if device.peak(n + 1) > device.limit), search.max_rows)
+    sure = next(
+        (n for n in range(1, search.max_rows) if device.peak(n + 1) > device.limit), search.max_rows
+    )
     assert size >= sure * 31 / 32
 
 
@@ -157,12 +181,16 @@ def test_a_soak_that_goes_wrong_backs_off_and_says_why():
     assert result["limited_by"] == "soak" and result["peak_memory_gb"] == 9.9
     assert [entry["batch_size"] for entry in result["backed_off"]] == [first, second, third]
     signs = ("out of memory at step 1", "above the limit of 10.000 GB", "again")
-    assert all(sign in entry["why"] for sign, entry in zip(signs, result["backed_off"], strict=True))
+    assert all(
+        sign in entry["why"] for sign, entry in zip(signs, result["backed_off"], strict=True)
+    )
 
 
 def test_a_soak_that_never_lasts_is_an_error():
     answer = {"oom": True, "steps": 0, "heaviest": {"step": 1}, "message": "tried to allocate 2 GB"}
-    with pytest.raises(MillraceError, match="does not last: out of memory at step 1: tried to allocate 2 GB"):
+    with pytest.raises(
+        MillraceError, match="does not last: out of memory at step 1: tried to allocate 2 GB"
+    ):
         calibrate(Search(10.0, rows=1000, min_bs=8), Device(), lambda rows: answer)
 
 
@@ -175,6 +203,10 @@ def test_backing_off_always_shrinks(size, over):
 
 
 def test_what_limits_the_batch_is_said():
-    searches = {"rows": Search(14.0, 50), "max_bs": Search(14.0, 500, max_bs=64), "memory": Search(10.0, 500)}
+    searches = {
+        "rows": Search(14.0, 50),
+        "max_bs": Search(14.0, 500, max_bs=64),
+        "memory": Search(10.0, 500),
+    }
     for limit, search in searches.items():
         assert calibrate(search, Device(), None)["limited_by"] == limit

@@ -36,7 +36,9 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
     texts = pa.array([None, "é€𐍈", None, ""], pa.string())
     pq.write_table(rows.drop_columns("transcript").append_column("transcript", texts), path)
     case = worst_case.find(config, "b_0_1", 9)
-    assert (case.longest_characters, case.text_rows) == (3, [1, 0, 2, 3]), "no transcript, no characters"
+    assert (case.longest_characters, case.text_rows) == (3, [1, 0, 2, 3]), (
+        "no transcript, no characters"
+    )
     pq.write_table(rows.slice(0, 0), path)
     assert worst_case.bucket_rows(config) == {"b_0_1": 0, "b_1_2": 7}
     assert worst_case.find(config, "b_0_1", 3) is None
@@ -47,17 +49,27 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
 
 def soak_plan(durations: list, size: int, steps: int, world: int = 1, first: int = 0) -> SoakPlan:
     budgets = [BatchBudget(seconds=None, rows=size)] * len(durations)
-    plans = (planner.plan_epoch(durations, budgets, 42, epoch, world) for epoch in itertools.count())
+    plans = (
+        planner.plan_epoch(durations, budgets, 42, epoch, world) for epoch in itertools.count()
+    )
     return SoakPlan(plans, steps, first)
 
 
-@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 60), st.integers(1, 3), st.integers(0, 5))
+@given(
+    st.integers(1, 400),
+    st.integers(1, 40),
+    st.integers(1, 60),
+    st.integers(1, 3),
+    st.integers(0, 5),
+)
 def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps, world, first):
     durations = np.random.default_rng(rows).uniform(7, 10, rows).astype(np.float32)
     plan, again = (soak_plan([durations], size, steps, world, first) for _ in range(2))
     assert steps <= len(plan) <= steps + 1
     batches = [plan.batch(step, rank) - first for step in range(len(plan)) for rank in range(world)]
-    assert all(0 < len(batch) <= size and batch.min() >= 0 and batch.max() < rows for batch in batches)
+    assert all(
+        0 < len(batch) <= size and batch.min() >= 0 and batch.max() < rows for batch in batches
+    )
     weights = [float(batch_cost(len(batch), durations[batch].max())) for batch in batches]
     whole = plan.chosen[0][0]
     heaviest = batch_cost(np.diff(whole.offsets), whole.longest).max()
@@ -66,8 +78,13 @@ def test_a_soak_has_its_steps_its_rows_and_the_heaviest_batch(rows, size, steps,
 
 
 def test_a_soak_of_all_buckets_visits_all():
-    plan = soak_plan([np.full(400, 2.0, np.float32), np.full(3, 29.0, np.float32), np.zeros(0)], 4, 20)
-    assert {bool(row < 400) for step in range(len(plan)) for row in plan.batch(step, 0)} == {True, False}
+    plan = soak_plan(
+        [np.full(400, 2.0, np.float32), np.full(3, 29.0, np.float32), np.zeros(0)], 4, 20
+    )
+    assert {bool(row < 400) for step in range(len(plan)) for row in plan.batch(step, 0)} == {
+        True,
+        False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -91,11 +108,18 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (8, 0.9, 1.0)}, broken={7}, more=100)
     request = corpus.request(config, "b_0_1", "worst", 4.0, 3, 2)
     # As one of eight ranks: under DDP, with gradients that wait for a second batch.
-    request |= {"world_size": 8, "settings": {"device": "cpu", "grad_acc": 2, "precision": "bf16-mixed"}}
+    request |= {
+        "world_size": 8,
+        "settings": {"device": "cpu", "grad_acc": 2, "precision": "bf16-mixed"},
+    }
     small = trial.ask(request)
     assert not small["oom"] and small["steps"] == 2
-    assert small["heaviest"]["characters"] < 30, "no room for 900 characters in a second: its own text"
-    assert small["heaviest"]["rows"] == 3, "a clip that cannot be read is replaced by the longest that can"
+    assert small["heaviest"]["characters"] < 30, (
+        "no room for 900 characters in a second: its own text"
+    )
+    assert small["heaviest"]["rows"] == 3, (
+        "a clip that cannot be read is replaced by the longest that can"
+    )
     assert small["fixed_gb"] < small["step_peak_gb"] <= small["peak_gb"] < 4
     over = trial.ask(corpus.request(config, "b_0_1", "worst", small["peak_gb"], 4000, 2))
     assert over["oom"] and "memory" in over["message"]
@@ -111,7 +135,14 @@ def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
 
 
 def test_the_environment_of_a_trial_is_that_of_one_process(monkeypatch):
-    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+    ranks = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_PORT",
+    )
     for name in (*ranks, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "1")
     environment = trial.environment()

@@ -15,11 +15,17 @@ def line(recording: str, edits: int, seconds: float = 4.0, language: str = "en")
 
 
 def test_whole_recordings_are_drawn_not_clips():
-    # Of two recordings, one all right and one all wrong, a quarter of the draws has only the first one.
+    # Of two recordings, one all right and one all wrong, a quarter of the draws has only the first
+    # one.
     lines = [line("a", 0)] * 50 + [line("b", 10)] * 50
     both = rates.rates(lines)
     assert (both["cer"], both["cer_range"], both["wer_range"]) == (0.5, [0.0, 1.0], [0.0, 0.5])
-    assert (both["samples"], both["recordings"], both["wer"], both["seconds"]) == (100, 2, 0.25, 400)
+    assert (both["samples"], both["recordings"], both["wer"], both["seconds"]) == (
+        100,
+        2,
+        0.25,
+        400,
+    )
     assert rates.rates(lines[::-1]) == both
     # As many clips of as many recordings are far less uncertain.
     many = rates.rates([line(f"r{number}", 10 * (number % 2)) for number in range(100)])
@@ -34,7 +40,10 @@ def test_rates_by_language_and_by_duration_add_up_to_all():
     of = rates.of_split(lines, (0, 3, 5))
     assert of["overall"]["cer"] == 0.3
     assert {name: of["cer"] for name, of in of["by_language"].items()} == {"de": 0.15, "it": 0.6}
-    assert {name: of["cer"] for name, of in of["by_duration"].items()} == {"b_0_3": 0.1, "b_3_5": 0.4}
+    assert {name: of["cer"] for name, of in of["by_duration"].items()} == {
+        "b_0_3": 0.1,
+        "b_3_5": 0.4,
+    }
     text = list(rates.lines_of("dev", of))
     assert text[2] == "dev it: CER 60.0 %, WER 50.0 %; 1 sample of 1 recording" and len(text) == 5
 

@@ -1,4 +1,5 @@
-"""collate: members become one zero-padded tensor, the bad are listed, no slot is used again too early."""
+"""collate: members become one zero-padded tensor, the bad are listed, no slot is used again too
+early."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from tests.asr.audio_tars import RATE, encoded, noise, silence_as
 
 
 def rows_of(raws: list) -> list[Row]:
-    return [Row(100 + at, 0, 0, 0, (1 << 63) + at, 1.0, f"text {at}", "English") for at in range(len(raws))]
+    return [
+        Row(100 + at, 0, 0, 0, (1 << 63) + at, 1.0, f"text {at}", "English")
+        for at in range(len(raws))
+    ]
 
 
 RAWS = [encoded(noise(4000, 0)), encoded(noise(9000, 1), "WAV"), encoded(noise(2500, 2, 2))]
@@ -50,8 +54,15 @@ def test_members_of_all_kinds_are_padded_with_zeros(worker):
     batch = collate(7, rows_of(RAWS), RAWS, slots=slots, worker=worker)
     assert (batch.audio.data_ptr() == slots.buffers[0].data_ptr()) == (worker is not None)
     check(batch, RAWS)
-    assert batch.step == 7 and batch["audio"] is batch.audio and len(batch) == batch.planned == len(RAWS)
-    assert batch.transcripts == [f"text {at}" for at in range(6)] and batch.languages == ["English"] * 6
+    assert (
+        batch.step == 7
+        and batch["audio"] is batch.audio
+        and len(batch) == batch.planned == len(RAWS)
+    )
+    assert (
+        batch.transcripts == [f"text {at}" for at in range(6)]
+        and batch.languages == ["English"] * 6
+    )
     assert batch.rows.tolist() == list(range(100, 106)) and batch.sample_ids[2] == (1 << 63) + 2
 
 
@@ -69,7 +80,9 @@ def test_bad_members_are_left_out_wherever_they_are():
             check(pickle.loads(pickle.dumps(batch)), good)
             assert [(sample.reason, sample.row) for sample in batch.bad] == bad
             assert batch.planned == count and len(batch) == len(good) and batch.empty == (not good)
-            assert batch.transcripts == [f"text {at}" for at, kind in enumerate(picked) if kind == "good"]
+            assert batch.transcripts == [
+                f"text {at}" for at, kind in enumerate(picked) if kind == "good"
+            ]
         assert not slots.busy.any() or slots.busy.sum() == bool(batch.slot)
 
 
@@ -115,7 +128,9 @@ def test_shared_floats_are_zeros_or_the_problem_is_named():
     floats = shared_floats(1000)
     assert floats.is_shared() and floats.shape == (1000,) and not floats.any()
     before = set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
-    with pytest.raises(MillraceError, match=r"/dev/shm: no room is left for a batch of .*docker --shm-size"):
+    with pytest.raises(
+        MillraceError, match=r"/dev/shm: no room is left for a batch of .*docker --shm-size"
+    ):
         shared_floats(1 << 42)
     assert set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*")) == before  # no file of 16 TiB stays
 

@@ -1,4 +1,5 @@
-"""BucketedDataset, BatchLoader: every row once, in order, for any workers; resume, epochs, bad samples."""
+"""BucketedDataset, BatchLoader: every row once, in order, for any workers; resume, epochs, bad
+samples."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def dataset_of(buckets, steps=None, rank=0, **options) -> BucketedDataset:
 
 def as_seen(batches) -> list:
     """What a run saw, comparable; copied, so that batches are let go."""
-    return [(b.step, b.rows.tolist(), b.audio.tolist(), b.lengths.tolist(), b.transcripts) for b in batches]
+    return [
+        (b.step, b.rows.tolist(), b.audio.tolist(), b.lengths.tolist(), b.transcripts)
+        for b in batches
+    ]
 
 
 def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
@@ -50,7 +54,10 @@ def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
             with tarfile.open(row["tar_path"]) as tar:
                 wave = soundfile.read(tar.extractfile(row["tar_member_name"]), dtype="float32")[0]
             assert np.array_equal(batch.audio[at, : batch.lengths[at]].numpy(), wave)
-            assert batch.transcripts[at] == row["transcript"] and not batch.audio[at, len(wave) :].any()
+            assert (
+                batch.transcripts[at] == row["transcript"]
+                and not batch.audio[at, len(wave) :].any()
+            )
     with pytest.raises(IndexError):
         dataset[len(dataset)]
 
@@ -123,14 +130,17 @@ class Repeating(ListedPlan):
 def test_the_samples_of_fillers_are_counted_once(tmp_path, workers):
     buckets = corpus(tmp_path, replace={"t0_0.wav": b""})
     dataset = BucketedDataset(RowTable.open(buckets), Repeating([[list(range(24))]] * 3))
-    loader = BatchLoader(dataset, workers, max_bad_fraction=0.05)  # one in 24 is allowed, three are not
+    loader = BatchLoader(
+        dataset, workers, max_bad_fraction=0.05
+    )  # one in 24 is allowed, three are not
     assert [batch.filler for batch in loader] == [False, True, True]
     assert loader.bad.planned == 24 and loader.bad.count == 1
 
 
 @pytest.fixture
 def damaged(tmp_path):
-    """A corpus with three members that cannot be decoded, and a tar that is gone (six rows more)."""
+    """A corpus with three members that cannot be decoded, and a tar that is gone (six rows
+    more)."""
     bad = {"t1_1.flac": b"", "t2_2.flac": b"<html>", "t1_9.flac": bytes(5000)}
     buckets = corpus(tmp_path, tars=4, members=6, replace=bad)
     os.unlink(tmp_path / "t3.tar")
@@ -140,19 +150,33 @@ def damaged(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_samples_are_counted_logged_and_left_out(damaged, workers, caplog):
     table = RowTable.open(damaged)
-    gone = [row.number for row in table.rows(range(24)) if table.tar_state(row.tar).path.endswith("t3.tar")]
-    steps = [[[0]], [gone], [sorted(set(range(1, 24)) - set(gone))]]  # the batch without samples is a step
+    gone = [
+        row.number
+        for row in table.rows(range(24))
+        if table.tar_state(row.tar).path.endswith("t3.tar")
+    ]
+    steps = [
+        [[0]],
+        [gone],
+        [sorted(set(range(1, 24)) - set(gone))],
+    ]  # the batch without samples is a step
     loader = BatchLoader(dataset_of(damaged, steps), workers, max_bad_fraction=0.5)
     with caplog.at_level(logging.WARNING, logger="millrace"):
         batches = list(loader) + list(loader)
-    assert loader.bad.planned == 48 and loader.bad.reasons == {"tar_missing": 12, "empty": 2, "not_audio": 4}
+    assert loader.bad.planned == 48 and loader.bad.reasons == {
+        "tar_missing": 12,
+        "empty": 2,
+        "not_audio": 4,
+    }
     sizes = [(batch.step, len(batch), batch.planned) for batch in batches]
     assert sizes == [(0, 1, 1), (1, 0, 6), (2, 14, 17)] * 2
     assert all(batch.audio.shape[0] == len(batch) for batch in batches)
     if workers == 0:
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == 9, "each bad sample once, not once an epoch"
-        assert any("t2_2.flac" in line and "t2.tar" in line and "not_audio" in line for line in lines)
+        assert any(
+            "t2_2.flac" in line and "t2.tar" in line and "not_audio" in line for line in lines
+        )
 
 
 def test_a_worker_logs_twenty_bad_samples_and_says_that_there_are_more(tmp_path, caplog):
@@ -162,21 +186,31 @@ def test_a_worker_logs_twenty_bad_samples_and_says_that_there_are_more(tmp_path,
     loader = BatchLoader(dataset_of(buckets), max_bad_fraction=1)
     list(loader)
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.startswith("sample left out (tar_missing)") for line in lines] == [True] * 20 + [False]
+    assert [line.startswith("sample left out (tar_missing)") for line in lines] == [True] * 20 + [
+        False
+    ]
     assert "logs no further ones, but all are counted" in lines[-1] and loader.bad.count == 24
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_too_many_bad_samples_stop_the_run(damaged, workers):
     loader, seen = BatchLoader(dataset_of(damaged), workers, max_bad_fraction=0.05), []
-    with pytest.raises(MillraceError, match=r"^\d of 15 samples .*max_bad_fraction 0\.05 .*\.tar") as error:
+    with pytest.raises(
+        MillraceError, match=r"^\d of 15 samples .*max_bad_fraction 0\.05 .*\.tar"
+    ) as error:
         seen.extend(batch.step for batch in loader)
     bad = [len(dataset_of(damaged)[step].bad) for step in range(3)]
     assert seen == [0, 1] and sum(bad[:2]) <= 1 < sum(bad), "one in 24 rows is allowed, two are not"
     assert "t1_1.flac in " in str(error.value) or "t2_2.flac in " in str(error.value)
     assert str(error.value).startswith(f"{sum(bad)} of") and "Traceback" not in str(error.value)
     with pytest.raises(MillraceError):
-        next(iter(BatchLoader(dataset_of(damaged, [[list(range(24))] * 1] * 9), workers, max_bad_fraction=0)))
+        next(
+            iter(
+                BatchLoader(
+                    dataset_of(damaged, [[list(range(24))] * 1] * 9), workers, max_bad_fraction=0
+                )
+            )
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -187,7 +221,9 @@ def test_a_changed_tar_stops_the_run_with_the_remedy(tmp_path, workers):
     os.utime(tmp_path / "t1.tar", ns=(5, 5))
     with pytest.raises(MillraceError) as error:
         list(BatchLoader(dataset_of(buckets), workers, max_bad_fraction=1))
-    assert error.value.where == str(tmp_path / "t1.tar") and "snakemake asr_data" in error.value.remedy
+    assert (
+        error.value.where == str(tmp_path / "t1.tar") and "snakemake asr_data" in error.value.remedy
+    )
     assert "Traceback" not in str(error.value)
 
 
@@ -199,7 +235,9 @@ class Watched(BucketedDataset):
         # Only this table's: a worker also inherits what other tests have left open in this process.
         folder = os.path.dirname(self.table.tar_state(0).path)
         tars = sum(os.path.dirname(file.path) == folder for file in worker.open_files())
-        batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(batch)
+        batch.languages = [(os.getpid(), tars, torch.get_num_threads(), worker.num_fds())] * len(
+            batch
+        )
         return batch
 
 
@@ -207,7 +245,9 @@ def test_a_worker_holds_few_files_however_many_tars(tmp_path):
     buckets = corpus(tmp_path, tars=90, members=2)
     steps = [[np.random.default_rng(step).integers(0, 180, 6).tolist()] for step in range(40)]
     dataset = Watched(RowTable.open(buckets), ListedPlan(steps), max_open_tars=8)
-    pids, tars, threads, files = zip(*(batch.languages[0] for batch in BatchLoader(dataset, 2)), strict=True)
+    pids, tars, threads, files = zip(
+        *(batch.languages[0] for batch in BatchLoader(dataset, 2)), strict=True
+    )
     assert len(set(pids)) == 2 and max(tars) <= 8 and set(threads) == {1}
     assert max(files[20:]) <= max(files[:20]) + 1
 
@@ -217,7 +257,9 @@ def test_shared_memory_is_checked_for_all_ranks_of_the_node(tmp_path, monkeypatc
     dataset = BucketedDataset(table, ListedPlan([[[0, 1]]]))
     needed = 2 * 3 * 20_000 * 4  # workers, slots, samples of 1.25 s, the least
     monkeypatch.setattr(
-        os, "statvfs", lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1, f_blocks=9 * needed)
+        os,
+        "statvfs",
+        lambda path: SimpleNamespace(f_bavail=3 * needed, f_frsize=1, f_blocks=9 * needed),
     )
     assert dataset.new_slots(2, 3) is not None
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 4}.items():

@@ -1,4 +1,5 @@
-"""decode: equal to soundfile bit by bit, recognised by content, only DecodeError for what is damaged."""
+"""decode: equal to soundfile bit by bit, recognised by content, only DecodeError for what is
+damaged."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_flac_is_what_soundfile_gives(subtype, channels):
     frames, rate = decode_channels(raw)
     assert rate == RATE and frames.dtype == np.float32
     assert np.array_equal(frames, reference(raw))
-    assert np.array_equal(decode(raw), reference(raw).mean(axis=1) if channels > 1 else reference(raw)[:, 0])
+    assert np.array_equal(
+        decode(raw), reference(raw).mean(axis=1) if channels > 1 else reference(raw)[:, 0]
+    )
 
 
 @pytest.mark.parametrize("level", ["0", "5", "12"])
@@ -89,7 +92,9 @@ def test_other_rates_are_resampled_to_16_khz():
 
 def test_flac_as_found_in_the_wild():
     raw = encoded(noise(20_000, 1))
-    unknown = raw[:21] + bytes([raw[21] & 0xF0, 0, 0, 0, 0]) + raw[26:]  # a pipe: no total of samples
+    unknown = (
+        raw[:21] + bytes([raw[21] & 0xF0, 0, 0, 0, 0]) + raw[26:]
+    )  # a pipe: no total of samples
     variants = [raw + b"\0" * 400, raw + b"trailing junk", unknown, bytearray(raw), memoryview(raw)]
     variants.append(b"ID3\x04\0\0\0\0\0\x0a" + bytes(10) + raw)
     for kind, size in ((1, 100), (4, 8), (6, 32)):  # more blocks of metadata
@@ -170,12 +175,21 @@ def test_any_damage_gives_audio_or_a_decode_error(original, cut, edits):
     try:
         wave = decode(raw)
     except DecodeError as error:
-        assert error.reason in {"empty", "not_audio", "damaged", "truncated", "no_samples", "not_finite"}
+        assert error.reason in {
+            "empty",
+            "not_audio",
+            "damaged",
+            "truncated",
+            "no_samples",
+            "not_finite",
+        }
     else:
         assert wave.ndim == 1 and wave.dtype == np.float32 and len(wave)
 
 
-@pytest.mark.parametrize("form", ["FLAC", "FLAC without length", "OGG", "MP3", "WAV", "AIFF", "mp4"])
+@pytest.mark.parametrize(
+    "form", ["FLAC", "FLAC without length", "OGG", "MP3", "WAV", "AIFF", "mp4"]
+)
 def test_no_more_is_decoded_than_a_row_allows(form):
     raw = silence_as(form, 3600)  # 230 MB as float32
     tracemalloc.start()
@@ -187,7 +201,9 @@ def test_no_more_is_decoded_than_a_row_allows(form):
         tracemalloc.stop()
     assert refused.value.reason == "longer_than_manifest"
     assert peak < 40e6, peak
-    assert len(decode(silence_as(form, 8.5), max_seconds=9.0)) == pytest.approx(8.5 * RATE, rel=0.02)
+    assert len(decode(silence_as(form, 8.5), max_seconds=9.0)) == pytest.approx(
+        8.5 * RATE, rel=0.02
+    )
 
 
 def test_what_libmpg123_prints_about_damage_does_not_reach_the_terminal(capfd):

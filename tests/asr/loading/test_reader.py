@@ -1,4 +1,5 @@
-"""IndexedTarReader: right bytes, few descriptors, errors in place, changed tars refused, any process."""
+"""IndexedTarReader: right bytes, few descriptors, errors in place, changed tars refused, any
+process."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.asr.audio_tars import write_tar
 
 @pytest.fixture
 def tars(tmp_path):
-    """20 tars of 12 members of odd sizes: the requests in random order, and the bytes each must give."""
+    """20 tars of 12 members of odd sizes: the requests in random order, and the bytes each must
+    give."""
     draw, wanted = random.Random(1), []
     for path in (tmp_path / f"{number}.tar" for number in range(20)):
         members = {f"m{at}": draw.randbytes(draw.randrange(1, 9000)) for at in range(12)}
@@ -40,7 +42,9 @@ def open_tars() -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("max_open", "lookahead"), [(1, 64), (3, 64), (64, 64), (64, 1), (64, 0), (5, 8)])
+@pytest.mark.parametrize(
+    ("max_open", "lookahead"), [(1, 64), (3, 64), (64, 64), (64, 1), (64, 0), (5, 8)]
+)
 def test_every_member_in_the_order_of_the_requests(tars, max_open, lookahead, threads):
     requests, expected = tars
     reader = IndexedTarReader(max_open, lookahead=lookahead, threads=threads)
@@ -80,7 +84,10 @@ def test_a_tar_is_opened_once_within_the_limit_and_between_announcing_and_readin
 
 def cached_pages(path) -> np.ndarray:
     """Which pages of a file are in the page cache, without reading any (mincore)."""
-    with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+    with (
+        open(path, "rb") as handle,
+        mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,
+    ):
         pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
         start = ctypes.c_char.from_buffer(mapped)
         failed = ctypes.CDLL(None).mincore(ctypes.byref(start), ctypes.c_size_t(len(mapped)), pages)
@@ -97,7 +104,8 @@ def test_announced_bytes_come_into_the_page_cache(tmp_path):
         pytest.skip("this file system keeps its pages")
     requests = [(str(path), *place) for place in places.values()][2:5]
     first, last = requests[0][1] // mmap.PAGESIZE, (requests[2][1] + 299_999) // mmap.PAGESIZE
-    # A fast device fills the page of a probe at once, so that the bytes seem to be cached: then once more.
+    # A fast device fills the page of a probe at once, so that the bytes seem to be cached: then
+    # once more.
     for _ in range(20):
         evict(path)
         IndexedTarReader().will_need(requests)
@@ -147,7 +155,12 @@ def test_a_tar_that_is_not_as_recorded_is_refused(tars):
         known = {path: TarState(path, *recorded)}
         assert IndexedTarReader(tars=known).read(*request) == tars[1][0]
     # Time 0 is an old tar's, and not one that was not recorded.
-    for recorded in ((size + 512, time_ns), (size, time_ns + 1), (size + 512, time_ns + 1), (None, 0)):
+    for recorded in (
+        (size + 512, time_ns),
+        (size, time_ns + 1),
+        (size + 512, time_ns + 1),
+        (None, 0),
+    ):
         known = {path: TarState(path, *recorded)}
         with pytest.raises(MillraceError) as error:
             IndexedTarReader(tars=known).read(*request)
@@ -184,7 +197,9 @@ def test_a_copy_is_read_and_said_once(tars, caplog):
     for _ in range(2):
         assert list(reader.read_many(requests)) == expected
     (line,) = caplog.messages
-    assert "is a copy of the one that was indexed: its time alone differs" in line and ".tar" in line
+    assert (
+        "is a copy of the one that was indexed: its time alone differs" in line and ".tar" in line
+    )
 
 
 @pytest.mark.parametrize("place", [0, 130, "middle", 700_000, 3_000_000, 5_900_000, -20_000])
@@ -202,7 +217,9 @@ def test_a_tar_of_the_same_size_with_other_content_is_refused(tmp_path, place, c
     path.write_bytes(content)
     os.utime(path, ns=(5, 5))
     known = {path: TarState(str(path), *stamp[:2], digest=stamp.digest)}
-    message = rf"{path}: the tar has changed .*no copy either, as its content differs.*folder as tar_root"
+    message = (
+        rf"{path}: the tar has changed .*no copy either, as its content differs.*folder as tar_root"
+    )
     with pytest.raises(MillraceError, match=message):
         IndexedTarReader(tars=known).read(path, offset, size)
     assert not caplog.messages and open_tars() == 0
@@ -227,7 +244,9 @@ def _read_elsewhere(reader, requests, expected, answers):
     reader.close()
 
 
-@pytest.mark.parametrize(("method", "threads"), [("fork", 1), ("fork", 2), ("spawn", 2), ("forkserver", 1)])
+@pytest.mark.parametrize(
+    ("method", "threads"), [("fork", 1), ("fork", 2), ("spawn", 2), ("forkserver", 1)]
+)
 def test_other_processes(tars, method, threads):
     requests, expected = tars
     reader = IndexedTarReader(6, threads=threads)

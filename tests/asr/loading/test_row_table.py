@@ -1,4 +1,5 @@
-"""RowTable: the rows of the parquets, a table per build, tars found from any folder and after a move."""
+"""RowTable: the rows of the parquets, a table per build, tars found from any folder and after a
+move."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_rows_are_those_of_the_parquets(tmp_path):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A working folder whose buckets, built there as results/asr/buckets, name their tars results/t0.tar."""
+    """A working folder whose buckets, built there as results/asr/buckets, name their tars
+    results/t0.tar."""
     folder = tmp_path / "project"
     names = ["tar_path", "tar_member_name", "transcript", "language", "duration_s"]
     rows = [{name: row[name] for name in names} for row in rows_of(corpus(folder / "results"))]
@@ -66,7 +68,9 @@ def project(tmp_path, monkeypatch):
     for row in rows:
         row["tar_path"] = os.path.relpath(row["tar_path"])
     index = index_of(sorted({Path(row["tar_path"]) for row in rows}), Path("index.parquet"))
-    build_from(Path("results/asr/buckets"), index, train=write_manifest(Path("train.parquet"), rows))
+    build_from(
+        Path("results/asr/buckets"), index, train=write_manifest(Path("train.parquet"), rows)
+    )
     return folder
 
 
@@ -106,7 +110,9 @@ def test_a_tar_root_that_is_given_comes_before_that_of_the_buckets(project, tmp_
         root = tmp_path.parent
         assert error.value.reason == "tar_missing"
         assert str(error.value).startswith(f"{root}/results/t")
-        assert str(error.value).endswith(f" does not exist (paths are resolved from {root}; see tar_root)")
+        assert str(error.value).endswith(
+            f" does not exist (paths are resolved from {root}; see tar_root)"
+        )
 
 
 def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkeypatch):
@@ -167,7 +173,9 @@ def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
     # The same rows from the same bytes: only the record of the tars is another.
     tars = sorted(tmp_path.glob("*.tar"))
     write_tars(
-        buckets / "tars.parquet", [str(path) for path in tars], {str(path): Stamp.of(path) for path in tars}
+        buckets / "tars.parquet",
+        [str(path) for path in tars],
+        {str(path): Stamp.of(path) for path in tars},
     )
     assert RowTable.open(buckets).tar_state(0).mtime_ns == 5
 
@@ -181,7 +189,9 @@ def test_tars_of_an_earlier_build_have_no_digest_and_their_copies_are_refused(tm
     assert state.digest == "" and state.mtime_ns == os.stat(state.path).st_mtime_ns
     assert IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
     os.utime(state.path, ns=(5, 5))
-    with pytest.raises(MillraceError, match="no copy either, as its content differs, or none was noted"):
+    with pytest.raises(
+        MillraceError, match="no copy either, as its content differs, or none was noted"
+    ):
         IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 
 
@@ -196,7 +206,9 @@ def test_a_table_that_is_cut_and_rows_and_tars_beyond_it_are_errors(tmp_path):
 
 def test_ranks_that_open_at_once_share_one_table(tmp_path, monkeypatch):
     buckets, calls, write = corpus(tmp_path), [], row_table_writer.write
-    monkeypatch.setattr("millrace.asr.loading.row_table.write", lambda *args: (calls.append(1), write(*args)))
+    monkeypatch.setattr(
+        "millrace.asr.loading.row_table.write", lambda *args: (calls.append(1), write(*args))
+    )
     with ThreadPoolExecutor(4) as pool:
         tables = list(pool.map(lambda _: RowTable.open(buckets), range(8)))
     assert len(calls) == 1 and len({table.path for table in tables}) == 1
@@ -252,14 +264,21 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
         write_manifest(manifest, asked)
     else:
         manifest.write_text("".join(f"{json.dumps(row)}\n" for row in asked))
-    build_from(tmp_path / "with", index, train=manifest, dev=write_manifest(tmp_path / "dev.parquet", rows))
+    build_from(
+        tmp_path / "with", index, train=manifest, dev=write_manifest(tmp_path / "dev.parquet", rows)
+    )
     build_from(tmp_path / "without", index, train=rows)
     expected = {row["tar_member_name"].removeprefix("./"): row["prompt"] or "" for row in asked}
     table = RowTable.open(tmp_path / "with")
     for number, row in enumerate(table.rows(range(len(table)))):
         name = table.member(number)
         assert row.prompt == expected[name] and row.transcript == f'text of {name} ü\n"quoted"'
-    assert all(row.prompt == "" for row in RowTable.open(tmp_path / "with", split="dev").rows(range(9)))
-    names = [pq.read_schema(tmp_path / f"{name}.parquet").names for name in ("with/dev", "with/train/b_0_3")]
+    assert all(
+        row.prompt == "" for row in RowTable.open(tmp_path / "with", split="dev").rows(range(9))
+    )
+    names = [
+        pq.read_schema(tmp_path / f"{name}.parquet").names
+        for name in ("with/dev", "with/train/b_0_3")
+    ]
     assert "prompt" not in names[0] and "prompt" in names[1]
     assert len(RowTable.open(tmp_path / "without")) == len(table)

@@ -28,7 +28,9 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     splits = manifest_files.find(folder).items()
-    return {split: [str(Path(path).relative_to(folder)) for path in paths] for split, paths in splits}
+    return {
+        split: [str(Path(path).relative_to(folder)) for path in paths] for split, paths in splits
+    }
 
 
 @pytest.mark.parametrize(
@@ -44,14 +46,19 @@ def find(folder: Path, names: list[str]) -> dict[str, list[str]]:
         (["train/b.parquet", "train/_SUCCESS", "train/x.tar"], ["train/b.parquet"]),
         (["train.parquet/part-0.parquet", "train.parquet/part-1.parquet"], None),
         (["train/manifest_0.json", "train/u17.json"], ["train/manifest_0.json"]),
-        ([f"train/{name}" for name in (*NEMO, "manifest.json")], ["train/tarred_audio_manifest.json"]),
+        (
+            [f"train/{name}" for name in (*NEMO, "manifest.json")],
+            ["train/tarred_audio_manifest.json"],
+        ),
         ([f"train/{name}" for name in NEMO[1:]], [f"train/{name}" for name in NEMO[1:3]]),
         (["train/tarred_audio_manifest.json", f"train/{VERSIONED}"], [f"train/{VERSIONED}"]),
         ([f"train/bucket{n}/{NEMO[0]}" for n in (1, 2)], None),
         (["train_state.json", "training.parquet", "my_train.parquet", "train.jsonl.gz"], []),
     ],
 )
-def test_a_split_in_one_file_in_pieces_or_in_a_folder(tmp_path: Path, names: list, train: list) -> None:
+def test_a_split_in_one_file_in_pieces_or_in_a_folder(
+    tmp_path: Path, names: list, train: list
+) -> None:
     expected = {"train": sorted(names) if train is None else train, "dev": ["dev.parquet"]}
     assert {"train": [], **find(tmp_path, [*names, "dev.parquet"])} == expected
 
@@ -59,7 +66,10 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(tmp_path: Path, names: lis
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train.parquet", *HUB], "train: train.parquet and train-00000-of-00003.parquet (of 3 files)"),
+        (
+            ["train.parquet", *HUB],
+            "train: train.parquet and train-00000-of-00003.parquet (of 3 files)",
+        ),
         (["train.parquet", "train.jsonl"], "two manifests of train: train.jsonl and train.parquet"),
         (["train.parquet", "train/a.jsonl"], "train.parquet and train/a.jsonl"),
         (["train_0.parquet", "train_1.jsonl"], "parquet and JSONL are mixed in train"),
@@ -69,7 +79,9 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(tmp_path: Path, names: lis
         (["test/en-00001-of-00002.jsonl"], "1 of 2 pieces of test/en are there: number 0 is not"),
     ],
 )
-def test_a_split_given_twice_or_in_part_is_an_error(tmp_path: Path, names: list[str], message: str) -> None:
+def test_a_split_given_twice_or_in_part_is_an_error(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
     with pytest.raises(MillraceError) as error:
         find(tmp_path, names)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
@@ -86,10 +98,15 @@ def test_a_split_given_twice_or_in_part_is_an_error(tmp_path: Path, names: list[
     ],
 )
 def test_what_a_name_says(name: str, split: str, number: int | None) -> None:
-    assert manifest_files.split_of(Path(name)) == split and manifest_files.shard_number(Path(name)) == number
+    assert (
+        manifest_files.split_of(Path(name)) == split
+        and manifest_files.shard_number(Path(name)) == number
+    )
 
 
-def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(tmp_path: Path) -> None:
+def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
+    tmp_path: Path,
+) -> None:
     rows, index = corpus(tmp_path, tars=4, members=25)
     rows[60] = {**rows[60], "tar_member_name": "nowhere.flac"}
     rows[61] = {**rows[61], "transcript": ""}

@@ -1,4 +1,5 @@
-"""Manifests of every kind become the same rows: parquet of odd types, NeMo-style JSONL, the speech index."""
+"""Manifests of every kind become the same rows: parquet of odd types, NeMo-style JSONL, the speech
+index."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ from tests.asr.bucket_corpus import (
 
 def texts(cast):
     """All text columns of a table, cast."""
-    return lambda t: pa.table({n: t[n] if n == "duration_s" else cast(t[n]) for n in t.column_names})
+    return lambda t: pa.table(
+        {n: t[n] if n == "duration_s" else cast(t[n]) for n in t.column_names}
+    )
 
 
 def durations(cast):
@@ -41,7 +44,10 @@ def durations(cast):
 
 
 SAME, OTHER, NONE = "same files", "other durations", "no language"
-MILLISECONDS, OTHER_NAMES = pa.duration("ms"), ["tar", "member", "text", "lang", "duration", "extra"]
+MILLISECONDS, OTHER_NAMES = (
+    pa.duration("ms"),
+    ["tar", "member", "text", "lang", "duration", "extra"],
+)
 COLUMN_TYPES = {
     "large": (texts(lambda c: c.cast(pa.large_string())), SAME),
     "dictionary": (texts(lambda c: c.dictionary_encode()), SAME),
@@ -49,17 +55,32 @@ COLUMN_TYPES = {
     "large binary": (texts(lambda c: c.cast(pa.large_binary())), SAME),
     "float32": (durations(lambda seconds: pa.array(seconds, pa.float32())), OTHER),
     "float16": (durations(lambda seconds: pa.array(np.array(seconds, np.float16))), OTHER),
-    "decimal": (durations(lambda seconds: pa.array([decimal.Decimal(str(v)) for v in seconds])), SAME),
+    "decimal": (
+        durations(lambda seconds: pa.array([decimal.Decimal(str(v)) for v in seconds])),
+        SAME,
+    ),
     "text": (durations(lambda seconds: pa.array([f" {v} " for v in seconds])), SAME),
     "bytes": (durations(lambda seconds: pa.array([str(v).encode() for v in seconds])), SAME),
-    "dictionary of durations": (durations(lambda seconds: pa.array(seconds).dictionary_encode()), SAME),
+    "dictionary of durations": (
+        durations(lambda seconds: pa.array(seconds).dictionary_encode()),
+        SAME,
+    ),
     "int": (durations(lambda seconds: pa.array([math.ceil(v) for v in seconds])), OTHER),
-    "uint8": (durations(lambda seconds: pa.array([math.ceil(v) for v in seconds], pa.uint8())), OTHER),
-    "duration": (durations(lambda seconds: pa.array([int(v * 1e3) for v in seconds], MILLISECONDS)), OTHER),
+    "uint8": (
+        durations(lambda seconds: pa.array([math.ceil(v) for v in seconds], pa.uint8())),
+        OTHER,
+    ),
+    "duration": (
+        durations(lambda seconds: pa.array([int(v * 1e3) for v in seconds], MILLISECONDS)),
+        OTHER,
+    ),
     "other names": (lambda t: t.append_column("extra", t[3]).rename_columns(OTHER_NAMES), SAME),
     "no language": (lambda t: t.drop_columns(["language"]), NONE),
     "null language": (lambda t: t.set_column(3, "language", pa.nulls(len(t))), NONE),
-    "numbers as language": (lambda t: t.set_column(3, "language", pa.array([math.nan] * len(t))), NONE),
+    "numbers as language": (
+        lambda t: t.set_column(3, "language", pa.array([math.nan] * len(t))),
+        NONE,
+    ),
 }
 
 
@@ -67,7 +88,9 @@ COLUMN_TYPES = {
 def test_columns_of_other_types_give_the_same_rows(built, tmp_path: Path, kind: str) -> None:
     folder, rows, index = built
     change, result = COLUMN_TYPES[kind]
-    (ledger,) = build_from(tmp_path / "out", index, train=change(pa.Table.from_pylist(rows))).values()
+    (ledger,) = build_from(
+        tmp_path / "out", index, train=change(pa.Table.from_pylist(rows))
+    ).values()
     assert ledger.rows_out == len(rows), ledger
     if result == SAME:
         assert files(tmp_path / "out") == files(folder / "out")
@@ -84,20 +107,28 @@ WORDS = pa.array([["two", "words"], None, *[None] * 4])
         ("tar_path", WORDS, "the column tar_path is list<element: string>, which is no text"),
         ("transcript", WORDS, "the column transcript is list<element: string>, which is no text"),
         ("language", pa.array([{"code": "de"}] * 6), "the column language is struct<code: string>"),
-        ("duration_s", pa.array([True] * 6), "the column duration_s is bool, which is no number of seconds"),
+        (
+            "duration_s",
+            pa.array([True] * 6),
+            "the column duration_s is bool, which is no number of seconds",
+        ),
         ("duration_s", pa.array([0] * 6, pa.timestamp("s")), "the column duration_s is timestamp"),
         ("duration_s", pa.array([0] * 6, pa.time32("s")), "the column duration_s is time32"),
         ("duration_s", pa.array([[1.0]] * 6), "the column duration_s is list<element: double>"),
     ],
 )
-def test_a_column_of_an_impossible_type_or_there_twice(tmp_path: Path, column, values, message) -> None:
+def test_a_column_of_an_impossible_type_or_there_twice(
+    tmp_path: Path, column, values, message
+) -> None:
     rows, index = corpus(tmp_path, tars=1, members=6)
     table = pa.Table.from_pylist(rows)
     twice = table.append_column(column, table[column]), f"several columns named {column}"
     odd = table.set_column(table.column_names.index(column), column, values), message
     for changed, problem in (odd, twice):
         with pytest.raises(MillraceError) as error:
-            build_from(tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", changed))
+            build_from(
+                tmp_path / "out", index, train=write_manifest(tmp_path / "train.parquet", changed)
+            )
         assert problem in str(error.value) and str(tmp_path / "train.parquet") in str(error.value)
 
 
@@ -125,9 +156,14 @@ def test_bytes_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
 
 def test_nemo_jsonl(tmp_path: Path) -> None:
     def line(name: str, **changes: object) -> str:
-        return json.dumps({"audio_filepath": name, "duration": 4, "text": "t", "lang": "en", **changes})
+        return json.dumps(
+            {"audio_filepath": name, "duration": 4, "text": "t", "lang": "en", **changes}
+        )
 
-    tars = [write_tar(tmp_path / f"audio_{s}.tar", [f"a{s}_{n}.wav" for n in range(5)]) for s in range(2)]
+    tars = [
+        write_tar(tmp_path / f"audio_{s}.tar", [f"a{s}_{n}.wav" for n in range(5)])
+        for s in range(2)
+    ]
     index = index_of(tars, tmp_path / "index.parquet")
     lines = [line(f"a{s}_{n}.wav", shard_id=s) for s in range(2) for n in range(5)]
     lines[3] = line("./a0_3.wav", tar="audio_0.tar", offset=2.5)
@@ -137,7 +173,13 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
     lines += [line("a0_3.wav", text={"text": "x"}, shard_id=0), line(["a0_3.wav"], shard_id=0)]
     (tmp_path / "train.jsonl").write_text("\ufeff" + "\n".join(lines))
     (ledger,) = build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl").values()
-    reasons = ("segment_of_member", "json_damaged", "not_an_object", "duration_not_numeric", "no_tar_path")
+    reasons = (
+        "segment_of_member",
+        "json_damaged",
+        "not_an_object",
+        "duration_not_numeric",
+        "no_tar_path",
+    )
     assert ledger.rejected == {**dict.fromkeys(reasons, 1), "text_is_nested": 2}
     assert ledger.rows_out == 10
     assert ledger.repaired == {"json_bom": 1, "json_surrogate": 1}
@@ -148,7 +190,10 @@ def test_nemo_jsonl(tmp_path: Path) -> None:
 
 
 def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> None:
-    rows = [{"tar": f"/a/{n % 9}", "member": f"m{n}", "text": f"t {n}", "duration": n} for n in range(600)]
+    rows = [
+        {"tar": f"/a/{n % 9}", "member": f"m{n}", "text": f"t {n}", "duration": n}
+        for n in range(600)
+    ]
     path = write_manifest(tmp_path / "train.parquet", rows, compression="none", row_group_size=200)
     whole, rng = path.read_bytes(), np.random.default_rng(5)
     refused = 0
@@ -158,7 +203,9 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
         path.write_bytes(damaged)
         try:
             (manifest,) = (manifest.scan() for manifest in manifests_of("train", [path]))
-            assert sum(len(table) for rows in manifest.ranges for table in manifest.read(rows)) == 600
+            assert (
+                sum(len(table) for rows in manifest.ranges for table in manifest.read(rows)) == 600
+            )
         except MillraceError as error:
             assert str(path) in str(error)
             refused += 1
@@ -171,9 +218,16 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
      (1, "audio__OP_0..3_CL_.tar", 1), ("1", "audio_{0..1023}.tar", 1), (1, "audio_{000..123}.tar", 0),
      ([1], "audio_{shard_id}.tar", 0), (True, "audio_{shard_id}.tar", 0)],
 )  # fmt: skip
-def test_shard_ids_of_other_types(tmp_path: Path, shard: object, template: str, rows_out: int) -> None:
+def test_shard_ids_of_other_types(
+    tmp_path: Path, shard: object, template: str, rows_out: int
+) -> None:
     index = index_of([write_tar(tmp_path / "audio_1.tar", ["a.wav"])], tmp_path / "index.parquet")
-    good = {"audio_filepath": "a.wav", "duration": 2, "text": "t", "tar": str(tmp_path / "audio_1.tar")}
+    good = {
+        "audio_filepath": "a.wav",
+        "duration": 2,
+        "text": "t",
+        "tar": str(tmp_path / "audio_1.tar"),
+    }
     line = {"audio_filepath": "./a.wav", "duration": 3, "text": "t", "shard_id": shard}
     (tmp_path / "train.jsonl").write_text(json.dumps(good))
     (tmp_path / "dev.jsonl").write_text(json.dumps(line))
@@ -181,7 +235,9 @@ def test_shard_ids_of_other_types(tmp_path: Path, shard: object, template: str, 
     manifests = scanned([], splits, "", template)
     ledgers = buckets.build(manifests, TarIndices([index]), tmp_path / "out", BucketChoices())
     reason = "tar_not_indexed" if "000" in template else "no_tar_path"
-    assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == ({} if rows_out else {reason: 1})
+    assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == (
+        {} if rows_out else {reason: 1}
+    )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -193,19 +249,28 @@ def test_shard_ids_of_other_types(tmp_path: Path, shard: object, template: str, 
         ("", "audio_{shard_id}.tar", "other/train/", {"{folder}": "{folder}/other"}),
     ],
 )
-def test_nemos_layout_is_read_as_it_is(tmp_path: Path, whole, root, template, prefix, path_map) -> None:
+def test_nemos_layout_is_read_as_it_is(
+    tmp_path: Path, whole, root, template, prefix, path_map
+) -> None:
     (tmp_path / "train/sharded_manifests").mkdir(parents=True)
     rows = [
-        {"audio_filepath": f"u{shard}.wav", "duration": 2, "text": "t", "shard_id": shard} for shard in (0, 1)
+        {"audio_filepath": f"u{shard}.wav", "duration": 2, "text": "t", "shard_id": shard}
+        for shard in (0, 1)
     ]
     names = (
-        ["tarred_audio_manifest.json"] if whole else [f"sharded_manifests/manifest_{n}.json" for n in (0, 1)]
+        ["tarred_audio_manifest.json"]
+        if whole
+        else [f"sharded_manifests/manifest_{n}.json" for n in (0, 1)]
     )
     for number, name in enumerate(names):
         shown = rows if whole else rows[number : number + 1]
         (tmp_path / "train" / name).write_text("".join(json.dumps(row) + "\n" for row in shown))
-    tars = [write_tar(tmp_path / f"{prefix}audio_{shard}.tar", [f"u{shard}.wav"]) for shard in (0, 1)]
-    paths = {old.format(folder=tmp_path): new.format(folder=tmp_path) for old, new in path_map.items()}
+    tars = [
+        write_tar(tmp_path / f"{prefix}audio_{shard}.tar", [f"u{shard}.wav"]) for shard in (0, 1)
+    ]
+    paths = {
+        old.format(folder=tmp_path): new.format(folder=tmp_path) for old, new in path_map.items()
+    }
     manifests = scanned([tmp_path], {}, root and str(tmp_path / root), template, path_map=paths)
     assert manifests[0].tars == sorted(map(str, tars))
     index = TarIndices([index_of(tars, tmp_path / "index.parquet")])
@@ -216,8 +281,17 @@ def test_nemos_layout_is_read_as_it_is(tmp_path: Path, whole, root, template, pr
 def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path) -> None:
     # NeMo, told not to slice, keeps a file once and names its further rows -sub1 and so on.
     tar = write_tar(tmp_path / "audio_0.tar", ["a.wav", "b-sub1.wav", "c.wav"])
-    parts = [("a.wav", 0.0), ("a-sub1.wav", 3.0), ("a-sub2.wav", 0), ("b-sub1.wav", None), ("c.wav", 0)]
-    rows = [{"audio_filepath": name, "offset": offset, "duration": 2, "text": "t"} for name, offset in parts]
+    parts = [
+        ("a.wav", 0.0),
+        ("a-sub1.wav", 3.0),
+        ("a-sub2.wav", 0),
+        ("b-sub1.wav", None),
+        ("c.wav", 0),
+    ]
+    rows = [
+        {"audio_filepath": name, "offset": offset, "duration": 2, "text": "t"}
+        for name, offset in parts
+    ]
     lines = [json.dumps({**row, "shard_id": 0}) + "\n" for row in rows]
     (tmp_path / "train.json").write_text("".join(lines))
     index = TarIndices([index_of([tar], tmp_path / "index.parquet")])
@@ -227,7 +301,9 @@ def test_rows_that_are_parts_of_a_member_are_rejected_all_of_them(tmp_path: Path
 
 def test_a_jsonl_manifest_in_utf_16_says_so(tmp_path: Path) -> None:
     rows, index = corpus(tmp_path, tars=1, members=3)
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-16")
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-16"
+    )
     with pytest.raises(MillraceError, match="json_encoding"):
         build_from(tmp_path / "out", index, train=tmp_path / "train.jsonl")
 
@@ -237,9 +313,17 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
     manifests = scanned([index], {}, transcript="human_transcript")
     built = buckets.build(manifests, None, tmp_path / "out", BucketChoices())
     ledgers = {ledger.scope: ledger for ledger in built}
-    assert {name: ledger.rows_in for name, ledger in ledgers.items()} == {"train": 7, "dev": 3, "test": 3}
+    assert {name: ledger.rows_in for name, ledger in ledgers.items()} == {
+        "train": 7,
+        "dev": 3,
+        "test": 3,
+    }
     assert ledgers["train"].rejected == {"empty_transcript": 1, "tar_missing": 1}
-    paths = [*(tmp_path / "out/train").iterdir(), tmp_path / "out/dev.parquet", tmp_path / "out/test.parquet"]
+    paths = [
+        *(tmp_path / "out/train").iterdir(),
+        tmp_path / "out/dev.parquet",
+        tmp_path / "out/test.parquet",
+    ]
     rows = [row for path in paths for row in rows_of(path)]
     assert len(rows) == 11
     for row in rows:

@@ -1,4 +1,5 @@
-"""The small CTC model: learns, ignores padding, leaves out what it cannot fit, is saved and loaded."""
+"""The small CTC model: learns, ignores padding, leaves out what it cannot fit, is saved and
+loaded."""
 
 from __future__ import annotations
 
@@ -74,7 +75,10 @@ def test_a_folder_keeps_model_and_text_rules(tmp_path):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     assert loaded.config.augment == SpecAugment()
     # The texts have no J: a model that cannot write it is wrong about it.
-    assert loaded.reference("Désolé, Je") == "Désolé Je" and loaded.config.vocabulary.normalise("Je") == "e"
+    assert (
+        loaded.reference("Désolé, Je") == "Désolé Je"
+        and loaded.config.vocabulary.normalise("Je") == "e"
+    )
     with open(first / "model.safetensors", "r+b") as weights:
         weights.truncate(1000)
     with pytest.raises(MillraceError, match="cannot be loaded"):
@@ -94,7 +98,9 @@ def test_counts_for_the_meters():
 def test_masks_of_spec_augment_have_addresses():
     augment = SpecAugment(bands=2, band_bins=10, spans=2, span_share=0.2)
     drawn = augment.draw(1, 0, [5, 6, 7], [100, 50, 1], 80)
-    assert torch.equal(drawn[1:2], augment.draw(1, 0, [6], [50], 80))  # whatever else is in the batch
+    assert torch.equal(
+        drawn[1:2], augment.draw(1, 0, [6], [50], 80)
+    )  # whatever else is in the batch
     assert not torch.equal(drawn, augment.draw(1, 1, [5, 6, 7], [100, 50, 1], 80))
     widths = drawn.diff()[..., 0]
     assert widths[:, :2].max() <= 10 and widths[0, 2:].max() <= 20

@@ -67,7 +67,10 @@ def test_decoder_labels_and_inputs(tmp_path):
     assert tokenizer.batch_decode(answers) == [TEXTS[0] + end, "", TEXTS[2] + end]
     for row in (0, 2):
         inputs = prepared["decoder_input_ids"][row].tolist()
-        assert inputs[: len(answers[row])] == [model.hf.config.decoder_start_token_id, *answers[row][:-1]]
+        assert inputs[: len(answers[row])] == [
+            model.hf.config.decoder_start_token_id,
+            *answers[row][:-1],
+        ]
     assert prepared.count == sum(map(len, answers))
     assert torch.isfinite(model(prepared)[0])
     # The encoder always runs on its whole window.
@@ -78,18 +81,24 @@ def test_decoder_labels_and_inputs(tmp_path):
 def test_whispers_control_tokens_stand_before_the_text(tmp_path):
     model = make("whisper", tmp_path)
     tokenizer = model.processor.tokenizer
-    tokenizer.add_tokens(["<|en|>", "<|ru|>", "<|transcribe|>", "<|notimestamps|>"], special_tokens=True)
+    tokenizer.add_tokens(
+        ["<|en|>", "<|ru|>", "<|transcribe|>", "<|notimestamps|>"], special_tokens=True
+    )
     controls = {"Russian": "<|ru|><|transcribe|>", "en-GB": "<|en|><|transcribe|>", "tlh": ""}
     labels = [tokenizer.decode(model.preparer.label("hi", language)) for language in controls]
     assert labels == [f"{control}<|notimestamps|>hi<|endoftext|>" for control in controls.values()]
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "preprocessor_config.json"]
+)
 def test_a_model_folder_that_brings_code_is_refused(tmp_path, name):
     tiny.write(tmp_path, "wav2vec2", TEXTS)
     (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     config = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
-    (tmp_path / name).write_text(json.dumps({**config, "auto_map": {"AutoModelForCTC": "theirs.Model"}}))
+    (tmp_path / name).write_text(
+        json.dumps({**config, "auto_map": {"AutoModelForCTC": "theirs.Model"}})
+    )
     with pytest.raises(MillraceError, match="asks to run Python code") as refused:
         load(tmp_path)
     assert refused.value.where == str(tmp_path / name)

@@ -49,7 +49,9 @@ def test_characters_do_not_depend_on_the_order_of_transcripts():
 
 def test_characters_write_what_they_know():
     vocabulary = Characters.from_transcripts(["hello world"])
-    assert vocabulary.encode("Hello, WORLD!") == [vocabulary.characters.index(c) + 1 for c in "hello world"]
+    assert vocabulary.encode("Hello, WORLD!") == [
+        vocabulary.characters.index(c) + 1 for c in "hello world"
+    ]
     assert vocabulary.normalise("hello zebra") == "hello er"
     assert vocabulary.encode("ж ж") == []
     with pytest.raises(MillraceError, match="no character"):

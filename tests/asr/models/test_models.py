@@ -20,7 +20,10 @@ from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch, train
 from tests.asr.models import tiny
 
-SMALL = {"ctc": {"channels": 8, "hidden": 64, "dropout": 0.0}, "qwen3-asr-tiny": {"prompt": "Names: Ada"}}
+SMALL = {
+    "ctc": {"channels": 8, "hidden": 64, "dropout": 0.0},
+    "qwen3-asr-tiny": {"prompt": "Names: Ada"},
+}
 ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
 
 
@@ -39,13 +42,17 @@ def test_the_file_where_docs_tell_to_add_a_model_has_a_line_for_each():
     assert Path(path).name in models.__doc__
     modules = {kind: f"{models.__name__}.{of}" for of, kind, _ in named.MODELS}
     assert all(hasattr(importlib.import_module(module), kind) for kind, module in modules.items())
-    assert "MODELS = (" in (Path(models.__file__).parent / Path(path).name).read_text(), "and not imported"
+    assert "MODELS = (" in (Path(models.__file__).parent / Path(path).name).read_text(), (
+        "and not imported"
+    )
 
 
 @pytest.mark.parametrize("name", ["ctc", "qwen3-asr-tiny"])
 def test_the_same_seed_gives_the_same_model_for_any_order_of_transcripts(tmp_path, name):
     models = make(name, tmp_path), make(name, tmp_path, TEXTS[::-1])
-    states = [{**model.state_dict(), **model.prepare(batch([2.0, 1.0])).tensors} for model in models]
+    states = [
+        {**model.state_dict(), **model.prepare(batch([2.0, 1.0])).tensors} for model in models
+    ]
     torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
@@ -136,7 +143,10 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
-        ({"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'}, "lm_head.weight is missing"),
+        (
+            {"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'},
+            "lm_head.weight is missing",
+        ),
         ({"config.json": b'{"model_type": "qwen3_asr"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "wav2vec2"}'}, "cannot be loaded"),
         ({"config.json": b'{"model_type": "millrace_ctc"}'}, "does not describe"),
@@ -153,7 +163,12 @@ def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
     ("name", "weight", "shape", "problem"),
     [
         ("qwen3-asr-tiny", "audio_tower.conv2d1.bias", None, r"conv2d1\.bias is missing"),
-        ("whisper", "encoder.layers.0.fc1.weight", None, r"1 weight cannot .*fc1\.weight is missing"),
+        (
+            "whisper",
+            "encoder.layers.0.fc1.weight",
+            None,
+            r"1 weight cannot .*fc1\.weight is missing",
+        ),
         ("whisper", "encoder.layers.0.fc1.weight", 3, r"fc1\.weight is of another shape"),
         ("wav2vec2", "lm_head.weight", 3, r"lm_head\.weight is of another shape"),
         ("wav2vec2", "lm_head.weight", None, ""),  # a head that is to be learned
@@ -247,11 +262,14 @@ def test_flops_are_what_torch_counts():
         if name == "ctc":
             assert prepared.counts["flops"] == total
         else:
-            # The head runs on answers only and is not in ours; attention on the CPU is not in torch's.
+            # The head runs on answers only and is not in ours; attention on the CPU is not in
+            # torch's.
             text, audio = model.hf.config.text_config, model.hf.config.audio_config
             head = 2 * prepared.count * text.hidden_size * text.vocab_size
             read, heard = prepared["input_ids"].shape[1], prepared.host["audio_tokens"][0]
-            attention = 2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
+            attention = (
+                2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
+            )
             attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
             assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)
 

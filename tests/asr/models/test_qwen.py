@@ -1,4 +1,5 @@
-"""A tiny Qwen3-ASR with random weights: the published inputs, loss and encoder; labels, languages."""
+"""A tiny Qwen3-ASR with random weights: the published inputs, loss and encoder; labels,
+languages."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def model() -> QwenModel:
     return tiny().eval()
 
 
-@pytest.mark.parametrize(("side", "mode", "names"), [("left", "auto", NAMES), ("right", "none", [None] * 4)])
+@pytest.mark.parametrize(
+    ("side", "mode", "names"), [("left", "auto", NAMES), ("right", "none", [None] * 4)]
+)
 def test_unmasked_labels_are_the_target_and_its_end(side, mode, names):
     model = tiny(padding_side=side, language_tag_mode=mode)
     tokenizer = model.processor.tokenizer
@@ -46,7 +49,12 @@ def test_inputs_are_those_of_the_published_processor(model):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
     prepared, clips = model.prepare(batch(SECONDS)), sounds(batch(SECONDS))
     turns = [[{"role": "user", "content": [{"type": "audio", "audio": clip}]}] for clip in clips]
-    form = {"tokenize": True, "return_dict": True, "add_generation_prompt": True, "sampling_rate": 16_000}
+    form = {
+        "tokenize": True,
+        "return_dict": True,
+        "add_generation_prompt": True,
+        "sampling_rate": 16_000,
+    }
     theirs = model.processor.apply_chat_template(turns, **form)
     mel, mask = model.features(prepared)
     torch.testing.assert_close(mel, theirs["input_features"], atol=1e-4, rtol=0)
@@ -91,7 +99,8 @@ def test_padding_side_changes_no_loss():
 
 @pytest.mark.parametrize("seconds", [[0.3], [1.0, 1.01], [9.5, 8.0, 0.7], [17.0, 2.0]])
 def test_encoder_is_the_published_one(model, seconds):
-    """Chunks of padding left out, windows in one call, lengths from the host: the same audio tokens."""
+    """Chunks of padding left out, windows in one call, lengths from the host: the same audio
+    tokens."""
     prepared = model.prepare(batch(seconds))
     mel, mask = model.features(prepared)
     with torch.no_grad():
@@ -118,7 +127,9 @@ def test_language_tags(languages, name):
         assert without_tag(tag(language) + "some text") == "some text"
 
 
-@pytest.mark.parametrize("text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>", "a <asr_text> b", ""])
+@pytest.mark.parametrize(
+    "text", ["a <|audio_pad|> b", "x<|im_end|>y", "<|im_start|>", "a <asr_text> b", ""]
+)
 def test_control_tokens_in_a_transcript_are_text(model, text):
     prepared = model.prepare(batch([1.0], [text]))
     places = prepared["input_ids"] == model.hf.config.audio_token_id
@@ -149,7 +160,9 @@ def test_a_step_asks_the_device_for_nothing():
     prepared = tiny().prepare(batch([*SECONDS[:3], 9.5]))
     with FakeTensorMode():
         model = tiny().train()
-        prepared.tensors = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in prepared.tensors.items()}
+        prepared.tensors = {
+            name: torch.empty(t.shape, dtype=t.dtype) for name, t in prepared.tensors.items()
+        }
         loss, _ = model(prepared)
         loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -172,4 +185,6 @@ def test_real_sizes(size, millions):
     processor = random_processor(TEXTS)
     with torch.device("meta"):
         hf = Qwen3ASRForConditionalGeneration(random_config(size, processor.tokenizer))
-    assert sum(parameter.numel() for parameter in hf.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
+    assert sum(parameter.numel() for parameter in hf.parameters()) / 1e6 == pytest.approx(
+        millions, rel=0.01
+    )

@@ -1,4 +1,5 @@
-"""Qwen3-ASR as the qwen-asr package keeps it: read, written, and refused if a name or a key does not fit."""
+"""Qwen3-ASR as the qwen-asr package keeps it: read, written, and refused if a name or a key does
+not fit."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def folder(tmp_path_factory) -> Path:
     assert {name.split(".")[0] for name in state} == {"thinker"}
     half = len(state) // 2
     for number, names in enumerate((list(state)[:half], list(state)[half:]), 1):
-        save_file({name: state[name] for name in names}, folder / f"model-{number:05d}-of-00002.safetensors")
+        save_file(
+            {name: state[name] for name in names},
+            folder / f"model-{number:05d}-of-00002.safetensors",
+        )
     (folder / "model.safetensors").unlink()
     learned = json.loads((folder / "tokenizer.json").read_bytes())["model"]
     (folder / "vocab.json").write_text(json.dumps(learned["vocab"]))
@@ -45,19 +49,27 @@ def test_both_layouts_hold_the_same_model_and_its_tokenizer_files(folder, tmp_pa
     assert export_model.main(["--model", str(folder), "--output", str(tmp_path / "hf")]) == 0
     back = ["--layout", "qwen-asr", "--model"]
     assert export_model.main([*back, str(tmp_path / "hf"), "--output", str(tmp_path / "one")]) == 0
-    assert export_model.main([*back, str(folder), "--output", str(tmp_path / "two/config.json")]) == 0
+    assert (
+        export_model.main([*back, str(folder), "--output", str(tmp_path / "two/config.json")]) == 0
+    )
     prepared = model.prepare(batch([3.3, 1.0]))
     for name in ("hf", "one", "two"):
         other = load(tmp_path / name).eval()
         assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
         assert torch.equal(other(other.prepare(batch([3.3, 1.0])))[0], model(prepared)[0])
         assert (tmp_path / name / "merges.txt").read_bytes() == (folder / "merges.txt").read_bytes()
-    for name in ("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json"):
+    for name in (
+        "config.json",
+        "tokenizer_config.json",
+        "tokenizer.json",
+        "generation_config.json",
+    ):
         assert (tmp_path / "two" / name).read_bytes() == (folder / name).read_bytes(), name
 
 
 def with_rope(**rope: object) -> QwenModel:
-    """A tiny model of other numbers than any default, with these rotary positions, to be exported."""
+    """A tiny model of other numbers than any default, with these rotary positions, to be
+    exported."""
     processor = random_processor(TEXTS)
     config = random_config("tiny", processor.tokenizer)
     config.text_config.rope_parameters = {"rope_type": "default", "rope_theta": 12_345.0, **rope}
@@ -75,13 +87,17 @@ def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
         in_memory = model.hf.config.to_dict()[name]
         shared = (thinker[name].keys() & in_memory) - {"model_type"}
         assert len(shared) >= least
-        assert {key: thinker[name][key] for key in shared} == {key: in_memory[key] for key in shared}
+        assert {key: thinker[name][key] for key in shared} == {
+            key: in_memory[key] for key in shared
+        }
 
     # Rotary positions have another form there; those of text turn all three sections alike.
     text = thinker["text_config"]
     assert text["rope_theta"] == 12_345.0 and text["rope_scaling"]["rope_type"] == "default"
     assert sum(text["rope_scaling"]["mrope_section"]) == text["head_dim"] // 2
-    before, after = (of.hf.model.language_model.rotary_emb.inv_freq for of in (model, load(tmp_path)))
+    before, after = (
+        of.hf.model.language_model.rotary_emb.inv_freq for of in (model, load(tmp_path))
+    )
     assert torch.equal(before, after)
 
 
@@ -91,7 +107,9 @@ def test_the_sections_of_the_exported_positions_are_those_of_the_published_model
 
 
 def test_scaled_positions_are_not_exported_as_plain_ones(tmp_path):
-    with pytest.raises(MillraceError, match="of type linear have no place in the layout of qwen-asr"):
+    with pytest.raises(
+        MillraceError, match="of type linear have no place in the layout of qwen-asr"
+    ):
         with_rope(rope_type="linear", factor=4.0).save_pretrained(tmp_path / "model")
     assert not list(tmp_path.glob("model/*"))
 
@@ -101,7 +119,9 @@ def test_a_model_from_random_weights_answers_a_transcription_request(tmp_path):
     processor = load(tmp_path).processor
     clips = [np.zeros(16_000, np.float32)] * 2
     forced, free = (
-        processor.apply_transcription_request(clips, language=language, prompt=["a b", ""], tokenize=False)
+        processor.apply_transcription_request(
+            clips, language=language, prompt=["a b", ""], tokenize=False
+        )
         for language in ("en", None)
     )
     assert forced[0].startswith("<|im_start|>system\na b<|im_end|>")
@@ -137,13 +157,28 @@ _BIAS = "thinker.audio_tower.conv2d1.bias"
     ("damage", "message"),
     [
         (_config(lambda thinker: thinker.update(classify_num=5)), "a forced aligner"),
-        (_config(lambda thinker: thinker["text_config"].update(moe=1)), "text_config holds moe, which mean"),
+        (
+            _config(lambda thinker: thinker["text_config"].update(moe=1)),
+            "text_config holds moe, which mean",
+        ),
         (_config(lambda thinker: thinker["text_config"].pop("hidden_size")), "is of another shape"),
-        (_config(lambda thinker: thinker["text_config"].update(rope_scaling={"type": "yarn"})), "type yarn"),
+        (
+            _config(lambda thinker: thinker["text_config"].update(rope_scaling={"type": "yarn"})),
+            "type yarn",
+        ),
         (_weights(lambda state: state.pop(_BIAS)), f"{_BIAS} is missing"),
-        (_weights(lambda state: state.update({_BIAS: torch.zeros(3)})), f"{_BIAS} is of another shape"),
-        (_weights(lambda state: state.update({"thinker.model.x": torch.zeros(3)})), "model.x is unknown"),
-        (_weights(lambda state: state.update({"talker.x": torch.zeros(3)})), "talker.x is none of Qwen3-ASR"),
+        (
+            _weights(lambda state: state.update({_BIAS: torch.zeros(3)})),
+            f"{_BIAS} is of another shape",
+        ),
+        (
+            _weights(lambda state: state.update({"thinker.model.x": torch.zeros(3)})),
+            "model.x is unknown",
+        ),
+        (
+            _weights(lambda state: state.update({"talker.x": torch.zeros(3)})),
+            "talker.x is none of Qwen3-ASR",
+        ),
         (lambda folder: (folder / "model-00002-of-00002.safetensors").unlink(), "is missing"),
     ],
 )

@@ -15,7 +15,9 @@ from millrace.asr.models.qwen.config import byte_level_tokenizer
 # Sizes of models that train in seconds; the convolutions keep their strides, 20 ms a frame.
 CTC_SIZES = {
     **dict.fromkeys(("codevector_dim", "proj_codevector_dim", "classifier_proj_size"), 16),
-    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_conv_pos_embedding_groups"), 2),
+    **dict.fromkeys(
+        ("num_hidden_layers", "num_attention_heads", "num_conv_pos_embedding_groups"), 2
+    ),
     **{"hidden_size": 32, "intermediate_size": 64, "num_conv_pos_embeddings": 16},
     **{"conv_dim": [16] * 7, "num_feat_extract_layers": 7, "mask_time_prob": 0.0, "layerdrop": 0.0},
 }
@@ -29,22 +31,29 @@ EOS, PAD, START = "<|endoftext|>", "<|pad|>", "<|startoftranscript|>"
 
 
 def write(folder: Path, model_type: str, texts: Iterable[str]) -> Path:
-    """`folder` with a model of that type, weights from torch's generator, its vocabulary from `texts`."""
+    """`folder` with a model of that type, weights from torch's generator, its vocabulary from
+    `texts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    model, processor = _whisper(texts) if model_type == "whisper" else _ctc(model_type, texts, folder)
+    model, processor = (
+        _whisper(texts) if model_type == "whisper" else _ctc(model_type, texts, folder)
+    )
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
 
 
-def _ctc(model_type: str, texts: Iterable[str], folder: Path) -> tuple[PreTrainedModel, ProcessorMixin]:
+def _ctc(
+    model_type: str, texts: Iterable[str], folder: Path
+) -> tuple[PreTrainedModel, ProcessorMixin]:
     characters = Characters.from_transcripts(texts).characters.replace(" ", "")
     tokens = ["<pad>", "<unk>", "|", *(c for c in characters if c != "|")]
     vocabulary = folder / "vocab.json"
     vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
     if model_type == "wav2vec2-bert":
-        processor = transformers.Wav2Vec2BertProcessor(transformers.SeamlessM4TFeatureExtractor(), tokenizer)
+        processor = transformers.Wav2Vec2BertProcessor(
+            transformers.SeamlessM4TFeatureExtractor(), tokenizer
+        )
     else:
         extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
         processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
@@ -56,7 +65,12 @@ def _ctc(model_type: str, texts: Iterable[str], folder: Path) -> tuple[PreTraine
 def _whisper(texts: Iterable[str]) -> tuple[PreTrainedModel, ProcessorMixin]:
     tokenizer = byte_level_tokenizer(texts, EOS, PAD, START)
     end, pad, start = tokenizer.convert_tokens_to_ids([EOS, PAD, START])
-    ids = {"eos_token_id": end, "bos_token_id": end, "pad_token_id": pad, "decoder_start_token_id": start}
+    ids = {
+        "eos_token_id": end,
+        "bos_token_id": end,
+        "pad_token_id": pad,
+        "decoder_start_token_id": start,
+    }
     config = transformers.WhisperConfig(**WHISPER_SIZES, **ids, vocab_size=len(tokenizer))
     model = transformers.WhisperForConditionalGeneration(config)
     model.generation_config.update(**ids, suppress_tokens=None)

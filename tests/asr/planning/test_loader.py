@@ -1,4 +1,5 @@
-"""open_loader: its rank, a plan an epoch, resume at the batch, hooks in workers, what other trainers ask."""
+"""open_loader: its rank, a plan an epoch, resume at the batch, hooks in workers, what other
+trainers ask."""
 
 from __future__ import annotations
 
@@ -61,9 +62,17 @@ def test_the_rank_is_the_one_that_runs_or_the_one_that_is_given(
         ("RANK=2 WORLD_SIZE=2", {}, "does not say which rank"),
         ("RANK=-1 WORLD_SIZE=2", {}, "does not say which rank"),
         ("RANK=first WORLD_SIZE=2", {}, "does not say which rank"),
-        ("RANK=1 WORLD_SIZE=2", {"rank": 0}, r"rank 0 of 2 \(open_loader\), but this is rank 1 of 2 \(RANK"),
+        (
+            "RANK=1 WORLD_SIZE=2",
+            {"rank": 0},
+            r"rank 0 of 2 \(open_loader\), but this is rank 1 of 2 \(RANK",
+        ),
         ("RANK=0 WORLD_SIZE=2", {"world_size": 1}, "rank 0 of 1 .* but this is rank 0 of 2"),
-        ("RANK=0 WORLD_SIZE=1", {"rank": 0, "world_size": 2}, "rank 0 of 2 .* but this is rank 0 of 1"),
+        (
+            "RANK=0 WORLD_SIZE=1",
+            {"rank": 0, "world_size": 2},
+            "rank 0 of 2 .* but this is rank 0 of 1",
+        ),
         ("", {"world_size": 2}, "world_size is 2, and nothing says which rank this is"),
         ("", {"rank": 1}, "there is no rank 1 of 1"),
         ("", {"rank": 2, "world_size": 2}, "there is no rank 2 of 2"),
@@ -78,8 +87,11 @@ def test_what_is_given_must_be_what_runs(tmp_path, monkeypatch, environment, giv
 
 
 def read_in_a_group(buckets, store, rank: int, answers) -> None:
-    """The rows that a rank of a process group of two gets, and what it is told if it asks for another's."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    """The rows that a rank of a process group of two gets, and what it is told if it asks for
+    another's."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2
+    )
     rows = [row for batch in open_loader(buckets, seconds=1.0) for row in batch.rows.tolist()]
     try:
         open_loader(buckets, rank=1 - rank, world_size=2)
@@ -104,7 +116,9 @@ def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch):
     assert [rank.exitcode for rank in ranks] == [0, 0]
     told = {rank: (rows, problem) for rank, rows, problem in (answers.get(), answers.get())}
     assert sorted(told[0][0] + told[1][0]) == list(range(24)) and told[0][0] and told[1][0]
-    assert all(f"but this is rank {rank} of 2 (torch.distributed)" in told[rank][1] for rank in told)
+    assert all(
+        f"but this is rank {rank} of 2 (torch.distributed)" in told[rank][1] for rank in told
+    )
 
 
 def test_a_loader_that_was_opened_before_its_ranks_is_refused(tmp_path, monkeypatch):
@@ -126,7 +140,9 @@ def log_file(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_copied_tars_are_read_from_their_new_folder_and_said_in_one_line(tmp_path, workers, log_file):
+def test_copied_tars_are_read_from_their_new_folder_and_said_in_one_line(
+    tmp_path, workers, log_file
+):
     buckets = corpus(tmp_path / "old")
     (tmp_path / "new").mkdir()
     for tar in (tmp_path / "old").glob("*.tar"):
@@ -153,8 +169,12 @@ def epochs(loader, first: int = 0) -> list[tuple]:
 def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
     buckets = corpus(tmp_path)
     whole = epochs(open_loader(buckets, workers, seconds=1.0))
-    orders = [[row for epoch, _, rows in whole if epoch == number for row in rows] for number in range(3)]
-    assert orders[0] != orders[1] != orders[2] and all(sorted(order) == list(range(24)) for order in orders)
+    orders = [
+        [row for epoch, _, rows in whole if epoch == number for row in rows] for number in range(3)
+    ]
+    assert orders[0] != orders[1] != orders[2] and all(
+        sorted(order) == list(range(24)) for order in orders
+    )
     for stop in (1, len(whole) // 2, len(whole) - 1):
         loader, handed_out = open_loader(buckets, workers, seconds=1.0), 0
         for epoch in range(3):
@@ -168,7 +188,9 @@ def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
         resumed = open_loader(buckets, workers, seconds=1.0)
         resumed.load_state_dict(loader.state_dict())
         assert epochs(resumed, resumed.plan.epoch) == whole[stop:]
-        assert len(resumed) == len(resumed.plan) == len(list(resumed))  # the pass after it is a whole one
+        assert (
+            len(resumed) == len(resumed.plan) == len(list(resumed))
+        )  # the pass after it is a whole one
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"seconds": 2.0}, {"rank": 0, "world_size": 2}])
@@ -196,10 +218,15 @@ def test_own_decoding_and_what_the_trainer_gets_instead(tmp_path, workers):
     loader.set_epoch(1)
     results = list(loader)
     assert all(
-        torch.equal(result["input_values"], torch.ones(len(result["rows"]), 1600)) for result in results
+        torch.equal(result["input_values"], torch.ones(len(result["rows"]), 1600))
+        for result in results
     )
-    assert {result["epoch"] for result in results} == {1} and loader.dataset[0]["rows"] == results[0]["rows"]
-    assert loader.bad.count + sum(len(result["rows"]) for result in results) == 24 and loader.bad.count
+    assert {result["epoch"] for result in results} == {1} and loader.dataset[0]["rows"] == results[
+        0
+    ]["rows"]
+    assert (
+        loader.bad.count + sum(len(result["rows"]) for result in results) == 24 and loader.bad.count
+    )
 
 
 def test_a_batch_answers_what_the_trainer_of_transformers_asks(tmp_path):

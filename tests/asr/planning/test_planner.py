@@ -1,4 +1,5 @@
-"""The batch plan: every row once, budgets kept, ranks even, pure, resumable, also with other ranks."""
+"""The batch plan: every row once, budgets kept, ranks even, pure, resumable, also with other
+ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def buckets(rows: int, seed: int = 0) -> list[np.ndarray]:
 def seen(plan: Plan, first: int = 0, last: int | None = None) -> np.ndarray:
     """Rows of all ranks' batches of the steps, without fillers."""
     steps = range(first, len(plan) if last is None else last)
-    parts = [plan.batch(s, r) for s in steps for r in range(plan.world_size) if not plan.is_filler(s, r)]
+    parts = [
+        plan.batch(s, r) for s in steps for r in range(plan.world_size) if not plan.is_filler(s, r)
+    ]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
@@ -52,7 +55,9 @@ def digest(plan: Plan) -> str:
 def test_every_row_once_over_epochs_and_ranks(epoch: int, world: int) -> None:
     small = buckets(3000)
     plan = plan_epoch(small, BUDGET, 7, epoch, world, window=500)
-    assert_once(np.concatenate([rows for rank in range(world) for rows in plan.batches(rank)]), 3000)
+    assert_once(
+        np.concatenate([rows for rank in range(world) for rows in plan.batches(rank)]), 3000
+    )
     assert len(plan.fillers) == 0 and (np.diff(plan.offsets) > 0).all()
 
 
@@ -64,11 +69,17 @@ def test_bars_on_the_seeds_durations() -> None:
     assert stats["split_batches"] < 8 and stats["rows"] == 400_000
     # The figures again, from the batches themselves.
     durations = np.concatenate(parts).astype(np.float64)
-    longest = np.array([[durations[plan.batch(s, r)].max() for r in range(8)] for s in range(len(plan))])
+    longest = np.array(
+        [[durations[plan.batch(s, r)].max() for r in range(8)] for s in range(len(plan))]
+    )
     counts = np.diff(plan.offsets).reshape(longest.shape)
     cost = batch_cost(counts, longest)
-    assert cost.sum() / (8 * cost.max(axis=1).sum()) == pytest.approx(stats["useful_work"], abs=1e-4)
-    assert 1 - durations.sum() / (counts * longest).sum() == pytest.approx(stats["padding"], abs=1e-4)
+    assert cost.sum() / (8 * cost.max(axis=1).sum()) == pytest.approx(
+        stats["useful_work"], abs=1e-4
+    )
+    assert 1 - durations.sum() / (counts * longest).sum() == pytest.approx(
+        stats["padding"], abs=1e-4
+    )
     assert (counts * longest <= 240.0).all()
 
 
@@ -110,19 +121,28 @@ def test_pure_in_seed_epoch_and_world_size_across_processes() -> None:
 
 
 def test_the_shuffle_is_pinned() -> None:
-    """A plan made on another machine or with another numpy must be this one: a resumed run depends on it."""
-    plan = plan_epoch([np.arange(1, 41, dtype=np.float32) / 4], BatchBudget(20.0), 42, 1, 2, window=16)
+    """A plan made on another machine or with another numpy must be this one: a resumed run depends
+    on it."""
+    plan = plan_epoch(
+        [np.arange(1, 41, dtype=np.float32) / 4], BatchBudget(20.0), 42, 1, 2, window=16
+    )
     assert digest(plan)[:16] == "210976566fc38dbc"
 
 
 def test_epochs_put_other_rows_together() -> None:
     plans = [plan_epoch(buckets(20_000), BUDGET, 0, epoch, 1, window=5000) for epoch in range(2)]
-    first, second = ({(rows[0], row) for rows in plan.batches(0) for row in rows[1:]} for plan in plans)
+    first, second = (
+        {(rows[0], row) for rows in plan.batches(0) for row in rows[1:]} for plan in plans
+    )
     assert len(first & second) < 0.05 * len(first)
 
 
-@pytest.mark.parametrize(("old", "new", "done"), [(8, 4, 5), (4, 8, 1), (2, 3, 0), (8, 1, 40), (1, 8, 100)])
-def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(old: int, new: int, done: int) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "done"), [(8, 4, 5), (4, 8, 1), (2, 3, 0), (8, 1, 40), (1, 8, 100)]
+)
+def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(
+    old: int, new: int, done: int
+) -> None:
     parts = buckets(12_000)
     plan = plan_epoch(parts, BUDGET, 9, 1, old, window=3000)
     rest = replan(plan, done, new)
@@ -147,7 +167,9 @@ def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
         replan(plan, len(plan), 2)
 
 
-odd_seconds = st.floats(0.0078125, 40, width=32) | st.sampled_from([5.0, 240.0, 240.5, 1e6, 3e38, 1e-30])
+odd_seconds = st.floats(0.0078125, 40, width=32) | st.sampled_from(
+    [5.0, 240.0, 240.5, 1e6, 3e38, 1e-30]
+)
 odd_budgets = [BUDGET, BatchBudget(None, rows=3), BatchBudget(60.0, cost=30.0, rows=7)]
 odd_budgets += [BatchBudget(None, cost=1e-3)]
 
@@ -176,7 +198,8 @@ def test_odd_rows_are_planned_once_with_equal_steps(
             assert len(rows) <= max(fits, 1)
     stats = plan.stats()
     assert stats["over_budget_batches"] == over
-    # Rows are repeated only where they cannot fill the steps at all, and never a whole step of them.
+    # Rows are repeated only where they cannot fill the steps at all, and never a whole step of
+    # them.
     assert stats["filler_batches"] < world
     if stats["filler_batches"]:
         assert len(durations) < len(plan) * world and (np.diff(plan.offsets) <= 1).all()
@@ -194,11 +217,19 @@ def test_fewer_rows_than_ranks_are_repeated_as_fillers_and_named() -> None:
     repeated = [plan.batch(0, rank).tolist() for rank in range(8) if plan.is_filler(0, rank)]
     assert repeated == [[0]] * 5
     stats = plan.stats()
-    assert (stats["rows"], stats["batches"], stats["steps"], stats["real_seconds"]) == (3, 3, 1, 12.0)
+    assert (stats["rows"], stats["batches"], stats["steps"], stats["real_seconds"]) == (
+        3,
+        3,
+        1,
+        12.0,
+    )
 
 
 def test_the_figures_of_a_plan_and_of_its_rest_are_those_of_its_rows() -> None:
-    parts = [np.array([1.0, 2.0, 2.5, 300.0], np.float32), np.array([250.0, 260.0, 3.0], np.float32)]
+    parts = [
+        np.array([1.0, 2.0, 2.5, 300.0], np.float32),
+        np.array([250.0, 260.0, 3.0], np.float32),
+    ]
     plan = plan_epoch(parts, BUDGET, 0, 0, 4)
     stats = plan.stats()
     assert (stats["rows"], stats["real_seconds"], stats["over_budget_batches"]) == (7, 818.5, 3)
@@ -234,6 +265,7 @@ def test_a_check_takes_a_step_of_every_bucket_first_and_then_all_others(world_si
     first = changed.bucket[: len(durations) * world_size]
     assert set(first) == set(plan.bucket) and 0 in first[:world_size]
     batches = [
-        {tuple(of.batch(s, r)) for s in range(len(of)) for r in range(world_size)} for of in (plan, changed)
+        {tuple(of.batch(s, r)) for s in range(len(of)) for r in range(world_size)}
+        for of in (plan, changed)
     ]
     assert batches[0] == batches[1]

@@ -1,4 +1,5 @@
-"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much is read."""
+"""The tar index against `tarfile`: every dialect, every number of chains, every cut, and how much
+is read."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from hypothesis import strategies as st
 from millrace.asr.tars import chain as tar_chain
 from millrace.asr.tars import header as tar_header
 from millrace.asr.tars import scan as tar_index
-from millrace.asr.tars.header import BROKEN_LINK, CUT, DIRECTORY, FILE, HARD_LINK, SPARSE, SPECIAL, SYMLINK
+from millrace.asr.tars.header import (
+    BROKEN_LINK,
+    CUT,
+    DIRECTORY,
+    FILE,
+    HARD_LINK,
+    SPARSE,
+    SPECIAL,
+    SYMLINK,
+)
 from millrace.asr.tars.scan import TarScan, bare_name, scan
 
 NOISE = np.random.default_rng(7).bytes(1 << 18)
@@ -27,7 +37,8 @@ pytestmark = pytest.mark.usefixtures("always_split")
 
 @pytest.fixture(scope="module")
 def always_split():
-    """Small tars are split into chains too: no minimum size, no page cache, no bound on the search."""
+    """Small tars are split into chains too: no minimum size, no page cache, no bound on the
+    search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tar_chain.HeaderFile, "cached", lambda self, offset: False)
         patch.setattr(tar_chain, "SEARCH_SHARE", 1e9)
@@ -61,7 +72,9 @@ def tar_of(*members) -> bytes:
     return out.getvalue()
 
 
-def header(name: bytes, size: int, typeflag: bytes = b"0", magic: bytes = b"ustar\x0000", **fields) -> bytes:
+def header(
+    name: bytes, size: int, typeflag: bytes = b"0", magic: bytes = b"ustar\x0000", **fields
+) -> bytes:
     """A raw header; fields are offset=bytes pairs given as at_<offset>."""
     block = bytearray(512)
     block[: len(name)] = name
@@ -122,14 +135,18 @@ def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
 def reference(path: Path) -> list[tuple[bytes, bytes]]:
     """What tarfile, told to read on after zeros, extracts."""
     result = []
-    with tarfile.open(path, "r:", ignore_zeros=True, encoding="utf-8", errors="surrogateescape") as tar:
+    with tarfile.open(
+        path, "r:", ignore_zeros=True, encoding="utf-8", errors="surrogateescape"
+    ) as tar:
         for member in tar.getmembers():
             try:
                 handle = tar.extractfile(member)
             except (KeyError, RecursionError):
                 continue
             if handle is not None:
-                result.append((bare_name(member.name.encode("utf-8", "surrogateescape")), handle.read()))
+                result.append(
+                    (bare_name(member.name.encode("utf-8", "surrogateescape")), handle.read())
+                )
     return result
 
 
@@ -156,8 +173,14 @@ def archives(draw, nested: bool = True) -> bytes:
     """One archive, with or without its end, padding and trailing zeros."""
     format = draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT]))
     out = io.BytesIO()
-    headers = draw(st.sampled_from([None, {"comment": "global"}])) if format == tarfile.PAX_FORMAT else None
-    with tarfile.open(fileobj=out, mode="w", format=format, encoding="utf-8", pax_headers=headers) as tar:
+    headers = (
+        draw(st.sampled_from([None, {"comment": "global"}]))
+        if format == tarfile.PAX_FORMAT
+        else None
+    )
+    with tarfile.open(
+        fileobj=out, mode="w", format=format, encoding="utf-8", pax_headers=headers
+    ) as tar:
         # A global header without a member is more than tarfile can read.
         for _ in range(draw(st.integers(1 if headers else 0, 12))):
             name, what = draw(names), draw(st.integers(0, 9))
@@ -209,7 +232,8 @@ def test_cut_anywhere_never_raises_and_never_gives_wrong_bytes(tmp_path, content
     for end in [*range(0, len(content), 512), *range(100, len(content), 1700)]:
         path = save(tmp_path, content[:end])
         scanned = scan(path, chains)
-        # A link to what is cut off leaves a gap, or leads to an older member; all else begins the whole.
+        # A link to what is cut off leaves a gap, or leads to an older member; all else begins the
+        # whole.
         files = (scanned.kinds == FILE)[scanned.kinds <= SYMLINK]
         readable = list(itertools.compress(bytes_of(path, scanned), files))
         rest = iter(whole)
@@ -227,7 +251,11 @@ def test_any_flipped_byte_never_raises(tmp_path, content, chains, data):
     path = save(tmp_path, bytes(content))
     serial, scanned = scan(path, 1), scan(path, chains)
     assert bytes_of(path, serial) == bytes_of(path, scanned)
-    assert (serial.status, serial.reason, serial.digest) == (scanned.status, scanned.reason, scanned.digest)
+    assert (serial.status, serial.reason, serial.digest) == (
+        scanned.status,
+        scanned.reason,
+        scanned.digest,
+    )
 
 
 @fuzz(60)
@@ -248,7 +276,11 @@ PAX_1_SPARSE = pax(*((b"GNU.sparse." + key, value) for key, value in PAX_1))
 PAX_0_SPARSE = pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
 SPARSES = {
     "gnu": header(b"s", at_386=b"00000000000\0" + b"00000001130\0", **GNU_SPARSE),
-    "gnu-extended": header(b"s", at_482=b"\1", **GNU_SPARSE) + bytes(504) + b"\1" + bytes(7) + bytes(512),
+    "gnu-extended": header(b"s", at_482=b"\1", **GNU_SPARSE)
+    + bytes(504)
+    + b"\1"
+    + bytes(7)
+    + bytes(512),
     "pax-1.0": PAX_1_SPARSE + header(b"GNUSparseFile.0/s", 1112) + padded(b"1\n0\n600\n"),
     "pax-0.1": PAX_0_SPARSE + header(b"s", 600),
 }
@@ -351,7 +383,16 @@ def test_sizes_above_8_gib(tmp_path, head):
 
 
 def test_the_prefix_is_stripped_not_its_characters(tmp_path):
-    names = ["./.hidden", "./hidden", ".hidden.json", "..dots", "././twice", ".//slash", "..", "../up"]
+    names = [
+        "./.hidden",
+        "./hidden",
+        ".hidden.json",
+        "..dots",
+        "././twice",
+        ".//slash",
+        "..",
+        "../up",
+    ]
     scanned = scan(save(tmp_path, tar_of(*[(name, name.encode()) for name in names])))
     bare = [".hidden", "hidden", ".hidden.json", "..dots", "twice", "slash", "..", "../up"]
     assert scanned.names == [name.encode() for name in bare] and scanned.duplicates == 0
@@ -436,7 +477,8 @@ INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c")
 LAST_INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]))
 NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
 TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
-# Content, status, a word of the reason, the readable members, and how many of them are marked recovered.
+# Content, status, a word of the reason, the readable members, and how many of them are marked
+# recovered.
 DAMAGE = {
     **{
         f"bad byte {at} of a header": (flipped(START + at), "damaged", f"{START:,}", ALL_BUT_20, 29)
@@ -486,7 +528,10 @@ def test_damage_costs_the_members_it_lies_in(tmp_path, damage):
     path = save(tmp_path, content)
     for chains in CHAIN_COUNTS:
         scanned = scan(path, chains)
-        assert (scanned.status, bytes_of(path, scanned)) == (status, members) and word in scanned.reason
+        assert (scanned.status, bytes_of(path, scanned)) == (
+            status,
+            members,
+        ) and word in scanned.reason
         marked = [False] * (len(members) - recovered) + [True] * recovered
         assert scanned.recovered.tolist()[: len(members)] == marked
         # A member that lost its end keeps its name.
@@ -553,7 +598,9 @@ def test_at_most_a_page_and_a_tenth_is_read_for_each_member(tmp_path, monkeypatc
 
 
 def test_dense_tars_are_read_in_few_reads(tmp_path):
-    path = save(tmp_path, b"".join(header(b"m%06d" % i, 100) + bytes(512) for i in range(20_000)) + END)
+    path = save(
+        tmp_path, b"".join(header(b"m%06d" % i, 100) + bytes(512) for i in range(20_000)) + END
+    )
     scanned = scan(path, 1)
     assert len(scanned.names) == 20_000
     assert scanned.reads <= 20_000 / 50
@@ -564,6 +611,8 @@ def test_chains_find_all_but_few_members_by_themselves(tmp_path, monkeypatch):
     content, _ = many(400, 2000)
     path, serial = save(tmp_path, content), []
     original = tar_chain.Chain.run
-    monkeypatch.setattr(tar_chain.Chain, "run", lambda self: serial.append(original(self)) or serial[-1])
+    monkeypatch.setattr(
+        tar_chain.Chain, "run", lambda self: serial.append(original(self)) or serial[-1]
+    )
     assert len(scan(path, 8).names) == 400
     assert sum(len(chain.starts) for chain in serial) <= 8

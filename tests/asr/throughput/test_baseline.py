@@ -1,4 +1,5 @@
-"""The baseline's loader: the samples that ours gives, read and decoded as fine-tuning scripts do."""
+"""The baseline's loader: the samples that ours gives, read and decoded as fine-tuning scripts
+do."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ import torch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.decode import DecodeError, decode
 from millrace.asr.loading.row_table import RowTable
-from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan, TarfileReader, soundfile_wave
+from millrace.asr.throughput.loaders import (
+    BaselineLoader,
+    BaselinePlan,
+    TarfileReader,
+    soundfile_wave,
+)
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
@@ -29,7 +35,9 @@ def _loader(table: RowTable, size: int, start_step: int = 0, **limits: float) ->
 def test_audio_and_texts_equal_ours_bit_for_bit(table: RowTable) -> None:
     loader = _loader(table, 5)
     plan = loader.plan
-    ours = BucketedDataset(table, ListedPlan([[plan.batch(step, 0).tolist()] for step in range(len(plan))]))
+    ours = BucketedDataset(
+        table, ListedPlan([[plan.batch(step, 0).tolist()] for step in range(len(plan))])
+    )
     batches = list(loader)
     assert len(batches) == len(plan) == 24 // 5
     for step, batch in enumerate(batches):
@@ -47,7 +55,9 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
 ) -> None:
     opened, extracted = [], []
     open_tar, extract = tarfile.open, tarfile.TarFile.extractfile
-    monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest))
+    monkeypatch.setattr(
+        tarfile, "open", lambda path, *rest: opened.append(path) or open_tar(path, *rest)
+    )
     patched = tarfile.TarFile, "extractfile"
     monkeypatch.setattr(*patched, lambda tar, one: extracted.append(one.name) or extract(tar, one))
     loader = _loader(table, 4)
@@ -58,7 +68,9 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 30])
-def test_ranks_take_equal_steps_and_share_no_row(table: RowTable, world_size: int, batch_size: int) -> None:
+def test_ranks_take_equal_steps_and_share_no_row(
+    table: RowTable, world_size: int, batch_size: int
+) -> None:
     plan = BaselinePlan(table, batch_size, 3, 0, world_size)
     places = [(step, rank) for rank in range(world_size) for step in range(len(plan))]
     batches = [plan.batch(*place).tolist() for place in places if not plan.is_filler(*place)]
@@ -104,11 +116,17 @@ def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
 
 def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     flac = encoded(noise(4000, 1))
-    damaged = {"t1_1.flac": flac[: len(flac) // 2], "t2_2.flac": b"", "t0_3.flac": b"no audio, just text"}
+    damaged = {
+        "t1_1.flac": flac[: len(flac) // 2],
+        "t2_2.flac": b"",
+        "t0_3.flac": b"no audio, just text",
+    }
     table = RowTable.open(corpus(tmp_path, replace=damaged))
     loader = _loader(table, 24, max_bad_fraction=0.2)
     (batch,) = loader
-    assert sorted(sample.row for sample in batch.bad) == sorted(set(range(24)) - set(batch.rows.tolist()))
+    assert sorted(sample.row for sample in batch.bad) == sorted(
+        set(range(24)) - set(batch.rows.tolist())
+    )
     assert (len(batch), batch.planned, loader.bad.count) == (21, 24, 3)
     with pytest.raises(MillraceError, match="3 of 24"):
         list(_loader(table, 24, max_bad_fraction=0.05))
@@ -133,9 +151,16 @@ def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: 
 
 @pytest.mark.parametrize(
     ("container", "subtype", "rate", "channels"),
-    [("FLAC", None, RATE, 1), ("WAV", "PCM_24", RATE, 1), ("FLAC", None, RATE, 2), ("WAV", "FLOAT", 8000, 1)],
+    [
+        ("FLAC", None, RATE, 1),
+        ("WAV", "PCM_24", RATE, 1),
+        ("FLAC", None, RATE, 2),
+        ("WAV", "FLOAT", 8000, 1),
+    ],
 )
-def test_soundfile_decodes_as_we_do(container: str, subtype: str | None, rate: int, channels: int) -> None:
+def test_soundfile_decodes_as_we_do(
+    container: str, subtype: str | None, rate: int, channels: int
+) -> None:
     raw = encoded(noise(5000, 3, channels), container, subtype, rate)
     mine, ours = soundfile_wave(raw), decode(raw)
     assert mine.dtype == np.float32 and np.array_equal(mine, ours)

@@ -1,4 +1,5 @@
-"""The comparison: figures follow from the files of the runs; criteria pass, fail or were not measured."""
+"""The comparison: figures follow from the files of the runs; criteria pass, fail or were not
+measured."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from millrace.common.errors import MillraceError
 from millrace.common.throughput.run import Run
 from tests.asr.run_folders import BUCKETS, CPU, GPU, MadeUp, bucket_config
 
-BASELINE = {"seconds": 0.55, "padding": 0.47, "mixed": True, "shares": {"data_wait": 0.6, "forward": 0.4}}
+BASELINE = {
+    "seconds": 0.55,
+    "padding": 0.47,
+    "mixed": True,
+    "shares": {"data_wait": 0.6, "forward": 0.4},
+}
 
 
 def _throughput(folder: Path, buckets: bool = True, **runs: MadeUp | list[MadeUp]) -> Throughput:
@@ -26,7 +32,8 @@ def _throughput(folder: Path, buckets: bool = True, **runs: MadeUp | list[MadeUp
 
 
 def _judged(runs: Throughput, name: str, group: int = 0) -> Criterion:
-    """The criterion whose name begins so, in the first group (what was required) or the project's own."""
+    """The criterion whose name begins so, in the first group (what was required) or the project's
+    own."""
     judged = criteria(runs)
     groups = list(dict.fromkeys(one.group for one in judged))
     return next(one for one in judged if one.group == groups[group] and one.name.startswith(name))
@@ -42,9 +49,13 @@ def test_rates_padding_and_shares_are_sums_over_sums(tmp_path: Path) -> None:
     assert len(run.windows) == 4 and run.done_steps == 40
     seconds = sum(line["seconds"] for line in lines[1:])
     for count in ("samples", "audio_seconds"):
-        assert run.rate(count) == pytest.approx(sum(line["counts"][count] for line in lines[1:]) / seconds)
+        assert run.rate(count) == pytest.approx(
+            sum(line["counts"][count] for line in lines[1:]) / seconds
+        )
     for unit in ("audio_seconds", "tokens", "flops"):
-        useful, padded = (sum(line["counts"][name] for line in lines) for name in (unit, f"padded_{unit}"))
+        useful, padded = (
+            sum(line["counts"][name] for line in lines) for name in (unit, f"padded_{unit}")
+        )
         assert run.padding(unit) == pytest.approx(1 - useful / padded)
     assert run.shares["forward"] == pytest.approx(0.38) and run.shares["decode"] == 0
     assert run.rate("nothing") is None is run.padding("nothing")
@@ -54,7 +65,9 @@ def test_short_logs_keep_their_first_line(tmp_path: Path) -> None:
     run = Run(MadeUp("short", steps=20).write(tmp_path))
     assert run.steady == run.windows and len(run.steady_steps) == 20
     long = Run(MadeUp("long", steps=30).write(tmp_path))
-    assert len(long.steady) == 2 and [step["step"] for step in long.steady_steps] == list(range(11, 31))
+    assert len(long.steady) == 2 and [step["step"] for step in long.steady_steps] == list(
+        range(11, 31)
+    )
 
 
 def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> None:
@@ -92,7 +105,9 @@ def _on_a_gpu(folder: Path, **changed: dict) -> Throughput:
         "ideal": {"gpu": 0.97, "seconds": 0.19},
         "check": {"steps": 50, "log_steps": 5},
     }
-    made = {role: {"machine": GPU, **facts, **changed.get(role, {})} for role, facts in made.items()}
+    made = {
+        role: {"machine": GPU, **facts, **changed.get(role, {})} for role, facts in made.items()
+    }
     runs = {role: MadeUp(role, **facts) for role, facts in made.items()}
     return _throughput(folder, **runs)
 
@@ -126,18 +141,26 @@ def test_each_criterion_can_fail(tmp_path: Path, group: int, name: str, changed:
     ("reference", "status", "words"),
     [
         ({"samples_per_second": 40.0}, PASS, "samples/s of E1"),
-        ({"samples_per_second": 900.0, "audio_seconds_per_second": 1.0}, FAIL, "against 900 samples/s of E1"),
+        (
+            {"samples_per_second": 900.0, "audio_seconds_per_second": 1.0},
+            FAIL,
+            "against 900 samples/s of E1",
+        ),
         ({"audio_seconds_per_second": 400.0}, PASS, "against 400 audio-s/s of E1"),
         ({"gpu_use": 0.588}, UNKNOWN, "E1 has no rate to compare with"),
     ],
 )
-def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict, status: str, words: str):
+def test_the_rate_is_held_against_the_reference(
+    tmp_path: Path, reference: dict, status: str, words: str
+):
     bench = [str(MadeUp("bench").write(tmp_path))]
     runs = Throughput({"bench": bench}, None, {"name": "E1", **reference})
     judged = _judged(runs, "Throughput against the reference")
     assert judged.status == status and words in judged.figure
     if status != UNKNOWN:
-        key, theirs = next((key, of) for key in ("samples", "audio_seconds") if (of := runs.referred(key)))
+        key, theirs = next(
+            (key, of) for key in ("samples", "audio_seconds") if (of := runs.referred(key))
+        )
         assert judged.value == pytest.approx(runs.bench[0].rate(key) / theirs)
     assert not any("reference" in one.name for one in criteria(Throughput({"bench": bench}, None)))
 
@@ -145,7 +168,9 @@ def test_the_rate_is_held_against_the_reference(tmp_path: Path, reference: dict,
 def test_shares_of_time_are_the_mean_of_the_runs(tmp_path: Path) -> None:
     waits = (0.1, 0.2, 0.6)
     shares = [{"data_wait": wait, "forward": 1 - wait} for wait in waits]
-    runs = _throughput(tmp_path, bench=[MadeUp(f"b{n}", shares=of, seed=n) for n, of in enumerate(shares)])
+    runs = _throughput(
+        tmp_path, bench=[MadeUp(f"b{n}", shares=of, seed=n) for n, of in enumerate(shares)]
+    )
     assert runs.shares("bench")["data_wait"] == pytest.approx(0.3)
     assert sum(runs.shares("bench").values()) == pytest.approx(1)
 
@@ -179,11 +204,19 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
     runs = _throughput(tmp_path, False, bench=bench)
     for name in ("Throughput", "Stability", "All buckets sampled", "Loss against"):
         assert _judged(runs, name).status == UNKNOWN, name
-    assert _judged(runs, "Loss falls").status == PASS == _judged(runs, "Padding (seconds of audio)").status
+    assert (
+        _judged(runs, "Loss falls").status
+        == PASS
+        == _judged(runs, "Padding (seconds of audio)").status
+    )
     assert runs.headroom() is None is runs.ratio("samples")
-    assert runs.figure("bench", "padding_flops") is None is not runs.figure("bench", "padding_tokens")
+    assert (
+        runs.figure("bench", "padding_flops") is None is not runs.figure("bench", "padding_tokens")
+    )
     bench.omit = ("audio_seconds", "padded_audio_seconds")
-    assert _judged(_throughput(tmp_path, bench=bench), "Padding (seconds of audio)").status == UNKNOWN
+    assert (
+        _judged(_throughput(tmp_path, bench=bench), "Padding (seconds of audio)").status == UNKNOWN
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,8 +224,16 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
     [
         ("GPU use", {}, "there is no GPU in this machine"),
         ("Throughput", {"ideal": {"seconds": 0.5}}, "busy with other work"),
-        ("Throughput", {"baseline": {"machine": {**CPU, "cpu": "Another"}}}, "cpu is Another in baseline"),
-        ("Throughput", {"baseline": {"machine": {**CPU, "cores": 2.0}}}, "cores is 2.0 in baseline"),
+        (
+            "Throughput",
+            {"baseline": {"machine": {**CPU, "cpu": "Another"}}},
+            "cpu is Another in baseline",
+        ),
+        (
+            "Throughput",
+            {"baseline": {"machine": {**CPU, "cores": 2.0}}},
+            "cores is 2.0 in baseline",
+        ),
         (
             "Throughput",
             {"baseline": {"facts": {"precision": "fp8"}}},
@@ -206,7 +247,9 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
     ],
 )
-def test_what_cannot_be_compared_is_not_judged(tmp_path: Path, name: str, made: dict, reason: str) -> None:
+def test_what_cannot_be_compared_is_not_judged(
+    tmp_path: Path, name: str, made: dict, reason: str
+) -> None:
     made = {"bench": {}, **made, "baseline": {**BASELINE, **made.get("baseline", {})}}
     runs = _throughput(tmp_path, **{role: MadeUp(role, **facts) for role, facts in made.items()})
     judged = [one for one in criteria(runs) if one.name.startswith(name)]
@@ -224,7 +267,9 @@ def test_losses_are_compared_after_as_many_samples(tmp_path: Path) -> None:
     assert steps < 200 and seen == pytest.approx(theirs.samples, rel=0.05)
     lines = [line for line in ours.windows if line["step"] <= steps]
     lines = lines[-(len(lines) // 4) :]
-    expected = sum(line["loss"] * line["weight"] for line in lines) / sum(line["weight"] for line in lines)
+    expected = sum(line["loss"] * line["weight"] for line in lines) / sum(
+        line["weight"] for line in lines
+    )
     assert loss == pytest.approx(expected) and loss > ours.training_losses()[1]
     words = f"training loss {loss:.3f} against {theirs.training_losses()[1]:.3f} after {theirs.samples:,.0f}"
     assert _judged(runs, "Loss against").figure == f"{words} samples ({steps} and 200 steps)"
@@ -268,7 +313,9 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
         assert bucket.seconds.value == statistics.median(step["seconds"] for step in steps)
         assert bucket.batch.value == int(240 / BUCKETS[bucket.name][2])
         assert bucket.peak_memory == max(step["peak_memory_bytes"] for step in steps)
-        audio, seconds = (sum(step[name] for step in steps) for name in ("audio_seconds", "seconds"))
+        audio, seconds = (
+            sum(step[name] for step in steps) for name in ("audio_seconds", "seconds")
+        )
         assert bucket.rate == pytest.approx(audio / seconds)
     every = sum(step["audio_seconds"] for step in recorded)
     assert sum(bucket.seen_seconds for bucket in runs.buckets) == pytest.approx(every)
@@ -277,7 +324,9 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
 def test_cut_and_odd_logs_are_read(tmp_path: Path) -> None:
     made = MadeUp("bench", steps=30).write(tmp_path)
     with open(made / "metrics.jsonl", "ab") as handle:
-        handle.write(b'{"event": "eval", "step": 30, "metrics": {}}\n[]\nnull\n{"event": "train", "st')
+        handle.write(
+            b'{"event": "eval", "step": 30, "metrics": {}}\n[]\nnull\n{"event": "train", "st'
+        )
     with open(made / "steps.jsonl", "ab") as handle:
         handle.write(b'{"step": 31, "seco')
     run = Run(made)

@@ -44,5 +44,8 @@ def test_a_filler_counts_nothing_but_the_time_of_its_workers(measure):
     filler = of_rows([0, 1], [1.0, 1.0], filler=True)
     filler.spent = {"decode": 0.25}
     alone = measured(measure, of_rows([4], [1.0]))
-    assert measured(measure, of_rows([4], [1.0]), filler) == {**alone, "worker_decode_seconds": 0.25}
+    assert measured(measure, of_rows([4], [1.0]), filler) == {
+        **alone,
+        "worker_decode_seconds": 0.25,
+    }
     assert measured(measure, filler)["samples"] == 0

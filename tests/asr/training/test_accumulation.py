@@ -1,4 +1,5 @@
-"""The grad_acc of the original script's calibrated_bs.json, one number for each bucket, as one for all."""
+"""The grad_acc of the original script's calibrated_bs.json, one number for each bucket, as one for
+all."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def test_an_epoch_has_as_many_updates_as_by_the_numbers_of_the_buckets(tmp_path,
 def test_what_was_made_of_the_numbers_is_said(tmp_path, caplog):
     with caplog.at_level("INFO", "millrace"):
         accumulated(tmp_path, FLAT)
-    assert "b_7_10 2, b_10_15 3, b_15_20 6), and an update takes micro-batches of several" in caplog.text
+    assert (
+        "b_7_10 2, b_10_15 3, b_15_20 6), and an update takes micro-batches of several"
+        in caplog.text
+    )
     assert "with grad_acc 2 an epoch has about as many updates" in caplog.text
 
 

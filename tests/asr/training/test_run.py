@@ -1,4 +1,5 @@
-"""A run in its folder: what is refused before it trains, and the model of one of its checkpoints."""
+"""A run in its folder: what is refused before it trains, and the model of one of its
+checkpoints."""
 
 from __future__ import annotations
 

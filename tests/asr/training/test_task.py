@@ -1,4 +1,5 @@
-"""The ASR task on real tars: what it evaluates with and on, what makes it another run, what takes no part."""
+"""The ASR task on real tars: what it evaluates with and on, what makes it another run, what takes
+no part."""
 
 from __future__ import annotations
 
@@ -30,13 +31,16 @@ SIZES = {"hidden": 8, "channels": 2}
 
 
 def write(folder: Path, text: str | None = None, **corpus: object) -> Path:
-    """Two buckets of twelve clips each, the first is dev too; `text` is that of the second row of both."""
+    """Two buckets of twelve clips each, the first is dev too; `text` is that of the second row of
+    both."""
     buckets = audio_tars.corpus(folder, **corpus)
     write_splits(buckets, dev="train/b_0_3.parquet")
     # The clips last a tenth of a second: two characters are what CTC has room for.
     for path in sorted((buckets / "train").iterdir()):
         table = pq.read_table(path)
-        rows = [{**row, "transcript": f"a{number % 3}"} for number, row in enumerate(table.to_pylist())]
+        rows = [
+            {**row, "transcript": f"a{number % 3}"} for number, row in enumerate(table.to_pylist())
+        ]
         rows[1]["transcript"] = text or rows[1]["transcript"]
         pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, store_schema=False)
     return buckets
@@ -53,7 +57,8 @@ def task_of(folder: Path, **options: object) -> AsrTask:
 
 
 class OneOf:
-    """The Exchange of one of two ranks: `parts` keeps what it sends, `others` is what the other sends."""
+    """The Exchange of one of two ranks: `parts` keeps what it sends, `others` is what the other
+    sends."""
 
     def __init__(self, others: Sequence[object] = ()) -> None:
         self.world_size, self.parts, self.others = 2, [], others
@@ -80,7 +85,9 @@ def test_ranks_share_the_evaluation_and_each_has_the_figures_of_all(tmp_path):
     assert together == pytest.approx(alone, rel=1e-5)
     # A rank may write the hypotheses of all: each sample once.
     written = task.transcribed["dev"]
-    assert len(written) == 12 and {sample.sample_id: sample.hypothesis for sample in written} == texts
+    assert (
+        len(written) == 12 and {sample.sample_id: sample.hypothesis for sample in written} == texts
+    )
 
 
 def test_the_hypotheses_around_an_unusable_clip_keep_their_own_keys(tmp_path):
@@ -121,10 +128,14 @@ def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path
     atomic.write_json(calibrated, {"b_0_3": {"batch_size": 900}, "b_3_5": {"batch_size": 2}})
     task = task_of(folder, calibration=str(calibrated))
     longest = float(task.durations[1].max())
-    assert task.fixed_batch_size() == 2 and task.mixed_budget().seconds == pytest.approx(2 * longest)
+    assert task.fixed_batch_size() == 2 and task.mixed_budget().seconds == pytest.approx(
+        2 * longest
+    )
     # Rows that only cap short clips do not count where cost limits.
     limits = {"b_0_3": {"seconds": 1.0, "rows": 500}, "b_3_5": {"cost": 3 * longest * 1.1}}
-    atomic.write_json(calibrated, {"buckets": {name: {"budget": of} for name, of in limits.items()}})
+    atomic.write_json(
+        calibrated, {"buckets": {name: {"budget": of} for name, of in limits.items()}}
+    )
     assert task_of(folder, calibration=str(calibrated)).fixed_batch_size() == 3
     assert task_of(folder, batch_seconds=10 * longest).fixed_batch_size() == 10
 
@@ -137,7 +148,13 @@ def test_other_transcripts_make_it_another_run(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}, {"durations": 1}],
+    [
+        {"batch_seconds": 9.0},
+        {"window": 7},
+        {"seed": 7},
+        {"loader": "every-bucket"},
+        {"durations": 1},
+    ],
 )
 def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
     state = task_of(folder := write(tmp_path)).state_dict()
@@ -147,7 +164,9 @@ def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
         table = pq.read_table(path)
         longer = [{**row, "duration_s": row["duration_s"] * 1.01} for row in table.to_pylist()]
         pq.write_table(pa.Table.from_pylist(longer, schema=table.schema), path, store_schema=False)
-    with pytest.raises(MillraceError, match="other buckets, transcripts, budgets, window, loader or seed"):
+    with pytest.raises(
+        MillraceError, match="other buckets, transcripts, budgets, window, loader or seed"
+    ):
         task_of(folder, **change).load_state_dict(state)
 
 
@@ -166,13 +185,21 @@ def test_the_first_rows_of_dev_are_evaluated_without_augmentation(tmp_path):
     figures = evaluated(plain, Exchange(1))
     assert figures["samples"] == 5 and "left_out" not in figures
     assert sorted(sample.row for sample in plain.transcribed["dev"]) == [0, 1, 2, 3, 4]
-    masking = {"model_options": {**SIZES, "spec_augment": True}, "eval_samples": 5, "num_workers": 0}
+    masking = {
+        "model_options": {**SIZES, "spec_augment": True},
+        "eval_samples": 5,
+        "num_workers": 0,
+    }
     assert evaluated(AsrTask(TrainOptions(str(folder), **masking)), Exchange(1)) == figures
 
 
 @pytest.mark.parametrize("loader", ["bucketed", "baseline"])
 def test_training_draws_other_masks_in_every_epoch(tmp_path, loader):
-    options = {"model_options": {**SIZES, "spec_augment": True}, "num_workers": 0, "batch_seconds": 1000}
+    options = {
+        "model_options": {**SIZES, "spec_augment": True},
+        "num_workers": 0,
+        "batch_seconds": 1000,
+    }
     task = AsrTask(TrainOptions(str(write(tmp_path)), **options, loader=loader))
     task.build_model()
     masks = []
@@ -196,8 +223,14 @@ def test_a_sample_without_part_in_the_loss_is_logged_and_counted(tmp_path, caplo
     with caplog.at_level(logging.WARNING, "millrace"):
         batches = [batch for epoch in (0, 1) for batch in task.loader(epoch, 0, 0, 1)]
     assert sum(batch.counts.get("unlearned_text_too_long", 0) for batch in batches) == 2 * 2
-    lines = [line for line in caplog.messages if line.endswith("takes no part in the loss: text too long")]
-    assert len(lines) == 2 and all(re.match(r"\S+\.flac in /\S+\.tar takes", line) for line in lines)
+    lines = [
+        line
+        for line in caplog.messages
+        if line.endswith("takes no part in the loss: text too long")
+    ]
+    assert len(lines) == 2 and all(
+        re.match(r"\S+\.flac in /\S+\.tar takes", line) for line in lines
+    )
 
 
 def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
@@ -207,8 +240,15 @@ def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
 
 
 def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
-    path, settings = tmp_path / "calibrated_bs.json", LoopSettings(precision="bf16-mixed", grad_acc=2)
-    key = {"model": model_digest("ctc", SIZES), "precision": "bf16-mixed", "gradient_checkpointing": 0}
+    path, settings = (
+        tmp_path / "calibrated_bs.json",
+        LoopSettings(precision="bf16-mixed", grad_acc=2),
+    )
+    key = {
+        "model": model_digest("ctc", SIZES),
+        "precision": "bf16-mixed",
+        "gradient_checkpointing": 0,
+    }
 
     def check(calibration: dict) -> None:
         atomic.write_json(path, calibration)
@@ -216,7 +256,11 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
 
     check({"key": {**key, "grad_acc": 1}})
     assert "calibrated with grad_acc 1" in caplog.text
-    for name, value in {"gradient_checkpointing": 1, "precision": "32-true", "model": "other"}.items():
+    for name, value in {
+        "gradient_checkpointing": 1,
+        "precision": "32-true",
+        "model": "other",
+    }.items():
         with pytest.raises(MillraceError, match=f"another {name}"):
             check({"key": {**key, name: value}})
     check({"b_0_3": {"batch_size": 3}})  # the original script's form
@@ -230,7 +274,9 @@ def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate
     facts = f"12 samples, 0.00 h, mean {seconds.mean():.2f} s, longest {seconds.max():.2f} s"
     assert caplog.messages[0] == f"bucket b_0_3: {facts}" and len(caplog.messages) == 2
     assert "about 2e-5" in choice.learning_rate_note(str(tmp_path), 4e-3)
-    assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note("ctc", 4e-3)
+    assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note(
+        "ctc", 4e-3
+    )
 
 
 @pytest.mark.parametrize("loader", ["bucketed", "baseline"])
@@ -243,7 +289,10 @@ def test_training_ends_where_more_samples_cannot_be_used_than_allowed(tmp_path, 
         task = task_of(folder, max_bad_fraction=max_bad_fraction, **options)
         task.build_model()
         batches = list(task.loader(0, 0, 0, 1))
-        assert sum(count for b in batches for name, count in b.counts.items() if "unusable" in name) == 3
+        assert (
+            sum(count for b in batches for name, count in b.counts.items() if "unusable" in name)
+            == 3
+        )
         return sum(len(task.batch_ids(batch)) for batch in batches)
 
     assert trained_on(0.2) == 21
@@ -252,7 +301,8 @@ def test_training_ends_where_more_samples_cannot_be_used_than_allowed(tmp_path, 
 
 
 def test_a_filler_counts_no_samples(tmp_path):
-    """Its rows are those of another batch: the loop counts the samples, and logs the ids, of batch_ids."""
+    """Its rows are those of another batch: the loop counts the samples, and logs the ids, of
+    batch_ids."""
     # Five ranks do not divide 24 batches of one clip.
     buckets, world_size, ids, fillers = write(tmp_path), 5, [], 0
     for rank in range(world_size):

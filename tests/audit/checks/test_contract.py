@@ -26,7 +26,9 @@ def judged():
 
         def judge(name: str, entry: str, model: str = "", **args):
             model = f"{PLACE}:{model}" if model else ""
-            options = Options(f"{PLACE}:make", {"name": name, **args}, model=model, ranks=2, epochs=1)
+            options = Options(
+                f"{PLACE}:make", {"name": name, **args}, model=model, ranks=2, epochs=1
+            )
             results, findings = audit(options, [entry], guard)
             order = ("fail", "not decidable", "pass", "not applicable")
             return min(findings, key=lambda finding: order.index(finding.verdict)), results
@@ -149,12 +151,18 @@ def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, 
 def findings(entry: str, **seen: list[dict]) -> list[registry.Finding]:
     """What is said of an entry, of what the probes saw in each rank."""
     checks = [each for each in registry.load([entry]) if set(each.probes) <= {*seen}]
-    return registry.judge({name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks)
+    return registry.judge(
+        {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks
+    )
 
 
 MIB = 2**20
 # A worker that grows by a MiB with each of 80 samples, of 1,000 on a machine of 8 GiB.
-GROWING = {"new": [[1, at * MIB, at * MIB, 0] for at in range(80)], "samples": 1000, "machine": 8 * 2**30}
+GROWING = {
+    "new": [[1, at * MIB, at * MIB, 0] for at in range(80)],
+    "samples": 1000,
+    "machine": 8 * 2**30,
+}
 GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most": None}
 
 
@@ -228,7 +236,13 @@ def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> di
 )
 def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas, step):
     """Of an epoch that was not read to its end."""
-    train = {"samples": samples, "replicas": replicas, "batch_size": 4, "drop_last": False, "iterable": False}
+    train = {
+        "samples": samples,
+        "replicas": replicas,
+        "batch_size": 4,
+        "drop_last": False,
+        "iterable": False,
+    }
     model = {
         "train": train,
         "val": {},
@@ -242,7 +256,11 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
 @pytest.mark.parametrize(
     ("entry", "ranks", "words"),
     [
-        ("DP7", [epoch([4, 4], length=2), epoch([4], length=2)], "len(loader) is 2, rank 1 got 1 batches"),
+        (
+            "DP7",
+            [epoch([4, 4], length=2), epoch([4], length=2)],
+            "len(loader) is 2, rank 1 got 1 batches",
+        ),
         ("edges", [epoch([4]), epoch([])], "rank 1 makes no step"),
         ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1) raises ValueError"),
     ],
@@ -275,4 +293,7 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
     error = {"text": "not done after 18 s"}
     results = {"model": Result("ok", [{}], {}, 1.0), "epochs": Result("late", [{}], error, 18.0)}
     [finding] = registry.judge(results, checks)
-    assert (finding.verdict, finding.cause) == ("not decidable", "the probe epochs late: not done after 18 s")
+    assert (finding.verdict, finding.cause) == (
+        "not decidable",
+        "the probe epochs late: not done after 18 s",
+    )

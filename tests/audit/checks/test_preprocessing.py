@@ -1,4 +1,5 @@
-"""Preprocessing, labels and splits: each bug has its number, and nothing else fails, nor do the twins."""
+"""Preprocessing, labels and splits: each bug has its number, and nothing else fails, nor do the
+twins."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ ENTRIES = ("DP10", "DP11", "DP12", "DP13", "labels", "splits")
 def root(tmp_path_factory):
     folder, draw = tmp_path_factory.mktemp("images"), random.Random(0)
     for number in range(8):
-        pixels = bytes(min(draw.randrange(256) * (c + 1) // 3, 255) for _ in range(256) for c in range(3))
+        pixels = bytes(
+            min(draw.randrange(256) * (c + 1) // 3, 255) for _ in range(256) for c in range(3)
+        )
         Image.frombytes("RGB", (16, 16), pixels).save(folder / f"{number}.png")
     return str(folder)
 
@@ -67,12 +70,18 @@ def failed(verdicts: dict[str, str]) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "bugs"),
     [
-        *((kind, set()) for kind in ("plain", "good", "dark", "jitter first", "half", "pixel constants")),
+        *(
+            (kind, set())
+            for kind in ("plain", "good", "dark", "jitter first", "half", "pixel constants")
+        ),
         *((kind, set()) for kind in ("own constants", "turned bgr mean", "on arrays")),
         ("bgr mean", {"DP10"}),
         ("own constants turned", {"DP10"}),
         ("turned good", {"DP11"}),
-        *((kind, {"DP12"}) for kind in ("unscaled", "unscaled, normalised", "twice", "twice, normalised")),
+        *(
+            (kind, {"DP12"})
+            for kind in ("unscaled", "unscaled, normalised", "twice", "twice, normalised")
+        ),
         ("twice, noisy", {"DP12"}),
         *(
             (kind, {"DP13"})
@@ -85,7 +94,9 @@ def test_images(verdicts, root, kind, bugs):
 
 
 @pytest.mark.parametrize("collate", ["listed", "as_dicts"])
-@pytest.mark.parametrize(("kind", "bugs"), [("good", set()), ("turned good", {"DP11"}), ("twice", {"DP12"})])
+@pytest.mark.parametrize(
+    ("kind", "bugs"), [("good", set()), ("turned good", {"DP11"}), ("twice", {"DP12"})]
+)
 def test_images_in_lists(verdicts, root, kind, bugs, collate):
     assert failed(verdicts("pictures", kind=kind, root=root, collate=collate)) == bugs
 
@@ -115,7 +126,10 @@ def test_without_a_path_the_order_of_colours_is_open(verdicts):
     ("kind", "left", "verdict"),
     [
         *(("answer", left, "pass") for left in (False, True)),
-        *((kind, True, "fail") for kind in ("from column 0", "padding", "prompt", "end", "everything")),
+        *(
+            (kind, True, "fail")
+            for kind in ("from column 0", "padding", "prompt", "end", "everything")
+        ),
         *((kind, False, "fail") for kind in ("padding", "prompt", "end", "whole text")),
     ],
 )
@@ -132,7 +146,10 @@ def test_constants_are_those_of_training(verdicts, kind, bugs):
     ("factory", "args", "verdict"),
     [
         *(("Parts", {"kind": kind}, "pass") for kind in ("subset", "sampler", "noise")),
-        *(("Parts", {"kind": kind, "first": 195}, "fail") for kind in ("subset", "sampler", "noise")),
+        *(
+            ("Parts", {"kind": kind, "first": 195}, "fail")
+            for kind in ("subset", "sampler", "noise")
+        ),
         ("Numbered", {"first": 10}, "pass"),
         ("Numbered", {"first": 0}, "not decidable"),
         ("Recordings", {"shared": False}, "pass"),

@@ -1,7 +1,8 @@
-"""github: raraz15/Discogs-VINet, model/dataset/train_dataset.py and train.py, two versions a clique.
+"""github: raraz15/Discogs-VINet, model/dataset/train_dataset.py and train.py, two versions a
+clique.
 
-Features are drawn here instead of read from memmap files. What is random is as there: the second version
-and the start of the excerpt come from NumPy's global state."""
+Features are drawn here instead of read from memmap files. What is random is as there: the second
+version and the start of the excerpt come from NumPy's global state."""
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ class TrainDataset(Dataset):
     def __init__(self, context_length):
         self.context_length = context_length
         self.cliques = {f"C-{c}": [f"{c}-{v}" for v in range(2 + c % 3)] for c in range(12)}
-        self.indices = [(c, i) for c, versions in self.cliques.items() for i in range(len(versions))]
+        self.indices = [
+            (c, i) for c, versions in self.cliques.items() for i in range(len(versions))
+        ]
 
     def __len__(self):
         return len(self.indices)

@@ -1,4 +1,5 @@
-"""PyTorch documentation, DistributedSampler: its example, with the loop as printed and without set_epoch.
+"""PyTorch documentation, DistributedSampler: its example, with the loop as printed and without
+set_epoch.
 
 The page leaves open what `dataset` is; here 16 numbers, so that both ranks have as many."""
 

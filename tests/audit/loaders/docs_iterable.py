@@ -52,4 +52,6 @@ def split_in_iter():
 
 
 def split_in_worker_init():
-    return torch.utils.data.DataLoader(Plain(start=3, end=7), num_workers=2, worker_init_fn=worker_init_fn)
+    return torch.utils.data.DataLoader(
+        Plain(start=3, end=7), num_workers=2, worker_init_fn=worker_init_fn
+    )

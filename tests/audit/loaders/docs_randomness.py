@@ -30,7 +30,12 @@ def loader(sampler=None):
     g = torch.Generator()
     g.manual_seed(0)
     return DataLoader(
-        Drawn(), batch_size=2, num_workers=2, worker_init_fn=seed_worker, generator=g, sampler=sampler
+        Drawn(),
+        batch_size=2,
+        num_workers=2,
+        worker_init_fn=seed_worker,
+        generator=g,
+        sampler=sampler,
     )
 
 

@@ -1,4 +1,5 @@
-"""github: pytorch/pytorch#5059, the script of its description; and a remedy that is copied because of it."""
+"""github: pytorch/pytorch#5059, the script of its description; and a remedy that is copied because
+of it."""
 
 import random
 

@@ -1,13 +1,15 @@
-"""github: QwenLM/Qwen3-ASR#70, pull request 212: the prefix is masked from the left edge, where padding is.
+"""github: QwenLM/Qwen3-ASR#70, pull request 212: the prefix is masked from the left edge, where
+padding is.
 
-The collator of finetuning/qwen3_asr_sft.py, with a processor that pads on the left and writes audio places
-by the length of the recording, as the model's own does (it would have to be downloaded)."""
+The collator of finetuning/qwen3_asr_sft.py, with a processor that pads on the left and writes audio
+places by the length of the recording, as the model's own does (it would have to be downloaded)."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 PAD, EOS, AUDIO = 0, 13, 16
-# The chat template: a system turn, the user's turn up to the audio; its end and the assistant's header.
+# The chat template: a system turn, the user's turn up to the audio; its end and the assistant's
+# header.
 BEFORE, AFTER = [10, 11, 12, 13, 12, 10, 14, 12, 15], [17, 13, 12, 10, 18, 12]
 
 
@@ -30,8 +32,12 @@ def processor(texts, audios):
     pad = torch.nn.functional.pad
     return {
         "input_ids": torch.tensor([[PAD] * (width - len(text)) + text for text in texts]),
-        "attention_mask": torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts]),
-        "input_features": torch.stack([pad(audio, (0, frames - audio.shape[1])) for audio in audios]),
+        "attention_mask": torch.tensor(
+            [[0] * (width - len(text)) + [1] * len(text) for text in texts]
+        ),
+        "input_features": torch.stack(
+            [pad(audio, (0, frames - audio.shape[1])) for audio in audios]
+        ),
         "feature_attention_mask": torch.tensor(
             [[1] * audio.shape[1] + [0] * (frames - audio.shape[1]) for audio in audios]
         ),
@@ -65,8 +71,12 @@ def collate_mended(features):
 
 
 def released():
-    return DataLoader(Recordings(), batch_size=4, shuffle=True, num_workers=2, collate_fn=collate_released)
+    return DataLoader(
+        Recordings(), batch_size=4, shuffle=True, num_workers=2, collate_fn=collate_released
+    )
 
 
 def mended():
-    return DataLoader(Recordings(), batch_size=4, shuffle=True, num_workers=2, collate_fn=collate_mended)
+    return DataLoader(
+        Recordings(), batch_size=4, shuffle=True, num_workers=2, collate_fn=collate_mended
+    )

@@ -1,8 +1,9 @@
-"""github: pytorch/vision#8066, mended in #8067: transforms are lost when a wrapped data set is pickled.
+"""github: pytorch/vision#8066, mended in #8067: transforms are lost when a wrapped data set is
+pickled.
 
-torchvision 0.16.0's wrapper, reduced to what matters: it takes the transforms away from the data set to apply
-them itself, and `__reduce__` wraps the data set, which has none any more, anew. Its data set is VOCDetection;
-here 8 images of the same kind (the image first, then its target)."""
+torchvision 0.16.0's wrapper, reduced to what matters: it takes the transforms away from the data
+set to apply them itself, and `__reduce__` wraps the data set, which has none any more, anew. Its
+data set is VOCDetection; here 8 images of the same kind (the image first, then its target)."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -18,7 +19,9 @@ class VisionDataset(Dataset):
     def __getitem__(self, index):
         if index >= len(self):
             raise IndexError(index)
-        image = torch.randint(0, 256, (3, 8, 8), generator=torch.Generator().manual_seed(index)).byte()
+        image = torch.randint(
+            0, 256, (3, 8, 8), generator=torch.Generator().manual_seed(index)
+        ).byte()
         target = {"labels": torch.tensor([index % 3])}
         return self.transforms(image, target) if self.transforms else (image, target)
 

@@ -1,7 +1,8 @@
 """github: webdataset/webdataset#172, "detshuffle epoch count the same across epochs".
 
-detshuffle counts its epochs in the object that shuffles, and that is a copy in a worker that ends with its
-epoch: each epoch begins at -1 + 1. With persistent workers the copy lives on and counts."""
+detshuffle counts its epochs in the object that shuffles, and that is a copy in a worker that ends
+with its epoch: each epoch begins at -1 + 1. With persistent workers the copy lives on and
+counts."""
 
 import random
 

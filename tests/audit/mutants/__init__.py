@@ -1,4 +1,5 @@
-"""Loaders with a planted bug, and correct twins that look suspicious; verdicts are written before a run."""
+"""Loaders with a planted bug, and correct twins that look suspicious; verdicts are written before a
+run."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ FAMILIES = ("randomness", "sharding", "contract", "memory", "preprocessing", "or
 class Case:
     """What the audit must say of one loader.
 
-    A twin may have any verdict but "fail", in every entry. A bug fails in `entry`, and else only in `also`,
-    or in `end` if it raises, hangs or dies.
-    `within` names a smaller world for it: "shm" is a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
+    A twin may have any verdict but "fail", in every entry. A bug fails in `entry`, and else only in
+    `also`, or in `end` if it raises, hangs or dies. `within` names a smaller world for it: "shm" is
+    a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
     """
 
     fails: bool
@@ -39,7 +40,11 @@ class Case:
         """The command's options; `folder` is where `files.write` has put its files."""
         words = ["--loader", "tests.audit.mutants:build", "--arg", f"name={self.entry} {self.name}"]
         words += ["--ranks", "1"] if "--ranks" not in self.options else []
-        words += ["--arg", f"folder={folder}"] if "folder" in inspect.signature(self.make).parameters else []
+        words += (
+            ["--arg", f"folder={folder}"]
+            if "folder" in inspect.signature(self.make).parameters
+            else []
+        )
         words += ["--val-loader", "tests.audit.mutants:val"] if self.val else []
         return words + [word.replace("@", "tests.audit.mutants.") for word in self.options.split()]
 

@@ -25,12 +25,18 @@ def one_long(index: int) -> dict:
 
 
 def listed(samples: list) -> dict:
-    return {"x": [sample["x"] for sample in samples], "id": torch.tensor([s["id"] for s in samples])}
+    return {
+        "x": [sample["x"] for sample in samples],
+        "id": torch.tensor([s["id"] for s in samples]),
+    }
 
 
 def padded(samples: list) -> dict:
     lengths = torch.tensor([len(sample["x"]) for sample in samples])
-    return {"x": pad_sequence([sample["x"] for sample in samples], batch_first=True), "lengths": lengths}
+    return {
+        "x": pad_sequence([sample["x"] for sample in samples], batch_first=True),
+        "lengths": lengths,
+    }
 
 
 class Batch:
@@ -193,7 +199,11 @@ CASES = [
     twin("DP4", "padded with lengths", lambda: train(RAGGED, collate_fn=padded)),
     twin("DP4", "a list of tensors", lambda: train(RAGGED, collate_fn=listed)),
     twin("DP4", "ragged rows one a batch", lambda: train(RAGGED, batch_size=1)),
-    twin("DP4", "buckets of equal length", lambda: DataLoader(RAGGED, batch_sampler=BUCKETS, num_workers=2)),
+    twin(
+        "DP4",
+        "buckets of equal length",
+        lambda: DataLoader(RAGGED, batch_sampler=BUCKETS, num_workers=2),
+    ),
     bug("DP5", "a class of its own", lambda: pinned(Batch)),
     bug("DP5", "a class inside a dict", lambda: pinned(inside_a_dict)),
     bug("DP5", "pin_memory returns none", lambda: pinned(PinsNothing)),
@@ -204,18 +214,36 @@ CASES = [
     bug("DP6", "a lambda as transform", lambda: scaled(lambda x: x * 2), methods=PICKLED),
     bug("DP6", "a local function as collate", local_collate, methods=PICKLED),
     bug("DP6", "a transform lost", lambda: load(Rows(make=Forgets(Times(2.0)))), methods=PICKLED),
-    bug("DP6", "a module variable set by the script", module_factor_set_by_the_script, methods=PICKLED),
-    bug("DP6", "an open file", lambda folder: load(Rows(make=FromFile(folder, True))), methods=PICKLED),
+    bug(
+        "DP6",
+        "a module variable set by the script",
+        module_factor_set_by_the_script,
+        methods=PICKLED,
+    ),
+    bug(
+        "DP6",
+        "an open file",
+        lambda folder: load(Rows(make=FromFile(folder, True))),
+        methods=PICKLED,
+    ),
     twin("DP6", "a partial as transform", lambda: scaled(partial(times, factor=2.0))),
     twin("DP6", "a callable class as transform", lambda: scaled(Times(2.0))),
-    twin("DP6", "a file opened by each worker", lambda folder: load(Rows(make=FromFile(folder, False)))),
+    twin(
+        "DP6",
+        "a file opened by each worker",
+        lambda folder: load(Rows(make=FromFile(folder, False))),
+    ),
     bug("DP7", "indices wrap around", lambda: train(Items(24, 24, wraps=True))),
     bug("DP7", "a length twice the list", lambda: train(Items(24, 48, wraps=True))),
     bug("DP7", "a length from before filtering", lambda: train(Items(22, 24))),
     bug("DP7", "a length one short", lambda: train(Items(25, 24))),
     bug("DP7", "a stream shorter than it says", lambda: load(Short())),
     twin("DP7", "a list that takes negative indices", lambda: train(Items(24, 24))),
-    twin("DP7", "rows in a dict", lambda: train(Rows(make=dict(enumerate(map(row, range(24)))).__getitem__))),
+    twin(
+        "DP7",
+        "rows in a dict",
+        lambda: train(Rows(make=dict(enumerate(map(row, range(24)))).__getitem__)),
+    ),
     twin("DP7", "rows made for any index", lambda: train(Endless())),
     twin("DP7", "a subset", lambda: train(Subset(Rows(), range(4, 20)))),
     bug("DP8", "a last batch of one", one_more, "--model @contract:batch_norm"),
@@ -223,6 +251,8 @@ CASES = [
     twin("DP8", "group norm", one_more, "--model @contract:group_norm"),
     twin("DP8", "frozen norm", one_more, "--model @contract:frozen_norm"),
     twin("DP8", "several pixels", one_more, "--model @contract:batch_norm_pixels"),
-    twin("DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"),
+    twin(
+        "DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"
+    ),
     twin("DP8", "no model", one_more),
 ]

@@ -1,4 +1,5 @@
-"""labels, splits and stale: what is trained on, what is in two splits, an index older than its files."""
+"""labels, splits and stale: what is trained on, what is in two splits, an index older than its
+files."""
 
 from __future__ import annotations
 
@@ -82,7 +83,9 @@ class Indexed(Rows):
         entries = json.loads(self.index_path.read_text())
         places = [str(self.index_path.parent / entry["path"]) for entry in entries]
         self.paths = (
-            [(path, entry["size"]) for path, entry in zip(places, entries, strict=True)] if sizes else places
+            [(path, entry["size"]) for path, entry in zip(places, entries, strict=True)]
+            if sizes
+            else places
         )
 
     def __getitem__(self, index: int) -> dict:
@@ -92,8 +95,14 @@ class Indexed(Rows):
 
 CASES = [
     bug("labels", "padding is trained on", lambda: texts(mask="prompt")),
-    bug("labels", "the end is never trained on", lambda: texts(mask="padding prompt every end", pad=EOS)),
-    bug("labels", "masked at the other side", lambda: texts(side="left", mask="padding other side")),
+    bug(
+        "labels",
+        "the end is never trained on",
+        lambda: texts(mask="padding prompt every end", pad=EOS),
+    ),
+    bug(
+        "labels", "masked at the other side", lambda: texts(side="left", mask="padding other side")
+    ),
     twin("labels", "answers only", texts),
     twin("labels", "answers only, padded left", lambda: texts(side="left")),
     twin("labels", "padded with the end", lambda: texts(pad=EOS)),

@@ -16,7 +16,9 @@ def write(folder: Path) -> None:
     """Bytes, a large array, pictures in two formats, and four folders with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bytes.bin").write_bytes(bytes(range(24)))
-    np.save(folder / "numbers.npy", np.random.default_rng(0).random((64, 1 << 14), dtype=np.float32))
+    np.save(
+        folder / "numbers.npy", np.random.default_rng(0).random((64, 1 << 14), dtype=np.float32)
+    )
     (folder / "pictures").mkdir()
     for index in range(12):
         for kind in ("png", "ppm"):

@@ -72,11 +72,21 @@ SHM, FILES = {"within": "shm"}, {"within": "files"}
 CASES = [
     bug("DP9", "a cache without bound", lambda: load(Rows(MANY, partial(decoded, decode=cached)))),
     bug("DP9", "a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
-    twin("DP9", "a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))),
+    twin(
+        "DP9", "a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))
+    ),
     twin("DP9", "a cache that fits", lambda: load(Rows(64, partial(decoded, decode=cached)))),
     twin("DP9", "a mapped file", lambda folder: load(Rows(64, Held(mapped(folder))))),
-    twin("DP9", "a shared tensor", lambda: load(Rows(64, Held(torch.rand(64, 1 << 14).share_memory_())))),
-    twin("DP9", "a list of strings", lambda: train(Rows(100_000, Held(list(map(str, range(100_000))))))),
+    twin(
+        "DP9",
+        "a shared tensor",
+        lambda: load(Rows(64, Held(torch.rand(64, 1 << 14).share_memory_()))),
+    ),
+    twin(
+        "DP9",
+        "a list of strings",
+        lambda: train(Rows(100_000, Held(list(map(str, range(100_000)))))),
+    ),
     bug("DP15", "batches of 32 MB", lambda: load(Rows(32, partial(big, size=1 << 19))), **SHM),
     bug(
         "DP15",

@@ -76,7 +76,8 @@ class ShuffledStream(Stream):
 
 
 class Resumable(DataLoader):
-    """Says in `state_dict` how many batches its user has seen; `replays` forgets that when it is restored."""
+    """Says in `state_dict` how many batches its user has seen; `replays` forgets that when it is
+    restored."""
 
     replays = False
 
@@ -134,13 +135,29 @@ def resumable(kind: type, sampler: Sampler, workers: int = 2) -> DataLoader:
 
 CASES = [
     bug("DP14", "one order for all epochs", lambda: load(Rows(), sampler=Untold(24))),
-    bug("DP14", "a sampler that ignores its epoch", lambda: load(Rows(), sampler=Shuffled(24, deaf=True))),
+    bug(
+        "DP14",
+        "a sampler that ignores its epoch",
+        lambda: load(Rows(), sampler=Shuffled(24, deaf=True)),
+    ),
     bug("DP14", "a loop without set_epoch", distributed, "--ranks 2 --loop @order:trains"),
-    bug("DP14", "an epoch workers miss", lambda: load(ShuffledStream(shared=False), persistent_workers=True)),
-    twin("DP14", "an epoch in shared memory", lambda: load(ShuffledStream(True), persistent_workers=True)),
+    bug(
+        "DP14",
+        "an epoch workers miss",
+        lambda: load(ShuffledStream(shared=False), persistent_workers=True),
+    ),
+    twin(
+        "DP14",
+        "an epoch in shared memory",
+        lambda: load(ShuffledStream(True), persistent_workers=True),
+    ),
     twin("DP14", "an epoch for new workers", lambda: load(ShuffledStream(shared=False))),
     twin("DP14", "rows as they stand", lambda: load(Rows())),
-    twin("DP14", "a seeded generator", lambda: train(Rows(), generator=torch.Generator().manual_seed(0))),
+    twin(
+        "DP14",
+        "a seeded generator",
+        lambda: train(Rows(), generator=torch.Generator().manual_seed(0)),
+    ),
     twin("DP14", "a loop with set_epoch", distributed, "--ranks 2 --loop @order:trains_by_epoch"),
     bug("resume", "an epoch that starts again", lambda: resumable(Replays, Shuffled(48))),
     bug("resume", "rows drawn ahead are skipped", lambda: resumable(DataLoader, Counting(48))),

@@ -29,9 +29,12 @@ TRAIN, VAL = (60, 160), (100, 220)  # brightness of the pictures of two splits
 
 
 class Pictures:
-    """(picture, label) of arrays of 8 bits, or of PIL's: grey to 65535 (I), grey floats to 255 (F)."""
+    """(picture, label) of arrays of 8 bits, or of PIL's: grey to 65535 (I), grey floats to 255
+    (F)."""
 
-    def __init__(self, transform: Callable | None, pixels: dict | None = None, mode: str = "") -> None:
+    def __init__(
+        self, transform: Callable | None, pixels: dict | None = None, mode: str = ""
+    ) -> None:
         self.transform, self.pixels, self.mode = transform, pixels or {}, mode
 
     def __call__(self, index: int) -> tuple:
@@ -44,7 +47,10 @@ class Pictures:
 
 def constants(*splits: tuple[int, int]) -> tuple[tuple, tuple]:
     """Mean and standard deviation a channel, of the pictures of these splits."""
-    pixels = np.stack([picture(row, *split) for split in splits for row in range(32)]).reshape(-1, 3) / 255
+    pixels = (
+        np.stack([picture(row, *split) for split in splits for row in range(32)]).reshape(-1, 3)
+        / 255
+    )
     return tuple(pixels.mean(0).tolist()), tuple(pixels.std(0).tolist())
 
 
@@ -58,11 +64,15 @@ def split(low: int, high: int, *fitted: tuple[int, int]) -> DataLoader:
 
 
 class Files(Dataset):
-    """(picture, label) of files, read with PIL; red and blue change places as often as `swaps` says."""
+    """(picture, label) of files, read with PIL; red and blue change places as often as `swaps`
+    says."""
 
     def __init__(self, folder: str, kind: str, swaps: int) -> None:
         paths = sorted((Path(folder) / "pictures").glob(f"*.{kind}"))
-        self.samples, self.swaps = [(str(path), number % 2) for number, path in enumerate(paths)], swaps
+        self.samples, self.swaps = (
+            [(str(path), number % 2) for number, path in enumerate(paths)],
+            swaps,
+        )
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -87,11 +97,26 @@ SCALE = ToDtype(torch.float32, scale=True)
 CASES = [
     bug("DP10", "0-1 for imagenet", lambda: pictures(ToTensor()), "--expect imagenet"),
     bug("DP10", "normalised for 0-1", lambda: pictures(ToTensor(), IMAGENET), "--expect 0-1"),
-    bug("DP10", "constants blue first", lambda: pictures(ToTensor(), BLUE_FIRST), "--expect imagenet"),
+    bug(
+        "DP10",
+        "constants blue first",
+        lambda: pictures(ToTensor(), BLUE_FIRST),
+        "--expect imagenet",
+    ),
     bug("DP10", "constants of both", lambda: split(*TRAIN, TRAIN, VAL), val=val_by_both),
     bug("DP10", "constants of val", lambda: split(*TRAIN, VAL), val=val_by_val),
-    twin("DP10", "normalised for imagenet", lambda: pictures(ToTensor(), IMAGENET), "--expect imagenet"),
-    twin("DP10", "dark for imagenet", lambda: pictures(ToTensor(), IMAGENET, high=50), "--expect imagenet"),
+    twin(
+        "DP10",
+        "normalised for imagenet",
+        lambda: pictures(ToTensor(), IMAGENET),
+        "--expect imagenet",
+    ),
+    twin(
+        "DP10",
+        "dark for imagenet",
+        lambda: pictures(ToTensor(), IMAGENET, high=50),
+        "--expect imagenet",
+    ),
     twin("DP10", "constants of train", lambda: split(*TRAIN, TRAIN), val=val_by_train),
     bug("DP11", "png blue first", lambda folder: train(Files(folder, "png", swaps=1))),
     bug("DP11", "ppm blue first", lambda folder: train(Files(folder, "ppm", swaps=1))),
@@ -107,8 +132,14 @@ CASES = [
     twin("DP12", "a target to 255", lambda: train(Rows(32, with_age))),
     bug("DP13", "normalize, then to tensor", lambda: pictures(IMAGENET, ToTensor(), mode="RGB")),
     bug("DP13", "to tensor, then resize", lambda: pictures(ToTensor(), Resize(), mode="RGB")),
-    bug("DP13", "three means for grey pictures", lambda: pictures(ToTensor(), IMAGENET, channels=1)),
+    bug(
+        "DP13", "three means for grey pictures", lambda: pictures(ToTensor(), IMAGENET, channels=1)
+    ),
     twin("DP13", "the usual order", lambda: pictures(Resize(), ToTensor(), IMAGENET, mode="RGB")),
     twin("DP13", "names of version 2", lambda: pictures(ToImage(), SCALE, IMAGENET)),
-    twin("DP13", "one mean for grey", lambda: pictures(ToTensor(), Normalize((0.5,), (0.25,)), channels=1)),
+    twin(
+        "DP13",
+        "one mean for grey",
+        lambda: pictures(ToTensor(), Normalize((0.5,), (0.25,)), channels=1),
+    ),
 ]

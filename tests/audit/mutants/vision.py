@@ -11,7 +11,9 @@ from PIL import Image
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def picture(index: int, low: int = 0, high: int = 256, channels: int = 3, size: int = 12) -> np.ndarray:
+def picture(
+    index: int, low: int = 0, high: int = 256, channels: int = 3, size: int = 12
+) -> np.ndarray:
     """Seeded pixels, height x width x channels, 8 bits."""
     return np.random.default_rng(index).integers(low, high, (size, size, channels), dtype=np.uint8)
 
@@ -27,7 +29,8 @@ class Compose:
 
 
 class ToTensor:
-    """Height x width x channels to channels first; divides by 255 what has 8 bits, and nothing else."""
+    """Height x width x channels to channels first; divides by 255 what has 8 bits, and nothing
+    else."""
 
     def __call__(self, x: object) -> torch.Tensor:
         if not isinstance(x, np.ndarray | Image.Image):

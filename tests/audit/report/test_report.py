@@ -15,7 +15,9 @@ from millrace.audit.report.page import page
 from millrace.audit.report.terminal import text
 from millrace.audit.runner.registry import Result
 
-LOOK = Result("ok", [{"python": "3.11.2", "torch": "2.13.0", "start_method": "fork", "length": 3}], {}, 1.25)
+LOOK = Result(
+    "ok", [{"python": "3.11.2", "torch": "2.13.0", "start_method": "fork", "length": 3}], {}, 1.25
+)
 HUNG = Result("hung", [{}], {"text": "no end after 20 s", "where": "data.py, line 7"}, 20.0)
 LEARNED = {"first": 2.3125, "last": 0.02, "steps": 100}
 MODEL = Result("ok", [{"overfit": LEARNED}], {}, 2.0)
@@ -30,16 +32,26 @@ FINDINGS = [
         "i % 4 == rank * 2",
     ),
     Finding(
-        "DP4", "fail", "two shapes", {"raised": "[1] & [2] <b>\x1b[31m\x00\nnext", "path": "/" + "x" * 800}
+        "DP4",
+        "fail",
+        "two shapes",
+        {"raised": "[1] & [2] <b>\x1b[31m\x00\nnext", "path": "/" + "x" * 800},
     ),
     Finding("DP9", "fail", "1.2 MB per new sample"),
-    *(Finding(entry, "not decidable", "no range", needs="--expect 0-1") for entry in ("DP10", "DP12")),
+    *(
+        Finding(entry, "not decidable", "no range", needs="--expect 0-1")
+        for entry in ("DP10", "DP12")
+    ),
     Finding("labels", "not applicable", "no field labels"),
 ]
 
 
 def report(findings: list[Finding] = FINDINGS, **context) -> dict:
-    said = {"loader": "data:make", "command": "python -m x", "ignored": {"DP9": "it fits", "DP3": "why"}}
+    said = {
+        "loader": "data:make",
+        "command": "python -m x",
+        "ignored": {"DP9": "it fits", "DP3": "why"},
+    }
     said |= {"probes": {"look": LOOK, "methods": HUNG, "model": MODEL}}
     return document(findings, {**said, "only": {finding.entry for finding in findings}, **context})
 
@@ -51,7 +63,10 @@ def test_an_entry_has_the_verdict_of_its_worst_finding_and_only_what_is_no_pass_
         **{"DP10": "not decidable", "DP12": "not decidable", "labels": "not applicable"},
     }
     assert [row["verdict"] for row in entries["DP2"]["findings"]] == ["fail", "pass"]
-    assert (entries["DP9"]["reason"], entries["DP9"]["findings"][0]["verdict"]) == ("it fits", "fail")
+    assert (entries["DP9"]["reason"], entries["DP9"]["findings"][0]["verdict"]) == (
+        "it fits",
+        "fail",
+    )
     assert entries["DP4"]["findings"][0]["fix"] == ENTRIES["DP4"].fix
 
 
@@ -66,7 +81,10 @@ def test_an_entry_without_a_finding_is_no_pass_and_a_wrong_name_is_refused():
 @pytest.mark.parametrize(
     ("verdicts", "look", "strict", "code"),
     [
-        *(({"DP1": "pass", "DP5": "not applicable"}, LOOK, True, 0), ({"DP1": "fail"}, LOOK, False, 1)),
+        *(
+            ({"DP1": "pass", "DP5": "not applicable"}, LOOK, True, 0),
+            ({"DP1": "fail"}, LOOK, False, 1),
+        ),
         *(({"DP1": "not decidable"}, LOOK, False, 0), ({"DP1": "not decidable"}, LOOK, True, 1)),
         *(({"DP9": "fail"}, LOOK, True, 0), ({"DP1": "fail", "end": "fail"}, LOOK, False, 3)),
         *(({"DP1": "fail"}, Result("raised", [{}], {}, 0.1), False, 2), ({}, HUNG, False, 3)),
@@ -83,7 +101,10 @@ def test_exit_codes(verdicts, look, strict, code):
 
 def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_then_the_rest():
     lines = text(report()).splitlines()
-    assert lines[0] == "Audit of data:make (python: 3.11.2, torch: 2.13.0, start_method: fork, seconds: 23)"
+    assert (
+        lines[0]
+        == "Audit of data:make (python: 3.11.2, torch: 2.13.0, start_method: fork, seconds: 23)"
+    )
     assert lines[1] == "2 fail, 2 not decidable, 1 pass, 1 not applicable, 1 ignored"
     assert lines[2:4] == ["  probe methods hung: no end after 20 s (data.py, line 7)", ""]
     assert lines[5:9] == [
@@ -107,7 +128,15 @@ def test_the_page_holds_the_whole_report_and_needs_nothing_else():
     root = ElementTree.fromstring(html)
     titles = "Fails|Not decidable|Ignored|Measured|Pass|Not applicable|Probes"
     assert "|".join(each.text for each in root.iter("h2")) == titles
-    for words in ("data:make", "torch: 2.13.0", "needs --expect 0-1", "reason: it fits", "data.py, line 7"):
+    for words in (
+        "data:make",
+        "torch: 2.13.0",
+        "needs --expect 0-1",
+        "reason: it fits",
+        "data.py, line 7",
+    ):
         assert words in "".join(root.itertext())
-    assert [json.loads(each.text) for each in root.iter("pre")] == [each.evidence for each in FINDINGS[2:4]]
+    assert [json.loads(each.text) for each in root.iter("pre")] == [
+        each.evidence for each in FINDINGS[2:4]
+    ]
     assert not re.search(r"<(script|link|img|iframe|b>)|@import|url\(|\bon\w+=|src=", html)

@@ -23,7 +23,8 @@ PROBES = ["look", "epochs"]
 
 @pytest.fixture(scope="module", autouse=True)
 def place(tmp_path_factory):
-    """A mark by which processes are known, and a folder for temporary files: other tests run beside these."""
+    """A mark by which processes are known, and a folder for temporary files: other tests run beside
+    these."""
     folder = tmp_path_factory.mktemp("audit")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLRACE_TEST_AUDIT", str(folder))
@@ -51,7 +52,10 @@ def processes(place: Path) -> set[str]:
 def await_nothing_new(place: Path, before: tuple[set[str], set[str]]) -> None:
     """At most 10 s."""
     until = time.monotonic() + 10
-    while (new := [processes(place) - before[0], set(os.listdir(place)) - before[1]]) != [set(), set()]:
+    while (new := [processes(place) - before[0], set(os.listdir(place)) - before[1]]) != [
+        set(),
+        set(),
+    ]:
         assert time.monotonic() < until, new
         time.sleep(0.1)
 
@@ -107,7 +111,9 @@ def test_the_place_where_a_loader_hangs_or_dies_is_named(guard, name, timeout, s
 
 
 def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
-    results = guard.audit(Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"])
+    results = guard.audit(
+        Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]
+    )
     assert results["values"].status == "late"
 
 
@@ -128,11 +134,20 @@ def test_the_callers_seeds_stay():
 )
 def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
     before = processes(place), set(os.listdir(place))
-    command = ["-m", "millrace.audit.check_loader", "--loader", f"{plain.here}:sleeping", "--only", "DP3"]
+    command = [
+        "-m",
+        "millrace.audit.check_loader",
+        "--loader",
+        f"{plain.here}:sleeping",
+        "--only",
+        "DP3",
+    ]
     command += ["--timeout", "100", "--start-method", method]
     how = {"stdout": subprocess.DEVNULL, "start_new_session": True}
     running = subprocess.Popen([sys.executable, *command], **how)
-    while len(processes(place) - before[0]) < 9:  # itself, the guard and its fork, two ranks, four workers
+    while (
+        len(processes(place) - before[0]) < 9
+    ):  # itself, the guard and its fork, two ranks, four workers
         time.sleep(0.1)
         assert running.poll() is None
     os.killpg(running.pid, signal_number)
@@ -150,10 +165,10 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
     ],
 )
 def test_nothing_is_left_in_dev_shm(name, method):
-    audit = (
-        f"{sys.executable} -m millrace.audit.check_loader --loader {plain.here}:{name} --only end --ranks 1"
+    audit = f"{sys.executable} -m millrace.audit.check_loader --loader {plain.here}:{name} --only end --ranks 1"
+    audit += (
+        f" --only end --ranks 1 --timeout 30 --memory-mb 2000 --start-method {method} --exit-zero"
     )
-    audit += f" --only end --ranks 1 --timeout 30 --memory-mb 2000 --start-method {method} --exit-zero"
     script = f"mount -t tmpfs none /dev/shm && {audit} >/dev/null && ls -A /dev/shm"
     assert subprocess.check_output(["unshare", "--mount", "sh", "-c", script], text=True) == ""
 
@@ -169,7 +184,9 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     with Guard() as guard:
         for _ in range(2):
-            results = guard.audit(Options(f"{tmp_path}/script.py:loader"), ["look", "epochs", "source"])
+            results = guard.audit(
+                Options(f"{tmp_path}/script.py:loader"), ["look", "epochs", "source"]
+            )
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2

@@ -60,7 +60,11 @@ def test_random_states_are_noted_where_they_are_drawn_from(rank):
     assert first["start"] == second["start"] | {
         name: first["start"][name] for name in ("torch", "python", "numpy")
     }
-    assert first["random"]["transform.0"] == second["random"]["transform.0"] != first["start"]["transform.0"]
+    assert (
+        first["random"]["transform.0"]
+        == second["random"]["transform.0"]
+        != first["start"]["transform.0"]
+    )
     assert third["random"]["transform.0"] != first["random"]["transform.0"]
     assert first["random"]["torch"] == first["start"]["torch"] != second["start"]["torch"]
 

@@ -1,4 +1,5 @@
-"""Measure readers of tars against each other: interleaved runs, each in a process of its own, medians."""
+"""Measure readers of tars against each other: interleaved runs, each in a process of its own,
+medians."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ KINDS = ("raw warm", "raw cold", "batches")
 
 @dataclass
 class Setting:
-    """What is measured: `batch_seconds` of padded audio a batch, DataLoader `workers`, `runs` per reader."""
+    """What is measured: `batch_seconds` of padded audio a batch, DataLoader `workers`, `runs` per
+    reader."""
 
     bucket_dir: Path
     corpus: Corpus
@@ -51,7 +53,9 @@ class Setting:
 
     def raw(self) -> list[peers.Member]:
         """The members of a run of raw reads, in random order."""
-        order = np.random.default_rng(self.seed).permutation(len(self.corpus.members))[: self.raw_members]
+        order = np.random.default_rng(self.seed).permutation(len(self.corpus.members))[
+            : self.raw_members
+        ]
         return [self.corpus.members[position] for position in order.tolist()]
 
 
@@ -73,14 +77,19 @@ class Result:
 
     @property
     def cpu_ms(self) -> float:
-        """Median CPU milliseconds a member, of all processes: what counts when the machine is shared."""
+        """Median CPU milliseconds a member, of all processes: what counts when the machine is
+        shared."""
         return statistics.median(self.cpu) if self.cpu else 0.0
 
 
-def measure(setting: Setting, advance: Callable[[int], None] = lambda runs: None) -> tuple[list[Result], int]:
-    """Run everything; return the results, and the number of samples whose audio was compared bit by bit.
+def measure(
+    setting: Setting, advance: Callable[[int], None] = lambda runs: None
+) -> tuple[list[Result], int]:
+    """Run everything; return the results, and the number of samples whose audio was compared bit by
+    bit.
 
-    Raises MillraceError if it differs from the original script's; if a reader fails, its result says so.
+    Raises MillraceError if it differs from the original script's; if a reader fails, its result
+    says so.
     """
     failures = prepare(setting)
     equal = _in_process(check_equal, setting)
@@ -120,14 +129,20 @@ def prepare(setting: Setting) -> dict[str, str]:
     peers.OriginalTarReader.prepare(setting.corpus.members, setting.scratch)
     names = {name.rsplit(".", 1)[-1] for _, name, *_ in setting.corpus.members}
     if names != {"flac"}:
-        failures = dict.fromkeys(STREAMING, f"needs tars of .flac members; these hold {sorted(names)}")
+        failures = dict.fromkeys(
+            STREAMING, f"needs tars of .flac members; these hold {sorted(names)}"
+        )
     for name in STREAMING:
         if importlib.util.find_spec(name.partition(",")[0]) is None:
             failures[name] = "it is not installed (pip install -r requirements-bench.txt)"
     if "lhotse" not in failures:
-        shard = max(1, len(setting.corpus.members) // max(len(setting.corpus.tars), 2 * setting.workers))
+        shard = max(
+            1, len(setting.corpus.members) // max(len(setting.corpus.tars), 2 * setting.workers)
+        )
         try:
-            _in_process(peers.lhotse_prepare, setting.corpus.members, setting.scratch / "shar", shard)
+            _in_process(
+                peers.lhotse_prepare, setting.corpus.members, setting.scratch / "shar", shard
+            )
         except Exception as error:
             failures["lhotse"] = _first_line(error)
     os.sync()  # pages still to be written cannot be dropped for the cold runs
@@ -135,10 +150,13 @@ def prepare(setting: Setting) -> dict[str, str]:
 
 
 def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
-    """(members, seconds, CPU seconds of this process and its workers) of one run, worker start included."""
+    """(members, seconds, CPU seconds of this process and its workers) of one run, worker start
+    included."""
     stream = batch_stream(setting, name) if kind == "batches" else raw_stream(setting, kind, name)
     started, cpu = time.perf_counter(), sum(os.times()[:4])
-    members = sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
+    members = (
+        sum(len(lengths) for _, lengths in stream) if kind == "batches" else sum(1 for _ in stream)
+    )
     seconds = time.perf_counter() - started
     del stream
     gc.collect()  # a loader's workers count once they have ended
@@ -163,7 +181,11 @@ def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
         return peers.webdataset_raw(setting.corpus.tars)
     if name == "lhotse":
         return peers.lhotse_raw(setting.scratch / "shar")
-    reader = peers.OriginalTarReader(str(setting.scratch)) if name == ORIGINAL else loaders.TarfileReader()
+    reader = (
+        peers.OriginalTarReader(str(setting.scratch))
+        if name == ORIGINAL
+        else loaders.TarfileReader()
+    )
     return (reader.read(member.tar, member.name) for member in members)
 
 
@@ -185,13 +207,16 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
         plan = [[corpus.members[position] for position in batch.tolist()] for batch in batches]
         return peers.waveform_batches(plan, reader, setting.workers)
     if name == "lhotse":
-        return peers.lhotse_batches(setting.scratch / "shar", setting.batch_seconds, setting.workers)
+        return peers.lhotse_batches(
+            setting.scratch / "shar", setting.batch_seconds, setting.workers
+        )
     size = max(1, round(len(corpus.members) / len(batches)))
     return peers.webdataset_batches(corpus.tars, size, setting.workers, batched="batched" in name)
 
 
 def check_equal(setting: Setting) -> int:
-    """Compare the first batches of the original script with ours, bit by bit; return how many samples."""
+    """Compare the first batches of the original script with ours, bit by bit; return how many
+    samples."""
     digests = []
     for name in (OURS, ORIGINAL):
         stream, digest = batch_stream(setting, name), []
@@ -205,7 +230,8 @@ def check_equal(setting: Setting) -> int:
 
 
 def _in_process(work: Callable, *arguments: object) -> Any:
-    """Call `work` in a fresh process: imports, malloc and open files of one reader do not touch another's."""
+    """Call `work` in a fresh process: imports, malloc and open files of one reader do not touch
+    another's."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, initializer=_start_process) as pool:
         return pool.submit(work, *arguments).result()

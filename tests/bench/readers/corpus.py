@@ -1,4 +1,5 @@
-"""The corpus of the reader benchmark: made-up tars of speech-like FLAC with buckets, or the user's own."""
+"""The corpus of the reader benchmark: made-up tars of speech-like FLAC with buckets, or the user's
+own."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _SHARES = (0.126, 0.248, 0.137, 0.353, 0.131, 0.0049, 0.0001)
 
 @dataclass(frozen=True)
 class Corpus:
-    """Members with their rows' numbers in the buckets; `durations` in seconds, in the same order."""
+    """Members with their rows' numbers in the buckets; `durations` in seconds, in the same
+    order."""
 
     members: list[Member]
     rows: np.ndarray
@@ -45,8 +47,9 @@ class Corpus:
         return float(self.durations.sum()) / 3600
 
     def batches(self, seconds: float, seed: int) -> list[np.ndarray]:
-        """Positions of the members in shuffled batches of at most `seconds` with padding, the same for all
-        random-access readers. Inside windows of 2,000 random members, they are sorted by duration."""
+        """Positions of the members in shuffled batches of at most `seconds` with padding, the same
+        for all random-access readers. Inside windows of 2,000 random members, they are sorted by
+        duration."""
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(self.members))
         batches = []
@@ -66,7 +69,9 @@ def load(bucket_dir: str | os.PathLike, count: int) -> Corpus:
     config = BucketConfig.read(bucket_dir)
     table = pa.concat_tables([pq.read_table(file, columns=_COLUMNS) for file in config.parquets()])
     tar_of = table.column("tar_path").cast(pa.string())
-    counts = dict(sorted((entry["values"], entry["counts"]) for entry in tar_of.value_counts().to_pylist()))
+    counts = dict(
+        sorted((entry["values"], entry["counts"]) for entry in tar_of.value_counts().to_pylist())
+    )
     if not counts:
         raise MillraceError("the buckets hold no rows", where=str(bucket_dir))
     wanted = 1 + int(np.searchsorted(np.cumsum(list(counts.values())), count))
@@ -77,8 +82,11 @@ def load(bucket_dir: str | os.PathLike, count: int) -> Corpus:
     return Corpus(members, rows, table.column("duration_s").to_numpy())
 
 
-def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0) -> Path:
-    """Write tars of 16 kHz mono FLAC, long as in a real corpus but for `longest`; return their buckets."""
+def make(
+    folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: float = 30.0
+) -> Path:
+    """Write tars of 16 kHz mono FLAC, long as in a real corpus but for `longest`; return their
+    buckets."""
     folder.mkdir(parents=True, exist_ok=True)
     clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
     rng = np.random.default_rng(seed)
@@ -106,21 +114,31 @@ def make(folder: Path, tars: int, members_per_tar: int, seed: int = 0, longest: 
     pq.write_table(table.take(pa.array(rng.permutation(count))), buckets / "b_0_30.parquet")
     known = dict(zip(("tar_path", "size", "mtime_ns"), zip(*states, strict=True), strict=True))
     pq.write_table(pa.table(known), buckets / "tars.parquet")
-    atomic.write_json(buckets / "bucket_config.json", {"buckets": [{"bucket_id": "b_0_30"}], "splits": {}})
+    atomic.write_json(
+        buckets / "bucket_config.json", {"buckets": [{"bucket_id": "b_0_30"}], "splits": {}}
+    )
     os.sync()  # pages still to be written cannot be dropped for the cold runs
     return buckets
 
 
 def _clips(count: int, seed: int, longest: float) -> Iterator[tuple[bytes, float]]:
-    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks as speech does."""
+    """(FLAC, seconds) of harmonics with moving pitch and syllables over noise: shrinks as speech
+    does."""
     rng = np.random.default_rng(seed)
     # The first class stays, however short the longest clip may be.
-    classes = [(low, min(high, longest)) for low, high in pairwise(_EDGES) if low < max(longest, 1.01)]
+    classes = [
+        (low, min(high, longest)) for low, high in pairwise(_EDGES) if low < max(longest, 1.01)
+    ]
     shares = np.array(_SHARES[: len(classes)])
     for choice in rng.choice(len(classes), count, p=shares / shares.sum()).tolist():
         samples = int(_RATE * rng.uniform(*classes[choice]))
         time = np.arange(samples) / _RATE
-        phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6))) / _RATE
+        phase = (
+            2
+            * np.pi
+            * np.cumsum(120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6)))
+            / _RATE
+        )
         voice = sum(np.sin(harmonic * phase + harmonic) / harmonic for harmonic in range(1, 12))
         loudness = np.clip(np.sin(2 * np.pi * 2.3 * time + rng.uniform(0, 6)) + 0.4, 0, None)
         wave = 0.15 * voice * loudness + 0.004 * rng.standard_normal(samples)

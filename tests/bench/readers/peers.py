@@ -1,7 +1,8 @@
-"""What reads tars for fine-tuning today: the original script's reader, tarfile, webdataset, Lhotse Shar.
+"""What reads tars for fine-tuning today: the original script's reader, tarfile, webdataset, Lhotse
+Shar.
 
-Each gives raw members and padded float32 batches from DataLoader workers, written as its own documentation
-shows it. The peers are in requirements-bench.txt, and imported only here.
+Each gives raw members and padded float32 batches from DataLoader workers, written as its own
+documentation shows it. The peers are in requirements-bench.txt, and imported only here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class OriginalTarReader:
 
     @staticmethod
     def prepare(members: Iterable[Member], index_dir: Path) -> None:
-        """Write the JSON indices (beside the tars in the original; here in a folder of their own)."""
+        """Write the JSON indices (beside the tars in the original; here in a folder of their
+        own)."""
         indices: dict[str, dict] = {}
         for member in members:
             index = indices.setdefault(member.tar, {})
@@ -54,7 +56,9 @@ class OriginalTarReader:
         """The bytes of a member."""
         index = self._indices.get(tar)
         if index is None:
-            with open(os.path.join(self.index_dir, f"{tar.replace('/', '%')}.index.json")) as handle:
+            with open(
+                os.path.join(self.index_dir, f"{tar.replace('/', '%')}.index.json")
+            ) as handle:
                 index = self._indices[tar] = json.load(handle)
         entry = index.get(name) or index.get(name.lstrip("./")) or index.get("./" + name)
         if entry is None:
@@ -92,7 +96,8 @@ def padded(waves: list) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class WaveformStream(IterableDataset):
-    """The original script's way to feed training: of W workers, each yields every W-th sample's waveform."""
+    """The original script's way to feed training: of W workers, each yields every W-th sample's
+    waveform."""
 
     def __init__(self, members: list[Member], reader: OriginalTarReader) -> None:
         self.members, self.reader = members, reader
@@ -104,7 +109,9 @@ class WaveformStream(IterableDataset):
             yield {"waveform": wave, "name": member.name}
 
 
-def waveform_batches(batches: list[list[Member]], reader: OriginalTarReader, workers: int) -> Batches:
+def waveform_batches(
+    batches: list[list[Member]], reader: OriginalTarReader, workers: int
+) -> Batches:
     """Waveforms from `workers` processes, padded in the trainer into the given batches."""
     members = [member for batch in batches for member in batch]
     loader = DataLoader(WaveformStream(members, reader), batch_size=None, num_workers=workers)
@@ -128,10 +135,13 @@ def webdataset_raw(tars: list[str]) -> Iterator[bytes]:
 
 
 def webdataset_batches(tars: list[str], batch_size: int, workers: int, batched: bool) -> Batches:
-    """Streamed with a shuffle buffer, decoded in workers; padded there if `batched`, else in the trainer."""
+    """Streamed with a shuffle buffer, decoded in workers; padded there if `batched`, else in the
+    trainer."""
     import webdataset
 
-    stream = webdataset.WebDataset(tars, shardshuffle=len(tars), nodesplitter=None, empty_check=False, seed=1)
+    stream = webdataset.WebDataset(
+        tars, shardshuffle=len(tars), nodesplitter=None, empty_check=False, seed=1
+    )
     stream = stream.shuffle(1000).map(_webdataset_wave)
     if batched:
         stream = stream.batched(batch_size, collation_fn=padded)
@@ -158,7 +168,9 @@ def lhotse_prepare(members: list[Member], folder: Path, members_per_shard: int) 
             with open(member.tar, "rb") as handle:
                 handle.seek(member.offset)
                 raw = handle.read(member.size)
-            recording = Recording.from_bytes(raw, recording_id=f"{number:07d}-{Path(member.name).stem}")
+            recording = Recording.from_bytes(
+                raw, recording_id=f"{number:07d}-{Path(member.name).stem}"
+            )
             yield recording.to_cut()
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,11 +185,19 @@ def lhotse_batches(folder: Path, batch_seconds: float, workers: int) -> Batches:
 
     cuts = CutSet.from_shar(in_dir=folder, split_for_dataloading=True, shuffle_shards=True, seed=1)
     sampler = DynamicBucketingSampler(
-        cuts, max_duration=batch_seconds, num_buckets=10, buffer_size=1000, shuffle=True, rank=0, world_size=1
+        cuts,
+        max_duration=batch_seconds,
+        num_buckets=10,
+        buffer_size=1000,
+        shuffle=True,
+        rank=0,
+        world_size=1,
     )
     dataset = IterableDatasetWrapper(dataset=_LhotseAudio(), sampler=sampler)
     start = make_worker_init_fn(rank=0, world_size=1, seed=1) if workers else None
-    return iter_lazily(DataLoader(dataset, batch_size=None, num_workers=workers, worker_init_fn=start))
+    return iter_lazily(
+        DataLoader(dataset, batch_size=None, num_workers=workers, worker_init_fn=start)
+    )
 
 
 class _LhotseAudio(torch.utils.data.Dataset):

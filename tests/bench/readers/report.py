@@ -1,4 +1,5 @@
-"""The reader benchmark as text: rates, ratios against the bars, and how near the storage's own rate."""
+"""The reader benchmark as text: rates, ratios against the bars, and how near the storage's own
+rate."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def table(setting: Setting, results: Sequence[Result], equal_samples: int) -> st
         for result in group:
             ratio = ours.rate / result.rate if result.rate else 0.0
             bar = BARS.get((kind, result.reader))
-            met = "" if bar is None or not ratio else f"  {bar:g}x {'met' if ratio >= bar else 'not met'}"
+            met = (
+                ""
+                if bar is None or not ratio
+                else f"  {bar:g}x {'met' if ratio >= bar else 'not met'}"
+            )
             rate = f"{result.rate:,.0f}" if result.rate else "failed"
             faster = f"{ratio:.2f}x" if ratio else ""
             lines.append(

@@ -1,4 +1,5 @@
-"""The reader benchmark: the same samples from every reader, equal audio, and ratios against the bars."""
+"""The reader benchmark: the same samples from every reader, equal audio, and ratios against the
+bars."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_all_readers_give_the_same_audio(setting):
         batches = (zip(*batch, strict=True) for batch in benchmark.batch_stream(setting, name))
         waves = [line[:length].double() for batch in batches for line, length in batch]
         sums[name] = sorted(round(float(wave.abs().sum()), 6) for wave in waves)
-    assert set(sums) >= {OURS, ORIGINAL} and all(figures == sums[ORIGINAL] for figures in sums.values())
+    assert set(sums) >= {OURS, ORIGINAL} and all(
+        figures == sums[ORIGINAL] for figures in sums.values()
+    )
     for name in set(benchmark.RAW) - set(failures):
         members = list(benchmark.raw_stream(setting, "raw cold", name))
         assert len(members) == (24 if name in STREAMING else 15)
@@ -56,8 +59,12 @@ def test_the_table_gives_ratios_bars_and_who_did_not_run(setting):
         for name in benchmark.BATCHES if kind == "batches" else benchmark.RAW:
             rate, order = rates.get(name, 50.0), "stream" if name in STREAMING else "random"
             runs = [rate, rate * 3, rate / 3] if rate else []
-            results.append(Result(kind, name, order, runs, [1.0], "" if rate else "No module named 'lhotse'"))
-    lines = [" ".join(line.split()) for line in reader_report.table(setting, results, 24).splitlines()]
+            results.append(
+                Result(kind, name, order, runs, [1.0], "" if rate else "No module named 'lhotse'")
+            )
+    lines = [
+        " ".join(line.split()) for line in reader_report.table(setting, results, 24).splitlines()
+    ]
     assert "decoded padded batches, warm original script random 30 1.000 3.33x 2.5x met" in lines
     assert "decoded padded batches, warm webdataset stream 250 1.000 0.40x 2.5x not met" in lines
     assert "raw members, page cache warm original script random 30 1.000 3.33x" in lines

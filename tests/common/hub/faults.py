@@ -5,7 +5,8 @@
         ...
         assert faults.requests["commit"] == 3
 
-`python -m tests.common.hub.faults FOLDER PORT ROUTE N` dies in the middle of the N-th request of a route.
+`python -m tests.common.hub.faults FOLDER PORT ROUTE N` dies in the middle of the N-th request of a
+route.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from aiohttp import web
 from millrace.common.hub.server import serve
 from millrace.common.hub.store import Repository, Store
 
-WORDS = ("create", "tree", "paths-info", "validate-yaml", "preupload", "batch", "xet-write-token", "commit")
+WORDS = (
+    "create",
+    "tree",
+    "paths-info",
+    "validate-yaml",
+    "preupload",
+    "batch",
+    "xet-write-token",
+    "commit",
+)
 WORDS += ("resolve",)
 LANDED = 504
 Fault = int | str | Callable[[], object]
@@ -43,8 +53,8 @@ class Faults:
         self._plans: dict[str, deque[Fault | None]] = defaultdict(deque)
 
     def plan(self, route: str, *faults: Fault | None) -> None:
-        """What the next requests of a route meet: a status (504: after the work is done), `drop` or `die` in
-        the middle of the body, a function that is called first, or None."""
+        """What the next requests of a route meet: a status (504: after the work is done), `drop` or
+        `die` in the middle of the body, a function that is called first, or None."""
         self._plans[route].extend(faults)
 
     def clear(self) -> None:
@@ -105,7 +115,8 @@ def commit_by_another(
 
 @contextlib.contextmanager
 def dying(folder: Path, route: str, number: int, pause: float = 4) -> Iterator[str]:
-    """A server that is killed in the middle of the N-th request of a route and is back after `pause` s."""
+    """A server that is killed in the middle of the N-th request of a route and is back after
+    `pause` s."""
     command = [sys.executable, "-m", "tests.common.hub.faults", str(folder)]
     servers = [_start([*command, "0", route, str(number)])]
     endpoint = servers[0].stdout.readline().strip()
@@ -130,7 +141,9 @@ def dying(folder: Path, route: str, number: int, pause: float = 4) -> Iterator[s
 
 
 def _start(command: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True
+    )
 
 
 def main(folder: str, port: str, route: str, number: str) -> None:

@@ -1,4 +1,5 @@
-"""Publishing: the repository holds what it is to hold, whatever fails on the way; or people are told."""
+"""Publishing: the repository holds what it is to hold, whatever fails on the way; or people are
+told."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def test_what_has_changed_is_sent_and_nothing_else(tmp_path, mode):
 
         # Two changed, one new, three gone: one commit, and the bytes of three.
         files = [*write_shards(tmp_path / "tars", range(2), 3000, seed=1), *files[5:50]]
-        files += [*write_shards(tmp_path / "tars", range(50, 51), 4000), File.of("README.md", CARD + b"more")]
+        files += [
+            *write_shards(tmp_path / "tars", range(50, 51), 4000),
+            File.of("README.md", CARD + b"more"),
+        ]
         for file in files[2:47]:
             file.source.unlink()  # what is there already is not read
         faults.clear()
@@ -107,7 +111,9 @@ def test_what_no_further_attempt_mends_stops_with_what_to_do(tmp_path, lfs, rout
     with faulty(tmp_path / "hub") as (endpoint, faults):
         faults.plan(route, status, status)
         with pytest.raises(MillraceError, match=words):
-            publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)), first_wait=0.01)
+            publish(
+                repository(endpoint), write_shards(tmp_path / "tars", range(1)), first_wait=0.01
+            )
         assert faults.requests[route] == 1
 
 
@@ -139,19 +145,27 @@ def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(
         assert names == {".gitattributes", *beside, *wanted(files)}
 
 
-LOST = {"changed": "README.md", "new": "data/malta/train/99999.tar", "gone": "data/malta/train/00000.tar"}
+LOST = {
+    "changed": "README.md",
+    "new": "data/malta/train/99999.tar",
+    "gone": "data/malta/train/00000.tar",
+}
 
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("count", [4, 510])
-def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(tmp_path, lfs, monkeypatch, lost, count):
+def test_a_commit_that_was_confirmed_and_lost_a_file_is_noticed(
+    tmp_path, lfs, monkeypatch, lost, count
+):
     """Also where so much has changed that the whole tree is read back."""
     change, losses = Repository.change, []
 
     def careless(place: Repository, title: str, parent: str | None, operations: list[dict]) -> str:
         """Commit all but what is to be lost, and say that all went well."""
         path = losses.pop() if losses else None
-        return change(place, title, parent, [each for each in operations if each["value"]["path"] != path])
+        return change(
+            place, title, parent, [each for each in operations if each["value"]["path"] != path]
+        )
 
     monkeypatch.setattr(Repository, "change", careless)
     with faulty(tmp_path / "hub") as (endpoint, faults):
@@ -176,7 +190,11 @@ def test_a_client_that_is_killed_goes_on_where_it_was(tmp_path):
         is_dead = threading.Event()
         faults.plan("put", *[None] * 70, is_dead.wait)
         command = [sys.executable, "-c", program, endpoint, str(tmp_path / "tars")]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "HF_HUB_DISABLE_XET": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}/scripts:{ROOT}",
+            "HF_HUB_DISABLE_XET": "1",
+        }
         client = subprocess.Popen(command, env=environment)
         while faults.requests["put"] < 71:
             assert client.poll() is None
@@ -196,7 +214,10 @@ def many(source: Path, count: int, byte: bytes = b"x") -> list[File]:
     """Files of the same bytes under many paths."""
     source.write_bytes(byte * 100)
     one = File.of("x", source)
-    return [File(f"data/malta/train/{number:05d}.tar", 100, one.sha256, source) for number in range(count)]
+    return [
+        File(f"data/malta/train/{number:05d}.tar", 100, one.sha256, source)
+        for number in range(count)
+    ]
 
 
 def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(tmp_path, lfs):
@@ -212,7 +233,9 @@ def test_ten_thousand_files_take_few_requests_and_no_look_at_the_disk(tmp_path, 
         assert faults.requests.total() <= 12
         faults.clear()
         publish(hub, [*files[:-2], *write_shards(tmp_path / "tars", range(2))])
-        assert faults.requests["info"] + faults.requests["tree"] + faults.requests["paths-info"] <= 15
+        assert (
+            faults.requests["info"] + faults.requests["tree"] + faults.requests["paths-info"] <= 15
+        )
 
 
 @pytest.mark.parametrize("fault", [None, 500, 429, 504, "drop", "foreign"])
@@ -233,7 +256,8 @@ def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_
         faults.plan("commit", foreign if fault == "foreign" else fault)
         publish(hub, [card, *many(tmp_path / "one.tar", 1100, b"y")], first_wait=0.01)
         states = [
-            {file["sha256"] for file in commit["files"].values()} for commit in history(tmp_path / "hub")
+            {file["sha256"] for file in commit["files"].values()}
+            for commit in history(tmp_path / "hub")
         ]
         assert len(states[0] - states[1]) == 1 and tree(hub).keys() == wanted(files).keys()
 
@@ -242,7 +266,10 @@ def test_a_large_first_publication_is_whole_with_its_card_and_later_changes_are_
 def test_a_public_repository_is_refused_where_private_was_asked(tmp_path, lfs, private, refused):
     with faulty(tmp_path / "hub") as (endpoint, _):
         repository(endpoint).api.create_repo(REPO, repo_type="dataset", private=False)
-        hub, files = repository(endpoint, private=private), write_shards(tmp_path / "tars", range(1))
+        hub, files = (
+            repository(endpoint, private=private),
+            write_shards(tmp_path / "tars", range(1)),
+        )
         if refused:
             with pytest.raises(MillraceError, match="public, and private was asked"):
                 publish(hub, files)
@@ -255,7 +282,9 @@ def test_many_deletes_are_refused_and_a_changed_file_is_not_published(tmp_path, 
     with faulty(tmp_path / "hub") as (endpoint, _):
         hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))
         publish(hub, files)
-        refusal = r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
+        refusal = (
+            r"3 of 4 files below data/.*max_delete_fraction 0.5.*run this step with --allow-delete"
+        )
         # What is new makes the share no smaller.
         for new in ([], write_shards(tmp_path / "tars", range(20, 30))):
             with pytest.raises(MillraceError, match=refusal):

@@ -38,7 +38,10 @@ def test_errors_that_stay_are_told_without_signatures():
     ("cause", "words"),
     [
         (ValueError("the card says no"), "me/x: the card says no"),
-        (OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set, so the client sends nothing. Unset it"),
+        (
+            OfflineModeIsEnabled("offline"),
+            "HF_HUB_OFFLINE is set, so the client sends nothing. Unset it",
+        ),
         (
             IsADirectoryError(21, "Is a directory", "/data/a.tar"),
             "/data/a.tar: Is a directory. Run the workflow",
@@ -63,7 +66,9 @@ class Answering:
         self.status = status
 
     def repo_info(self, **_: object) -> None:
-        response = httpx2.Response(self.status, request=httpx2.Request("GET", "https://example.org"))
+        response = httpx2.Response(
+            self.status, request=httpx2.Request("GET", "https://example.org")
+        )
         raise RepositoryNotFoundError("no such repository", response=response)
 
 

@@ -30,7 +30,8 @@ SHA256 = hashlib.sha256(b"x").hexdigest()
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """(client, folder, faults) of a server with an empty data set; the client sends files by LFS."""
+    """(client, folder, faults) of a server with an empty data set; the client sends files by
+    LFS."""
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     with faulty(tmp_path / "hub") as (endpoint, faults):
         api = HfApi(endpoint, token=TOKEN)
@@ -52,7 +53,9 @@ def run_client(endpoint: str, home: Path, program: str, *arguments: str, **envir
     """A client of its own: it reads its settings when it is imported."""
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_TOKEN": TOKEN}
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
 
 
 def make_shard(first: int) -> bytes:
@@ -123,7 +126,9 @@ def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind, xet):
     assert (faults.requests["put"], faults.bytes["put"]) == ((0, 0) if xet else (2, 100_000))
     assert not list((tmp_path / "hub/uploads").iterdir())
     assert not [
-        path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and TOKEN.encode() in path.read_bytes()
     ]
 
 
@@ -133,7 +138,8 @@ def test_datasets_reads_it_streaming_and_not(tmp_path):
         api.create_repo(REPO, repo_type="dataset")
         add(
             api,
-            {f"data/no/train/{i}.tar": make_shard(10 * i) for i in range(2)} | {"README.md": CARD.encode()},
+            {f"data/no/train/{i}.tar": make_shard(10 * i) for i in range(2)}
+            | {"README.md": CARD.encode()},
         )
         program = """
             import datasets
@@ -170,7 +176,10 @@ def test_a_commit_is_whole_or_nothing(hub):
 def test_ten_thousand_files_take_eleven_pages(hub):
     api, folder, faults = hub
     text = {"key": "file", "value": {"path": "data/x.md", "content": b"eA=="}}
-    shards = [{"key": "lfsFile", "value": {"path": f"data/{i:05d}.tar", "oid": SHA256}} for i in range(9_998)]
+    shards = [
+        {"key": "lfsFile", "value": {"path": f"data/{i:05d}.tar", "oid": SHA256}}
+        for i in range(9_998)
+    ]
     for number, changes in enumerate(([text], shards)):
         Repository(Store(folder), "datasets", REPO).change(str(number), None, changes)
     faults.clear()
@@ -183,14 +192,28 @@ def test_ten_thousand_files_take_eleven_pages(hub):
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda api: api.repo_info("me/other", repo_type="dataset"), errors.RepositoryNotFoundError),
+        (
+            lambda api: api.repo_info("me/other", repo_type="dataset"),
+            errors.RepositoryNotFoundError,
+        ),
         (lambda api: api.repo_info(REPO, repo_type="model"), errors.RepositoryNotFoundError),
-        (lambda api: api.repo_info(REPO, repo_type="dataset", revision="v1"), errors.RevisionNotFoundError),
-        (lambda api: list(api.list_repo_tree(REPO, "data", repo_type="dataset")), errors.EntryNotFoundError),
-        (lambda api: api.create_repo("me/x", repo_type="space", space_sdk="static"), errors.BadRequestError),
+        (
+            lambda api: api.repo_info(REPO, repo_type="dataset", revision="v1"),
+            errors.RevisionNotFoundError,
+        ),
+        (
+            lambda api: list(api.list_repo_tree(REPO, "data", repo_type="dataset")),
+            errors.EntryNotFoundError,
+        ),
+        (
+            lambda api: api.create_repo("me/x", repo_type="space", space_sdk="static"),
+            errors.BadRequestError,
+        ),
         (lambda api: add(api, {"a.md": b""}, create_pr=True), errors.BadRequestError),
         (
-            lambda api: add(api, {"a.md": b""}, revision=api.repo_info(REPO, repo_type="dataset").sha),
+            lambda api: add(
+                api, {"a.md": b""}, revision=api.repo_info(REPO, repo_type="dataset").sha
+            ),
             errors.BadRequestError,
         ),
     ],
@@ -216,7 +239,9 @@ def test_a_name_that_leads_out_is_refused(tmp_path, name):
         Repository(Store(tmp_path), "datasets", name)
 
 
-def ask(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+def ask(
+    endpoint: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(endpoint.removeprefix("http://"), timeout=10)
     connection.request(method, path, body, headers)
     response = connection.getresponse()
@@ -231,7 +256,9 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 def upload_path(endpoint: str, size: int) -> str:
     """Where the server takes in the content "x", which is said to have this size."""
     wish = json.dumps({"objects": [{"oid": SHA256, "size": size}]}).encode()
-    _, answer = ask(endpoint, "POST", f"/datasets/{REPO}.git/info/lfs/objects/batch", wish, **BEARER)
+    _, answer = ask(
+        endpoint, "POST", f"/datasets/{REPO}.git/info/lfs/objects/batch", wish, **BEARER
+    )
     return json.loads(answer)["objects"][0]["actions"]["upload"]["href"].removeprefix(endpoint)
 
 
@@ -284,7 +311,10 @@ def test_only_a_program_with_the_token_is_served(hub, headers, status):
     commit = b'{"key": "header", "value": {"summary": "x"}}\n'
     commit += b'{"key": "file", "value": {"path": "a.md", "content": "eA=="}}'
     before = len(list(folder.rglob("commits/*")))
-    assert ask(api.endpoint, "POST", f"/api/datasets/{REPO}/commit/main", commit, **headers)[0] == status
+    assert (
+        ask(api.endpoint, "POST", f"/api/datasets/{REPO}/commit/main", commit, **headers)[0]
+        == status
+    )
     assert len(list(folder.rglob("commits/*"))) == before + (status == 200)
 
 
@@ -350,9 +380,13 @@ def test_two_servers_over_one_folder_make_no_commit_twice(tmp_path):
     with serve(tmp_path, TOKEN) as one, serve(tmp_path, TOKEN) as two:
         apis = [HfApi(one, token=TOKEN), HfApi(two, token=TOKEN)]
         apis[0].create_repo(REPO, repo_type="dataset")
-        threads = [threading.Thread(target=add, args=(apis[i % 2], {f"{i}.md": b"x"})) for i in range(8)]
+        threads = [
+            threading.Thread(target=add, args=(apis[i % 2], {f"{i}.md": b"x"})) for i in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert paths(apis[0]) == paths(apis[1]) == [".gitattributes", *(f"{i}.md" for i in range(8))]
+        assert (
+            paths(apis[0]) == paths(apis[1]) == [".gitattributes", *(f"{i}.md" for i in range(8))]
+        )

@@ -12,7 +12,8 @@ from millrace.common.loading.bad_samples import BadSample, BadSamples
 
 def batch(planned: int, *reasons: str, filler: bool = False) -> SimpleNamespace:
     bad = [
-        BadSample(number, 100 + number, reason, f"it is {reason}") for number, reason in enumerate(reasons)
+        BadSample(number, 100 + number, reason, f"it is {reason}")
+        for number, reason in enumerate(reasons)
     ]
     return SimpleNamespace(planned=planned, bad=bad, filler=filler)
 
@@ -25,7 +26,9 @@ def counted(most: float, rows: int, *batches: SimpleNamespace) -> BadSamples:
 
 
 def test_reasons_are_counted_and_a_filler_is_not_counted_twice():
-    samples = counted(1.0, 10, batch(4, "torn", "empty"), batch(4, "torn", filler=True), batch(3, "torn"))
+    samples = counted(
+        1.0, 10, batch(4, "torn", "empty"), batch(4, "torn", filler=True), batch(3, "torn")
+    )
     assert (samples.count, samples.planned) == (3, 7)
     assert dict(samples.reasons) == {"torn": 2, "empty": 1}
     assert [bad.sample_id for bad in samples.examples] == [100, 101, 100]
@@ -45,16 +48,18 @@ def test_reasons_are_counted_and_a_filler_is_not_counted_twice():
         (1.0, 10, 10, 10, False),
     ],
 )
-def test_a_run_is_stopped_above_the_share_of_at_least_so_many_rows(most, rows, planned, bad, is_refused):
+def test_a_run_is_stopped_above_the_share_of_at_least_so_many_rows(
+    most, rows, planned, bad, is_refused
+):
     samples = counted(most, rows, batch(planned, *["torn"] * bad))
     if not is_refused:
         return samples.check()
     with pytest.raises(MillraceError) as error:
         samples.check()
     shown = min(bad, 5)
-    assert str(error.value).count("(torn): it is torn") == shown and f"row {shown - 1} (torn)" in str(
-        error.value
-    )
+    assert str(error.value).count(
+        "(torn): it is torn"
+    ) == shown and f"row {shown - 1} (torn)" in str(error.value)
     assert (
         f"{bad} of {planned} samples so far cannot be used, more than max_bad_fraction {most:g} allows"
         in str(error.value)

@@ -75,7 +75,9 @@ def test_values_that_no_model_expects_end_training_at_its_first_batch(
     assert len(list(BatchLoader(data))) == len(data)
     right = data.load
     monkeypatch.setattr(
-        data, "load", lambda *args: replace(batch := right(*args), **{field: change(getattr(batch, field))})
+        data,
+        "load",
+        lambda *args: replace(batch := right(*args), **{field: change(getattr(batch, field))}),
     )
     with pytest.raises(MillraceError) as caught:
         next(iter(BatchLoader(data)))
@@ -98,7 +100,9 @@ def test_workers_are_not_started_without_room_for_their_batches(lane, request, m
         if torch.is_tensor(t)
     )
     for free, fits in ((3 * size, True), (size, False)):
-        monkeypatch.setattr(os, "statvfs", lambda path, free=free: SimpleNamespace(f_bavail=free, f_frsize=1))
+        monkeypatch.setattr(
+            os, "statvfs", lambda path, free=free: SimpleNamespace(f_bavail=free, f_frsize=1)
+        )
         if fits:
             assert data.new_slots(2, 3) is None
             continue

@@ -16,7 +16,11 @@ from millrace.common.loading.slots import BatchSlots, leased
 def test_a_slot_is_given_once_until_nobody_holds_its_memory():
     shared = BatchSlots(workers=2, slots=2, samples=12)
     taken = [shared.take(worker, 3, 4) for worker in (0, 0, 1)]
-    assert shared.take(0, 1, 1) is None and shared.take(1, 3, 5) is None and shared.take(1, 0, 4) is None
+    assert (
+        shared.take(0, 1, 1) is None
+        and shared.take(1, 3, 5) is None
+        and shared.take(1, 0, 4) is None
+    )
     for number, (memory, _) in enumerate(taken):
         memory[:] = number
     batches = [leased(address, (3, 4)) for _, address in taken]
@@ -31,7 +35,12 @@ def test_a_slot_is_given_once_until_nobody_holds_its_memory():
 
 @pytest.mark.parametrize(
     ("ranks", "needed", "problem"),
-    [(1, 400, ""), (2, 200, ""), (2, 201, "may take 402 MB"), (1, 401, "of 1 rank may take 401 MB")],
+    [
+        (1, 400, ""),
+        (2, 200, ""),
+        (2, 201, "may take 402 MB"),
+        (1, 401, "of 1 rank may take 401 MB"),
+    ],
 )
 def test_all_ranks_of_a_node_must_find_room(monkeypatch, ranks, needed, problem):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

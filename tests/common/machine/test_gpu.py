@@ -19,7 +19,9 @@ from tests.common.machine.nvml import UUIDS
         ("3,-1,2", 0, 3),
     ],
 )
-def test_a_device_is_the_entry_of_the_visible_ones(visible: str | None, device: int, expected: int) -> None:
+def test_a_device_is_the_entry_of_the_visible_ones(
+    visible: str | None, device: int, expected: int
+) -> None:
     assert nvml_number(device, visible, UUIDS) == expected
 
 

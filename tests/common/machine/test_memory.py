@@ -37,7 +37,10 @@ def test_a_containers_memory_is_its_limit_if_that_is_smaller(monkeypatch, limits
 
     monkeypatch.setattr(Path, "read_text", as_the_kernel)
     assert memory.host_memory() == expected
-    assert memory.kernel_bytes("NoSuchField") == 0 and memory.kernel_bytes("MemFree", "meminfo") == 1024
+    assert (
+        memory.kernel_bytes("NoSuchField") == 0
+        and memory.kernel_bytes("MemFree", "meminfo") == 1024
+    )
 
 
 def test_the_highest_resident_memory_is_that_since_it_was_forgotten():

@@ -10,18 +10,23 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Page:
-    """The text of a page and its tables by caption: rows of `texts`, and the same with the exact `values` of
-    numbers. `outline` holds captions and figures by heading, `tiles` the key figures by name."""
+    """The text of a page and its tables by caption: rows of `texts`, and the same with the exact
+    `values` of numbers. `outline` holds captions and figures by heading, `tiles` the key figures by
+    name."""
 
     def __init__(self, html: str) -> None:
         self.root = ElementTree.fromstring(html)
-        self.tags = [(element.tag.rpartition("}")[2], element.attrib) for element in self.root.iter()]
+        self.tags = [
+            (element.tag.rpartition("}")[2], element.attrib) for element in self.root.iter()
+        ]
         self.text = _text(self.root)
         self.texts: dict[str, list[list[str]]] = {}
         self.values: dict[str, list[list]] = {}
         self.outline: dict[str, list[str]] = {}
         terms = (
-            list(each) for each in self.root.iter("div") if [child.tag for child in each] == ["dt", "dd"]
+            list(each)
+            for each in self.root.iter("div")
+            if [child.tag for child in each] == ["dt", "dd"]
         )
         self.tiles = {_text(name): _value(value) for name, value in terms}
         for section in self.root.iter("section"):
@@ -30,7 +35,10 @@ class Page:
                 if element.tag == "figure":
                     parts.append("figure")
                 elif element.tag == "table":
-                    caption, rows = _text(element.find("caption")), [list(row) for row in element.iter("tr")]
+                    caption, rows = (
+                        _text(element.find("caption")),
+                        [list(row) for row in element.iter("tr")],
+                    )
                     assert caption not in self.texts
                     parts.append(caption)
                     self.texts[caption] = [[_text(cell) for cell in row] for row in rows]
@@ -64,5 +72,7 @@ def _value(cell: ElementTree.Element) -> str | float:
 
 def texts(svg: str | Path) -> list[str]:
     """The texts of a figure, given as a file or as SVG."""
-    root = ElementTree.parse(svg).getroot() if isinstance(svg, Path) else ElementTree.fromstring(svg)
+    root = (
+        ElementTree.parse(svg).getroot() if isinstance(svg, Path) else ElementTree.fromstring(svg)
+    )
     return [element.text or "" for element in root.iter(f"{SVG}text")]

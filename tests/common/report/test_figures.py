@@ -23,7 +23,9 @@ def draw(names: list[str] = NAMES, title: str = 'A <title> "quoted"') -> str:
     series = [("#0072B2", list(range(count))), ("#E69F00", [1] * count)]
     panels = [
         figures.Panel("Left (s)", names, series, names),
-        figures.Panel("Right (%)", [], series[:1], names, [(1, n) for n in range(count)], [2] * count),
+        figures.Panel(
+            "Right (%)", [], series[:1], names, [(1, n) for n in range(count)], [2] * count
+        ),
     ]
     legend = [(name, figures.PALETTE[0]) for name in names]
     return figures.bar_chart(title, "what & how", panels, legend, columns=2)
@@ -95,14 +97,28 @@ def test_line_charts_show_lines_of_many_points_and_each_of_few() -> None:
 
 
 def test_numbers_for_people() -> None:
-    hours = {0: "0 h", 5 / 3600: "5 s", 0.0166667: "1.0 min", 0.75: "45 min", 1.99: "119 min", 2: "2.0 h"}
+    hours = {
+        0: "0 h",
+        5 / 3600: "5 s",
+        0.0166667: "1.0 min",
+        0.75: "45 min",
+        1.99: "119 min",
+        2: "2.0 h",
+    }
     hours |= {99.96: "100 h", 1234.4: "1,234 h", 61000: "61,000 h"}
     assert {value: figures.human_hours(value) for value in hours} == hours
     # Neither the rare nor the missing is hidden.
     shares = {(1, 1e5): "<0.1 %", (99999, 1e5): ">99.9 %", (0, 10): "0.0 %", (10, 10): "100.0 %"}
     shares |= {(sum([0.1] * 10), 1.0): "100.0 %", (0, 0): "–"}
     assert {pair: figures.human_share(*pair) for pair in shares} == shares
-    sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 123456: "123 kB", 999_960: "1.0 MB", 5 * 10**9: "5.0 GB"}
+    sizes = {
+        0: "0 B",
+        999: "999 B",
+        1000: "1.0 kB",
+        123456: "123 kB",
+        999_960: "1.0 MB",
+        5 * 10**9: "5.0 GB",
+    }
     sizes |= {10**16: "10000 TB"}
     assert {size: figures.human_bytes(size) for size in sizes} == sizes
 

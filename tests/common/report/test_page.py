@@ -1,4 +1,5 @@
-"""The page: tables a reader and a machine can take numbers from, and text that cannot become markup."""
+"""The page: tables a reader and a machine can take numbers from, and text that cannot become
+markup."""
 
 from __future__ import annotations
 
@@ -28,21 +29,34 @@ def show(folder: Path, table: Table, title: str = "t") -> Page:
 
 
 def test_hostile_text_stays_text_everywhere(tmp_path: Path) -> None:
-    table = Table(HOSTILE, [HOSTILE, "n"], [[HOSTILE, Number(1, HOSTILE)], [Code(HOSTILE), Number(2, "2")]])
+    table = Table(
+        HOSTILE, [HOSTILE, "n"], [[HOSTILE, Number(1, HOSTILE)], [Code(HOSTILE), Number(2, "2")]]
+    )
     shown = show(tmp_path, table, HOSTILE)
     text = HOSTILE.replace("\x00", "\ufffd").replace("\u2028", "\ufffd")
     # title and h1, lead, tile (name, number), link, h2, caption, column, two row headings, number
     assert shown.text.count(text) == 12
-    labels = {attributes["aria-label"] for _, attributes in shown.tags if "aria-label" in attributes}
+    labels = {
+        attributes["aria-label"] for _, attributes in shown.tags if "aria-label" in attributes
+    }
     assert labels == {text, "Contents"}
 
 
 def test_columns_with_numbers_are_set_right_and_first_cells_are_headings(tmp_path: Path) -> None:
     rows: list[list[Cell]] = [["a", Number(1.5, "1.50"), "x"], ["b", "", "y" * 33]]
     shown = show(tmp_path, Table("c", ["name", "count", "where"], rows, ["All", "", ""]))
-    assert [attributes.get("class") for tag, attributes in shown.tags if tag == "td"] == ["n", None] * 3
-    assert [attributes["scope"] for tag, attributes in shown.tags if tag == "th"] == ["col"] * 3 + ["row"] * 3
-    assert shown.by_name("c", values=True) == {"a": [1.5, "x"], "b": ["", "y" * 33], "All": ["", ""]}
+    assert [attributes.get("class") for tag, attributes in shown.tags if tag == "td"] == [
+        "n",
+        None,
+    ] * 3
+    assert [attributes["scope"] for tag, attributes in shown.tags if tag == "th"] == ["col"] * 3 + [
+        "row"
+    ] * 3
+    assert shown.by_name("c", values=True) == {
+        "a": [1.5, "x"],
+        "b": ["", "y" * 33],
+        "All": ["", ""],
+    }
     assert [attributes for tag, attributes in shown.tags if tag == "span"] == [{"class": "long"}]
 
 

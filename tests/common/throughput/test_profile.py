@@ -30,13 +30,17 @@ STEPS = [[[step, step + 1]] for step in range(8)]
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> BucketedDataset:
-    return BucketedDataset(RowTable.open(corpus(tmp_path_factory.mktemp("profiled"))), ListedPlan(STEPS))
+    return BucketedDataset(
+        RowTable.open(corpus(tmp_path_factory.mktemp("profiled"))), ListedPlan(STEPS)
+    )
 
 
 def _train(
     folder: Path, dataset: BucketedDataset, steps: int, model: Callable = Loudness, **choices: int
 ) -> None:
-    settings = LoopSettings(max_steps=8, log_steps=2, tensorboard=0, save_steps=0, device="cpu", eval_steps=3)
+    settings = LoopSettings(
+        max_steps=8, log_steps=2, tensorboard=0, save_steps=0, device="cpu", eval_steps=3
+    )
     task = SmallTask(lambda _, start: (dataset[step] for step in range(start, 8)), 8)
     task.build_model = model
     with StepProfiler(folder, steps, "cpu", **choices) as profiler:
@@ -51,11 +55,15 @@ def _hooks() -> list[int]:
 def _marks(folder: Path) -> Counter[str]:
     with gzip.open(folder / "trace.json.gz") as handle:
         names = [str(event.get("name")) for event in json.load(handle)["traceEvents"]]
-    return Counter(name.removeprefix("millrace: ") for name in names if name.startswith("millrace: "))
+    return Counter(
+        name.removeprefix("millrace: ") for name in names if name.startswith("millrace: ")
+    )
 
 
 def _host_seconds(folder: Path) -> dict[str, float]:
-    return {row["phase"]: row["host_seconds"] for row in jsonl.read(folder / "profile.json")["phases"]}
+    return {
+        row["phase"]: row["host_seconds"] for row in jsonl.read(folder / "profile.json")["phases"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +107,9 @@ def test_rank_0_profiles_as_many_steps_as_the_run_has(
     assert report.exists() == (tmp_path / "trace.json.gz").exists()
 
 
-def test_no_hook_is_left_in_torch_also_by_a_run_that_fails(tmp_path: Path, dataset: BucketedDataset) -> None:
+def test_no_hook_is_left_in_torch_also_by_a_run_that_fails(
+    tmp_path: Path, dataset: BucketedDataset
+) -> None:
     before, inside = _hooks(), []
 
     def evaluate(*_: object) -> dict:
@@ -112,7 +122,9 @@ def test_no_hook_is_left_in_torch_also_by_a_run_that_fails(tmp_path: Path, datas
     assert inside[0] > before == _hooks() and not (tmp_path / "profile.json").exists()
 
 
-def test_recomputed_parts_are_not_counted_as_forward(tmp_path: Path, dataset: BucketedDataset) -> None:
+def test_recomputed_parts_are_not_counted_as_forward(
+    tmp_path: Path, dataset: BucketedDataset
+) -> None:
     class Checkpointed(Loudness):
         def forward(self, audio: torch.Tensor) -> torch.Tensor:
             return checkpoint(super().forward, audio, use_reentrant=False)
@@ -145,7 +157,8 @@ def test_communication_of_any_backend_is_a_phase_and_counts_once() -> None:
 
 
 def _recorded(name: str) -> list[FunctionEvent]:
-    """The events of a trace in the form that torch.profiler exports, as it hands them out itself."""
+    """The events of a trace in the form that torch.profiler exports, as it hands them out
+    itself."""
     events = []
     for line in jsonl.read(Path(__file__).parent / "traces" / name)["traceEvents"]:
         number, on_gpu = line["args"]["External id"], "stream" in line["args"]
@@ -165,7 +178,9 @@ def _recorded(name: str) -> list[FunctionEvent]:
     operators = {event.id: event for event in events if not event.linked_correlation_id}
     for event in events:
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation:
-            operators[event.linked_correlation_id].append_kernel(event.name, 0, event.time_range.elapsed_us())
+            operators[event.linked_correlation_id].append_kernel(
+                event.name, 0, event.time_range.elapsed_us()
+            )
     events.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
     tree = EventList(events, use_device="cuda")
     tree._build_tree()
@@ -173,7 +188,8 @@ def _recorded(name: str) -> list[FunctionEvent]:
 
 
 def test_on_a_gpu_a_moment_counts_in_one_phase_and_nccl_apart() -> None:
-    # Two ranks: the sum of the gradients runs beside the backward pass for 32 ms, and alone for 13 ms.
+    # Two ranks: the sum of the gradients runs beside the backward pass for 32 ms, and alone for 13
+    # ms.
     result = table(_recorded("ddp_step.json"), [], "cuda")
     rows = {row["phase"]: (row["host_seconds"], row["device_seconds"]) for row in result["phases"]}
     expected = {
@@ -188,7 +204,9 @@ def test_on_a_gpu_a_moment_counts_in_one_phase_and_nccl_apart() -> None:
     assert list(rows) == list(expected)
     assert rows == {phase: pytest.approx(seconds) for phase, seconds in expected.items()}
 
-    host, device = (sum(row[clock] for phase, row in rows.items() if ": " not in phase) for clock in (0, 1))
+    host, device = (
+        sum(row[clock] for phase, row in rows.items() if ": " not in phase) for clock in (0, 1)
+    )
     assert host == pytest.approx(result["seconds"]) and result["seconds"] == pytest.approx(0.1)
     # Until the optimiser's kernel ended; 1 ms is the copy of the batch, which is in no phase.
     assert result["device_seconds"] == pytest.approx(0.105)

@@ -1,4 +1,5 @@
-"""What is recorded of every step equals what was trained on, and the machine's counters are really read."""
+"""What is recorded of every step equals what was trained on, and the machine's counters are really
+read."""
 
 from __future__ import annotations
 
@@ -43,8 +44,17 @@ def _dataset(buckets: Path) -> BucketedDataset:
     return BucketedDataset(RowTable.open(buckets), ListedPlan(STEPS))
 
 
-def _run(folder: Path, buckets: Path, evaluate: Callable | None = None, **choices: int) -> StepRecorder:
-    choices = {"max_steps": 6, "log_steps": 2, "tensorboard": 0, "save_steps": 0, "device": "cpu", **choices}
+def _run(
+    folder: Path, buckets: Path, evaluate: Callable | None = None, **choices: int
+) -> StepRecorder:
+    choices = {
+        "max_steps": 6,
+        "log_steps": 2,
+        "tensorboard": 0,
+        "save_steps": 0,
+        "device": "cpu",
+        **choices,
+    }
     dataset = _dataset(buckets)
     recorder = StepRecorder(folder, "cpu", {"loader": "bucketed"}, Ranks(), BucketMeasure(buckets))
     task = SmallTask(lambda _, start: recorder.watch(dataset[step] for step in range(start, 6)), 6)
@@ -68,7 +78,9 @@ def test_a_line_a_step_with_its_bucket_batch_and_padding(tmp_path: Path, buckets
         assert line["samples"] == line["planned"] == len(batch)
         assert line["audio_seconds"] == pytest.approx(float(batch.lengths.sum()) / 16_000)
         assert line["padded_audio_seconds"] == pytest.approx(batch.audio.numel() / 16_000)
-        assert sum(seconds for _, seconds in line["buckets"].values()) == pytest.approx(line["audio_seconds"])
+        assert sum(seconds for _, seconds in line["buckets"].values()) == pytest.approx(
+            line["audio_seconds"]
+        )
         assert sum(count for count, _ in line["buckets"].values()) == len(batch)
         assert 0 < line["wait_seconds"] <= line["seconds"]
         assert line["peak_memory_bytes"] > 10_000_000
@@ -92,7 +104,9 @@ def test_epochs_and_a_resume_leave_each_step_once(tmp_path: Path, buckets: Path)
     _run(tmp_path, buckets, max_steps=8)
     first = (tmp_path / "steps.jsonl").read_bytes()
     # What a killed run had done after its last checkpoint.
-    (tmp_path / "steps.jsonl").write_bytes(first + b'{"step":9,"samples":1,"seconds":1.0}\n{"step":10,"samp')
+    (tmp_path / "steps.jsonl").write_bytes(
+        first + b'{"step":9,"samples":1,"seconds":1.0}\n{"step":10,"samp'
+    )
     _run(tmp_path, buckets, max_steps=14)
     lines = _lines(tmp_path)
     assert [line["step"] for line in lines] == list(range(1, 15))
@@ -131,7 +145,9 @@ def _too_large() -> BaseException:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_reasons_for_a_failure(tmp_path: Path, buckets: Path, error: BaseException, reason: str) -> None:
+def test_reasons_for_a_failure(
+    tmp_path: Path, buckets: Path, error: BaseException, reason: str
+) -> None:
     recorder = StepRecorder(tmp_path, "cpu", {"folder": tmp_path}, Ranks(), BucketMeasure(buckets))
     with pytest.raises(type(error)), recorder:
         for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
@@ -160,7 +176,9 @@ def test_other_ranks_write_only_what_their_samplers_saw(tmp_path: Path, buckets:
 
 def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path) -> None:
     table = RowTable.open(buckets)
-    recorder = StepRecorder(tmp_path, "cpu", {"loader": "baseline"}, Ranks(), BucketMeasure(buckets))
+    recorder = StepRecorder(
+        tmp_path, "cpu", {"loader": "baseline"}, Ranks(), BucketMeasure(buckets)
+    )
     loader = BaselineLoader(table, BaselinePlan(table, 4, seed=1, epoch=0))
     task = SmallTask(lambda _, start: recorder.watch(loader), 6)
     settings = LoopSettings(max_steps=6, log_steps=2, tensorboard=0, save_steps=0, device="cpu")
@@ -201,7 +219,9 @@ def test_cpu_time_of_workers_is_theirs_and_not_the_trainers() -> None:
     samplers[2].read()
     before, after, ended = (sampler.readings[0] for sampler in samplers)
     assert after.workers_cpu - before.workers_cpu >= 0.25 > after.trainer_cpu - before.trainer_cpu
-    assert ended.workers_cpu <= after.workers_cpu - 0.25  # a worker that ended takes its time with it
+    assert (
+        ended.workers_cpu <= after.workers_cpu - 0.25
+    )  # a worker that ended takes its time with it
 
 
 def test_use_counts_only_readings_within_steps() -> None:
@@ -222,7 +242,9 @@ def test_use_counts_only_readings_within_steps() -> None:
 
 @pytest.mark.parametrize("spans", [[], [(0.0, 1.0)]])
 def test_use_of_nothing_is_not_measured(spans: list[tuple[float, float]]) -> None:
-    unknown = dict.fromkeys(("cpu", "trainer_cpu", "workers_cpu", "gpu", "gpu_quantiles", "gpu_memory_bytes"))
+    unknown = dict.fromkeys(
+        ("cpu", "trainer_cpu", "workers_cpu", "gpu", "gpu_quantiles", "gpu_memory_bytes")
+    )
     assert Sampler().use(spans, 4) == {"seconds": 0, "cores": 4, **unknown}
 
 
@@ -237,7 +259,10 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     sampler.stop()
     assert len(sampler.readings) == count
     times = [reading.at for reading in sampler.readings]
-    assert times == sorted(times) and sampler.readings[-1].trainer_cpu >= sampler.readings[0].trainer_cpu
+    assert (
+        times == sorted(times)
+        and sampler.readings[-1].trainer_cpu >= sampler.readings[0].trainer_cpu
+    )
     assert cores() > 0
 
 
@@ -250,7 +275,11 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     ],
 )
 def test_each_rank_reads_its_own_gpu(
-    tmp_path: Path, buckets: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, read: list[int]
+    tmp_path: Path,
+    buckets: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    read: list[int],
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", StandInNvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -16,7 +16,13 @@ def window(step: int, seconds: float, samples: int, **more: Any) -> dict[str, An
     """A line of metrics.jsonl; a tenth of its audio is padding."""
     counts = {"samples": samples, "audio_seconds": 9.0, "padded_audio_seconds": 10.0}
     share = {"data_wait": 0.25, "forward": 0.75}
-    line = {"event": "train", "step": step, "seconds": seconds, "counts": counts, "time_share": share}
+    line = {
+        "event": "train",
+        "step": step,
+        "seconds": seconds,
+        "counts": counts,
+        "time_share": share,
+    }
     return line | {"loss": float(step), "weight": float(samples), "world_size": 2} | more
 
 
@@ -33,14 +39,20 @@ def written(
 
 
 def test_the_first_of_three_lines_is_not_steady_and_the_padding_is_of_all(tmp_path):
-    first = window(2, 100.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0})
+    first = window(
+        2, 100.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0}
+    )
     lines = [first, window(4, 10.0, 10), window(6, 10.0, 30)]
-    steps = [{"step": step, "seconds": 5.0, "decode_seconds": 1.0 * (step > 2)} for step in range(1, 7)]
+    steps = [
+        {"step": step, "seconds": 5.0, "decode_seconds": 1.0 * (step > 2)} for step in range(1, 7)
+    ]
     run = written(tmp_path / "a", *lines, steps=steps)
     assert run.rate("samples") == 40 / 20 and run.seconds == 20.0
     assert run.padding("audio_seconds") == pytest.approx(1 - 20 / 40)
     assert [step["step"] for step in run.steady_steps] == [3, 4, 5, 6]
-    assert run.shares["decode"] == pytest.approx(0.2) and run.shares["data_wait"] == pytest.approx(0.05)
+    assert run.shares["decode"] == pytest.approx(0.2) and run.shares["data_wait"] == pytest.approx(
+        0.05
+    )
     assert sum(run.shares.values()) == pytest.approx(1.0) and run.samples == 50.0
     two = written(tmp_path / "b", *lines[:2], steps=steps)
     assert two.rate("samples") == 20 / 110 and len(two.steady_steps) == 6
@@ -54,7 +66,9 @@ def test_no_more_of_the_wait_is_decoding_than_there_is(tmp_path):
 
 def test_the_slowest_rank_is_told_from_the_steady_lines_of_all_ranks(tmp_path):
     ranks = ([90.0, 1.0], [2.0, 3.0], [2.0, 3.0, 50.0], [2.0, 3.0])
-    lines = [window(step, 1.0, 1, own_seconds_by_rank=seconds) for step, seconds in enumerate(ranks, 1)]
+    lines = [
+        window(step, 1.0, 1, own_seconds_by_rank=seconds) for step, seconds in enumerate(ranks, 1)
+    ]
     assert written(tmp_path / "a", *lines).slowest_rank == (1, 1.5)
     swapped = [line | {"own_seconds_by_rank": line["own_seconds_by_rank"][::-1]} for line in lines]
     assert written(tmp_path / "b", *swapped).slowest_rank == (0, 1.5)
@@ -79,7 +93,11 @@ def test_losses_are_means_of_units_over_a_quarter_of_the_lines(tmp_path):
     run = written(tmp_path / "longer", *lines)
     assert run.training_losses() == [pytest.approx((1 + 4) / 3), pytest.approx((81 + 100) / 19)]
     # 34 samples end in the fourth line, less than half of which is inside.
-    assert run.loss_after(34.0) == (3.0, 3) and run.loss_after(35.0)[1] == 4 and run.loss_after(1.0)[1] == 1
+    assert (
+        run.loss_after(34.0) == (3.0, 3)
+        and run.loss_after(35.0)[1] == 4
+        and run.loss_after(1.0)[1] == 1
+    )
 
 
 def test_what_a_run_lost_and_whether_it_came_to_its_end(tmp_path):

@@ -87,8 +87,12 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
         DAMAGES[damage](tmp_path / f"step-{step:08d}")
     found = checkpoints.newest()
     assert found.step == 1 and found.damaged == ("step-00000003", "step-00000002")
-    assert "step-00000003: damaged checkpoint" in caplog.text and "step-00000001: resuming" in caplog.text
-    # The run goes on from 1 and saves 2 again: that one must stay, and be whole, whatever the limit.
+    assert (
+        "step-00000003: damaged checkpoint" in caplog.text
+        and "step-00000001: resuming" in caplog.text
+    )
+    # The run goes on from 1 and saves 2 again: that one must stay, and be whole, whatever the
+    # limit.
     checkpoints = Checkpoints(tmp_path, limit)
     checkpoints.save(2, state(2), {})
     assert checkpoints.newest().step == 2 and checkpoints.newest().damaged == ()
@@ -187,7 +191,9 @@ def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(t
     assert steps(tmp_path) == [4, 5] and leftovers(tmp_path) == []
     for name, step in (("best", 3), ("last", 5), ("step-00000004", 4)):
         found = checkpoints.named(name)
-        assert found.step == step and torch.equal(checkpoints.load(found)["weight"], state(step)["weight"])
+        assert found.step == step and torch.equal(
+            checkpoints.load(found)["weight"], state(step)["weight"]
+        )
     with pytest.raises(
         MillraceError, match=r"no checkpoint step-00000003. There are: .*step-00000004, .*best"
     ):
@@ -196,7 +202,9 @@ def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(t
     assert checkpoints.named("last").step == 4
     flip(tmp_path / "best")
     for name in ("step-00000005", "best"):
-        with pytest.raises(MillraceError, match=r"no whole checkpoint .the content of state.pt has changed"):
+        with pytest.raises(
+            MillraceError, match=r"no whole checkpoint .the content of state.pt has changed"
+        ):
             checkpoints.named(name)
     with pytest.raises(MillraceError, match=r"no checkpoint last.*folder of a run"):
         Checkpoints(tmp_path / "none").named("last")

@@ -22,7 +22,9 @@ from millrace.common.training.settings import LoopSettings
         ("cpu", True, True, "32-true"),
     ],
 )
-def test_auto_takes_bf16_where_the_gpu_computes_in_it(monkeypatch, device, has_gpu, computes_bf16, expected):
+def test_auto_takes_bf16_where_the_gpu_computes_in_it(
+    monkeypatch, device, has_gpu, computes_bf16, expected
+):
     def is_supported(including_emulation: bool = True) -> bool:
         """As torch answers: it emulates bf16 on every GPU."""
         return including_emulation or computes_bf16
@@ -32,10 +34,14 @@ def test_auto_takes_bf16_where_the_gpu_computes_in_it(monkeypatch, device, has_g
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU")
     assert devices.auto_precision(device) == expected
     assert devices.resolved(LoopSettings(device=device)).precision == expected
-    assert devices.resolved(LoopSettings(device=device, precision="16-mixed")).precision == "16-mixed"
+    assert (
+        devices.resolved(LoopSettings(device=device, precision="16-mixed")).precision == "16-mixed"
+    )
 
 
-@pytest.mark.parametrize(("gpus", "problem"), [(0, "2 ranks on this node, but 0 GPUs"), (1, "but 1 GPU")])
+@pytest.mark.parametrize(
+    ("gpus", "problem"), [(0, "2 ranks on this node, but 0 GPUs"), (1, "but 1 GPU")]
+)
 def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(MillraceError, match=problem):
@@ -52,7 +58,9 @@ def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem)
     ],
 )
 def test_a_rank_that_has_lost_another_one_says_so_and_other_errors_stay(ranks, words, is_lost):
-    kind, expected = (MillraceError, "rank 1 has lost another rank") if is_lost else (RuntimeError, "")
+    kind, expected = (
+        (MillraceError, "rank 1 has lost another rank") if is_lost else (RuntimeError, "")
+    )
     with pytest.raises(kind, match=expected) as error, devices.peers(ranks, "run"):
         raise RuntimeError(words)
     assert isinstance(error.value, MillraceError) == is_lost
@@ -69,7 +77,11 @@ def test_a_rank_that_has_lost_another_one_says_so_and_other_errors_stay(ranks, w
 def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolutions):
     devices.launch(Ranks(), LoopSettings(device="cpu", precision="32-true", tf32=tf32))
     assert torch.backends.cuda.matmul.fp32_precision == products
-    assert torch.backends.cudnn.conv.fp32_precision == torch.backends.cudnn.rnn.fp32_precision == convolutions
+    assert (
+        torch.backends.cudnn.conv.fp32_precision
+        == torch.backends.cudnn.rnn.fp32_precision
+        == convolutions
+    )
     # Fabric asks by the older names, which raise where old and new do not agree.
     assert torch.get_float32_matmul_precision() == ("high" if products == "tf32" else "highest")
     assert torch.backends.cudnn.allow_tf32 == (convolutions == "tf32")

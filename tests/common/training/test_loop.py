@@ -1,4 +1,5 @@
-"""The loop on one rank: killed and resumed runs against runs left alone, and against a plain torch loop."""
+"""The loop on one rank: killed and resumed runs against runs left alone, and against a plain torch
+loop."""
 
 from __future__ import annotations
 
@@ -38,7 +39,18 @@ from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.
 EVENTS = ("train", "epoch", "eval")
-EXACT = ("event", "step", "epoch", "loss", "weight", "lr", "grad_norm", "samples", "metrics", "epoch_samples")
+EXACT = (
+    "event",
+    "step",
+    "epoch",
+    "loss",
+    "weight",
+    "lr",
+    "grad_norm",
+    "samples",
+    "metrics",
+    "epoch_samples",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +75,10 @@ def losses(folder: Path) -> list[float]:
 
 
 def ids_of(folder: Path, rank: int = 0) -> list[dict]:
-    return [orjson.loads(line) for line in (folder / f"sample_ids.{rank}.jsonl").read_bytes().splitlines()]
+    return [
+        orjson.loads(line)
+        for line in (folder / f"sample_ids.{rank}.jsonl").read_bytes().splitlines()
+    ]
 
 
 def forked(folder: Path, settings: dict, task: dict) -> int:
@@ -76,25 +91,33 @@ def forked(folder: Path, settings: dict, task: dict) -> int:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
+    return sorted(
+        int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*")
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "task", "kills"),
     [
-        # 13 steps an epoch. Killed before the first checkpoint, at one, in the last step of an epoch, in the
-        # next.
+        # 13 steps an epoch. Killed before the first checkpoint, at one, in the last step of an
+        # epoch, in the next.
         ({"epochs": 2, "eval_steps": 5, "eval_at_start": 1}, {}, (1, 2, 7, 13, 14, 26)),
         # Windows of the log, checkpoints and accumulation out of step with each other; workers.
         ({"epochs": 2, "log_steps": 3, "grad_acc": 2}, {"workers": 2, "dropout": 0.3}, (12,)),
-        ({"epochs": 1, "max_steps": 17, "lr_scheduler_type": "linear", "save_steps": 5}, {}, (9, 15)),
+        (
+            {"epochs": 1, "max_steps": 17, "lr_scheduler_type": "linear", "save_steps": 5},
+            {},
+            (9, 15),
+        ),
     ],
 )
 def test_a_run_killed_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, settings, task, kills):
     alone = run(tmp_path / "alone", settings, task)
     killed = tmp_path / "killed"
     for step in kills:
-        assert forked(killed, settings, {**task, "fault": "kill", "at_step": step}) == -signal.SIGKILL
+        assert (
+            forked(killed, settings, {**task, "fault": "kill", "at_step": step}) == -signal.SIGKILL
+        )
     result = run(killed, settings, task)
     assert result.resumed_step is not None
     assert exact(killed) == exact(tmp_path / "alone")
@@ -115,8 +138,8 @@ def test_stop_signals_finish_the_step_save_and_ask_for_a_requeue(tmp_path):
     assert forked(stopped, settings, {"fault": "TERM", "at_step": 26}) == REQUEUE_EXIT_CODE
     result = run(stopped, settings, {})
     assert result.digest == alone.digest
-    # An evaluation that was due when the signal came is made up for by the next run, so it may follow an
-    # epoch's line.
+    # An evaluation that was due when the signal came is made up for by the next run, so it may
+    # follow an epoch's line.
     assert sorted(map(repr, exact(stopped))) == sorted(map(repr, exact(tmp_path / "alone")))
 
 
@@ -142,13 +165,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, capl
     with caplog.at_level(logging.WARNING, "millrace"):
         result = run(hurt, settings, {})
     assert result.resumed_step == 3
-    assert "step-00000006: damaged checkpoint" in caplog.text and "step-00000003: resuming" in caplog.text
+    assert (
+        "step-00000006: damaged checkpoint" in caplog.text
+        and "step-00000003: resuming" in caplog.text
+    )
     assert result.digest == alone.digest and exact(hurt) == exact(tmp_path / "alone")
     assert saved_steps(hurt) == saved_steps(tmp_path / "alone") == [3, 6, 9, 12, 13]
 
 
 def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Module, list[float]]:
-    """One epoch written down directly: batches of `group` samples, mean over frames, cosine from step 0."""
+    """One epoch written down directly: batches of `group` samples, mean over frames, cosine from
+    step 0."""
     seeding.seed_all(42, "model")
     model = task.build_model()
     decayed = [p for p in model.parameters() if p.ndim >= 2]
@@ -179,7 +206,12 @@ def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Modul
 def test_accumulated_clipped_steps_equal_those_of_whole_batches(tmp_path, batch, grad_acc, clip):
     # 37 samples: the last step has a single sample, and batches of every length in between.
     model, expected = plain_torch(TinyTask(dropout=0.0), clip, 6)
-    settings = {"grad_acc": grad_acc, "max_grad_norm": clip, "warmup_ratio": 0.0, "weight_decay": 0.1}
+    settings = {
+        "grad_acc": grad_acc,
+        "max_grad_norm": clip,
+        "warmup_ratio": 0.0,
+        "weight_decay": 0.1,
+    }
     settings |= {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}
     result = run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
     assert losses(tmp_path) == pytest.approx(expected, rel=1e-5)
@@ -193,7 +225,9 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
     order = seeding.generator(42, "order", 0).permutation(37).tolist()
     result = run(tmp_path / "empty", {}, {"skip_ids": tuple(order[6:9])})
     seen = losses(tmp_path / "empty")
-    assert len(seen) == 13 and seen[2] is None and all(math.isfinite(x) for x in seen[:2] + seen[3:])
+    assert (
+        len(seen) == 13 and seen[2] is None and all(math.isfinite(x) for x in seen[:2] + seen[3:])
+    )
     assert "no rank has a usable sample" in caplog.text
     assert result.position.samples == 34
     run(tmp_path / "weightless", {}, {"fault": "weightless", "at_step": 3})
@@ -201,10 +235,13 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
     # With another batch in the same step, whose gradients a nan times 0 would spoil.
     run(tmp_path / "beside", {"grad_acc": 2}, {"fault": "weightless", "at_step": 3})
     assert (
-        all(math.isfinite(x) for x in losses(tmp_path / "beside")) and len(losses(tmp_path / "beside")) == 7
+        all(math.isfinite(x) for x in losses(tmp_path / "beside"))
+        and len(losses(tmp_path / "beside")) == 7
     )
     # Accumulated with others, an empty batch leaves the others' mean as it is.
-    merged = run(tmp_path / "merged", {"grad_acc": 2}, {"skip_ids": tuple(order[6:9]), "dropout": 0.0})
+    merged = run(
+        tmp_path / "merged", {"grad_acc": 2}, {"skip_ids": tuple(order[6:9]), "dropout": 0.0}
+    )
     assert len(losses(tmp_path / "merged")) == 7 and merged.position.samples == 34
     assert all(torch.isfinite(p).all() for p in merged.model.parameters())
 
@@ -214,13 +251,17 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path
         run(tmp_path, {"save_steps": 1}, {"fault": "nan", "at_step": 4})
     assert saved_steps(tmp_path) == [1, 2, 3]
     result = run(tmp_path, {"save_steps": 1}, {})
-    assert result.resumed_step == 3 and all(torch.isfinite(p).all() for p in result.model.parameters())
+    assert result.resumed_step == 3 and all(
+        torch.isfinite(p).all() for p in result.model.parameters()
+    )
 
 
 def test_checkpointed_activations_and_workers_and_evaluations_leave_the_losses_alone(tmp_path):
     settings, task = {"max_steps": 8}, {"dropout": 0.3}
     run(tmp_path / "a", settings, task)
-    checkpointed = run(tmp_path / "b", {**settings, "gradient_checkpointing": 1, "eval_steps": 1}, task)
+    checkpointed = run(
+        tmp_path / "b", {**settings, "gradient_checkpointing": 1, "eval_steps": 1}, task
+    )
     run(tmp_path / "c", settings, {**task, "workers": 2})
     assert checkpointed.model.checkpointed == 1 + 8
     assert len(checkpointed.evaluations) == 8
@@ -229,7 +270,9 @@ def test_checkpointed_activations_and_workers_and_evaluations_leave_the_losses_a
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_mixed_precision_learns_with_weights_in_float32(tmp_path, precision):
-    result = run(tmp_path, {"precision": precision, "epochs": 4, "eval_at_start": 1}, {"dropout": 0.0})
+    result = run(
+        tmp_path, {"precision": precision, "epochs": 4, "eval_at_start": 1}, {"dropout": 0.0}
+    )
     assert {p.dtype for p in result.model.parameters()} == {torch.float32}
     steps = sorted(result.evaluations)
     assert result.evaluations[steps[-1]]["mse"] < 0.5 * result.evaluations[0]["mse"]
@@ -252,7 +295,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch, settings,
     assert saved_steps(tmp_path) == [2]
 
 
-@pytest.mark.parametrize(("extra", "message"), [(1, "ended at step 13"), (-1, "more than 12 batches")])
+@pytest.mark.parametrize(
+    ("extra", "message"), [(1, "ended at step 13"), (-1, "more than 12 batches")]
+)
 def test_a_loader_that_breaks_its_word_is_found_out(tmp_path, extra, message):
     # -1 would silently lose samples, +1 would hang the other ranks.
     with pytest.raises(MillraceError, match=message):
@@ -277,17 +322,27 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     assert sorted(x for row in ids_of(tmp_path) for x in row["ids"]) == sorted(2 * list(range(37)))
 
 
-def test_every_epoch_of_such_a_task_has_its_own_lines_checkpoint_and_evaluation(tmp_path, monkeypatch):
+def test_every_epoch_of_such_a_task_has_its_own_lines_checkpoint_and_evaluation(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(TinyTask, "every_epoch", True)
     settings = {"epochs": 2, "log_steps": 4, "save_steps": 0, "save_total_limit": 0}
     for _ in range(2):  # a finished run does nothing again
         run(tmp_path, settings, {})
         steps = {
-            event: [line["step"] for line in lines(tmp_path) if line["event"] == event] for event in EVENTS
+            event: [line["step"] for line in lines(tmp_path) if line["event"] == event]
+            for event in EVENTS
         }
-        assert steps == {"train": [4, 8, 12, 13, 17, 21, 25, 26], "epoch": [13, 26], "eval": [13, 26]}
+        assert steps == {
+            "train": [4, 8, 12, 13, 17, 21, 25, 26],
+            "epoch": [13, 26],
+            "eval": [13, 26],
+        }
         assert saved_steps(tmp_path) == [13, 26]
-    assert [line["epoch_samples"] for line in lines(tmp_path) if line["event"] == "epoch"] == [37, 37]
+    assert [line["epoch_samples"] for line in lines(tmp_path) if line["event"] == "epoch"] == [
+        37,
+        37,
+    ]
 
 
 def score_as(monkeypatch: pytest.MonkeyPatch, scores: dict[int, float]) -> list[float]:
@@ -313,7 +368,12 @@ def test_the_best_checkpoint_is_of_the_lowest_score_also_of_runs_before(tmp_path
     scores = {0: -1.0, 2: 5.0, 4: 3.0, 6: 3.0, 8: math.nan, 10: 4.0, 12: 2.0}
     seen = score_as(monkeypatch, scores)
     # The untrained model is no candidate, nor is what is as good, or no number.
-    for most, best, observed in ((2, 2, [-1, 5]), (8, 4, [-1, 5, 3, 3, None]), (10, 4, None), (12, 12, None)):
+    for most, best, observed in (
+        (2, 2, [-1, 5]),
+        (8, 4, [-1, 5, 3, 3, None]),
+        (10, 4, None),
+        (12, 12, None),
+    ):
         seen.clear()
         run(tmp_path, {**settings, "max_steps": most}, {})
         assert best_step(tmp_path) == best and saved_steps(tmp_path) == [most]
@@ -326,7 +386,12 @@ def test_a_task_that_ends_the_run_ends_it_for_good(tmp_path, monkeypatch):
     for _ in range(2):
         result = run(tmp_path, {"eval_steps": 2, "max_steps": 6}, {})
         assert result.position.optimizer_step == 4 and saved_steps(tmp_path)[-1] == 4
-        assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [1, 2, 3, 4]
+        assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [
+            1,
+            2,
+            3,
+            4,
+        ]
 
 
 def test_what_a_rank_saves_comes_back_to_it(tmp_path, monkeypatch):
@@ -356,12 +421,17 @@ def test_seconds_and_samples_of_all_parts_of_a_run_are_summed(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"warmup_ratio": 0.1, "max_steps": 13}, [1 / 3, 2 / 3, 1.0, 1.0]),  # 1.3 steps of it are two
+        (
+            {"warmup_ratio": 0.1, "max_steps": 13},
+            [1 / 3, 2 / 3, 1.0, 1.0],
+        ),  # 1.3 steps of it are two
         ({"warmup_ratio": 0.9, "warmup_steps": 1, "max_steps": 13}, [0.5, 1.0, 1.0, 1.0]),
         ({"warmup_ratio": 0.0, "max_steps": 13}, [1.0] * 4),
     ],
 )
-def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(tmp_path, monkeypatch, settings, expected):
+def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(
+    tmp_path, monkeypatch, settings, expected
+):
     monkeypatch.setattr(TinyTask, "rate_factor", lambda self, epoch: 0.1 if epoch else 1.0)
     constant = {"lr_scheduler_type": "constant", "lr": 0.01}
     run(tmp_path, {**constant, **settings, "max_steps": 15}, {})
@@ -381,14 +451,19 @@ def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch)
     monkeypatch.setattr(TinyTask, "optimizer", optimizer)
     run(tmp_path, {"max_steps": 2, "lr_scheduler_type": "linear", "warmup_ratio": 0.0}, {})
     assert [group["lr"] for group in made[0].param_groups] == pytest.approx([0.15, 0.05])
-    assert [line["lr"] for line in lines(tmp_path) if line["event"] == "train"] == pytest.approx([0.3, 0.15])
+    assert [line["lr"] for line in lines(tmp_path) if line["event"] == "train"] == pytest.approx(
+        [0.3, 0.15]
+    )
 
 
 class BesideAnother(Exchange):
     """What rank 0 of two hears: of rank 1 what `says` makes of its own values."""
 
     says: Callable[[Any], Any] = staticmethod(lambda value: value)
-    asks: tuple[float, float] = (0.0, 0.0)  # whether rank 1 was told to stop, and that the time is up
+    asks: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # whether rank 1 was told to stop, and that the time is up
 
     def gathered(self, value: Any) -> list[Any]:
         return [value, self.says(value)]
@@ -399,7 +474,10 @@ class BesideAnother(Exchange):
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(int, "ranks plan different numbers of steps: .13, 14."), (str, "ended with different weights")],
+    [
+        (int, "ranks plan different numbers of steps: .13, 14."),
+        (str, "ended with different weights"),
+    ],
 )
 def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind, message):
     def says(value: object) -> object:
@@ -414,18 +492,24 @@ def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind
 
 
 @pytest.mark.parametrize(("asks", "requeued"), [((1.0, 1.0), [12]), ((1.0, 0.0), [])])
-def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(tmp_path, monkeypatch, asks, requeued):
+def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(
+    tmp_path, monkeypatch, asks, requeued
+):
     called = []
     monkeypatch.setattr(stopping, "requeue_slurm_job", lambda: called.append(12))
     monkeypatch.setattr(BesideAnother, "asks", asks)
     monkeypatch.setattr(loop, "Exchange", BesideAnother)
     with pytest.raises(SystemExit) as left:
         run(tmp_path, {"save_steps": 0}, {})
-    assert left.value.code == REQUEUE_EXIT_CODE and saved_steps(tmp_path) == [1] and called == requeued
+    assert (
+        left.value.code == REQUEUE_EXIT_CODE and saved_steps(tmp_path) == [1] and called == requeued
+    )
 
 
 def test_a_run_without_data_is_refused(tmp_path):
-    with pytest.raises(MillraceError, match=r"the plan has 0 steps, of which 0 are done. Is there any data"):
+    with pytest.raises(
+        MillraceError, match=r"the plan has 0 steps, of which 0 are done. Is there any data"
+    ):
         run(tmp_path, {}, {"size": 0})
 
 
@@ -458,7 +542,9 @@ def test_lines_past_the_step_and_those_without_an_end_are_cut(tmp_path):
     assert (tmp_path / "log").read_bytes() == b""
 
 
-def test_the_time_that_is_left_is_told_from_the_steps_of_this_process(tmp_path, monkeypatch, caplog):
+def test_the_time_that_is_left_is_told_from_the_steps_of_this_process(
+    tmp_path, monkeypatch, caplog
+):
     caplog.set_level(logging.INFO, "millrace")
     now = [100.0]
     monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
@@ -503,7 +589,9 @@ def test_an_end_that_moves_makes_no_jump_in_the_rate():
     moved.move_end(7, 12)
     assert [moved.factor(step) for step in range(13)] == [still.factor(step) for step in range(13)]
     moved.move_end(7, 27)
-    assert moved.factor(7) == pytest.approx(still.factor(7)) and moved.factor(27) == pytest.approx(0.0)
+    assert moved.factor(7) == pytest.approx(still.factor(7)) and moved.factor(27) == pytest.approx(
+        0.0
+    )
     assert moved.factor(17) == pytest.approx(0.25)
     early = Schedule("linear", 4, 10)
     early.move_end(1, 24)  # during the warm-up
@@ -516,7 +604,9 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
 
     parser = argparse.ArgumentParser()
     common_settings.add_arguments(parser, LoopSettings)
-    args = parser.parse_args(["--lr", "1e-3", "--save_total_limit", "10", "--lr_scheduler_type", "linear"])
+    args = parser.parse_args(
+        ["--lr", "1e-3", "--save_total_limit", "10", "--lr_scheduler_type", "linear"]
+    )
     assert common_settings.from_args(LoopSettings, args) == LoopSettings(
         lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
     )
@@ -574,6 +664,6 @@ def test_a_terminal_shows_a_bar_with_rates_padding_and_data_wait(tmp_path):
         while block := os.read(terminal, 65536):
             shown += block
     assert os.waitpid(child, 0)[1] == 0
-    assert re.search(rb"training: 100%.* 5/5 .*loss \d.*samples/s, padding \d+\.\d %, data wait \d", shown), (
-        shown
-    )
+    assert re.search(
+        rb"training: 100%.* 5/5 .*loss \d.*samples/s, padding \d+\.\d %, data wait \d", shown
+    ), shown

@@ -35,8 +35,17 @@ def test_laps_leave_no_gap():
 
 def test_figures_of_two_ranks():
     pairs = ((30.0, 40.0), (50.0, 60.0))
-    ranks = [{"samples": 3.0, "audio_seconds": a, "padded_audio_seconds": padded} for a, padded in pairs]
-    laps = {"data_wait": 1.0, "forward": 2.0, "backward": 4.0, "idle": 1.0, "save": 100.0, "evaluate": 50.0}
+    ranks = [
+        {"samples": 3.0, "audio_seconds": a, "padded_audio_seconds": padded} for a, padded in pairs
+    ]
+    laps = {
+        "data_wait": 1.0,
+        "forward": 2.0,
+        "backward": 4.0,
+        "idle": 1.0,
+        "save": 100.0,
+        "evaluate": 50.0,
+    }
     found = figures([*ranks, {}], laps)
     assert found["seconds"] == 8.0
     assert found["counts"] == {"audio_seconds": 80.0, "padded_audio_seconds": 100.0, "samples": 6.0}
@@ -74,15 +83,22 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
     window = Window(torch.device("cpu"))
     for _ in range(2):
         window.add(
-            torch.tensor(3.0), micro_batch(2, 4.0, right=torch.tensor(1.0), frames=10, padded_frames=20)
+            torch.tensor(3.0),
+            micro_batch(2, 4.0, right=torch.tensor(1.0), frames=10, padded_frames=20),
         )
         window.add(
-            torch.tensor(5.0), micro_batch(1, 12.0, right=torch.tensor(2.0), frames=30, padded_frames=60)
+            torch.tensor(5.0),
+            micro_batch(1, 12.0, right=torch.tensor(2.0), frames=30, padded_frames=60),
         )
         window.add(torch.tensor(float("nan")), micro_batch(0, 0.0))
         line = window.close(Exchange(1))
         assert (line["loss"], line["weight"]) == ((3.0 * 4 + 5.0 * 12) / 16, 16.0)
-        assert line["counts"] == {"frames": 40.0, "padded_frames": 80.0, "right": 3.0, "samples": 3.0}
+        assert line["counts"] == {
+            "frames": 40.0,
+            "padded_frames": 80.0,
+            "right": 3.0,
+            "samples": 3.0,
+        }
         assert line["padding"] == {"frames": 0.5} and "own_seconds_by_rank" not in line
     assert window.close(Exchange(1))["loss"] is None
 

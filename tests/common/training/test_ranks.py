@@ -1,5 +1,5 @@
-"""Several ranks over gloo, started as a cluster starts them: equal weights, kills, signals, other rank
-counts."""
+"""Several ranks over gloo, started as a cluster starts them: equal weights, kills, signals, other
+rank counts."""
 
 from __future__ import annotations
 
@@ -34,12 +34,17 @@ from tests.common.training.tiny_task import run
 # What job scripts test for: a number that users have written down must not change.
 REQUEUE = 75
 ROOT = Path(__file__).parents[3]
-# Guards against a hang; the 60 s within which a rank's death must end the others are in here, with the start.
+# Guards against a hang; the 60 s within which a rank's death must end the others are in here, with
+# the start.
 LIMIT_SECONDS = 180
 
 
 def launched(
-    ranks: int, runs: list[dict], folder: Path, launcher: str = "millrace.common.training.launch", *more: str
+    ranks: int,
+    runs: list[dict],
+    folder: Path,
+    launcher: str = "millrace.common.training.launch",
+    *more: str,
 ):
     """Train on `ranks` ranks; returns the finished launcher. `more` are flags of it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +53,13 @@ def launched(
     command += ["-m", "tests.common.training.tiny_task", str(folder / "runs.json")]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
 
 
@@ -75,8 +86,8 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     assert "failed: rank 1: signal SIGKILL" in ended.stderr
     assert "Traceback" not in ended.stderr, ended.stderr
     assert saved_steps(killed) == [3]
-    # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and none on rank
-    # 1.
+    # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and
+    # none on rank 1.
     order = seeding.generator(42, "order", 0).permutation(37).tolist()
     plain = {"dropout": 0.0}
     even = {"batch": 6, "dropout": 0.0}
@@ -102,7 +113,12 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert jsonl.read(killed / "metrics.json")["resumed_step"] == 3
     assert exact(killed) == exact(alone)
-    for folder, epochs in ((killed, 2), (alone, 2), (tmp_path / "split", 1), (tmp_path / "gathered", 1)):
+    for folder, epochs in (
+        (killed, 2),
+        (alone, 2),
+        (tmp_path / "split", 1),
+        (tmp_path / "gathered", 1),
+    ):
         assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
         digests = {jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}
         assert len(digests) == 1
@@ -110,14 +126,21 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
         trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
         assert whole == [37] * epochs and (folder == killed or sum(trained) == 37 * epochs)
     assert weights(killed).keys() == weights(alone).keys()
-    assert all(torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items())
+    assert all(
+        torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items()
+    )
     # The split into ranks makes no difference to the losses, nor to the weights, beyond rounding.
     run(tmp_path / "one", {"max_grad_norm": 0.3}, even)
     assert losses(tmp_path / "split") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     run(tmp_path / "one_gathered", {}, {"batch": 12, "dropout": 0.0})
-    assert losses(tmp_path / "gathered") == pytest.approx(losses(tmp_path / "one_gathered"), rel=1e-4)
+    assert losses(tmp_path / "gathered") == pytest.approx(
+        losses(tmp_path / "one_gathered"), rel=1e-4
+    )
     for pair in (("split", "one"), ("gathered", "one_gathered")):
-        norms = [[x["grad_norm"] for x in lines(tmp_path / name) if x["event"] == "train"] for name in pair]
+        norms = [
+            [x["grad_norm"] for x in lines(tmp_path / name) if x["event"] == "train"]
+            for name in pair
+        ]
         assert norms[0] == pytest.approx(norms[1], rel=1e-3)
         mine, theirs = (weights(tmp_path / name) for name in pair)
         for name, tensor in mine.items():
@@ -125,7 +148,10 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     # Both ranks empty, then one of them: steps are taken, the losses stay finite.
     bare = [line["loss"] for line in lines(tmp_path / "bare") if line["event"] == "train"]
     assert len(bare) == 7 and bare[0] is None and None not in bare[1:]
-    assert [line["world_size"] for line in lines(tmp_path / "tf") if line["event"] == "train"] == [2, 2]
+    assert [line["world_size"] for line in lines(tmp_path / "tf") if line["event"] == "train"] == [
+        2,
+        2,
+    ]
 
 
 def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
@@ -134,7 +160,9 @@ def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
 
     def go(ranks: int, fault: str = "", at_step: int = 0, rank: int = 0, workers: int = 0):
         task = {"fault": fault, "at_step": at_step, "fault_rank": rank, "workers": workers}
-        return launched(ranks, [{"folder": str(folder), "settings": settings, "task": task}], tmp_path)
+        return launched(
+            ranks, [{"folder": str(folder), "settings": settings, "task": task}], tmp_path
+        )
 
     # SIGTERM to the launcher, as from Slurm, after 3 of 5 steps of the epoch.
     ended = go(3, "TERM", 3, rank=2)
@@ -153,10 +181,15 @@ def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
 
 
 def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
-    """Under plain torchrun, and far from their last step: else they would train on, beside the next run."""
+    """Under plain torchrun, and far from their last step: else they would train on, beside the next
+    run."""
     task = {"fault": "orphan", "at_step": 3}
     runs = [
-        {"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6, "save_steps": 0}, "task": task}
+        {
+            "folder": str(tmp_path / "run"),
+            "settings": {"max_steps": 10**6, "save_steps": 0},
+            "task": task,
+        }
     ]
     # Returns when the ranks have closed their standard error.
     ended = launched(2, runs, tmp_path, launcher="torch.distributed.run")
@@ -167,11 +200,18 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
 
 
 def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
-    """What the ranks listen to is on loopback, and no value that they meet by could be unpickled."""
+    """What the ranks listen to is on loopback, and no value that they meet by could be
+    unpickled."""
     task = {"fault": "orphan", "at_step": 10**6}
     runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6}, "task": task}]
     (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
-    command = [sys.executable, "-m", "millrace.common.training.launch", "--standalone", "--nproc-per-node=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.common.training.launch",
+        "--standalone",
+        "--nproc-per-node=2",
+    ]
     command += ["-m", "tests.common.training.tiny_task", str(tmp_path / "runs.json")]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     launcher = psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
@@ -180,7 +220,9 @@ def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
         while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
             time.sleep(0.2)
         ranks = launcher.children()
-        opened = [each for process in (launcher, *ranks) for each in process.net_connections("inet")]
+        opened = [
+            each for process in (launcher, *ranks) for each in process.net_connections("inet")
+        ]
         values = _values_of_store(int(ranks[0].environ()["MASTER_PORT"]))
     finally:
         launcher.terminate()
@@ -198,14 +240,21 @@ def test_tasks_of_srun_meet_on_loopback_too(tmp_path):
     (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     common = {**os.environ, **ENVIRONMENT, **place, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
     command = [sys.executable, "-m", "tests.common.training.tiny_task", str(tmp_path / "runs.json")]
     ranks = []
     try:
         for rank in ("0", "1"):
             environment = {**common, "RANK": rank, "LOCAL_RANK": rank}
-            ranks.append(psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL))
+            ranks.append(
+                psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+            )
         until = time.monotonic() + LIMIT_SECONDS
         while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
             time.sleep(0.2)
@@ -222,7 +271,9 @@ def test_tasks_of_srun_meet_on_loopback_too(tmp_path):
 def test_a_port_that_is_taken_is_named():
     with listen("localhost", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(MillraceError, match=rf"^localhost:{port}: cannot listen .*--master-port"):
+        with pytest.raises(
+            MillraceError, match=rf"^localhost:{port}: cannot listen .*--master-port"
+        ):
             listen("localhost", port)
 
 
@@ -269,13 +320,15 @@ class Evil:
 
 
 def test_a_rank_that_starts_ends_with_its_launcher():
-    """Without its launcher it would wait for the other ranks until the time is out, in the way of the next
-    run."""
+    """Without its launcher it would wait for the other ranks until the time is out, in the way of
+    the next run."""
     rank = "import time; from millrace.common.training.ranks import end_with_launcher as end; "
     rank += "end(9); print('up', flush=True); time.sleep(60)"
     launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "TORCHELASTIC_RUN_ID": "x"}
-    running = subprocess.Popen([sys.executable, "-c", launcher], env=environment, stdout=subprocess.PIPE)
+    running = subprocess.Popen(
+        [sys.executable, "-c", launcher], env=environment, stdout=subprocess.PIPE
+    )
     assert running.stdout.readline() == b"up\n"
     running.kill()
     running.wait()
@@ -291,7 +344,10 @@ def test_a_rank_that_starts_ends_with_its_launcher():
         ({}, Ranks()),
         # Slurm's variables, and a WORLD_SIZE that a shell has left, make no ranks.
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "WORLD_SIZE": "8"}, Ranks()),
-        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, Ranks(5, 8, 1, 4)),
+        (
+            {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
+            Ranks(5, 8, 1, 4),
+        ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, None),
         ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None),
         ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
@@ -312,7 +368,11 @@ def test_ranks_from_the_environment(monkeypatch, environment, expected):
 
 def test_a_run_inside_a_slurm_allocation_needs_no_srun(tmp_path, monkeypatch):
     # Fabric alone would take these for a launch by srun with 4 tasks, and refuse.
-    for name, value in {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "train", "SLURM_PROCID": "0"}.items():
+    for name, value in {
+        "SLURM_NTASKS": "4",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_PROCID": "0",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_LOCALID", "0")
     assert run(tmp_path, {"max_steps": 1}, {}).position.optimizer_step == 1
@@ -334,7 +394,9 @@ def scontrol(tmp_path, monkeypatch) -> Path:
     """What stands for Slurm's scontrol in a job: a file with a line for each time it was asked."""
     (tmp_path / "bin").mkdir()
     program, asked = tmp_path / "bin/scontrol", tmp_path / "asked"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n[ "$2" != 13 ] || {{ echo no >&2; exit 1; }}\n')
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {asked}\n[ "$2" != 13 ] || {{ echo no >&2; exit 1; }}\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
@@ -354,7 +416,9 @@ def scontrol(tmp_path, monkeypatch) -> Path:
         ([], True, ""),
     ],
 )
-def test_only_the_notice_before_the_time_limit_has_slurm_start_the_job_again(scontrol, names, is_main, asked):
+def test_only_the_notice_before_the_time_limit_has_slurm_start_the_job_again(
+    scontrol, names, is_main, asked
+):
     with StopSignals() as stop:
         for name in names:
             os.kill(os.getpid(), getattr(signal, name))

@@ -39,7 +39,11 @@ def test_draws_depend_on_the_address_alone():
     seeding.generator(1, 0, 78).random(1000)
     assert (seeding.generator(1, 0, 77).random(4) == first).all()
     draws = np.array(
-        [seeding.generator(1, epoch, number).random() for epoch in range(20) for number in range(50)]
+        [
+            seeding.generator(1, epoch, number).random()
+            for epoch in range(20)
+            for number in range(50)
+        ]
     )
     assert len(np.unique(draws)) == 1000
     assert abs(draws.mean() - 0.5) < 0.03 and abs(draws.std() - 12**-0.5) < 0.02
@@ -91,7 +95,13 @@ class Signalled(Dataset):
     def __getitem__(self, index: int) -> list:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             os.kill(os.getpid(), number)
-        return [index, os.getpid(), torch.get_num_threads(), random.random(), float(np.random.rand())]
+        return [
+            index,
+            os.getpid(),
+            torch.get_num_threads(),
+            random.random(),
+            float(np.random.rand()),
+        ]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])

@@ -67,7 +67,8 @@ class TinyBatch:
 
 
 class TinyDataset(Dataset):
-    """Whole batches by (epoch, ids); a sample's sequence derives from its id, its noise from epoch and id."""
+    """Whole batches by (epoch, ids); a sample's sequence derives from its id, its noise from epoch
+    and id."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -79,7 +80,9 @@ class TinyDataset(Dataset):
             draw = seeding.generator(7, number)
             x = draw.normal(size=(int(draw.integers(3, 10)), WIDTH)).astype(np.float32)
             y = np.cumsum(x[:, 0]) / np.arange(1, len(x) + 1, dtype=np.float32)
-            noise = seeding.generator(self.seed, epoch, number).normal(size=x.shape).astype(np.float32)
+            noise = (
+                seeding.generator(self.seed, epoch, number).normal(size=x.shape).astype(np.float32)
+            )
             rows.append((x + 0.01 * noise, y))
         longest = max((len(x) for x, _ in rows), default=0)
         batch = TinyBatch(
@@ -100,7 +103,8 @@ def _same(batch: TinyBatch) -> TinyBatch:
 
 
 def _stopped_by_launcher(number: int) -> None:
-    """Have the launcher (or, without one, oneself) signalled, and wait until the signal has come back."""
+    """Have the launcher (or, without one, oneself) signalled, and wait until the signal has come
+    back."""
     come: list[int] = []
     before = signal.getsignal(number)
     signal.signal(number, lambda *args: (come.append(number), before(*args)))
@@ -114,9 +118,10 @@ def _stopped_by_launcher(number: int) -> None:
 class TinyTask(Task):
     """`size` samples in batches of `batch`.
 
-    `fault` happens once, in optimiser step `at_step` on `fault_rank`, while it is computed: "kill" (SIGKILL
-    to itself), "orphan" (SIGKILL to the launcher), "TERM" or "USR1" (sent to the launcher, or itself where
-    there is none), "nan" (a loss), "weightless" (a batch of weight 0 whose loss is nan).
+    `fault` happens once, in optimiser step `at_step` on `fault_rank`, while it is computed: "kill"
+    (SIGKILL to itself), "orphan" (SIGKILL to the launcher), "TERM" or "USR1" (sent to the launcher,
+    or itself where there is none), "nan" (a loss), "weightless" (a batch of weight 0 whose loss is
+    nan).
     """
 
     size: int = 37
@@ -147,16 +152,24 @@ class TinyTask(Task):
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: tuple = ()
     ) -> Iterator[TinyBatch]:
-        order = seeding.generator(self.seed, "order", epoch).permutation(self.size)[self._done(spans) :]
+        order = seeding.generator(self.seed, "order", epoch).permutation(self.size)[
+            self._done(spans) :
+        ]
         addresses = []
-        for step in range(start_step, self.steps_per_epoch(epoch, world_size, spans) - self.steps_too_many):
+        for step in range(
+            start_step, self.steps_per_epoch(epoch, world_size, spans) - self.steps_too_many
+        ):
             first = (step * world_size + rank) * self.batch
             ids = [
-                number for number in order[first : first + self.batch].tolist() if number not in self.skip_ids
+                number
+                for number in order[first : first + self.batch].tolist()
+                if number not in self.skip_ids
             ]
             addresses.append((epoch, ids))
         several = (
-            {"worker_init_fn": seeding.start_worker, "persistent_workers": False} if self.workers else {}
+            {"worker_init_fn": seeding.start_worker, "persistent_workers": False}
+            if self.workers
+            else {}
         )
         loader = DataLoader(
             TinyDataset(self.seed),
@@ -171,9 +184,13 @@ class TinyTask(Task):
     def batch_ids(self, batch: TinyBatch) -> np.ndarray:
         return batch.ids
 
-    def training_step(self, model: torch.nn.Module, batch: TinyBatch) -> tuple[torch.Tensor, float, dict]:
+    def training_step(
+        self, model: torch.nn.Module, batch: TinyBatch
+    ) -> tuple[torch.Tensor, float, dict]:
         due = (
-            self.fault and self.now + 1 == self.at_step and int(os.environ.get("RANK", 0)) == self.fault_rank
+            self.fault
+            and self.now + 1 == self.at_step
+            and int(os.environ.get("RANK", 0)) == self.fault_rank
         )
         due, self.faulted = due and not self.faulted, self.faulted or due
         if due and self.fault == "kill":
@@ -188,7 +205,11 @@ class TinyTask(Task):
             loss = loss * float("nan")
         if due and self.fault == "weightless":
             weight = 0.0
-        return loss, weight, {"frames": float(batch.mask.sum()), "padded_frames": float(batch.mask.numel())}
+        return (
+            loss,
+            weight,
+            {"frames": float(batch.mask.sum()), "padded_frames": float(batch.mask.numel())},
+        )
 
     def on_step(self, step: int) -> None:
         self.now = step
@@ -204,23 +225,35 @@ class TinyTask(Task):
 
     def load_state_dict(self, state: dict) -> None:
         if state["size"] != self.size:
-            raise MillraceError(f"the plan is of {state['size']} samples, there are now {self.size}")
+            raise MillraceError(
+                f"the plan is of {state['size']} samples, there are now {self.size}"
+            )
 
 
 def run(folder: Path, settings: dict, task: dict) -> Result:
     """Train a tiny task as a lane's step would, and write metrics.json last."""
     tiny = TinyTask(**{"seed": settings.get("seed", 42), **task})
     tiny.now = _first_step(folder)
-    defaults = {"lr": 0.01, "log_steps": 1, "save_steps": 2, "tensorboard": 0, "log_ids": 1, "device": "cpu"}
+    defaults = {
+        "lr": 0.01,
+        "log_steps": 1,
+        "save_steps": 2,
+        "tensorboard": 0,
+        "log_ids": 1,
+        "device": "cpu",
+    }
     result = train(tiny, LoopSettings(**{**defaults, **settings}), folder, tiny.on_step)
     ranks = Ranks.from_environment()
     if ranks.is_main:
         summary = {**result.summary(), "digest": result.digest, "resumed_step": result.resumed_step}
         atomic.write_json(folder / "metrics.json", summary)
         torch.save(
-            {name: tensor.clone() for name, tensor in result.model.state_dict().items()}, folder / "model.pt"
+            {name: tensor.clone() for name, tensor in result.model.state_dict().items()},
+            folder / "model.pt",
         )
-    atomic.write_json(folder / f"rank.{ranks.rank}.json", {"digest": result.digest, "task": asdict(tiny)})
+    atomic.write_json(
+        folder / f"rank.{ranks.rank}.json", {"digest": result.digest, "task": asdict(tiny)}
+    )
     return result
 
 

@@ -1,5 +1,5 @@
-"""What the Snakefile asks of the lanes: sources in step, one line to the user, a prefix that survives odd
-folders."""
+"""What the Snakefile asks of the lanes: sources in step, one line to the user, a prefix that
+survives odd folders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Settings:
 
 
 def lanes_of(on: bool = True, main: bool = True, **section: object) -> lanes.Lanes:
-    return lanes.Lanes({"lanes": ["speech"] if on else [], "speech": section}, ROOT, is_main_process=main)
+    return lanes.Lanes(
+        {"lanes": ["speech"] if on else [], "speech": section}, ROOT, is_main_process=main
+    )
 
 
 def synced(*_: object) -> Contents:
@@ -52,7 +54,9 @@ def failing(error: Exception):
 
 
 def sources_of(of: lanes.Lanes, collect) -> Sources:
-    module = SimpleNamespace(Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this")
+    module = SimpleNamespace(
+        Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this"
+    )
     return of.sources("speech", module)
 
 
@@ -74,7 +78,11 @@ def test_the_main_process_syncs_and_says_nothing_when_all_is_well(capsys):
 def test_a_spawned_job_and_a_lane_that_is_off_only_load():
     assert ask(lanes_of(main=False), must_not_sync) == {}
     ask(lanes_of(), synced)
-    assert ask(lanes_of(main=False), must_not_sync) == ask(lanes_of(on=False), must_not_sync) == {"g": ["a"]}
+    assert (
+        ask(lanes_of(main=False), must_not_sync)
+        == ask(lanes_of(on=False), must_not_sync)
+        == {"g": ["a"]}
+    )
 
 
 def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
@@ -88,7 +96,9 @@ def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
 def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     ask(lanes_of(), synced)
     some = lanes_of()
-    missing = sources_of(some, failing(SourcesMissing("no corpus at x", pristine=True)))  # but built once
+    missing = sources_of(
+        some, failing(SourcesMissing("no corpus at x", pristine=True))
+    )  # but built once
     some.register_targets("speech", lambda: missing.required().partitions["g"])
     with pytest.raises(SystemExit, match=r"^Millrace: speech: no corpus at x$"):
         some.targets()
@@ -122,7 +132,9 @@ def test_a_run_adds_what_a_dry_run_has_no_time_for():
 
     draft = Path("results/speech/partitions", placements.DRAFT)
     for dry_run in (True, False):
-        of = lanes.Lanes({"lanes": ["speech"], "speech": {}}, ROOT, is_main_process=True, dry_run=dry_run)
+        of = lanes.Lanes(
+            {"lanes": ["speech"], "speech": {}}, ROOT, is_main_process=True, dry_run=dry_run
+        )
         ask(of, collect)
         assert ("noted" in draft.read_text()) == (not dry_run)
     assert not Path("assignment.jsonl").exists()
@@ -155,27 +167,37 @@ log.parent.mkdir(parents=True)
 log.write_text("10:00:01 ERROR the loader died\\n")
 of.say_end(failed=True, logs=["run.log"])
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stderr.startswith("Millrace: failed: audit_check_loader asr/demo: the loader died"), (
-        done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
     )
+    assert done.stderr.startswith(
+        "Millrace: failed: audit_check_loader asr/demo: the loader died"
+    ), done.stderr
 
 
 def test_a_lane_whose_target_is_asked_for_is_switched_on():
     asked = Call(frozenset({"asr_data", "image.yaml", "music_"}))
     section = {"lanes": ["speech"]}
-    assert lanes.Lanes(section, ROOT, is_main_process=True, asked=asked).on == ["speech", "asr", "music"]
+    assert lanes.Lanes(section, ROOT, is_main_process=True, asked=asked).on == [
+        "speech",
+        "asr",
+        "music",
+    ]
     assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
 
 
 def test_a_run_whose_jobs_are_of_a_lane_first_reads_what_a_dry_run_had_no_time_for():
     def check() -> None:
-        raise MillraceError("it names 3 tars that the dry run has not seen", "train.jsonl", "Start again")
+        raise MillraceError(
+            "it names 3 tars that the dry run has not seen", "train.jsonl", "Start again"
+        )
 
     some = lanes_of()
     sources_of(some, lambda *_: dataclasses.replace(synced(), check=check))
     some.start(["results/asr/partitions/a.json", "results/audit/x.json"])
-    with pytest.raises(SystemExit, match=r"^Millrace: speech: train\.jsonl: it names 3 tars .* Start again"):
+    with pytest.raises(
+        SystemExit, match=r"^Millrace: speech: train\.jsonl: it names 3 tars .* Start again"
+    ):
         some.start(["results/speech/manifest/a.parquet"])
 
 
@@ -186,8 +208,19 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
         some.register_targets("speech", lambda: ["manifest", "index"])
         return some, capsys.readouterr().err
 
-    old = {"cer": 0.3, "quiet": 1, "runs": {"a": {"lr": 1}}, "bench": {"enabled": False, "steps": 3}}
-    new = {"cer": 0.2, "quiet": 2, "runs": {"a": {"lr": 2}}, "bench": {"enabled": False, "steps": 4}, "b": 1}
+    old = {
+        "cer": 0.3,
+        "quiet": 1,
+        "runs": {"a": {"lr": 1}},
+        "bench": {"enabled": False, "steps": 3},
+    }
+    new = {
+        "cer": 0.2,
+        "quiet": 2,
+        "runs": {"a": {"lr": 2}},
+        "bench": {"enabled": False, "steps": 4},
+        "b": 1,
+    }
     first, line = parse(**old)
     assert line == ""
     first.success(["manifest", "index"])
@@ -205,7 +238,9 @@ def comparing(*_: object) -> Contents:
     """A partition, of which first a manifest and then shards are made."""
     outputs = ["results/speech/manifest/{}", "results/speech/shards/{}"]
     stages = {"manifest": outputs[:1]}
-    items = Items("recording", lambda content: content, lambda *_: ["text"], outputs, str, stages=stages)
+    items = Items(
+        "recording", lambda content: content, lambda *_: ["text"], outputs, str, stages=stages
+    )
     assignment = Assignment("assignment.jsonl", 1.0)
     return Contents(assignment, {"a": {"x": 1}}, {"a": ["a"]}, total=1, items={"": items})
 
@@ -266,7 +301,12 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     assert said("speech_manifest") == said("results/speech/manifest/a") == said("speech") == new
     make("results/speech/manifest/a", min_duration=1, max_cer=1)
     assert said("speech_manifest") == said("results/speech/manifest/a") == ""
-    assert said("speech_shards") == said("speech_manifest speech") == said("results/speech/other") == new
+    assert (
+        said("speech_shards")
+        == said("speech_manifest speech")
+        == said("results/speech/other")
+        == new
+    )
     changed = {"min_duration": 2, "max_cer": 2, "hub": 2}
     assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
     make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
@@ -304,13 +344,17 @@ def test_the_prefix_finds_this_clone_and_this_python_in_any_folder(tmp_path: Pat
     (clone / "scripts/millrace/__init__.py").write_text("")
     prefix = lanes.Lanes({"lanes": []}, clone, is_main_process=False).shell_prefix("set()")
     # As Snakemake does it: prefix and command are one format string.
-    command = (prefix + "python -c 'import millrace, sys; print(millrace.__file__, sys.prefix)'").format()
+    command = (
+        prefix + "python -c 'import millrace, sys; print(millrace.__file__, sys.prefix)'"
+    ).format()
     for path in ("", "/somewhere"):
         env = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(
             ["bash", "-euc", command], env=env, cwd=tmp_path, capture_output=True, text=True
         )
-        assert done.stdout.strip() == f"{clone}/scripts/millrace/__init__.py {sys.prefix}", done.stderr
+        assert done.stdout.strip() == f"{clone}/scripts/millrace/__init__.py {sys.prefix}", (
+            done.stderr
+        )
 
 
 def test_with_conda_its_own_python_is_used():
@@ -326,7 +370,9 @@ def test_an_invalid_config_ends_the_parse_with_its_key():
 
 def test_a_job_process_fills_in_defaults_and_checks_nothing():
     section = {"max_cerr": 1, "max_cer": "2e-1"}
-    filled = config.validate_config({"speech": section}, ROOT / "rules/schemas", check=False)["speech"]
+    filled = config.validate_config({"speech": section}, ROOT / "rules/schemas", check=False)[
+        "speech"
+    ]
     assert (filled["max_cer"], filled["sampling_rate"]) == (0.2, 16000)
 
 
@@ -339,7 +385,9 @@ def test_memory_and_time_grow_with_the_input_and_the_attempt(tmp_path: Path):
     assert [runtime({}, inputs, attempt) for attempt in (1, 2, 3)] == [11, 22, 33]
 
 
-@pytest.mark.parametrize(("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)])
+@pytest.mark.parametrize(
+    ("main", "jobs", "asked"), [(True, None, 1), (True, 4, 2), (False, None, 2)]
+)
 def test_on_a_cluster_a_job_asks_for_more_at_its_next_attempt_whatever_its_input(main, jobs, asked):
     of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=main, dry_run=True, jobs=jobs)
     for need, first in ((of.memory_mb(1500), 1800), (of.runtime(15), 15)):
@@ -370,7 +418,10 @@ def test_gpus_are_counted_where_jobs_run_here_and_can_be_counted(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, jobs=jobs).gpus() == count
+    assert (
+        lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, jobs=jobs).gpus()
+        == count
+    )
 
 
 def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp_path: Path):

@@ -1,4 +1,5 @@
-"""Steps of a run that was killed are ended in order before the next one; its Slurm jobs are waited for."""
+"""Steps of a run that was killed are ended in order before the next one; its Slurm jobs are waited
+for."""
 
 from __future__ import annotations
 
@@ -66,9 +67,15 @@ def test_steps_of_a_killed_run_may_save_and_are_killed_if_they_do_not_end(step, 
     monkeypatch.setattr(left_over, "PATIENCE", 60.0 if saved else 0.3)
     begin(step).wait()
     said: list[str] = []
-    assert left_over.settle(said.append, acts=False, on_cluster=False) and "The next run ends them" in said[0]
+    assert (
+        left_over.settle(said.append, acts=False, on_cluster=False)
+        and "The next run ends them" in said[0]
+    )
     assert len(left_over.steps()) == 2
-    assert not left_over.settle(said.append, acts=True, on_cluster=False) and "This run ends them" in said[1]
+    assert (
+        not left_over.settle(said.append, acts=True, on_cluster=False)
+        and "This run ends them" in said[1]
+    )
     assert left_over.steps() == [] and os.path.exists("saved") == saved
 
 
@@ -78,7 +85,9 @@ def test_a_step_is_asked_once_to_end_and_what_it_has_started_is_its_own_affair()
     assert Path("first").read_text() == "x" and not Path("second").exists()
 
 
-def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(tmp_path: Path, monkeypatch):
+def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
+    tmp_path: Path, monkeypatch
+):
     living = begin(SAVES, "lives")
     while not os.path.exists("ready") and living.poll() is None:
         time.sleep(0.01)
@@ -122,7 +131,15 @@ def test_a_run_waits_until_the_queue_has_none_of_this_folders_jobs(monkeypatch):
     others = row("my_job", "RUNNING", "a") + row(FIRST, "RUNNING", "a", "/elsewhere")
     others += row(f"{FIRST}_of_mine", "RUNNING", "a")
     first = others + row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
-    queue(monkeypatch, first, first, first, "error: try later", row(SECOND, "RUNNING", "speech_b"), others)
+    queue(
+        monkeypatch,
+        first,
+        first,
+        first,
+        "error: try later",
+        row(SECOND, "RUNNING", "speech_b"),
+        others,
+    )
     said: list[str] = []
     assert left_over.settle(said.append, acts=False, on_cluster=True)
     assert "The next run waits" in said.pop()
@@ -149,7 +166,10 @@ def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatc
     with pytest.raises(MillraceError, match="squeue failed: "):
         left_over.settle(print, acts=True, on_cluster=True)
     said: list[str] = []
-    assert not left_over.settle(said.append, acts=False, on_cluster=True) and "squeue failed" in said[0]
+    assert (
+        not left_over.settle(said.append, acts=False, on_cluster=True)
+        and "squeue failed" in said[0]
+    )
     assert not left_over.settle(said.append, acts=True, on_cluster=False) and len(said) == 1
     monkeypatch.setenv("PATH", "/nowhere")
     assert not left_over.settle(said.append, acts=True, on_cluster=True)

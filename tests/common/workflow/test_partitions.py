@@ -1,5 +1,5 @@
-"""Partitions: placements that never move, files that change only with their content, caches that cost only
-time."""
+"""Partitions: placements that never move, files that change only with their content, caches that
+cost only time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_placements_never_move_and_the_file_only_grows(tmp_path_factory, batches
     content = b""
     for batch in batches:
         # Known items come along with the new ones, in another order each time.
-        everything = dict.fromkeys(known, ("b", 9.9)) | {n: v for n, v in batch.items() if n not in known}
+        everything = dict.fromkeys(known, ("b", 9.9)) | {
+            n: v for n, v in batch.items() if n not in known
+        }
         names = list(everything)
         random.Random(seed).shuffle(names)
         assignment = table(path)
@@ -156,7 +158,10 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path):
         path.write_text(path.name)
 
     def facts(found: partitions.DigestCache) -> list[str]:
-        return [found.get(partitions.Stat.of(path), lambda name: Path(name).read_text()) for path in files]
+        return [
+            found.get(partitions.Stat.of(path), lambda name: Path(name).read_text())
+            for path in files
+        ]
 
     first = cache(tmp_path)
     expected = facts(first)
@@ -188,7 +193,10 @@ def test_a_changed_file_is_read_again(tmp_path: Path, change):
         os.replace(tmp_path / "other", path)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     second = cache(tmp_path)
-    assert second.get(partitions.Stat.of(path), lambda name: Path(name).read_text()) == path.read_text()
+    assert (
+        second.get(partitions.Stat.of(path), lambda name: Path(name).read_text())
+        == path.read_text()
+    )
     assert second.reads == 1
 
 
@@ -199,7 +207,10 @@ def test_a_damaged_or_older_cache_costs_a_read_and_no_truth(tmp_path: Path, dama
     (tmp_path / "file").write_text("one")
     (tmp_path / "cache.json").write_bytes(damage)
     found = cache(tmp_path)
-    assert found.get(partitions.Stat.of(tmp_path / "file"), lambda name: Path(name).read_text()) == "one"
+    assert (
+        found.get(partitions.Stat.of(tmp_path / "file"), lambda name: Path(name).read_text())
+        == "one"
+    )
     assert found.reads == 1
 
 
@@ -213,7 +224,9 @@ def test_what_is_no_longer_asked_for_leaves_the_cache(tmp_path: Path):
     second = cache(tmp_path)
     second.get(partitions.Stat.of(tmp_path / "a"), lambda name: Path(name).read_text())
     second.save()
-    assert list(json.loads((tmp_path / "cache.json").read_text())["entries"]) == [str(tmp_path / "a")]
+    assert list(json.loads((tmp_path / "cache.json").read_text())["entries"]) == [
+        str(tmp_path / "a")
+    ]
 
 
 CONTENTS = st.dictionaries(
@@ -234,7 +247,9 @@ def test_files_follow_their_contents_and_nothing_else_is_touched(tmp_path_factor
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("[!.]*.json")}
     assert found == after
     kept = {path.name for path in folder.iterdir() if path.stat().st_mtime_ns == 1}
-    assert kept == {"note.txt", ".hidden.json"} | {f"{n}.json" for n in after if before.get(n) == after[n]}
+    assert kept == {"note.txt", ".hidden.json"} | {
+        f"{n}.json" for n in after if before.get(n) == after[n]
+    }
 
 
 @given(value=st.dictionaries(st.text(), st.integers(-(2**60), 2**60) | st.text()))

@@ -19,7 +19,8 @@ ITEMS = Items("recording", lambda content: content, lambda *_: [], OUTPUTS)
 
 
 class Lane:
-    """A lane of some names, in the current folder; what it finds has a `state`, as long as that is set."""
+    """A lane of some names, in the current folder; what it finds has a `state`, as long as that is
+    set."""
 
     def __init__(self) -> None:
         self.names = ["a", "b"]
@@ -33,7 +34,9 @@ class Lane:
             assignment.place(name, "g", 1.0)
         contents = {f"p{assignment.get(name).number}": {name: self.settings} for name in self.names}
         groups = {"g": list(contents)}
-        return Contents(assignment, contents, groups, state=self.state, settings=self.settings, placed="stay")
+        return Contents(
+            assignment, contents, groups, state=self.state, settings=self.settings, placed="stay"
+        )
 
     def parse(self, is_run: bool = False) -> Sources:
         return sync(self.collect, None, self.folder, is_run)
@@ -58,13 +61,21 @@ def test_placements_last_from_the_first_job_on_that_reads_a_partition(lane: Lane
         assert not lane.file.exists()
     assert lane.read("p1") == {"b": {"share": 0.5}}
     assert lane.rows() == {"a": 0, "b": 1}
-    assert json.loads(placements.settings_file(Assignment(lane.file, 1.0)).read_text()) == lane.settings
+    assert (
+        json.loads(placements.settings_file(Assignment(lane.file, 1.0)).read_text())
+        == lane.settings
+    )
     before = lane.file.stat()
     lane.read("p0")
-    assert (lane.file.stat().st_ino, lane.file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (lane.file.stat().st_ino, lane.file.stat().st_mtime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+    )
 
 
-def test_a_step_by_hand_keeps_them_in_whatever_folder_it_runs(lane: Lane, tmp_path: Path, monkeypatch):
+def test_a_step_by_hand_keeps_them_in_whatever_folder_it_runs(
+    lane: Lane, tmp_path: Path, monkeypatch
+):
     lane.parse()
     monkeypatch.chdir(tmp_path.parent)
     placements.read_partition(tmp_path / lane.folder / "p0.json")
@@ -161,7 +172,9 @@ def test_a_file_that_was_changed_since_is_neither_overwritten_nor_used(lane: Lan
 
 @pytest.mark.parametrize("result", ["results/jobs/p0/index", "results/jobs/gone/status"])
 @pytest.mark.parametrize("content", [None, ""])
-def test_results_without_the_file_they_rest_on_are_an_error(lane: Lane, content: str | None, result: str):
+def test_results_without_the_file_they_rest_on_are_an_error(
+    lane: Lane, content: str | None, result: str
+):
     def check() -> None:
         placements.require_kept(Assignment(lane.file, 1.0), lane.folder, ITEMS)
 
@@ -177,5 +190,7 @@ def test_results_without_the_file_they_rest_on_are_an_error(lane: Lane, content:
     with pytest.raises(MillraceError) as caught:
         check()
     line = str(caught.value)
-    assert line.startswith("kept/assignment.jsonl: the file is missing, or empty") and result in line
+    assert (
+        line.startswith("kept/assignment.jsonl: the file is missing, or empty") and result in line
+    )
     assert "`git checkout kept/assignment.jsonl`" in line and "delete results too" in line

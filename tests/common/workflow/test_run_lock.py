@@ -72,7 +72,9 @@ def test_notes_go_with_their_process_and_those_of_the_dead_once_there_is_no_lock
 def test_a_fork_of_a_run_leaves_its_note_and_nobody_is_locked_out_by_himself():
     forked = "child = os.fork() or os._exit(atexit._run_exitfuncs() or 0); os.waitpid(child, 0)"
     program = f"import atexit; {NOTED}{forked}; print(len(list(run_lock.NOTES.iterdir())), run_lock.holder())"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
     assert done.stdout.startswith("1 the workflow is locked, by whom is unknown")
 
 
@@ -88,7 +90,9 @@ def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him()
     while not (run_lock.NOTES.is_dir() and list(run_lock.NOTES.iterdir())):
         assert run.poll() is None
     line = run_lock.holder()
-    assert f"goes on (process {run.pid} on " in line and "Wait until it has ended, or stop it" in line
+    assert (
+        f"goes on (process {run.pid} on " in line and "Wait until it has ended, or stop it" in line
+    )
     assert "unlock" not in line and "killed" not in line
     run.communicate()
     (run_lock.NOTES / "12-345@elsewhere").touch()

@@ -1,4 +1,5 @@
-"""Where a workflow stands, read off made folders: states by times of files, the screen, the closing lines."""
+"""Where a workflow stands, read off made folders: states by times of files, the screen, the closing
+lines."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ INDEX = "results/speech/partitions/index/partitions.json"
 OUTPUT = f"results/speech/shards/partitions/{ID}/index.parquet"
 LOG, BENCHMARK = f"logs/speech/create_shards/{ID}.log", f"benchmarks/speech/create_shards/{ID}.tsv"
 MARK = f".snakemake/incomplete/{base64.urlsafe_b64encode(OUTPUT.encode()).decode()}"
-GOING_ON, KILLED, FAILED = (Run(state, started=NOW - 9000) for state in ("going on", "killed", "failed"))
+GOING_ON, KILLED, FAILED = (
+    Run(state, started=NOW - 9000) for state in ("going on", "killed", "failed")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,11 @@ def jobs(run: Run) -> dict[str, status.Job]:
     [
         (FAILED, {}, "pending"),
         (FAILED, {OUTPUT: 10, LOG: 11, BENCHMARK: 9}, "done"),
-        (FAILED, {OUTPUT: 8200, LOG: 8201, BENCHMARK: 8199}, "pending"),  # the recording has changed
+        (
+            FAILED,
+            {OUTPUT: 8200, LOG: 8201, BENCHMARK: 8199},
+            "pending",
+        ),  # the recording has changed
         (FAILED, {LOG: 11}, "failed"),
         (FAILED, {LOG: 11, BENCHMARK: 9}, "pending"),  # it succeeded, and the output was deleted
         (FAILED, {LOG: 8200}, "pending"),  # it failed, and the recording has changed since
@@ -63,7 +70,11 @@ def jobs(run: Run) -> dict[str, status.Job]:
         (GOING_ON, {LOG: 4000, MARK: 4001}, "failed"),  # killed on another host
         (GOING_ON, {MARK: 20}, "pending"),  # waits for the cluster
         (GOING_ON, {LOG: 9500, MARK: 9501, OUTPUT: 9490}, "pending"),  # a mark of an earlier run
-        (KILLED, {LOG: 50, MARK: 51, OUTPUT: 50}, "running"),  # Snakemake was killed, its job goes on
+        (
+            KILLED,
+            {LOG: 50, MARK: 51, OUTPUT: 50},
+            "running",
+        ),  # Snakemake was killed, its job goes on
         (KILLED, {LOG: 70, MARK: 71, OUTPUT: 70}, "failed"),
     ],
 )
@@ -89,7 +100,11 @@ PROGRESS = "0.05 of 0.13 h (38 %), 0:00:09 left, errors 0"
         (GOING_ON, f"10:00:00 INFO {ID}: {PROGRESS}\n10:00:01 WARNING x\n", PROGRESS),
         (GOING_ON, "10:00:00 INFO ctc: 0.6 million parameters\n", "ctc: 0.6 million parameters"),
         (GOING_ON, "", "nothing in the log"),
-        (FAILED, "10:00:00 INFO a\n10:00:01 ERROR a.wav: cut. Mend it\n  list\n", "a.wav: cut. Mend it"),
+        (
+            FAILED,
+            "10:00:00 INFO a\n10:00:01 ERROR a.wav: cut. Mend it\n  list\n",
+            "a.wav: cut. Mend it",
+        ),
         (FAILED, "Traceback\nKilled\n", "ended without an error message; last line: Killed"),
     ],
 )
@@ -100,7 +115,11 @@ def test_a_log_says_how_far_a_job_is_or_why_it_failed(run, log, words):
 
 
 HEAD = "SNAKEMAKE\n\nJob stats:\njob    count\n\n"
-DONE, HALF, END = "2 of 2 steps (100%) done\n", "1 of 2 steps (50%) done\n", "Elapsed time: 0:01:00\n"
+DONE, HALF, END = (
+    "2 of 2 steps (100%) done\n",
+    "1 of 2 steps (50%) done\n",
+    "Elapsed time: 0:01:00\n",
+)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +150,9 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     pq.write_table(pa.table({"duration_seconds": [1800.0, 900.0]}), "results/speech/index.parquet")
     total = {"rows_in": 3, "rows_out": 2, "rows_rejected": 1, "rejected": {"too_long": 1}}
     pair = {"recording": "italy/cut", "of_recording": "spain/whole"}
-    write("results/speech/ledger.json", 9000, {"total": total, "countries": [{"copies": [pair]}, {}]})
+    write(
+        "results/speech/ledger.json", 9000, {"total": total, "countries": [{"copies": [pair]}, {}]}
+    )
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     program = "import runpy, sys; runpy.run_module('millrace', run_name='__main__')"
     program += "; assert not {'pandas', 'torch'} & set(sys.modules)"
@@ -139,7 +160,10 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     done = subprocess.run(command, cwd="/", capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("run of 2026-11-21 23:59:01 failed, ") and "1 of 2 steps done" in lines[0]
+    assert (
+        lines[0].startswith("run of 2026-11-21 23:59:01 failed, ")
+        and "1 of 2 steps done" in lines[0]
+    )
     assert lines[1] == "  log: .snakemake/log/2026-11-21T235901.123456.snakemake.log"
     assert lines[3:7] == [
         "speech: 0.0 MB on disk",
@@ -229,7 +253,9 @@ def test_a_mark_of_a_long_name_is_put_together():
 def test_a_folder_that_is_missing_is_an_error():
     command = [sys.executable, "-m", "millrace", "status", "--directory", "no/such"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("Millrace: ") and "no/such" in done.stderr
+    assert (
+        done.returncode == 1 and done.stderr.startswith("Millrace: ") and "no/such" in done.stderr
+    )
 
 
 def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
@@ -256,8 +282,16 @@ def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
     ],
 )
 def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
-    buckets = [{"bucket_id": "b_3_5", "hours": 1.5, "samples": 9}, {"bucket_id": "b_5_7", "samples": 0}]
-    config = {"buckets": buckets, "total_samples": 9, "total_hours": 1.5, "splits": {"dev": {"hours": 0.25}}}
+    buckets = [
+        {"bucket_id": "b_3_5", "hours": 1.5, "samples": 9},
+        {"bucket_id": "b_5_7", "samples": 0},
+    ]
+    config = {
+        "buckets": buckets,
+        "total_samples": 9,
+        "total_hours": 1.5,
+        "splits": {"dev": {"hours": 0.25}},
+    }
     write("results/asr/buckets/bucket_config.json", 50, config)
     ledgers = [
         Ledger(
@@ -266,7 +300,10 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
         for split, rejected in rejects.items()
     ]
     write("results/asr/buckets/ledger.json", 50, ledgers)
-    rates = {"first_evaluation": {"wer": 1.0, "cer": 0.9}, "last_evaluation": {"wer": 0.5, "cer": 0.25}}
+    rates = {
+        "first_evaluation": {"wer": 1.0, "cer": 0.9},
+        "last_evaluation": {"wer": 0.5, "cer": 0.25},
+    }
     metrics = {**rates, "test": {"wer": 0.6}, "optimizer_steps": 600, "seconds": 228.0}
     for run in ("demo", "bench_1"):
         write(f"results/asr/runs/{run}/metrics.json", 40, metrics)

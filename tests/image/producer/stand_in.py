@@ -1,4 +1,5 @@
-"""A trainer that only notes the ids it reads, in processes of its own; runs of both sides with kills."""
+"""A trainer that only notes the ids it reads, in processes of its own; runs of both sides with
+kills."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def wait_for_epoch(side: Trainer, epoch: int) -> None:
 
 
 def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int = 1) -> None:
-    """Train the epochs that are not noted yet, as a trainer does that saves a checkpoint after each epoch."""
+    """Train the epochs that are not noted yet, as a trainer does that saves a checkpoint after each
+    epoch."""
     notes.mkdir(exist_ok=True)
     side.want(top, start := len(list(notes.glob("*.npy"))))
     for epoch in range(start, top):
@@ -56,7 +58,9 @@ def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int
             [notes / f"part-{rank}" for rank in range(ranks)],
         )
         shares = [(folder, rank, ranks, part) for rank, part in enumerate(parts)]
-        readers = [multiprocessing.get_context("fork").Process(target=read, args=share) for share in shares]
+        readers = [
+            multiprocessing.get_context("fork").Process(target=read, args=share) for share in shares
+        ]
         if ranks == 1:  # in this process: a fork would inherit what the producer's thread has open
             read(*shares[0])
             readers = []
@@ -72,7 +76,8 @@ def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int
 
 
 class FolderWatch(threading.Thread):
-    """Samples, every 50 ms, how many epoch folders lie there, also those under way; `most` were at once."""
+    """Samples, every 50 ms, how many epoch folders lie there, also those under way; `most` were at
+    once."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -81,7 +86,9 @@ class FolderWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._end.wait(0.05):
-            names = [name for name in os.listdir(self.folder) if name.lstrip(".").startswith("train_")]
+            names = [
+                name for name in os.listdir(self.folder) if name.lstrip(".").startswith("train_")
+            ]
             self.most, self.samples = max(self.most, len(names)), self.samples + 1
             self.epochs |= {int(name.split("_")[1]) for name in names if name[0] != "."}
 
@@ -94,8 +101,11 @@ class FolderWatch(threading.Thread):
         self.join()
 
 
-def run_with_kills(commands: dict[str, list[str]], kills: int, seed: int, log: Path) -> dict[str, int]:
-    """Run both sides to their end, each started again at once when it is killed; returns kills of each."""
+def run_with_kills(
+    commands: dict[str, list[str]], kills: int, seed: int, log: Path
+) -> dict[str, int]:
+    """Run both sides to their end, each started again at once when it is killed; returns kills of
+    each."""
     draw, done = random.Random(seed), dict.fromkeys(commands, 0)
     with log.open("wb") as output:
 

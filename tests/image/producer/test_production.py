@@ -1,4 +1,5 @@
-"""Producer and trainer together: every record once an epoch, whoever is killed, quicker or first."""
+"""Producer and trainer together: every record once an epoch, whoever is killed, quicker or
+first."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
-from tests.image.producer.stand_in import FolderWatch, assert_each_record_once, train, wait_for_epoch
+from tests.image.producer.stand_in import (
+    FolderWatch,
+    assert_each_record_once,
+    train,
+    wait_for_epoch,
+)
 from tests.image.record_sets import write_set
 
 QUICK = Times(beat=0.05, dead_after=120.0, wait_limit=120.0)
@@ -57,7 +63,10 @@ def producing(tmp_path):
     records = write_set(tmp_path, LENGTHS)
 
     def produce() -> None:
-        with contextlib.suppress(Requeue), Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side:
+        with (
+            contextlib.suppress(Requeue),
+            Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side,
+        ):
             production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
 
     end, thread = threading.Event(), threading.Thread(target=produce)
@@ -89,7 +98,9 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
     assert watch.most <= 2
 
 
-def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes_epochs_anew(tmp_path):
+def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes_epochs_anew(
+    tmp_path,
+):
     maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
     with Trainer(tmp_path) as trainer:
         trainer.want(top=2)

@@ -27,16 +27,23 @@ def mark(folder, epoch, maker=epochs.MAKER):
 def leave_dead(folder, side):
     """What a side leaves that was killed at work."""
     (folder / "sentry").mkdir(exist_ok=True)
-    sentry.Pointers(folder).write(f"{side}.beat", Beat(7, "w", True, "node3, pid 9", "makes epoch 2"))
+    sentry.Pointers(folder).write(
+        f"{side}.beat", Beat(7, "w", True, "node3, pid 9", "makes epoch 2")
+    )
 
 
 def test_an_epoch_is_read_when_it_is_whole_and_announced_and_removed_when_all_are_trained(tmp_path):
     mark(tmp_path, 1)
     mark(tmp_path, 2, maker="somebody")
-    with sentry.Trainer(tmp_path, times=QUICK) as trainer, sentry.Producer(tmp_path, times=QUICK) as producer:
+    with (
+        sentry.Trainer(tmp_path, times=QUICK) as trainer,
+        sentry.Producer(tmp_path, times=QUICK) as producer,
+    ):
         trainer.want(top=2)
         assert trainer.is_ready(0) and not trainer.is_ready(1)
-        producer.announce(1, attempt=0)  # of another start of the trainer: the folder may be removed yet
+        producer.announce(
+            1, attempt=0
+        )  # of another start of the trainer: the folder may be removed yet
         assert not trainer.is_ready(1)
         producer.announce(1, producer.wanted().attempt)
         trainer.trained(0)
@@ -55,7 +62,10 @@ def test_a_wait_names_the_side_and_its_command_and_ends_after_the_limit(tmp_path
         leave_dead(tmp_path, "producer")
         sentry.Pointers(tmp_path).write("producer.json", sentry.Made(0, 1, False, FLAGS, ""))
     elif state == "stopped":
-        with pytest.raises(KeyboardInterrupt), sentry.Producer(tmp_path, times=QUICK, flags=FLAGS) as side:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            sentry.Producer(tmp_path, times=QUICK, flags=FLAGS) as side,
+        ):
             side.announce(0, 1)
             raise KeyboardInterrupt
     pool = "" if state == "missing" else " --shuffle_pool=3"
@@ -64,7 +74,11 @@ def test_a_wait_names_the_side_and_its_command_and_ends_after_the_limit(tmp_path
         side.want(top=2)
         with pytest.raises(MillraceError) as error:
             wait_for_epoch(side, 1)
-    words = {"missing": "no producer has started", "dead": "(node3, pid 9) is dead", "stopped": "was stopped"}
+    words = {
+        "missing": "no producer has started",
+        "dead": "(node3, pid 9) is dead",
+        "stopped": "was stopped",
+    }
     assert words[state] in str(error.value) and str(error.value).endswith(start)
     assert f"epoch 1 ({tmp_path}/train_1)" in str(error.value)
     said = [line for line in caplog.messages if line.endswith(start) and words[state] in line]
@@ -76,7 +90,8 @@ def test_a_dead_side_is_named_while_the_other_is_busy_and_when_it_is_back(tmp_pa
     leave_dead(tmp_path, "trainer")
     with sentry.Producer(tmp_path, times=QUICK):
         await_text(
-            caplog, f"is dead, no sign of life for 0.2 s (was: makes epoch 2). Start it again: {START}train"
+            caplog,
+            f"is dead, no sign of life for 0.2 s (was: makes epoch 2). Start it again: {START}train",
         )
         with sentry.Trainer(tmp_path, times=QUICK):
             await_text(caplog, "the trainer is back")
@@ -100,7 +115,9 @@ def test_a_second_side_is_refused_and_a_killed_one_is_followed(tmp_path):
     with sentry.Producer(tmp_path, times=QUICK) as side:
         leave_dead(tmp_path, "producer")  # a writer that was only asleep
         deadline = time.monotonic() + 120
-        with pytest.raises(MillraceError, match=r"another producer has taken over \(node3, pid 9\)"):
+        with pytest.raises(
+            MillraceError, match=r"another producer has taken over \(node3, pid 9\)"
+        ):
             while time.monotonic() < deadline:
                 side.check()
     assert sentry.Pointers(tmp_path).beat("producer").writer == "w"
@@ -123,10 +140,17 @@ def test_pointers_hold_no_paths_and_old_ones_are_said_once(tmp_path, caplog):
     place = tmp_path / "elsewhere" / "pointers"
     with sentry.Producer(tmp_path, place, QUICK, FLAGS) as side:
         side.announce(3, 1)
-    assert sum("semaphore.npy of the original scripts is not used" in line for line in caplog.messages) == 1
+    assert (
+        sum("semaphore.npy of the original scripts is not used" in line for line in caplog.messages)
+        == 1
+    )
     files = {path.name: json.loads(path.read_text()) for path in place.iterdir()}
-    assert set(files) == {"producer.json", "producer.beat"} and str(tmp_path) not in json.dumps(files)
+    assert set(files) == {"producer.json", "producer.beat"} and str(tmp_path) not in json.dumps(
+        files
+    )
     assert sentry.Pointers(tmp_path, place).command("producer").endswith(f"=3 --sentry-dir={place}")
     (place / "producer.json").write_text('{"fast": 3')
-    with pytest.raises(MillraceError, match=r"producer.json: is no file of the sentry .* Remove the folder"):
+    with pytest.raises(
+        MillraceError, match=r"producer.json: is no file of the sentry .* Remove the folder"
+    ):
         side.made()

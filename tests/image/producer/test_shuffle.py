@@ -1,4 +1,5 @@
-"""One epoch: each record once, the same bytes when made again, memory as said; and how well it is mixed."""
+"""One epoch: each record once, the same bytes when made again, memory as said; and how well it is
+mixed."""
 
 from __future__ import annotations
 
@@ -35,16 +36,22 @@ def read_ids(root, epoch) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("layout", ["fixed", "encoded"])
 @pytest.mark.parametrize("pool", [1, 3, 7])
-def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(tmp_path, layout, pool):
+def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
+    tmp_path, layout, pool
+):
     source = write_set(tmp_path, LENGTHS, layout=layout)
     maker = EpochMaker(source, tmp_path, pool, seed=5)
     maker.make(2, nothing)
     made, ids = RecordSet.open(tmp_path, "train_2"), read_ids(tmp_path, 2)
     assert (
-        np.array_equal(np.sort(np.concatenate(ids)), np.arange(58)) and made.ids_digest == source.ids_digest
+        np.array_equal(np.sort(np.concatenate(ids)), np.arange(58))
+        and made.ids_digest == source.ids_digest
     )
     assert sorted(made.lengths) == sorted(LENGTHS) and (made.epoch, made.pool) == (2, pool)
-    files_of = [{int(np.searchsorted(source.starts, number, "right")) - 1 for number in part} for part in ids]
+    files_of = [
+        {int(np.searchsorted(source.starts, number, "right")) - 1 for number in part}
+        for part in ids
+    ]
     assert all(len(files) <= pool for files in files_of) and set.union(*files_of) == set(range(7))
     # Images and labels came along.
     reader, before = RecordReader(made), RecordReader(source)
@@ -65,7 +72,9 @@ def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
 def test_each_epoch_draws_other_pools_and_another_order_within_them():
     lengths = np.full(12, 5)
     epochs_of = {
-        (seed, epoch): list(shuffle.groups(lengths, 3, seed, epoch)) for seed in (1, 2) for epoch in (1, 2, 3)
+        (seed, epoch): list(shuffle.groups(lengths, 3, seed, epoch))
+        for seed in (1, 2)
+        for epoch in (1, 2, 3)
     }
     pools = {str([sorted(files.tolist()) for files, _ in groups]) for groups in epochs_of.values()}
     orders = [str(rows.tolist()) for groups in epochs_of.values() for _, rows in groups]
@@ -104,8 +113,17 @@ def test_an_epoch_is_of_one_set_of_records_seed_pool_and_number(tmp_path):
     source = write_set(tmp_path, LENGTHS)
     first, *others = source.files
     changed = dataclasses.replace(source, files=[dataclasses.replace(first, digest="0"), *others])
-    makers = [(source, 3, 1, 1), (source, 2, 1, 1), (source, 3, 2, 1), (source, 3, 1, 2), (changed, 3, 1, 1)]
-    marks = [EpochMaker(records, tmp_path, pool, seed).mark(epoch) for records, pool, seed, epoch in makers]
+    makers = [
+        (source, 3, 1, 1),
+        (source, 2, 1, 1),
+        (source, 3, 2, 1),
+        (source, 3, 1, 2),
+        (changed, 3, 1, 1),
+    ]
+    marks = [
+        EpochMaker(records, tmp_path, pool, seed).mark(epoch)
+        for records, pool, seed, epoch in makers
+    ]
     assert all(one != other for one, other in itertools.combinations(marks, 2))
     assert EpochMaker(source, tmp_path, 3, 1).mark(1) == marks[0]
 
@@ -143,8 +161,12 @@ def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path
     with pytest.raises(MillraceError, match="Not one file fits"):
         production.check_memory(records, 4, 100)
     production.check_disk(records, tmp_path, 1, None)
-    vast = dataclasses.replace(records, files=[RecordFile("a", 1, shutil.disk_usage(tmp_path).free // 3)])
-    with pytest.raises(MillraceError, match=r"at most 6 epochs of .* or give --allowed-ahead [12]$"):
+    vast = dataclasses.replace(
+        records, files=[RecordFile("a", 1, shutil.disk_usage(tmp_path).free // 3)]
+    )
+    with pytest.raises(
+        MillraceError, match=r"at most 6 epochs of .* or give --allowed-ahead [12]$"
+    ):
         production.check_disk(vast, tmp_path, 5, None)
 
 
@@ -153,12 +175,17 @@ def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path
     for file in range(4):
         with h5py.File(tmp_path / f"train/{file}.h5", "w") as h5:
             h5["images"], h5["labels"] = images_of(np.arange(6)), np.full(6, file)
-    spreads = [quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:] for pool in (1, 2, 3, 4)]
+    spreads = [
+        quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:]
+        for pool in (1, 2, 3, 4)
+    ]
     # Pools of 3 and 1 file: 3/4 of the epoch with a chance of 3/4, and 1/4 with a chance of 1/4.
     assert spreads == [(x, x, x) for x in (0.25, 0.5, 0.625, 1.0)]
 
 
-@pytest.mark.parametrize(("pool", "mean", "worst"), [(1, 0.625, 0.25), (2, 0.75, 0.5), (4, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("pool", "mean", "worst"), [(1, 0.625, 0.25), (2, 0.75, 0.5), (4, 1.0, 1.0)]
+)
 def test_the_worst_class_is_the_one_in_fewest_files_and_one_without_records_is_none(
     tmp_path, pool, mean, worst
 ):
@@ -166,7 +193,9 @@ def test_the_worst_class_is_the_one_in_fewest_files_and_one_without_records_is_n
     for number in range(4):
         labels = [0, 1] if number == 2 else [0, 0]
         path = tmp_path / "train" / f"train-{number}.h5"
-        files.append(write_records(path, images_of(np.arange(2)), labels, [2 * number, 2 * number + 1]))
+        files.append(
+            write_records(path, images_of(np.arange(2)), labels, [2 * number, 2 * number + 1])
+        )
     records = RecordSet(tmp_path / "train", "train", ["a", "b", "none"], files, [7, 1], size=(4, 6))
     spread = quality.expected_spread(records, pool)
     assert (spread.mean_class, spread.worst_class, spread.record) == (mean, worst, pool / 4)
@@ -178,9 +207,13 @@ def test_disk_is_for_the_epochs_that_are_wanted_and_those_there_give_way(tmp_pat
     each = sum(file.bytes for file in records.files)
     free = SimpleNamespace(free=2 * each)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
-    production.check_disk(records, tmp_path, 5, Wanted(0, 3, 1, []))  # epochs 1 and 2, whatever is allowed
+    production.check_disk(
+        records, tmp_path, 5, Wanted(0, 3, 1, [])
+    )  # epochs 1 and 2, whatever is allowed
     for wanted in (None, Wanted(0, 4, 1, []), Wanted(3, 3, 1, [])):
-        with pytest.raises(MillraceError, match=r"at most [36] epochs? of .* or give --allowed-ahead 1"):
+        with pytest.raises(
+            MillraceError, match=r"at most [36] epochs? of .* or give --allowed-ahead 1"
+        ):
             production.check_disk(records, tmp_path, 5, wanted)
     EpochMaker(records, tmp_path, 2, seed=0).make(1, nothing)
     free.free = 0
@@ -191,7 +224,13 @@ def test_disk_is_for_the_epochs_that_are_wanted_and_those_there_give_way(tmp_pat
 
 def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
     left = [".train_1.0a.partial", ".train_12.b.removed"]
-    others = [".train_0.a.partial", ".train_x.a.partial", ".train_1.a", "train_1", ".val_1.a.partial"]
+    others = [
+        ".train_0.a.partial",
+        ".train_x.a.partial",
+        ".train_1.a",
+        "train_1",
+        ".val_1.a.partial",
+    ]
     for name in (*left, *others):
         (tmp_path / name).mkdir()
     epochs.sweep(tmp_path)

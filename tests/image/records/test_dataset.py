@@ -31,7 +31,9 @@ def test_every_record_comes_once_with_its_label_when_shuffled(tmp_path, method):
     records = HDF5Record(f"{tmp_path}/train/", numbers, ten_more, max_open_files=1)
     assert records[0] == (0, 10)  # a file is open when the workers start
     numbers(HDF5Record(tmp_path / "train")[0][0])
-    workers = {"num_workers": 1 + (method == "fork"), "multiprocessing_context": method} if method else {}
+    workers = (
+        {"num_workers": 1 + (method == "fork"), "multiprocessing_context": method} if method else {}
+    )
     batches = list(DataLoader(records, batch_size=4, shuffle=True, **workers))
     ids, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
     assert sorted(ids) == list(range(14)) and ids.tolist() != list(range(14))
@@ -53,7 +55,9 @@ def test_it_has_what_imagefolder_has(tmp_path):
 
 def test_a_record_that_is_no_image_is_named(tmp_path):
     write_set(tmp_path, [3, 2], layout="encoded")
-    with pytest.raises(MillraceError, match=r"train-00001-of-00002.h5, record 1: no image of a known"):
+    with pytest.raises(
+        MillraceError, match=r"train-00001-of-00002.h5, record 1: no image of a known"
+    ):
         HDF5Record(tmp_path / "train")[4]
 
 

@@ -27,9 +27,18 @@ def test_what_is_written_is_read_in_slices_across_the_files(tmp_path, layout):
         with pytest.raises(IndexError):
             records.locate(index)
     reader = RecordReader(records, max_open_files=1)
-    for file, start, count, ids in ((0, 1, 3, [1, 2, 3]), (2, 2, 9, [12, 13]), (1, 5, 1, []), (0, 0, 1, [0])):
+    for file, start, count, ids in (
+        (0, 1, 3, [1, 2, 3]),
+        (2, 2, 9, [12, 13]),
+        (1, 5, 1, []),
+        (0, 0, 1, [0]),
+    ):
         images, labels, got = reader.read(file, start, count)
-        assert got.tolist() == ids and labels.tolist() == [id_ % 3 for id_ in ids] and len(images) == len(ids)
+        assert (
+            got.tolist() == ids
+            and labels.tolist() == [id_ % 3 for id_ in ids]
+            and len(images) == len(ids)
+        )
         expected = images_of(np.array(ids, int))
         for id_, image, whole in zip(ids, images, expected, strict=True):
             assert image.tobytes() == (
@@ -45,7 +54,10 @@ def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path, size):
     with record_writer(tmp_path / "b/x.h5", 6, size, 54) as writer:
         writer.append(content[:2], [0, 0], [0, 1])
         writer.append(content[2:], [0] * 4, range(2, 6))
-    assert writer.file == whole and (tmp_path / "a/x.h5").read_bytes() == (tmp_path / "b/x.h5").read_bytes()
+    assert (
+        writer.file == whole
+        and (tmp_path / "a/x.h5").read_bytes() == (tmp_path / "b/x.h5").read_bytes()
+    )
     assert read_facts(tmp_path / "b/x.h5") == {"digest": whole.digest}
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["x.h5"]
 
@@ -55,7 +67,9 @@ def test_the_digest_of_a_file_is_of_every_image_label_and_id(tmp_path, is_fixed)
     def digest(images=range(5), labels=(0,) * 5, ids=range(5), lengths=(9,) * 5) -> str:
         content = images_of(np.array(images))
         if not is_fixed:
-            content = [image.tobytes()[:length] for image, length in zip(content, lengths, strict=True)]
+            content = [
+                image.tobytes()[:length] for image, length in zip(content, lengths, strict=True)
+            ]
         return write_records(tmp_path / "x.h5", content, labels, ids).digest
 
     digests = [digest()]
@@ -76,7 +90,13 @@ def test_every_setting_of_the_pixels_and_every_image_is_part_of_a_plans_digest()
     changed = [pixels | {key: "other"} for key in pixels]
     changed += [{key: value for key, value in pixels.items() if key != left} for left in pixels]
     digests = [plan.digest(each) for each in (pixels, *changed)]
-    for change in ({"name": "x"}, {"first": 1}, {"step": 1}, {"rows": rows[:1]}, {"rows": rows[::-1]}):
+    for change in (
+        {"name": "x"},
+        {"first": 1},
+        {"step": 1},
+        {"rows": rows[:1]},
+        {"rows": rows[::-1]},
+    ):
         digests.append(dataclasses.replace(plan, **change).digest(pixels))
     for place in range(4):
         row = (*rows[1][:place], "7" if place == 0 else 7, *rows[1][place + 1 :])
@@ -123,7 +143,9 @@ def test_encoded_bytes_of_variable_length_are_read(tmp_path):
     published(tmp_path / "val", images=of_bytes, labels=np.array([2, 0, 65535], np.uint16))
     records = RecordSet.open(tmp_path, validation_folder(tmp_path))
     read = RecordReader(records).read(0, 1, 2)
-    assert [image.tolist() for image in read.images] == [[], [0, 1, 2, 3, 4]] and read.labels[1] == 65535
+    assert [image.tolist() for image in read.images] == [[], [0, 1, 2, 3, 4]] and read.labels[
+        1
+    ] == 65535
 
 
 PIXELS = images_of(np.arange(2))
@@ -164,7 +186,10 @@ def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refus
     [
         (["0-of-3", "1-of-3"], "2 of 3 train"),
         (["0-of-2", "1-of-2", "0-of-1"], "1 of 1 train, 2 of 2 train"),
-        (["0-of-2", "1-of-2", "1-of-2 copy"], "3 record files that are not one whole set: 2 of 2 train"),
+        (
+            ["0-of-2", "1-of-2", "1-of-2 copy"],
+            "3 record files that are not one whole set: 2 of 2 train",
+        ),
     ],
 )
 def test_files_of_others_that_are_no_whole_set_are_refused(tmp_path, names, words):
@@ -190,7 +215,10 @@ def test_sets_whose_labels_mean_other_classes_are_refused(tmp_path):
         ({"version": 2}, "records.json: was written by another version of Millrace. Convert again"),
         ({"version": 0}, "was written by another version"),
         ({"classes": ["a", "b"]}, "labels up to 2, but 2 classes"),
-        ({"size": [6, 4]}, r"the index says 3 records \(fixed, \(6, 4\)\) .* has 3 \(fixed, \(4, 6\)\)"),
+        (
+            {"size": [6, 4]},
+            r"the index says 3 records \(fixed, \(6, 4\)\) .* has 3 \(fixed, \(4, 6\)\)",
+        ),
         ({"layout": "encoded", "size": None}, r"the index says 3 records \(encoded, None\)"),
     ],
 )

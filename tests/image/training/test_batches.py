@@ -22,7 +22,9 @@ from tests.image.record_sets import write_records, write_set
 from tests.image.trees import picture
 
 
-def batches(records: RecordSet, size: int, workers: int, epoch: int = 0, augment: str = "crop_flip"):
+def batches(
+    records: RecordSet, size: int, workers: int, epoch: int = 0, augment: str = "crop_flip"
+):
     dataset = RecordBatches(records, records.folder.parent, size, 12, augment, 1)
     dataset.plan = BlockPlan(len(records), 1, {1: Shape(6, max(workers, 1), 2)}, epoch)
     loader = BatchLoader(dataset, workers, max_bad_fraction=0.5)
@@ -60,7 +62,9 @@ def test_crops_are_random_resized_crops():
     assert (random_crops(1, 2, np.array([7]), sizes[:1])[0] == boxes[7]).all()
     assert (random_crops(1, 3, np.array([7]), sizes[:1])[0] != boxes[7]).any()
     # Too long an image is cropped in its middle.
-    assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [[2486, 0, 2513, 20]]
+    assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [
+        [2486, 0, 2513, 20]
+    ]
 
 
 @pytest.mark.parametrize(("augment", "mirrored"), [("crop", 0), ("crop_flip", 20)])
@@ -79,10 +83,17 @@ def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
 def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):
     images = [encoded(picture(number, (90, 60))) for number in range(7)]
     images[3] = images[3][:40]
-    images.append(encoded(Image.new("L", (1, 90000)), "PNG"))  # of a shorter side of 32 it would be too long
+    images.append(
+        encoded(Image.new("L", (1, 90000)), "PNG")
+    )  # of a shorter side of 32 it would be too long
     place = tmp_path / "train" / "train-00000-of-00001.h5"
     RecordSet(
-        place.parent, "train", ["a"], [write_records(place, images, [0] * 8, range(8))], [8], "encoded"
+        place.parent,
+        "train",
+        ["a"],
+        [write_records(place, images, [0] * 8, range(8))],
+        [8],
+        "encoded",
     ).write()
     records = RecordSet.open(tmp_path)
     val, _, bad = batches(records, 28, 0, augment="none")
@@ -101,7 +112,9 @@ def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):
     )
     names = ["class 0", "class 1", "class 2"]
     RecordSet(tmp_path / "val", "val", names, [val], [1, 1], size=(8, 8)).write()
-    with pytest.raises(MillraceError, match="train: --image-size 8 is more than the records' 4 pixels"):
+    with pytest.raises(
+        MillraceError, match="train: --image-size 8 is more than the records' 4 pixels"
+    ):
         ImageTask(TrainOptions(augment="none"), tmp_path, tmp_path)
     assert ImageTask(TrainOptions(), tmp_path, tmp_path).image_size == 8
 

@@ -19,7 +19,9 @@ def read_by(plan: BlockPlan, records: int, steps: int | None = None) -> np.ndarr
 
 
 @pytest.mark.parametrize("records", [1, 2, 5, 1000, 1003])
-@pytest.mark.parametrize(("ranks", "shape"), [(1, Shape(7)), (2, Shape(64, 3, 4)), (3, Shape(1000, 4, 2))])
+@pytest.mark.parametrize(
+    ("ranks", "shape"), [(1, Shape(7)), (2, Shape(64, 3, 4)), (3, Shape(1000, 4, 2))]
+)
 def test_every_record_is_read_once_an_epoch(records, ranks, shape):
     plan = BlockPlan(records, ranks, {ranks: shape}, epoch=1, seed=3)
     assert read_by(plan, records).tolist() == [1] * records
@@ -49,4 +51,6 @@ def test_other_ranks_and_workers_go_on_where_an_epoch_was_left():
     shapes = {2: Shape(10, 2, 3), 3: Shape(8, 1, 2), 1: Shape(31)}
     first, second = BlockPlan(500, 2, shapes, 1, 5), BlockPlan(500, 3, shapes, 1, 5, [(2, 7)])
     last = BlockPlan(500, 1, shapes, 1, 5, [(2, 7), (3, 4)])
-    assert (read_by(first, 500, 7) + read_by(second, 500, 4) + read_by(last, 500)).tolist() == [1] * 500
+    assert (read_by(first, 500, 7) + read_by(second, 500, 4) + read_by(last, 500)).tolist() == [
+        1
+    ] * 500

@@ -59,7 +59,9 @@ def test_a_line_has_means_since_the_last_one_and_in_brackets_since_the_epoch_beg
 
 def test_the_rate_falls_to_a_tenth_every_so_many_epochs(tmp_path):
     task = small_task(tmp_path, decay_epochs=2)
-    assert [task.rate_factor(epoch) for epoch in range(6)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert [task.rate_factor(epoch) for epoch in range(6)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
 
 
 def test_an_epoch_of_other_records_is_refused(tmp_path):
@@ -71,7 +73,9 @@ def test_an_epoch_of_other_records_is_refused(tmp_path):
     assert len(list(task.loader(1, 0, 0, 1))) == 4
     for path in (tmp_path / "own/train_1").glob("*.json"):
         path.write_text(path.read_text().replace(other.ids_digest, "20-0"))
-    with pytest.raises(MillraceError, match=r"train_1: 20 records .*made from other records: remove it"):
+    with pytest.raises(
+        MillraceError, match=r"train_1: 20 records .*made from other records: remove it"
+    ):
         next(iter(task.loader(1, 0, 0, 1)))
 
 

@@ -1,4 +1,5 @@
-"""Records of the JSONL, pointers from other machines, splits, coverage, and the original script's index."""
+"""Records of the JSONL, pointers from other machines, splits, coverage, and the original script's
+index."""
 
 from __future__ import annotations
 
@@ -22,18 +23,26 @@ WATCH = "https://www.youtube.com/watch?v="
 
 
 def write_lines(path: Path, *lines: object) -> Path:
-    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    path.write_bytes(
+        b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines)
+    )
     return path
 
 
 def version(*ids: str) -> dict:
-    return {"version_id": "V-1", "youtube_video": [{"url": WATCH + each, "match_type": 0} for each in ids]}
+    return {
+        "version_id": "V-1",
+        "youtube_video": [{"url": WATCH + each, "match_type": 0} for each in ids],
+    }
 
 
 def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
     path = write_lines(
         tmp_path / "a.jsonl",
-        {"clique_id": "C-1", "versions": [version("-aaaaaaaaaa", "_bbbbbbbbbb"), {"version_id": "V-2"}]},
+        {
+            "clique_id": "C-1",
+            "versions": [version("-aaaaaaaaaa", "_bbbbbbbbbb"), {"version_id": "V-2"}],
+        },
         {
             "clique_id": "C-2",
             "versions": [
@@ -41,7 +50,13 @@ def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
                 {"tracks": [version("xABcABcABcA"), version("xabcabcabca")]},
             ],
         },
-        {"youtube_id": "one", "h5_chunk": "c.h5", "h5_key": "/one/cqt", "hop_s": 0.02, "shape": [84, 10]},
+        {
+            "youtube_id": "one",
+            "h5_chunk": "c.h5",
+            "h5_key": "/one/cqt",
+            "hop_s": 0.02,
+            "shape": [84, 10],
+        },
         {"ytid": "two", "h5_file": 3, "cqt_mm_path": None, "hoplen_s": 0.1, "cqt_shape": [10, 84]},
         {"youtubeId": "three", "cqt_mm_path": "th/three.mm", "frame_hop_s": 1, "h5_key": None},
         {"youtube_id": "four", "mm_path": "", "h5_chunk": None},
@@ -54,7 +69,12 @@ def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
         "two": Record("two", 3, None, None, 0.1, [10, 84]),
         "three": Record("three", None, None, "th/three.mm", 1),
     }
-    assert dict(metadata.counts) == {"lines": 6, "cliques": 2, "versions": 2, "versions_without_video": 2}
+    assert dict(metadata.counts) == {
+        "lines": 6,
+        "cliques": 2,
+        "versions": 2,
+        "versions_without_video": 2,
+    }
 
 
 def test_broken_lines_are_counted_with_their_numbers(tmp_path):
@@ -89,7 +109,8 @@ def test_broken_lines_are_counted_with_their_numbers(tmp_path):
 def test_a_jsonl_without_video_ids_names_the_file_that_has_them(tmp_path, name, other):
     path = write_lines(tmp_path / name, {"clique_id": "C-1", "versions": [{"version_id": "V-1"}]})
     assert (
-        f"1 cliques, no video ids. The ids are those of the splits; {other} and" in read_metadata(path).note
+        f"1 cliques, no video ids. The ids are those of the splits; {other} and"
+        in read_metadata(path).note
     )
 
 
@@ -129,7 +150,9 @@ def test_pointers_of_any_machine_lead_below_the_root(tmp_path, pointer, file):
         Root(tmp_path).find("h5", 3)
 
 
-@pytest.mark.parametrize("base", ["", "cqt", "magnitude_cqt/cqt", "Discogs-VI-20240701/magnitude_cqt/cqt"])
+@pytest.mark.parametrize(
+    "base", ["", "cqt", "magnitude_cqt/cqt", "Discogs-VI-20240701/magnitude_cqt/cqt"]
+)
 def test_folders_of_mm_files_are_found_in_the_published_places(tmp_path, base):
     for folder in ("-a", "AB", "ab", "logs", "x"):
         (tmp_path / base / folder).mkdir(parents=True)
@@ -178,7 +201,8 @@ def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path)
 def write_split(path: Path, cliques: dict[str, list[str]]) -> Path:
     content = {
         clique: [
-            {"version_id": f"V-{n}", "track_title": "Ä", "youtube_id": each} for n, each in enumerate(ids)
+            {"version_id": f"V-{n}", "track_title": "Ä", "youtube_id": each}
+            for n, each in enumerate(ids)
         ]
         for clique, ids in cliques.items()
     }
@@ -188,7 +212,9 @@ def write_split(path: Path, cliques: dict[str, list[str]]) -> Path:
 
 def aligned(cliques: dict, present: set[str]) -> dict:
     """What MTG's align_to_official_splits.py leaves of a split."""
-    rest = {c: [v for v in versions if v["youtube_id"] in present] for c, versions in cliques.items()}
+    rest = {
+        c: [v for v in versions if v["youtube_id"] in present] for c, versions in cliques.items()
+    }
     return {clique: versions for clique, versions in rest.items() if len(versions) >= 2}
 
 
@@ -203,9 +229,12 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         write_mm(tmp_path, name, values.astype("<f2"))
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
-    # One clique whole, one with a refused track, one left with one version, one of one video, one missing.
+    # One clique whole, one with a refused track, one left with one version, one of one video, one
+    # missing.
     groups = [ids[:3], ids[3:7], [ids[7], ids[10]], [ids[8], ids[8]], [ids[11]]]
-    path = write_split(tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)})
+    path = write_split(
+        tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)}
+    )
     folders = Root(tmp_path).places("mm")
     tracks = scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
     index = indexed(tmp_path, h5=["a.h5"], mm=folders, contract=PUBLISHED)
@@ -217,7 +246,15 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
     written = write_filtered(split, filtered, tmp_path / "out")
     assert written.name == "Discogs-VI-YT-light.json.val.filtered"
     assert written.read_text() == json.dumps(aligned(json.loads(path.read_text()), present))
-    names = ("split", "versions", "versions_found", "versions_kept", "cliques", "cliques_found", "missing")
+    names = (
+        "split",
+        "versions",
+        "versions_found",
+        "versions_kept",
+        "cliques",
+        "cliques_found",
+        "missing",
+    )
     assert [result[name] for name in names] == ["valid", 12, 8, 7, 5, 3, 4]
     assert result["sources"] == {"h5": 1, "mm": 5}
     assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-4"]
@@ -256,7 +293,8 @@ def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
     mapping = torch.load(tmp_path / "old.pt", weights_only=True)
     shape = {"shape": [84, 1200]}
     h5 = {"h5_file": "a.h5", "h5_key": "abcdefghijk/cqt"}
-    # What states no hop has none there either: not the number of this index, which would be taken as stated.
+    # What states no hop has none there either: not the number of this index, which would be taken
+    # as stated.
     assert mapping == {
         "abcdefghijk": {**h5, "mm_path": "ab/abcdefghijk.mm", "hop_s": 0.02, **shape},
         "-_cdefghijk": {"mm_path": "-_/-_cdefghijk.mm", "hop_s": None, **shape},
@@ -265,7 +303,10 @@ def test_the_index_of_the_original_script_is_written_and_read_back(tmp_path):
         Record("-_cdefghijk", None, None, "-_/-_cdefghijk.mm", None, [84, 1200]),
         Record("abcdefghijk", "a.h5", "abcdefghijk/cqt", "ab/abcdefghijk.mm", 0.02, [84, 1200]),
     ]
-    torch.save({"-_cdefghijk": {"mm_path": 5, "hop_s": float("nan"), "shape": (0, 84)}}, tmp_path / "old.pt")
+    torch.save(
+        {"-_cdefghijk": {"mm_path": 5, "hop_s": float("nan"), "shape": (0, 84)}},
+        tmp_path / "old.pt",
+    )
     assert list(read_old_index(tmp_path / "old.pt")) == [Record("-_cdefghijk")]
     (tmp_path / "bad.pt").write_bytes(b"no pickle")
     with pytest.raises(MillraceError, match=r"bad\.pt: not an index"):

@@ -63,10 +63,15 @@ def test_published_files_that_were_averaged_over_time_are_refused(tmp_path, fact
     if factor > 1:  # whoever says what they are has them as they are
         record = Record(ID, hop=PUBLISHED_HOP * factor)
         track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]}))
-        assert (track.refused, track.hop, track.facts["hop"]) == ("", PUBLISHED_HOP * factor, "jsonl")
+        assert (track.refused, track.hop, track.facts["hop"]) == (
+            "",
+            PUBLISHED_HOP * factor,
+            "jsonl",
+        )
 
 
-# A float16 (T, C) file must never be read as float32 (C, T), nor the other way round, whatever is said of it.
+# A float16 (T, C) file must never be read as float32 (C, T), nor the other way round, whatever is
+# said of it.
 @pytest.mark.parametrize("truth", ["<f2", "<f4"])
 @pytest.mark.parametrize("kind", ["music", "random"])
 @pytest.mark.parametrize("says", ["sidecar", "jsonl", "swapped sidecar", "half", "nothing"])
@@ -113,8 +118,17 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
     records += [Record("two_a", mm="ab/two.mm"), Record("two_b", mm="ab/two.mm")]
     tracks = scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": records})
     assert {track.id: track.refused for track in tracks} == {
-        **{"ab_wrong_shape": "wrong_shape", "ab_sidecar": "bad_sidecar", "ab_cut_npy": "bad_sidecar"},
-        **{"ab_bins": "bins", "ab_cut": "wrong_shape", "ab_nothing": "empty", "zz_elsewhere": "misplaced"},
+        **{
+            "ab_wrong_shape": "wrong_shape",
+            "ab_sidecar": "bad_sidecar",
+            "ab_cut_npy": "bad_sidecar",
+        },
+        **{
+            "ab_bins": "bins",
+            "ab_cut": "wrong_shape",
+            "ab_nothing": "empty",
+            "zz_elsewhere": "misplaced",
+        },
         **{"Ab_other_casing": "", "a_pointer": "", "gone": "missing", "ab_npz": "bad_sidecar"},
         **dict.fromkeys(("two_a", "two_b", "ab_upper"), "bad_name"),
     }
@@ -158,7 +172,9 @@ def test_a_hop_of_another_unit_or_of_two_values_is_refused(tmp_path, attributes)
     assert only(scanned(tmp_path, ["a.h5"])).refused == "bad_hop"
 
 
-@pytest.mark.parametrize("attributes", [{"order": 1}, {"dims": [1200, 84]}, {"axes": h5py.Empty("S1")}])
+@pytest.mark.parametrize(
+    "attributes", [{"order": 1}, {"dims": [1200, 84]}, {"axes": h5py.Empty("S1")}]
+)
 def test_attributes_that_say_nothing_are_passed_over(tmp_path, attributes):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, ID, cqt(1), {**attributes, "title": b"\xff", "youtube_id": 7})
@@ -180,7 +196,10 @@ def test_the_hop_is_read_from_attributes_of_data_set_group_or_file(tmp_path, att
             add_group(h5, ID, cqt(1), attributes if place == "data" else {})
             {"data": {}, "group": h5[ID].attrs, "file": h5.attrs}[place].update(attributes)
         track = only(scanned(tmp_path, ["a.h5"]))
-        assert (round(track.hop, 6), track.facts["hop"]) == (hop, "attribute" if attributes else "config")
+        assert (round(track.hop, 6), track.facts["hop"]) == (
+            hop,
+            "attribute" if attributes else "config",
+        )
 
 
 HOPS = {"attribute": {"hop_s": 0.02}, "jsonl": {}, "config": {}}
@@ -246,7 +265,9 @@ def test_a_duration_of_a_long_array_is_none_of_its_tracks(tmp_path):
         (Record(number(1), duration=120), "", (0.02, "config")),
     ],
 )
-def test_records_without_a_pointer_are_compared_with_the_tracks_of_every_file(tmp_path, record, refused, hop):
+def test_records_without_a_pointer_are_compared_with_the_tracks_of_every_file(
+    tmp_path, record, refused, hop
+):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, ID, cqt(1))
     (track,) = tracks = scanned(tmp_path, ["a.h5"])
@@ -257,8 +278,12 @@ def test_records_without_a_pointer_are_compared_with_the_tracks_of_every_file(tm
     assert (track.refused, (track.hop, track.facts["hop"])) == (refused, hop)
 
 
-@pytest.mark.parametrize("origin, words", [("attribute", "hop 0.02 s in the file, 0.1"), ("config", "")])
-def test_a_record_without_a_pointer_whose_hop_is_another_than_the_files_is_refused(tmp_path, origin, words):
+@pytest.mark.parametrize(
+    "origin, words", [("attribute", "hop 0.02 s in the file, 0.1"), ("config", "")]
+)
+def test_a_record_without_a_pointer_whose_hop_is_another_than_the_files_is_refused(
+    tmp_path, origin, words
+):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, ID, cqt(1), HOPS[origin])
     (track,) = tracks = scanned(tmp_path, ["a.h5"])
@@ -268,7 +293,9 @@ def test_a_record_without_a_pointer_whose_hop_is_another_than_the_files_is_refus
 
 def test_tracks_that_state_no_hop_are_counted_beside_what_the_others_have(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
-        for seed, attributes in enumerate([{}, {}, {"hop_s": 0.1}, {"hop_s": 0.1}, {"hop_s": 0.02}]):
+        for seed, attributes in enumerate(
+            [{}, {}, {"hop_s": 0.1}, {"hop_s": 0.1}, {"hop_s": 0.02}]
+        ):
             add_group(h5, number(seed), cqt(seed), attributes)
         add_group(h5, ID, 0 * cqt(1))
     words = "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop; in training model.cqt.hoplen)"
@@ -287,13 +314,17 @@ def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_pa
     (tmp_path / "text.h5").write_text("no HDF5")
     for file, reason in (("cut.h5", "cut"), ("text.h5", "unreadable"), ("gone.h5", "missing")):
         tracks = scanned(tmp_path, [file], records={file: [Record(ID, h5=file)]})
-        assert [(track.id, track.refused) for track in tracks] == [(i, f"file_{reason}") for i in ("", ID)]
+        assert [(track.id, track.refused) for track in tracks] == [
+            (i, f"file_{reason}") for i in ("", ID)
+        ]
 
 
 HUGE = 1 << 44
 
 
-@pytest.mark.parametrize("storage", [{"chunks": (84, 1)}, {"chunks": (84, 1), "compression": "gzip"}, {}])
+@pytest.mark.parametrize(
+    "storage", [{"chunks": (84, 1)}, {"chunks": (84, 1), "compression": "gzip"}, {}]
+)
 def test_a_shape_that_the_file_cannot_hold_refuses_its_track_only(tmp_path, storage):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, number(1), cqt(1))
@@ -320,7 +351,11 @@ def test_an_mm_larger_than_the_memory_is_a_reject(tmp_path):
         tracks = scanned(tmp_path, mm=["ab"])
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-    assert {track.id: track.refused for track in tracks} == {ID: "", "ab_huge": "unreadable", "ab_last": ""}
+    assert {track.id: track.refused for track in tracks} == {
+        ID: "",
+        "ab_huge": "unreadable",
+        "ab_last": "",
+    }
 
 
 def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
@@ -339,7 +374,10 @@ def test_a_damaged_chunk_refuses_its_track_only(tmp_path):
 def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         h5["features/0001"], h5[f"{ID}/cqt"], h5[f"{ID}/chroma"] = cqt(1), cqt(2), cqt(3, bins=12)
-    records = [Record("-_by_a_key__", h5="a.h5", key="features/0001"), Record(ID, h5="a.h5", key="wrong/cqt")]
+    records = [
+        Record("-_by_a_key__", h5="a.h5", key="features/0001"),
+        Record(ID, h5="a.h5", key="wrong/cqt"),
+    ]
     tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": records})
     assert {track.id: (track.key, track.refused) for track in tracks} == {
         "-_by_a_key__": ("features/0001", ""),
@@ -381,9 +419,9 @@ def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, for
             h5[name] = numbers
     if form in NO_OFFSETS:
         tracks = scanned(tmp_path, ["a.h5"])
-        assert [(track.id, track.key, track.refused) for track in tracks if track.key == "data"] == [
-            (name, "data", "bad_offsets") for name in ids
-        ]
+        assert [
+            (track.id, track.key, track.refused) for track in tracks if track.key == "data"
+        ] == [(name, "data", "bad_offsets") for name in ids]
         return
     index = indexed(tmp_path, h5=["a.h5"])
     assert len(index) == 2
@@ -397,7 +435,9 @@ def test_values_that_lie_in_other_files_are_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as h5:
         add_group(h5, "a_userblock", values)
         layout = h5py.VirtualLayout(values.shape, "f4")
-        layout[:600] = h5py.VirtualSource(str(tmp_path / "gone.h5"), "a", values.shape)[:600]  # read as zeros
+        layout[:600] = h5py.VirtualSource(str(tmp_path / "gone.h5"), "a", values.shape)[
+            :600
+        ]  # read as zeros
         layout[600:] = h5py.VirtualSource(h5["a_userblock/cqt"])[600:]
         h5.create_virtual_dataset("a_virtual__/cqt", layout)
         outside = [(str(tmp_path / "raw"), 0, values.nbytes)]
@@ -428,7 +468,12 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
     assert {track.id: track.refused for track in tracks} == {
         **{f"{n}bcdefghijk": "" for n in range(4)},
         **{f"{n}bcdefghijk": "no_features" for n in (4, 5, 6, 8, 9)},
-        **{"7bcdefghijk": "dtype", "share_one": "shared_key", "share_two": "shared_key", "by_a_group": ""},
+        **{
+            "7bcdefghijk": "dtype",
+            "share_one": "shared_key",
+            "share_two": "shared_key",
+            "by_a_group": "",
+        },
         **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
     }
     write_tracks(tmp_path / "t.parquet", tracks)
@@ -448,13 +493,20 @@ def test_the_report_names_short_tracks_ids_that_differ_in_case_and_costly_chunks
         add_group(h5, "--_________", np.full((84, 90), np.nan))
     result = report("build", "p", scanned(tmp_path, ["a.h5"]), Contract())
     assert result["ledger"] | {"stage": ""} == {
-        **{"stage": "", "scope": "p", "unit": "track", "rows_in": 3, "rows_out": 2, "rows_rejected": 1},
+        **{
+            "stage": "",
+            "scope": "p",
+            "unit": "track",
+            "rows_in": 3,
+            "rows_out": 2,
+            "rows_rejected": 1,
+        },
         **{"rejected": {"not_finite": 1}, "repaired": {}},
         "warnings": {"id_differs_in_case": 2, "read_amplification": 1, "shorter_than_shingle": 1},
     }
-    assert [each["id"] for each in result["remarks"] if each["reason"] == "shorter_than_shingle"] == [
-        "abcdefghijK"
-    ]
+    assert [
+        each["id"] for each in result["remarks"] if each["reason"] == "shorter_than_shingle"
+    ] == ["abcdefghijK"]
     assert result["refused"][0]["problem"] == "7560 of 7560 values are NaN or infinite"
     assert result["origins"]["hop"] == {"config": 2}
 
@@ -477,12 +529,20 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
 
 def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):
     write_mm(tmp_path, ID, cqt(1).astype("<f2"))
-    with pytest.raises(MillraceError, match=rf"1 other_hop; {ID}: hop 0.02322 s, .*frame of 0.1 s.*resample"):
+    with pytest.raises(
+        MillraceError, match=rf"1 other_hop; {ID}: hop 0.02322 s, .*frame of 0.1 s.*resample"
+    ):
         indexed(tmp_path, mm=["ab"])
     # One among others: these are indexed, and so is another copy of its own.
     with h5py.File(tmp_path / "a.h5", "w") as a, h5py.File(tmp_path / "b.h5", "w") as b:
-        add_group(a, number(1), cqt(1), {"hop_s": 0.03}), add_group(b, number(1), cqt(1), {"hop_s": 0.02})
-        add_group(a, number(2), cqt(2), {"hop_s": 0.03}), add_group(a, number(3), cqt(3), {"hop_s": 0.1})
+        (
+            add_group(a, number(1), cqt(1), {"hop_s": 0.03}),
+            add_group(b, number(1), cqt(1), {"hop_s": 0.02}),
+        )
+        (
+            add_group(a, number(2), cqt(2), {"hop_s": 0.03}),
+            add_group(a, number(3), cqt(3), {"hop_s": 0.1}),
+        )
     tracks = scanned(tmp_path, ["a.h5", "b.h5"])
     rejects = merge(tmp_path / "i", tracks, {"h5": str(tmp_path)}, Contract())
     assert [(track.id, track.refused) for track in rejects] == [
@@ -491,7 +551,10 @@ def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_pa
     ]
     assert "hop 0.03 s" in rejects[0].problem and "contract" in rejects[0].problem
     index = FeatureIndex(tmp_path / "i")
-    assert {index.id(row): hop for row, hop in enumerate(index.hops())} == {number(1): 0.02, number(3): 0.1}
+    assert {index.id(row): hop for row, hop in enumerate(index.hops())} == {
+        number(1): 0.02,
+        number(3): 0.1,
+    }
     assert len(indexed(tmp_path, mm=["ab"], contract=Contract(resample=True))) == 1
     with pytest.raises(MillraceError, match="not one track can be used"):
         merge(tmp_path / "i", [], {}, Contract())
@@ -544,7 +607,10 @@ def test_a_track_is_short_by_its_own_hop(tmp_path):
 def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         h5["some/0001"], h5["other_____"] = cqt(1), cqt(2)
-        h5["ids"], h5["lengths"] = ["other_____"], [1200]  # beside a flat data set they are no offsets
+        h5["ids"], h5["lengths"] = (
+            ["other_____"],
+            [1200],
+        )  # beside a flat data set they are no offsets
     records = [{"id": ID, "key": "some/0001"}]
     content = {"id": "p-1", "kind": "h5", "root": str(tmp_path), "path": "a.h5", "size": 1}
     content["records"] = records
@@ -553,7 +619,9 @@ def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
     assert [(track.id, track.refused) for track in tracks] == [("other_____", ""), (ID, "")]
     merge(tmp_path / "i", tracks, {"h5": str(tmp_path)}, Contract())
     index = FeatureIndex(tmp_path / "i")
-    np.testing.assert_array_equal(WindowReader(index).read(index.find([ID])[0], 5, 9), cqt(1)[5:14].T)
+    np.testing.assert_array_equal(
+        WindowReader(index).read(index.find([ID])[0], 5, 9), cqt(1)[5:14].T
+    )
     (tmp_path / "p.json").write_text('{"id": "p"}')
     with pytest.raises(MillraceError, match=r"p\.json: damaged since it was made"):
         read_partition(tmp_path / "p.json")

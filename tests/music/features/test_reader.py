@@ -1,4 +1,5 @@
-"""Windows: the same as a plain reader's in every layout, under every start method, with few open files."""
+"""Windows: the same as a plain reader's in every layout, under every start method, with few open
+files."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ LAYOUTS = {
 def write_h5(root, kind, layout, time_axis, dtype, hop) -> dict[str, np.ndarray]:
     """Three tracks of one file; returns their values as (T, C)."""
     storage, attributes = LAYOUTS[layout], {"hop_s": hop}
-    tracks = {number(seed): cqt(seed, frames).astype(dtype) for seed, frames in enumerate((700, 1300, 90))}
+    tracks = {
+        number(seed): cqt(seed, frames).astype(dtype) for seed, frames in enumerate((700, 1300, 90))
+    }
     with h5py.File(root / "chunk_00001.h5", "w") as h5:
         if kind == "concatenated":
             values = np.concatenate(list(tracks.values()))
@@ -56,7 +59,9 @@ def write_h5(root, kind, layout, time_axis, dtype, hop) -> dict[str, np.ndarray]
 @pytest.mark.parametrize("time_axis", [0, 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["group", "flat", "attributed", "concatenated"])
-def test_every_layout_gives_the_windows_of_a_plain_reader(tmp_path, kind, layout, time_axis, dtype, hop):
+def test_every_layout_gives_the_windows_of_a_plain_reader(
+    tmp_path, kind, layout, time_axis, dtype, hop
+):
     tracks = write_h5(tmp_path, kind, layout, time_axis, dtype, hop)
     index = indexed(tmp_path, h5=["chunk_00001.h5"])
     reader = WindowReader(index)
@@ -78,12 +83,16 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
     values = cqt(5).astype(dtype)
     stored = values if time_axis == 0 else values.T
     write_mm(tmp_path, "abcdefghijk", stored, sidecar=says == "sidecar")
-    record = Record("abcdefghijk", mm="ab/abcdefghijk.mm", shape=[84, 1200] if says == "jsonl" else None)
+    record = Record(
+        "abcdefghijk", mm="ab/abcdefghijk.mm", shape=[84, 1200] if says == "jsonl" else None
+    )
     index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=Contract(resample=True))
     entry, window = index.entries(0)[0], WindowReader(index).read(0, 100, 1000)
     assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
     published = dtype == "<f2" and time_axis == 0
-    assert (entry.hop, entry.facts["hop"]) == ((PUBLISHED_HOP, "inferred") if published else (0.02, "config"))
+    assert (entry.hop, entry.facts["hop"]) == (
+        (PUBLISHED_HOP, "inferred") if published else (0.02, "config")
+    )
     np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
 
 
@@ -99,7 +108,11 @@ def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
     assert index.hops()[rows].tolist() == [0.1, 0.05, 0.02]
     assert index.hops("mm")[rows].tolist() == [0.1, 0.1, 0.02]
     assert index.unstated()[rows].tolist() == [True, False, False]
-    assert [[track.hop for track in index.entries(row, "h5")] for row in rows] == [[0.1], [0.05, 0.1], [0.02]]
+    assert [[track.hop for track in index.entries(row, "h5")] for row in rows] == [
+        [0.1],
+        [0.05, 0.1],
+        [0.02],
+    ]
 
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
@@ -107,7 +120,9 @@ def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
     index = indexed(tmp_path, h5=["chunk_00001.h5"])
     reader, row, values = WindowReader(index), index.find([number(2)])[0], tracks[number(2)].T
     piece = values[:, 80:]
-    np.testing.assert_array_equal(reader.read(row, 80, 25), np.concatenate([piece] * 3, axis=1)[:, :25])
+    np.testing.assert_array_equal(
+        reader.read(row, 80, 25), np.concatenate([piece] * 3, axis=1)[:, :25]
+    )
     for start in (-1, 90):
         with pytest.raises(IndexError, match=f"frame {start} of 90"):
             reader.read(row, start, 10)
@@ -136,7 +151,9 @@ def test_readers_that_are_open_travel_to_processes_of_every_start_method(tmp_pat
     assert sums(reader, rows)[0] == pytest.approx(expected)
     with multiprocessing.get_context(method).Pool(2) as pool:
         results = pool.starmap(sums, [(reader, rows), (reader, rows[::-1])])
-    assert results[0][0] == pytest.approx(expected) and results[1][0] == pytest.approx(expected[::-1])
+    assert results[0][0] == pytest.approx(expected) and results[1][0] == pytest.approx(
+        expected[::-1]
+    )
     assert all(0 < open_files <= 2 for _, open_files in results)
     # What the children did has not closed the parent's files.
     assert sums(reader, rows)[0] == pytest.approx(expected)
@@ -154,13 +171,17 @@ def test_few_files_are_open_however_many_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("hop", [0.02, 0.1])
-def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_the_same(tmp_path, hop):
+def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_the_same(
+    tmp_path, hop
+):
     name, values = "abcdefghijk", cqt(1, 900)
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, name, values, {"hop_s": hop})
     write_mm(tmp_path, name, 2 * values.T, sidecar=True)
     index = indexed(tmp_path, h5=["a.h5"], mm=["ab"])
-    both = [WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")]
+    both = [
+        WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")
+    ]
     assert both == [1, 2]
     os.unlink(tmp_path / "a.h5")
     reader = WindowReader(index)
@@ -179,7 +200,9 @@ def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open):
     if is_open:
         reader.read(0, 0, 1)
     os.truncate(tmp_path / "chunk_00000.h5", 4096)
-    with pytest.raises(MillraceError, match=r"has changed since it was indexed.*Build its partition again"):
+    with pytest.raises(
+        MillraceError, match=r"has changed since it was indexed.*Build its partition again"
+    ):
         reader.read(0, 0, 1)
 
 
@@ -231,9 +254,18 @@ def test_a_file_that_a_swmr_writer_has_open_is_read(tmp_path):
 
 def test_half_a_million_entries_open_at_once(tmp_path):
     facts = dict.fromkeys(("hop", "bins", "dtype", "orientation", "shape"), "file")
-    common = {"storage": "raw", "dtype": "<f2", "frames": 9000, "bins": 84, "hop": 0.02, "facts": facts}
+    common = {
+        "storage": "raw",
+        "dtype": "<f2",
+        "frames": 9000,
+        "bins": 84,
+        "hop": 0.02,
+        "facts": facts,
+    }
     ids = [f"{n * 7919 % 20_011:011d}" for n in range(20_000)]
-    tracks = [Track(name, "h5", f"{at % 489}.h5", f"{name}/cqt", **common) for at, name in enumerate(ids)]
+    tracks = [
+        Track(name, "h5", f"{at % 489}.h5", f"{name}/cqt", **common) for at, name in enumerate(ids)
+    ]
     merge(tmp_path / "a.index", tracks, {"h5": "/x"}, Contract())
     index = FeatureIndex(tmp_path / "a.index")
     numbers = index.find([*ids[:50], "absent", "99999999999", "x" * 300, ""])

@@ -1,4 +1,5 @@
-"""Small trees of features: tracks that behave like a CQT over time, in every layout of the field."""
+"""Small trees of features: tracks that behave like a CQT over time, in every layout of the
+field."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PUBLISHED = Contract(hop=PUBLISHED_HOP)
 
 
 def cqt(seed: int, frames: int = 1200, bins: int = BINS) -> np.ndarray:
-    """Linear magnitudes (T, C), float32: smooth over time as a CQT's bass, alike in neighbouring bins."""
+    """Linear magnitudes (T, C), float32: smooth over time as a CQT's bass, alike in neighbouring
+    bins."""
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((frames + 31, bins + 3)).cumsum(0)
     slow = noise[31:] - noise[:-31]
@@ -48,16 +50,23 @@ def write_mm(
 
 
 def scanned(
-    root: Path, h5: Iterable[str] = (), mm: Iterable[str] = (), contract: Contract | None = None, records=None
+    root: Path,
+    h5: Iterable[str] = (),
+    mm: Iterable[str] = (),
+    contract: Contract | None = None,
+    records=None,
 ) -> list[Track]:
     places = [("h5", path) for path in h5] + [("mm", path) for path in mm]
     partitions = [
-        FeaturePartition("p", kind, str(root), path, (records or {}).get(path, [])) for kind, path in places
+        FeaturePartition("p", kind, str(root), path, (records or {}).get(path, []))
+        for kind, path in places
     ]
     return [track for partition in partitions for track in build(partition, contract or Contract())]
 
 
 def indexed(root: Path, *args, contract: Contract | None = None, **kwargs) -> FeatureIndex:
     tracks = scanned(root, *args, contract=contract, **kwargs)
-    merge(root / "features.index", tracks, {"h5": str(root), "mm": str(root)}, contract or Contract())
+    merge(
+        root / "features.index", tracks, {"h5": str(root), "mm": str(root)}, contract or Contract()
+    )
     return FeatureIndex(root / "features.index")

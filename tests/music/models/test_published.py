@@ -35,7 +35,8 @@ class Calls:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run folder as Fabric and OmegaConf leave it: the configuration is in the checkpoint as an object."""
+    """A run folder as Fabric and OmegaConf leave it: the configuration is in the checkpoint as an
+    object."""
     module = types.ModuleType("omegaconf.dictconfig")
     module.DictConfig = type("DictConfig", (), {"__module__": module.__name__})
     monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
@@ -92,7 +93,9 @@ def test_files_that_are_missing_are_named(tmp_path):
     with pytest.raises(MillraceError, match=r"best\.ckpt: cannot be read"):
         load_published(tmp_path / "checkpoint_best.ckpt")
     (tmp_path / "configuration.yaml").write_text("model:\n  zdim: no\n")
-    with pytest.raises(MillraceError, match=r"configuration\.yaml: model\.zdim: the value is False"):
+    with pytest.raises(
+        MillraceError, match=r"configuration\.yaml: model\.zdim: the value is False"
+    ):
         load_published(tmp_path / "checkpoint_best.ckpt")
 
 

@@ -23,13 +23,24 @@ def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_pat
     paths = {name: f"{tmp_path}/{name}.json" for name in ("train", "valid")}
     train = json.loads((tmp_path / "train.json").read_text())
     first, second = train["C-1"][0]["youtube_id"], train["C-2"][0]["youtube_id"]
-    # Versions that share a video are one recording, with one id; a clique of one recording is no clique.
+    # Versions that share a video are one recording, with one id; a clique of one recording is no
+    # clique.
     train["C-1"].append({"version_id": "V-900", "youtube_id": first})
     train["C-9"] = [{"version_id": "V-901", "youtube_id": "absent-____"}, {"youtube_id": second}]
     (tmp_path / "train.json").write_text(json.dumps(train))
     cliques = read_cliques(paths, index, "h5")
-    assert cliques["train"].ids.tolist() == [0, 1, 2, 3] and cliques["train"].cliques.tolist() == [0, 0, 1, 1]
-    assert cliques["valid"].ids.tolist() == [5, 6, 7, 8] and cliques["valid"].cliques.tolist() == [3, 3, 4, 4]
+    assert cliques["train"].ids.tolist() == [0, 1, 2, 3] and cliques["train"].cliques.tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert cliques["valid"].ids.tolist() == [5, 6, 7, 8] and cliques["valid"].cliques.tolist() == [
+        3,
+        3,
+        4,
+        4,
+    ]
     left_out = cliques["train"].left_out
     assert left_out["without_features"] == ["absent-____"] and left_out["cliques_of_one"] == ["C-9"]
     assert left_out["in_two_cliques"] == [second]
@@ -48,7 +59,9 @@ def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_pat
     train = {"C-4": train["C-1"], "C-2": train["C-2"]}
     (tmp_path / "train.json").write_text(json.dumps(train))
     dropped = read_cliques(paths, index, "h5", "drop")
-    assert [list(dropped["valid"].members(row)) for row in range(5)] == [[0, 1, 2]] * 3 + [[3, 4]] * 2
+    assert [list(dropped["valid"].members(row)) for row in range(5)] == [[0, 1, 2]] * 3 + [
+        [3, 4]
+    ] * 2
 
 
 def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
@@ -65,7 +78,8 @@ def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():
 
 def test_what_is_left_out_of_an_epoch_is_counted_after_ranks_have_changed_too():
     cliques = of([at // 3 for at in range(63)])
-    # 15 blocks of 4: 14 for two ranks; after 3 steps of two ranks 9 are left for one, 8 for two more.
+    # 15 blocks of 4: 14 for two ranks; after 3 steps of two ranks 9 are left for one, 8 for two
+    # more.
     assert plan_anchors(cliques, 4, 43, 0, 2).left_out == 63 - 14 * 4
     assert plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 3)]).left_out == 63 - 15 * 4
     rest = plan_anchors(cliques, 4, 43, 0, 4, spans=[(2, 3), (1, 1)])
@@ -80,12 +94,17 @@ def test_other_ranks_go_on_with_the_blocks_that_are_left():
     whole = plan_anchors(cliques, 4, 43, 0, 2)
     rest = plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 3)])
     assert rest.rows.tolist() == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()[2 * 3 * 4 :]
-    assert whole.rows[:24].tolist() + rest.rows.tolist() == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()
+    assert (
+        whole.rows[:24].tolist() + rest.rows.tolist()
+        == plan_anchors(cliques, 4, 43, 0, 1).rows.tolist()
+    )
     assert len(plan_anchors(cliques, 4, 43, 0, 2, limit=3)) == 3
     assert len(plan_anchors(cliques, 4, 43, 0, 1, spans=[(2, 2)], limit=3)) == 2
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 1], [0] * 12])
 def test_too_few_recordings_or_cliques_are_an_error(labels):
-    with pytest.raises(MillraceError, match=r"make no batch of 4 anchors of two cliques for 1 rank"):
+    with pytest.raises(
+        MillraceError, match=r"make no batch of 4 anchors of two cliques for 1 rank"
+    ):
         plan_anchors(of(labels), 4, 43, 0, 1)

@@ -31,7 +31,11 @@ def dataset(folder, geometry: Geometry = SHORT, *, files: int = 16, **options) -
     index = trees.FeatureIndex(folder / "features.index")
     cliques = read_cliques({"train": f"{folder}/train.json"}, index, "h5")["train"]
     return CliqueDataset(
-        cliques, ShingleReader(WindowReader(index, max_open_files=files), Contract()), geometry, 43, **options
+        cliques,
+        ShingleReader(WindowReader(index, max_open_files=files), Contract()),
+        geometry,
+        43,
+        **options,
     )
 
 
@@ -47,7 +51,11 @@ def test_a_batch_is_versions_by_slot_and_the_originals_list(tmp_path):
     assert batch.cc.tolist() == [0, 1] * 5 and batch.cc.dtype == batch.ii.dtype == torch.int64
     # Three versions fill five slots: the others in turn, never the anchor itself.
     slots = batch.ii.view(5, 2).T.tolist()
-    assert [row[0] for row in slots] == [0, 4] and slots[0][1:3] == slots[0][3:5] and {*slots[0]} == {0, 1, 2}
+    assert (
+        [row[0] for row in slots] == [0, 4]
+        and slots[0][1:3] == slots[0][3:5]
+        and {*slots[0]} == {0, 1, 2}
+    )
     clique, i1, x1, *others = batch.as_list()
     assert clique.tolist() == [0, 1] and i1.tolist() == [0, 4] and torch.equal(x1, batch.x[:2])
     assert len(others) == 8 and torch.equal(others[-1], batch.x[8:])
@@ -89,7 +97,9 @@ def test_windows_are_drawn_from_the_beginning_of_a_track_up_to_maxlen(tmp_path):
     index, reader = data.reader.windows.index, data.reader
     frames, hop = int(data.cliques.frames[0]), float(data.cliques.hops[0])
     track = int(data.cliques.tracks[0])
-    windows = {reader.read(track, frames, hop, start, data.geometry).tobytes() for start in range(11)}
+    windows = {
+        reader.read(track, frames, hop, start, data.geometry).tobytes() for start in range(11)
+    }
     seen = {one(data, [0], epoch).x[0].numpy().tobytes() for epoch in range(40)}
     assert index.frames()[track] == frames and len(seen) > 5 and seen <= windows
 
@@ -119,17 +129,26 @@ def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetit
     assert shingles.shape == (4, 84, 40)
     np.testing.assert_allclose(shingles[1], averaged[:, 27:67], rtol=1e-6)
     filled = ShingleReader(windows, Contract()).read(0, frames, hop, 7, Geometry(100, 40, 40))[-1]
-    np.testing.assert_allclose(filled, np.concatenate([averaged[:, 87:107], averaged[:, 7:27]], 1), rtol=1e-6)
+    np.testing.assert_allclose(
+        filled, np.concatenate([averaged[:, 87:107], averaged[:, 7:27]], 1), rtol=1e-6
+    )
     # A track shorter than the window is repeated as a whole, or filled with zeros.
     long = Geometry(300, 40, 40)
-    repeated = ShingleReader(windows, Contract()).read(0, frames, hop, 0, long).swapaxes(0, 1).reshape(84, -1)
+    repeated = (
+        ShingleReader(windows, Contract())
+        .read(0, frames, hop, 0, long)
+        .swapaxes(0, 1)
+        .reshape(84, -1)
+    )
     have = averaged.shape[1]
     np.testing.assert_allclose(repeated[:, have : have + 50], averaged[:, :50], rtol=1e-6)
     zeros = ShingleReader(windows, Contract(), "zeros").read(0, frames, hop, 0, long)
     assert not zeros.swapaxes(0, 1).reshape(84, -1)[:, have:300].any()
     # The published lengths: 150 s, shingles of 20 s every 20 and every 10 s.
     reader = ShingleReader(windows, Contract())
-    assert [len(reader.read(0, frames, hop, 0, Geometry(1500, 200, step))) for step in (200, 100)] == [8, 14]
+    assert [
+        len(reader.read(0, frames, hop, 0, Geometry(1500, 200, step))) for step in (200, 100)
+    ] == [8, 14]
     # One shingle too can be written to, or torch would warn of it.
     assert reader.read(0, frames, hop, 0, Geometry(40, 40, 40)).flags.writeable
 
@@ -143,15 +162,20 @@ def test_a_hop_of_which_no_whole_number_makes_a_frame_is_averaged_by_area(tmp_pa
     reader = ShingleReader(WindowReader(index), Contract(resample=True))
     shingle = reader.read(0, frames, float(index.hops()[0]), 0, Geometry(100, 100, 100))[0]
     ratio = 0.1 / (512 / 22050)
-    # The mean of a ramp of steps over a stretch is that of its middle, up to the rounding of the steps.
-    assert np.abs(shingle[0] - (np.arange(100) + 0.5) * ratio - 0.5).max() < 0.13 and len(shingle) == 84
+    # The mean of a ramp of steps over a stretch is that of its middle, up to the rounding of the
+    # steps.
+    assert (
+        np.abs(shingle[0] - (np.arange(100) + 0.5) * ratio - 0.5).max() < 0.13
+        and len(shingle) == 84
+    )
 
 
 def checksums(data: CliqueDataset, workers: int, method: str | None) -> list[str]:
     data.plan = plan_anchors(data.cliques, 4, 43, 0, 1)
     loader = BatchLoader(data, workers, start_method=method)
     sums = [
-        hashlib.sha256(batch.x.numpy().tobytes() + batch.ii.numpy().tobytes()).hexdigest() for batch in loader
+        hashlib.sha256(batch.x.numpy().tobytes() + batch.ii.numpy().tobytes()).hexdigest()
+        for batch in loader
     ]
     loader.close()
     return sums
@@ -173,9 +197,9 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
     with caplog.at_level(logging.WARNING, "millrace"):
         batch = one(data, [0, 1, 4])
     assert 0 not in batch.ii.tolist() and batch.cc.tolist() == [0, 0, 1] * 3 and bool(batch.x.any())
-    assert {bad.reason for bad in batch.bad} == {"file_missing"} and {bad.sample_id for bad in batch.bad} == {
-        0
-    }
+    assert {bad.reason for bad in batch.bad} == {"file_missing"} and {
+        bad.sample_id for bad in batch.bad
+    } == {0}
     assert sum("replaced by another of its clique" in line for line in caplog.messages) == 1
     data.plan = plan_anchors(data.cliques, 3, 43, 0, 1)
     with pytest.raises(MillraceError, match="more than max_bad_fraction"):

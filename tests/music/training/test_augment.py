@@ -23,7 +23,9 @@ def test_stretch_and_transposition_are_those_of_upstream(name):
     section, values = seeded.expected()["augmentations"][name]
     shingles = seeded.features(30)[0, :, :12]
     result = Augmentations(section)(shingles, draws())
-    torch.testing.assert_close(result, torch.tensor(values).reshape(2, 12, 30), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        result, torch.tensor(values).reshape(2, 12, 30), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_what_is_drawn_depends_on_the_address_alone():
@@ -48,14 +50,22 @@ def test_bands_and_spans_are_zeros_of_at_most_their_share(full):
     bands, spans = zeros.any(2).sum(1), zeros.any(1).sum(1)
     whole_bands, whole_spans = zeros.all(2).sum(1), zeros.all(1).sum(1)
     if full:
-        assert (whole_bands.min(), whole_bands.max(), whole_spans.min(), whole_spans.max()) == (1, 9, 1, 9)
+        assert (whole_bands.min(), whole_bands.max(), whole_spans.min(), whole_spans.max()) == (
+            1,
+            9,
+            1,
+            9,
+        )
     else:
         assert not whole_bands.any() and (bands.max(), spans.max()) == (9, 9)
         assert torch.equal(zeros.sum((1, 2)), bands * spans)
 
 
 def test_the_order_is_drawn():
-    zeros, stretch = {"p": 1.0, "f_pc": 0.0, "t_pc": 0.0}, {"p": 1.0, "r": [2, 2], "cut_mode": "start"}
+    zeros, stretch = (
+        {"p": 1.0, "f_pc": 0.0, "t_pc": 0.0},
+        {"p": 1.0, "r": [2, 2], "cut_mode": "start"},
+    )
     augment = Augmentations({"specaugment": zeros, "timestretch": stretch})
     results = [augment(torch.ones(1, 3, 8), draws(track))[0] for track in range(100)]
     # A frame of zeros that is stretched afterwards is mixed with its neighbours.
@@ -65,7 +75,9 @@ def test_the_order_is_drawn():
 
 def test_waveform_augmentations_are_skipped_in_one_line(caplog):
     with caplog.at_level(logging.INFO, logger="millrace"):
-        chosen = conf.read([f"augmentations.{name}.p=0.9" for name in ("length", "gain", "timestretch")])
+        chosen = conf.read(
+            [f"augmentations.{name}.p=0.9" for name in ("length", "gain", "timestretch")]
+        )
     assert len(Augmentations(chosen.section("augmentations")).chosen) == 3
     assert [record.message.split(": ")[1] for record in caplog.records] == ["length, gain"]
     assert Augmentations({"timestretch": {"p": 0.0}}).chosen == []
@@ -82,7 +94,10 @@ def test_waveform_augmentations_are_skipped_in_one_line(caplog):
         ("timestretch.r=[0, 1]", r"r is \[0.0, 1.0\]"),
         ("timestretch.pad_mode=crazy", "pad_mode is 'crazy'. Set it to repeat or zeros"),
         ("pitchtranspose.r=[-1.5, 2]", "value is -1.5"),
-        ("timestretch.r=[1e9, 1e9]", r"r is \[1000000000.0, 1000000000.0\]. Set it to 0.001 or more, 100 at"),
+        (
+            "timestretch.r=[1e9, 1e9]",
+            r"r is \[1000000000.0, 1000000000.0\]. Set it to 0.001 or more, 100 at",
+        ),
         ("pitchtranspose=3", "augmentations.pitchtranspose is 3. Give keys, such as"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Configurations: files in the published form, overrides as users type them, and what is refused."""
+"""Configurations: files in the published form, overrides as users type them, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -59,8 +60,20 @@ def test_the_original_evaluations_options_are_taken_as_typed():
     typed += "limit_num="
     args = evaluate_model.make_parser().parse_args([*typed.split(), "data.maxlen=7"])
     options, others = conf.split_options(args.overrides)
-    lengths = {"maxlen": 300.0, "qslen": None, "qshop": 5.0, "cslen": None, "cshop": 5.0, "limit_num": 0}
-    assert options == {"checkpoint": "x/best.ckpt", "partition": "test", "redux": "bpwr-10", **lengths}
+    lengths = {
+        "maxlen": 300.0,
+        "qslen": None,
+        "qshop": 5.0,
+        "cslen": None,
+        "cshop": 5.0,
+        "limit_num": 0,
+    }
+    assert options == {
+        "checkpoint": "x/best.ckpt",
+        "partition": "test",
+        "redux": "bpwr-10",
+        **lengths,
+    }
     assert others[-1] == "data.maxlen=7"
 
 
@@ -70,12 +83,31 @@ def test_a_file_is_read_whole_over_the_published_defaults(tmp_path):
     splits = [chosen[f"path.splits.{name}"] for name in ("train", "valid", "test")]
     assert splits == ["a.json", "b.json", "c.json"] and chosen["path.logs"] == "a b"
     assert (chosen["training.optim.lr"], chosen["training.optim.min_lr"]) == (0.0002, 1e-06)
-    assert (chosen.model.zdim, chosen["fabric.precision"], chosen["data.maxlen"]) == (2048, "32", 0.0)
-    published = {"seed": 43, "data.n_per_class": 4, "data.p_samesong": 0.0, "data.pad_mode": "repeat"}
-    published |= {"data.prefetch_factor": 4, "data.persistent_workers": True, "data.mp_context": "spawn"}
-    published |= {"training.optim.sched": "plateau_10", "training.numepochs": 1000, "data.audiolen": 150.0}
+    assert (chosen.model.zdim, chosen["fabric.precision"], chosen["data.maxlen"]) == (
+        2048,
+        "32",
+        0.0,
+    )
+    published = {
+        "seed": 43,
+        "data.n_per_class": 4,
+        "data.p_samesong": 0.0,
+        "data.pad_mode": "repeat",
+    }
+    published |= {
+        "data.prefetch_factor": 4,
+        "data.persistent_workers": True,
+        "data.mp_context": "spawn",
+    }
+    published |= {
+        "training.optim.sched": "plateau_10",
+        "training.numepochs": 1000,
+        "data.audiolen": 150.0,
+    }
     published |= {"training.monitor.quantity": "m_COMP", "training.monitor.mode": "min"}
-    assert {key: chosen[key] for key in published} == published and conf.read([])["training.batchsize"] == 25
+    assert {key: chosen[key] for key in published} == published and conf.read([])[
+        "training.batchsize"
+    ] == 25
     # What the file augments is all that is augmented; what needs a waveform is skipped.
     parts = Augmentations(chosen.section("augmentations")).chosen
     assert [(name, p) for name, p, _ in parts] == [("specaugment", 0.4)]
@@ -85,7 +117,12 @@ def test_a_file_is_read_whole_over_the_published_defaults(tmp_path):
 def test_the_example_has_known_keys_and_the_published_values():
     chosen, defaults = conf.read([], str(EXAMPLE)), conf.read([])
     differing = {key for key in chosen if chosen[key] != defaults[key]}
-    paths = {"path.h5_root", "path.jsonl", "path.index", *(f"path.splits.{name}" for name in SPLITS)}
+    paths = {
+        "path.h5_root",
+        "path.jsonl",
+        "path.index",
+        *(f"path.splits.{name}" for name in SPLITS),
+    }
     assert differing == {"conf", "training.save_freq", *paths}
     assert chosen.contract() == Contract()
 
@@ -161,7 +198,9 @@ def test_a_folder_stands_for_the_splits_in_it_and_ngpus_means_gpus(tmp_path):
     assert chosen["fabric.accelerator"] == "cuda"
 
 
-@pytest.mark.parametrize("option", ["maxlen=0", "qslen=-5", "qshop=-1", "limit_num=-1", "cslen=.nan"])
+@pytest.mark.parametrize(
+    "option", ["maxlen=0", "qslen=-5", "qshop=-1", "limit_num=-1", "cslen=.nan"]
+)
 def test_options_of_an_evaluation_without_a_meaning_are_refused(option):
     with pytest.raises(MillraceError, match=option.partition("=")[0]):
         conf.split_options(["checkpoint=a", option])

@@ -38,7 +38,8 @@ def plain_best_pairs(values: torch.Tensor, number: int) -> float:
 
 @pytest.mark.parametrize("number", [1, 3, 10])
 def test_best_pairs_use_each_shingle_once_also_if_distances_are_equal(number):
-    # Four values only: most pairs are equal to others, as with a track that is filled up with itself.
+    # Four values only: most pairs are equal to others, as with a track that is filled up with
+    # itself.
     values = (seeded.uniform("ties", 5, 4, 6, 3) * 4).floor()
     values[0, 0, :5], values[1, 1, :, 1:], values[2, 2] = math.inf, math.inf, math.inf
     result = reduced(values, f"bpwr-{number}")
@@ -55,7 +56,9 @@ def test_gradients_reach_the_chosen_pairs_only():
 
 
 def test_filling_changes_no_distance_and_a_track_of_filling_is_far_from_all():
-    queries, candidates = (Tracks.of(range(5), range(5), list(seeded.uniform(n, 5, 6, 8))) for n in "qc")
+    queries, candidates = (
+        Tracks.of(range(5), range(5), list(seeded.uniform(n, 5, 6, 8))) for n in "qc"
+    )
     queries.filled[0, 2:], candidates.filled[1, 3:], candidates.filled[2] = True, True, True
     first = Tracks.of([0], [0], [queries.embeddings[0, :2]])
     second = Tracks.of([1], [1], [candidates.embeddings[1, :3]])
@@ -70,7 +73,9 @@ def test_distances_are_squared_euclidean_by_dimension_and_never_negative():
     distances = shingle_distances(tracks, tracks.half())
     assert distances.shape == (4, 4, 3, 3) and (distances >= 0).all()
     left, right = tracks[1, 2].double(), tracks[3, 0].half().double()
-    assert float(distances[1, 3, 2, 0]) == pytest.approx(float((left - right).square().mean()), abs=1e-2)
+    assert float(distances[1, 3, 2, 0]) == pytest.approx(
+        float((left - right).square().mean()), abs=1e-2
+    )
 
 
 @pytest.mark.parametrize("strategy", ["bpwr-", "bpwr-0", "min-3", "worst-2", "smin", "", "bpwr-x"])

@@ -1,4 +1,5 @@
-"""The task of version matching: the best model, when the rate falls, and means over ranks and stops."""
+"""The task of version matching: the best model, when the rate falls, and means over ranks and
+stops."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def model_of(task: VersionTask, seed: int) -> Clews:
 
 
 def evaluated(task: VersionTask, model: Clews, epoch: int) -> dict[str, float]:
-    """The figures of a model after so many epochs; the task saves it and observes them, as in the loop."""
+    """The figures of a model after so many epochs; the task saves it and observes them, as in the
+    loop."""
     task.epochs_done = epoch
     with torch.inference_mode():
         metrics = task.evaluate(model, Fabric(accelerator="cpu", devices=1))
@@ -68,7 +70,8 @@ def test_the_best_model_is_the_one_with_the_best_monitored_figure(tmp_path, quan
         best = torch.load(tmp_path / "checkpoint_best.ckpt", weights_only=True)
         marked.append(best["epoch"])
     pick = np.argmax if mode == "max" else np.argmin
-    # After each epoch the best so far, the first of equal ones; and there is something to choose from.
+    # After each epoch the best so far, the first of equal ones; and there is something to choose
+    # from.
     assert marked == [1 + int(pick(values[: number + 1])) for number in range(6)]
     assert len(set(marked)) > 1
     assert torch.load(tmp_path / "checkpoint_last.ckpt", weights_only=True)["epoch"] == 6
@@ -108,7 +111,9 @@ def test_the_rate_falls_to_a_fifth_after_so_many_epochs_without_a_better_figure(
     corpus(tmp_path)
     mode = "max" if quantity == "m_MAP" else "min"
     monitor = [f"training.monitor.quantity={quantity}", f"training.monitor.mode={mode}"]
-    task = task_of(tmp_path, *monitor, f"training.optim.sched={schedule}", "training.optim.min_lr=1e-12")
+    task = task_of(
+        tmp_path, *monitor, f"training.optim.sched={schedule}", "training.optim.min_lr=1e-12"
+    )
     assert observed(task, values) == factors
 
 

@@ -31,5 +31,7 @@ def source() -> np.ndarray:
 def corpus(tmp_path_factory, source) -> dict[str, Path]:
     """Container -> its file. Its extension lies: content decides."""
     folder = tmp_path_factory.mktemp("lossy")
-    files = {name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()}
+    files = {
+        name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()
+    }
     return {"video": write_video(folder / "video.mp4", source), **files}

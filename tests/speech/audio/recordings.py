@@ -17,7 +17,8 @@ SPANS = tuple((1.0 + 2 * i, 2.9 + 2 * i) for i in range(11))
 
 
 def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndarray:
-    """int16 (n,): bursts of noise and chirps, nowhere like itself elsewhere, so that any shift shows."""
+    """int16 (n,): bursts of noise and chirps, nowhere like itself elsewhere, so that any shift
+    shows."""
     random = np.random.default_rng(seed)
     n = int(seconds * rate)
     t = np.arange(n) / rate
@@ -29,12 +30,17 @@ def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndar
     return np.round(np.clip(wave * level, -1, 1) * 32767).astype(np.int16)
 
 
-def write_av(path, samples, rate, codec, container, layout="mono", sample_format="", options=()) -> Path:
+def write_av(
+    path, samples, rate, codec, container, layout="mono", sample_format="", options=()
+) -> Path:
     """Encode `samples`, the same in all channels."""
-    # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every run.
+    # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every
+    # run.
     options = {"fflags": "+bitexact", **dict(options)}
     with av.open(str(path), "w", format=container, container_options=options) as target:
-        stream = target.add_stream(codec, rate=rate, layout=layout, options={"strict": "experimental"})
+        stream = target.add_stream(
+            codec, rate=rate, layout=layout, options={"strict": "experimental"}
+        )
         stream.bit_rate = 96000
         if sample_format:
             stream.format = sample_format
@@ -46,7 +52,9 @@ def write_av(path, samples, rate, codec, container, layout="mono", sample_format
     return path
 
 
-def write_joined(path: Path, parts, codec: str, container: str, between: bytes = b"", layouts=()) -> None:
+def write_joined(
+    path: Path, parts, codec: str, container: str, between: bytes = b"", layouts=()
+) -> None:
     """Encode each of `parts` (samples, rate) as a file, and write these one behind the other."""
     pairs = zip(parts, layouts or ["mono"] * len(parts), strict=True)
     files = [write_av(path, *part, codec, container, layout).read_bytes() for part, layout in pairs]
@@ -74,7 +82,9 @@ def write_video(path: Path, samples: np.ndarray | None) -> Path:
 
 def wav(riff_size: int, data_size: int, body: bytes, extra: bytes = b"") -> bytes:
     """A WAV of int16 mono at 16 kHz that states these sizes."""
-    head = struct.pack("<4sI8sIHHIIHH", b"RIFF", riff_size, b"WAVEfmt ", 16, 1, 1, 16000, 32000, 2, 16)
+    head = struct.pack(
+        "<4sI8sIHHIIHH", b"RIFF", riff_size, b"WAVEfmt ", 16, 1, 1, 16000, 32000, 2, 16
+    )
     return head + extra + b"data" + struct.pack("<I", data_size) + body
 
 
@@ -97,7 +107,9 @@ def damaged(raw: bytes, damage: str, at: int, size: int, random: np.random.Gener
 def offset(expected: np.ndarray, segment: np.ndarray, limit: int = 4800) -> int:
     """By how many samples `segment` is late, by cross-correlation."""
     size = 1 << math.ceil(math.log2(len(expected) + len(segment)))
-    product = np.fft.rfft(segment.astype(float), size) * np.conj(np.fft.rfft(expected.astype(float), size))
+    product = np.fft.rfft(segment.astype(float), size) * np.conj(
+        np.fft.rfft(expected.astype(float), size)
+    )
     scores = np.fft.irfft(product, size)
     return int(np.argmax(np.concatenate([scores[-limit:], scores[:limit]]))) - limit
 

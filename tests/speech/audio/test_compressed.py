@@ -1,4 +1,5 @@
-"""Compressed recordings: segments lie within 10 ms of where they were, or a warning says why not."""
+"""Compressed recordings: segments lie within 10 ms of where they were, or a warning says why
+not."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
-from tests.speech.audio.recordings import RATE, SPANS, is_in_place, offsets, signal, write_av, write_joined
+from tests.speech.audio.recordings import (
+    RATE,
+    SPANS,
+    is_in_place,
+    offsets,
+    signal,
+    write_av,
+    write_joined,
+)
 
 
 @pytest.mark.parametrize("name", ["opus", "webm", "m4a", "mkv", "mp3", "live", "video"])
@@ -16,7 +25,9 @@ def test_compressed_segments_lie_where_they_were(corpus, source, name):
     assert is_in_place(corpus[name], source)
     info = audio.probe(corpus[name])
     assert info.duration_seconds == pytest.approx(len(source) / RATE, abs=0.05)
-    assert info.codec == {"mp3": "mp3", "opus": "opus", "webm": "opus", "live": "opus"}.get(name, "aac")
+    assert info.codec == {"mp3": "mp3", "opus": "opus", "webm": "opus", "live": "opus"}.get(
+        name, "aac"
+    )
     assert (info.sample_rate, info.channels, info.lossless, info.warnings) == (RATE, 1, False, ())
 
 
@@ -30,7 +41,9 @@ def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source, name):
     assert set(offsets(corpus[name], source)) <= {1023, 1024, 1025}
     info = audio.probe(corpus[name])
     assert len(info.warnings) == 1
-    assert info.warnings[0].startswith("no_encoder_delay: ") and corpus[name].name in info.warnings[0]
+    assert (
+        info.warnings[0].startswith("no_encoder_delay: ") and corpus[name].name in info.warnings[0]
+    )
 
 
 def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
@@ -55,7 +68,8 @@ def test_compressed_inside_wav(tmp_path, codec):
 
 
 def test_vorbis_that_changes_between_short_and_long_blocks(tmp_path):
-    """FFmpeg stamps blocks next to a change up to 10 ms off: that is no gap to be filled with silence."""
+    """FFmpeg stamps blocks next to a change up to 10 ms off: that is no gap to be filled with
+    silence."""
     samples = signal(12, 44100)
     for at in range(44100, len(samples), 20000):  # clicks make the encoder change to short blocks
         samples[at - 6000 : at] //= 64
@@ -76,7 +90,8 @@ def test_stated_duration_that_lies_is_measured(tmp_path, corpus):
 @pytest.mark.parametrize("name", ["mp3", "aac"])
 @pytest.mark.parametrize("size", [1, 5000])
 def test_what_comes_before_the_first_frame_moves_nothing(tmp_path, corpus, source, name, size):
-    """A stream tapped in mid-frame: FFmpeg takes some of such bytes for frames, or misses the first ones."""
+    """A stream tapped in mid-frame: FFmpeg takes some of such bytes for frames, or misses the first
+    ones."""
     spans = SPANS[:3]
     junk = np.random.default_rng(size).bytes(size)
     (tmp_path / "a").write_bytes(junk + corpus[name].read_bytes())
@@ -103,9 +118,14 @@ def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
     assert all(isinstance(value, str) or abs(value) <= RATE // 100 for value in late[2:]), late
 
 
-@pytest.mark.parametrize(("codec", "form"), [("libopus", "matroska"), ("flac", "flac"), ("vorbis", "ogg")])
+@pytest.mark.parametrize(
+    ("codec", "form"), [("libopus", "matroska"), ("flac", "flac"), ("vorbis", "ogg")]
+)
 def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
-    path, parts = tmp_path / "joined", [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
+    path, parts = (
+        tmp_path / "joined",
+        [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)],
+    )
     write_joined(path, parts, codec, form, layouts=["stereo" if codec == "vorbis" else "mono"] * 2)
     assert is_in_place(path, source, [(1.0, 3.0), (3.5, 4.9), (6.0, 7.5), (8.0, 9.5)])
     assert audio.probe(path).duration_seconds == pytest.approx(10, abs=0.3)
@@ -113,18 +133,26 @@ def test_joined_files_are_one_timeline(tmp_path, source, codec, form):
 
 def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
     """The tag between the two takes no time; the second one's delay does, as in any player."""
-    path, parts = tmp_path / "joined", [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)]
+    path, parts = (
+        tmp_path / "joined",
+        [(source[: 5 * RATE], RATE), (source[5 * RATE : 10 * RATE], RATE)],
+    )
     write_joined(path, parts, "libmp3lame", "mp3", between=b"TAG" + bytes(125))
     late = offsets(path, source, [(1.0, 3.0), (3.5, 4.9), (4.9, 5.8), (6.0, 7.5), (8.0, 9.5)])
     assert late[:2] == [0, 0] and isinstance(late[2], int) and late[3] == late[4]
     assert 0 <= late[3] <= 2 * 1152
 
 
-@pytest.mark.parametrize(("codec", "form"), [("aac", "adts"), ("libmp3lame", "mp3"), ("aac", "mpegts")])
+@pytest.mark.parametrize(
+    ("codec", "form"), [("aac", "adts"), ("libmp3lame", "mp3"), ("aac", "mpegts")]
+)
 def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
-    """FFmpeg counts ADTS frames at the first rate: taken at its word, every second frame would be silence."""
+    """FFmpeg counts ADTS frames at the first rate: taken at its word, every second frame would be
+    silence."""
     path, low = tmp_path / "joined", soxr.resample(source, RATE, 24000)
-    write_joined(path, [(low[: 5 * 24000], 24000), (source[5 * RATE : 10 * RATE], RATE)], codec, form)
+    write_joined(
+        path, [(low[: 5 * 24000], 24000), (source[5 * RATE : 10 * RATE], RATE)], codec, form
+    )
     late = offsets(path, low, [(1.0, 3.0), (6.0, 7.5), (8.0, 9.5)], 24000)
     if form == "mpegts":
         assert late[1:] == ["audio_load"] * 2

@@ -1,4 +1,5 @@
-"""Recordings in, segments out: PCM and lossless files, odd spans, files that are no recordings, memory."""
+"""Recordings in, segments out: PCM and lossless files, odd spans, files that are no recordings,
+memory."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ def test_int16_mono_passes_unchanged_whatever_the_name(tmp_path, container, rate
     samples[:2] = (-32768, 32767)
     path = tmp_path / "a.opus"
     soundfile.write(path, samples, rate, format=container, subtype="PCM_16")
-    spans = [(0.0, 1.0), (0.5, 0.9), (0.5, 0.9), (1.23456, 5.98765), (2.0, 2.0 + 1 / rate), (3.3, 6.0)]
+    spans = [
+        (0.0, 1.0),
+        (0.5, 0.9),
+        (0.5, 0.9),
+        (1.23456, 5.98765),
+        (2.0, 2.0 + 1 / rate),
+        (3.3, 6.0),
+    ]
     assert all(exact(path, samples, spans, rate))
     info = audio.probe(path)
     assert (info.sample_rate, info.channels, info.lossless, info.warnings) == (rate, 1, True, ())
@@ -116,7 +124,9 @@ def test_files_of_unknown_or_wrong_length(tmp_path):
         assert audio.probe(path).duration_seconds == pytest.approx(5.0, abs=0.01), name
 
 
-@pytest.mark.parametrize(("change", "warning"), [(-3, "bytes_missing"), (500, "bytes_behind"), (0, None)])
+@pytest.mark.parametrize(
+    ("change", "warning"), [(-3, "bytes_missing"), (500, "bytes_behind"), (0, None)]
+)
 def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
     """Bytes lost or added within PCM show nowhere else, and move all that follows."""
     path, body = tmp_path / "a.wav", signal(2, 16000).tobytes()
@@ -140,7 +150,9 @@ def test_what_is_whole_of_a_cut_file(tmp_path, container):
     path.write_bytes(raw[: len(raw) // 2])
     spans = [(0.5, 3.0), (7.0, 8.0), (15.0, 16.0), (18.0, 30.0)]
     assert exact(path, samples, spans) == [True, True, False, False]
-    assert [error.reason for error in list(audio.cut(path, spans, 16000))[2:]] == ["out_of_range"] * 2
+    assert [error.reason for error in list(audio.cut(path, spans, 16000))[2:]] == [
+        "out_of_range"
+    ] * 2
     assert 7.5 < audio.probe(path).duration_seconds < 10.5
 
 
@@ -160,11 +172,22 @@ def test_spans_on_the_edge_and_spans_that_are_none(tmp_path, name):
         write_av(path, samples, 48000, "libopus", "ogg")
     else:
         soundfile.write(path, samples, 48000, format=name.upper())
-    none = [(nan, 1.0), (1.0, nan), (-1.0, 1.0), (2.0, 1.0), (1.0, 1.0), (0.0, inf), (-inf, 2.0), (None, 2.0)]
+    none = [
+        (nan, 1.0),
+        (1.0, nan),
+        (-1.0, 1.0),
+        (2.0, 1.0),
+        (1.0, 1.0),
+        (0.0, inf),
+        (-inf, 2.0),
+        (None, 2.0),
+    ]
     none += [(1.0, 1.000001), (3.0, 1e300)]
     lengths = {(0.0, 5.0): 240000, **dict.fromkeys(none), (4.0, 5.049): 48000}
     lengths |= dict.fromkeys([(4.5, 5.051), (4.9, 9.0), (5.0, 5.04), (7.0, 8.0)])
-    for (span, length), segment in zip(lengths.items(), audio.cut(path, list(lengths), 48000), strict=True):
+    for (span, length), segment in zip(
+        lengths.items(), audio.cut(path, list(lengths), 48000), strict=True
+    ):
         if length is None:
             assert segment.reason == "out_of_range" and str(path) in str(segment), span
         else:
@@ -180,7 +203,9 @@ def test_nested_and_overlapping_spans_of_a_stream(tmp_path):
     random = np.random.default_rng(2)
     starts = np.sort(random.uniform(0, 25, 60)).round(3)
     spans = [(float(s), float(min(30, s + random.uniform(0.01, 20)))) for s in starts]
-    assert all(exact(tmp_path / "a.flac", samples, sorted([*spans, spans[3], spans[3], (0.0, 30.0)])))
+    assert all(
+        exact(tmp_path / "a.flac", samples, sorted([*spans, spans[3], spans[3], (0.0, 30.0)]))
+    )
 
 
 def refusals(path) -> list[audio.AudioError]:
@@ -212,7 +237,10 @@ def test_bad_files(tmp_path, corpus):
         "m4a_index_only": m4a[:40],
         "wav_without_samples": wav(36, 0, b""),
         # FFmpeg plays the last chunk as if it were the first.
-        "wav_of_two": wav(0, 32000, body) + b"LIST\4\0\0\0INFOdata" + struct.pack("<I", 32000) + body,
+        "wav_of_two": wav(0, 32000, body)
+        + b"LIST\4\0\0\0INFOdata"
+        + struct.pack("<I", 32000)
+        + body,
     }
     for lie in ("", ".wav", ".mp3", ".opus", ".m4a"):
         for name, content in contents.items():
@@ -234,14 +262,21 @@ def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):
         path = write_av(tmp_path / "a.mp4", signal(4, rate), rate, codec, container)
         for error in refusals(path):
             assert error.reason == "audio_load"
-            assert str(error) == f"{path}: {name} is not supported. Convert it, for example to FLAC or m4a"
+            assert (
+                str(error)
+                == f"{path}: {name} is not supported. Convert it, for example to FLAC or m4a"
+            )
 
 
 @pytest.mark.parametrize(("extension", "name"), [("gsm", "GSM"), ("G722", "G.722")])
 def test_what_has_no_header_is_refused_by_its_name(tmp_path, extension, name):
     path, g722 = tmp_path / f"a.{extension}", tmp_path / "b"
     write_av(g722, signal(4, 16000), 16000, "g722", "g722")
-    for content in (g722.read_bytes(), b"<title>404 Not Found</title>" * 200, (b"\xd2" + bytes(32)) * 500):
+    for content in (
+        g722.read_bytes(),
+        b"<title>404 Not Found</title>" * 200,
+        (b"\xd2" + bytes(32)) * 500,
+    ):
         path.write_bytes(content)
         for error in refusals(path):
             assert error.reason == "audio_load" and "no audio that can be recognised" in str(error)
@@ -268,12 +303,15 @@ def test_memory_is_bounded_by_the_longest_span(tmp_path):
     minutes, rate = 5, 16000
     samples = np.resize(signal(30, rate), minutes * 60 * rate)
     path = write_av(tmp_path / "long", samples, rate, "aac", "ipod")
-    spans = [(10.0 * i, 10.0 * i + 15) for i in range(minutes * 6 - 1)] + [(minutes * 60 - 3.0, 1e6)]
+    spans = [(10.0 * i, 10.0 * i + 15) for i in range(minutes * 6 - 1)] + [
+        (minutes * 60 - 3.0, 1e6)
+    ]
     for target in (rate, 8000):
         tracemalloc.start()
         for segment in audio.cut(path, spans, target):
             assert isinstance(segment, audio.AudioError) or len(segment) == 15 * target
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        # 16 s of float, its copy and its resampled copy; the recording is 9.6 MB in int16, 19 in float.
+        # 16 s of float, its copy and its resampled copy; the recording is 9.6 MB in int16, 19 in
+        # float.
         assert peak < 5e6 < samples.nbytes / 1.9

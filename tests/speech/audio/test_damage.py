@@ -21,7 +21,10 @@ def test_flac_that_was_flipped_is_never_wrong(tmp_path):
     samples, path, random = signal(8, 16000), tmp_path / "a.flac", np.random.default_rng(4)
     soundfile.write(path, samples, 16000)
     sound = path.read_bytes()
-    for at in [sound.index(b"\xff\xf8") + 40, *random.integers(len(sound) // 10, len(sound) * 9 // 10, 9)]:
+    for at in [
+        sound.index(b"\xff\xf8") + 40,
+        *random.integers(len(sound) // 10, len(sound) * 9 // 10, 9),
+    ]:
         raw = bytearray(sound)
         raw[at] ^= 1 << int(random.integers(8))
         path.write_bytes(raw)
@@ -33,15 +36,23 @@ def test_flac_that_was_flipped_is_never_wrong(tmp_path):
     ("codec", "container", "layout", "size"),
     [("flac", "flac", "s16", 20000), ("tta", "tta", "s16", 30), ("wavpack", "wv", "s16p", 30)],
 )
-def test_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, container, layout, size):
-    samples, path, spans = signal(8, 16000), tmp_path / "a", [(0.5 * i, 0.5 * i + 0.5) for i in range(16)]
+def test_lossless_frames_with_a_wrong_checksum_are_refused(
+    tmp_path, codec, container, layout, size
+):
+    samples, path, spans = (
+        signal(8, 16000),
+        tmp_path / "a",
+        [(0.5 * i, 0.5 * i + 0.5) for i in range(16)],
+    )
     raw = write_av(path, samples, 16000, codec, container, sample_format=layout).read_bytes()
     path.write_bytes(raw[: len(raw) // 2] + bytes(size) + raw[len(raw) // 2 + size :])
     is_cut = exact(path, samples, spans)
     assert 4 <= sum(is_cut) < 16
     if codec == "flac":  # goes on behind it
         assert is_cut[0] and is_cut[-1]
-        errors = [error for error in audio.cut(path, spans, 16000) if isinstance(error, audio.AudioError)]
+        errors = [
+            error for error in audio.cut(path, spans, 16000) if isinstance(error, audio.AudioError)
+        ]
         assert all(error.reason == "audio_load" and "damaged" in str(error) for error in errors)
 
 
@@ -51,10 +62,14 @@ def test_overwritten_mp3_goes_on_behind_it(tmp_path, rate, size):
     """At a constant bit rate the bytes tell how many frames have lost their headers."""
     samples, random = signal(12, rate), np.random.default_rng(size)
     raw = write_av(tmp_path / "a.mp3", samples, rate, "libmp3lame", "mp3").read_bytes()
-    at = raw.index(raw[600:602] if raw[600:601] == b"\xff" else b"\xff\xfb", len(raw) // 2) + (size == 1)
+    at = raw.index(raw[600:602] if raw[600:601] == b"\xff" else b"\xff\xfb", len(raw) // 2) + (
+        size == 1
+    )
     broken = random.bytes(size) if size > 1 else bytes([raw[at] ^ 0x80])
     (tmp_path / "a.mp3").write_bytes(raw[:at] + broken + raw[at + size :])
-    late = offsets(tmp_path / "a.mp3", samples, [(1.0, 3.0), (5.0, 7.5), (8.0, 10.0), (10.0, 11.9)], rate)
+    late = offsets(
+        tmp_path / "a.mp3", samples, [(1.0, 3.0), (5.0, 7.5), (8.0, 10.0), (10.0, 11.9)], rate
+    )
     assert late == [0, "audio_load", 0, 0]
 
 
@@ -144,6 +159,12 @@ def test_transport_streams_are_walked_alike_in_any_parts(corpus):
 
 def test_tapped_and_joined_transport_streams_are_whole(tmp_path, corpus):
     raw, path = corpus["ts"].read_bytes(), tmp_path / "a.ts"
-    for content in (raw[188 * 100 :], raw[1000:], raw + raw, raw + raw[188 * 3 :], b"".join([raw] * 3)):
+    for content in (
+        raw[188 * 100 :],
+        raw[1000:],
+        raw + raw,
+        raw + raw[188 * 3 :],
+        b"".join([raw] * 3),
+    ):
         path.write_bytes(content)
         assert breaks(path) == []

@@ -35,7 +35,9 @@ def test_lossy_encoding_keeps_place_and_length(tmp_path, audio_format, rate):
         info = audio.probe(tmp_path / "a")
         segment = next(audio.cut(tmp_path / "a", [(0.0, info.duration_seconds)], rate))
         assert not isinstance(segment, audio.AudioError), (length, info)
-        assert abs(len(segment) - length) <= (0.02 if audio_format == "opus" else 0.08) * rate, length
+        assert abs(len(segment) - length) <= (0.02 if audio_format == "opus" else 0.08) * rate, (
+            length
+        )
         if length >= rate:
             assert abs(offset(samples, segment, rate // 10)) <= rate // 100
 
@@ -49,7 +51,9 @@ def test_encoding_is_deterministic_across_processes():
     )
     root = Path(__file__).parents[3]
     runs = [
-        subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        )
         for _ in range(2)
     ]
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.count("'") == 8
@@ -57,7 +61,13 @@ def test_encoding_is_deterministic_across_processes():
 
 def test_formats_and_rates_that_do_not_exist():
     samples = np.zeros(100, np.int16)
-    for rate, audio_format in ((44100, "opus"), (22050, "opus"), (7000, "mp3"), (16000, "m4a"), (0, "wav")):
+    for rate, audio_format in (
+        (44100, "opus"),
+        (22050, "opus"),
+        (7000, "mp3"),
+        (16000, "m4a"),
+        (0, "wav"),
+    ):
         with pytest.raises(MillraceError) as caught:
             audio.encode(samples, rate, audio_format)
         assert caught.value.remedy

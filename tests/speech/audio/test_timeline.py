@@ -20,8 +20,11 @@ def frame(seconds: float) -> av.AudioFrame:
     return made
 
 
-def timeline_of(container: str, codec: str, gap: float, errors: int = 0) -> tuple[Timeline, int | None]:
-    """A second of frames, a gap before the next one with so many errors; the silence that it gets."""
+def timeline_of(
+    container: str, codec: str, gap: float, errors: int = 0
+) -> tuple[Timeline, int | None]:
+    """A second of frames, a gap before the next one with so many errors; the silence that it
+    gets."""
     timeline = Timeline(container, codec, None)
     for number in range(50):
         assert timeline.place(frame(number * 0.02), 0) == 0

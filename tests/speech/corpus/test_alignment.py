@@ -24,7 +24,10 @@ def of(segments: object = (SEGMENT,), audio_file: object = "x.opus") -> dict:
     ("raw", "reason"),
     [
         *((raw, "json_empty") for raw in (b"", b"  \n", b"\0" * 4096, b"\xef\xbb\xbf")),
-        *((raw, "json_damaged") for raw in (encode(of())[:60], b"\x80\x81\xfe\xff bytes", b"[" * 100_000)),
+        *(
+            (raw, "json_damaged")
+            for raw in (encode(of())[:60], b"\x80\x81\xfe\xff bytes", b"[" * 100_000)
+        ),
         *((raw, "json_not_an_object") for raw in (encode([SEGMENT]), encode("text"), b"null")),
         *((encode(of(segments)), "no_segments") for segments in (None, {}, [])),
         (encode({"audio_file": "x.opus"}), "no_segments"),
@@ -42,7 +45,10 @@ def test_unusable_files_have_a_reason(raw, reason):
         (b"\xef\xbb\xbf" + encode(of()), "json_bom"),
         (encode(of(), "utf-16"), "json_encoding"),
         (encode(of([{**SEGMENT, "cer": float("nan")}])), "json_nan"),
-        *((encode(of(audio_file=name)), "audio_file_from_name") for name in (None, "/", " ..\n", ["x.opus"])),
+        *(
+            (encode(of(audio_file=name)), "audio_file_from_name")
+            for name in (None, "/", " ..\n", ["x.opus"])
+        ),
     ],
 )
 def test_what_can_be_read_is_repaired_and_counted(raw, repair):
@@ -99,5 +105,12 @@ def test_lone_surrogates_and_nuls_leave_the_text_writable():
 
 
 def test_hours_are_where_the_last_valid_segment_ends():
-    values = [{"end": 7200}, {"end": 1e300}, {"end": "x"}, {"end": None}, "no segment", {"end": float("nan")}]
+    values = [
+        {"end": 7200},
+        {"end": 1e300},
+        {"end": "x"},
+        {"end": None},
+        "no segment",
+        {"end": float("nan")},
+    ]
     assert alignment.Alignment("x", values).hours == 2.0

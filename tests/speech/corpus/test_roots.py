@@ -20,7 +20,8 @@ AUDIO = "malta/downloaded_audio/mp4_converted"
 
 
 class Corpus(Chain):
-    """A country with one honest recording, and audio that belongs to nobody in the folder beside it."""
+    """A country with one honest recording, and audio that belongs to nobody in the folder beside
+    it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -40,7 +41,11 @@ class Corpus(Chain):
         contents = [jsonl.read(path) for path in (self.folder / "partitions").glob("*.json")]
         recordings = [recording for content in contents for recording in content["recordings"]]
         transcripts = {each["video_id"]: each["transcripts"][0] for each in recordings}
-        return {video_id: each["audio"]["path"] for video_id, each in transcripts.items() if each["audio"]}
+        return {
+            video_id: each["audio"]["path"]
+            for video_id, each in transcripts.items()
+            if each["audio"]
+        }
 
     def rejected(self) -> list[tuple[str, str]]:
         """The file and the reason of each alignment that is rejected."""
@@ -78,7 +83,9 @@ def test_audio_outside_of_the_corpus_is_rejected_by_name(corpus, audio_file):
 def test_the_parse_says_what_was_rejected_and_which_key_takes_it(corpus):
     corpus.name(str(corpus.secret))
     corpus.audio()
-    outside = "lies outside of the folders that audio may come from. If it belongs to the corpus, add "
+    outside = (
+        "lies outside of the folders that audio may come from. If it belongs to the corpus, add "
+    )
     remedy = f"{corpus.secret.parent}, or a folder above it, to speech.audio_roots (by hand: --audio-roots)"
     where = "1 alignment file is left out: malta: evil_t1_aligned.json: "
     assert corpus.notes == [f"{where}{corpus.secret} {outside}{remedy}"]
@@ -88,7 +95,9 @@ def test_the_parse_says_what_was_rejected_and_which_key_takes_it(corpus):
     "link", ["malta/downloaded_audio/mp4_converted/evil.wav", "malta/downloaded_audio/new"]
 )
 def test_links_below_downloaded_audio_are_the_owners_and_are_followed(corpus, link):
-    (corpus.root / link).symlink_to(corpus.secret if link.endswith(".wav") else corpus.secret.parent)
+    (corpus.root / link).symlink_to(
+        corpus.secret if link.endswith(".wav") else corpus.secret.parent
+    )
     assert Path(corpus.audio()["evil"]).samefile(corpus.secret) and corpus.rejected() == []
     corpus.name(str(corpus.secret))  # as the alignment file names it: passed over
     assert corpus.audio()["evil"].startswith(str(corpus.root))
@@ -127,7 +136,9 @@ def test_roots_may_be_links_and_links_within_them_are_followed(corpus):
 
 def test_what_the_path_map_leads_to_is_a_root(corpus):
     corpus.name("/old/place/evil.wav")
-    assert corpus.audio(path_map={"/old/place": str(corpus.secret.parent)})["evil"] == str(corpus.secret)
+    assert corpus.audio(path_map={"/old/place": str(corpus.secret.parent)})["evil"] == str(
+        corpus.secret
+    )
     corpus.name("/old/place/../private/evil.wav")
     (corpus.folder / "mapped").mkdir()
     assert "evil" not in corpus.audio(path_map={"/old/place": str(corpus.folder / "mapped")})

@@ -22,7 +22,10 @@ def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) ->
             counts[split] += 1
         done += len(batch)
         if done >= 3:
-            assert all(counts[split] for split, share in fractions.items() if share > 0), (done, counts)
+            assert all(counts[split] for split, share in fractions.items() if share > 0), (
+                done,
+                counts,
+            )
     return hours
 
 
@@ -32,7 +35,10 @@ def grow(lengths: list[float], steps: list[int], fractions: dict = FRACTIONS) ->
 def test_hours_are_within_a_fifth_of_the_fractions_from_100_recordings_on(mode, spread, seed):
     rng = random.Random(seed)
     count = rng.choice([100, 150, 250])
-    draw = {"even": lambda: rng.uniform(0.05, 0.25), "long tail": lambda: min(rng.lognormvariate(0, 0.8), 6)}
+    draw = {
+        "even": lambda: rng.uniform(0.05, 0.25),
+        "long tail": lambda: min(rng.lognormvariate(0, 0.8), 6),
+    }
     lengths = [draw[spread]() for _ in range(count)]
     mixed = [rng.choice([1, 7, 30]) for _ in range(count)]
     steps = {"one batch": [count], "one by one": [1] * count, "mixed": mixed}[mode]
@@ -45,7 +51,10 @@ def test_hours_are_within_a_fifth_of_the_fractions_from_100_recordings_on(mode, 
 def test_one_recording_is_train_and_the_second_is_not():
     assert splits.assign([("a", 1.0)], {}, {}, FRACTIONS) == {"a": "train"}
     assert splits.assign([("b", 1.0)], {"train": 1.0}, {"train": 1}, FRACTIONS)["b"] != "train"
-    assert sorted(splits.assign([("a", 1.0), ("b", 1.0)], {}, {}, FRACTIONS).values()) == ["test", "train"]
+    assert sorted(splits.assign([("a", 1.0), ("b", 1.0)], {}, {}, FRACTIONS).values()) == [
+        "test",
+        "train",
+    ]
 
 
 def test_a_fraction_of_zero_gets_nothing():
@@ -59,7 +68,9 @@ def test_order_of_the_input_does_not_matter():
 
 
 def test_recordings_without_hours_are_assigned_too():
-    assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(FRACTIONS)
+    assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(
+        FRACTIONS
+    )
 
 
 def test_hours_that_the_size_contradicts_are_clipped_and_others_left_alone():

@@ -13,7 +13,8 @@ def digest(name: str) -> str:
 
 
 def found(rows: str, pieces: int = 1) -> tuple[list[int], list[dict], pa.Table]:
-    """Of an index given as "split:digest ...", in pieces: the rows that leave, the pairs, and what stays."""
+    """Of an index given as "split:digest ...", in pieces: the rows that leave, the pairs, and what
+    stays."""
     pairs = [row.split(":") for row in rows.split()]
     table = pa.table(
         {
@@ -36,7 +37,9 @@ def test_train_loses_what_lies_in_validation_or_test_and_validation_what_lies_in
     for pieces in (1, 3, 13):
         left, pairs, rest = found(rows, pieces)
         assert left == [0, 1, 2, 5, 7]
-        assert rest["key"].to_pylist() == [f"key_{number}" for number in (3, 4, 6, 8, 9, 10, 11, 12)]
+        assert rest["key"].to_pylist() == [
+            f"key_{number}" for number in (3, 4, 6, 8, 9, 10, 11, 12)
+        ]
         assert pairs == [
             {"recording": f"land/video_{a}", "split": SPLITS[a], "of_recording": "land/video_x",
              "of_split": "test", "segments": count}

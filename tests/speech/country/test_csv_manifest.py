@@ -1,4 +1,5 @@
-"""Shards of a folder that holds a country's CSVs only: order, statuses, trials, and what is refused."""
+"""Shards of a folder that holds a country's CSVs only: order, statuses, trials, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -42,14 +43,26 @@ def manifest(tmp_path) -> Path:
         for each in corpus(tmp_path / f"src{number}", recordings=2, segments=4, partition=group):
             video = f"{number}_{each['video_id']}"
             rows.append(
-                each | {"video_id": video, "key": f"testland_{video}_{each['start_seconds']}", "batch_id": ""}
+                each
+                | {
+                    "video_id": video,
+                    "key": f"testland_{video}_{each['start_seconds']}",
+                    "batch_id": "",
+                }
             )
     return write_tables(tmp_path / "manifests", rows)
 
 
 def create(manifest: Path, *flags: str) -> int:
-    folders = ["--manifest-dir", str(manifest.parent), "--output-dir", str(manifest.parent.parent / "out")]
-    return create_shards.main([*folders, "--country", "testland", "--max-shard-size-gb", "0.0002", *flags])
+    folders = [
+        "--manifest-dir",
+        str(manifest.parent),
+        "--output-dir",
+        str(manifest.parent.parent / "out"),
+    ]
+    return create_shards.main(
+        [*folders, "--country", "testland", "--max-shard-size-gb", "0.0002", *flags]
+    )
 
 
 def rows_of(manifest: Path) -> list[dict[str, str]]:
@@ -75,14 +88,18 @@ def test_shards_are_made_of_test_then_validation_then_the_subsets_of_train(manif
     before = rows_of(manifest)
     assert create(manifest) == 0
     lines = [line.split()[2:] for line in capsys.readouterr().err.splitlines()]
-    assert [line[0] for line in lines if "segments," in line] == [f"{group}:" for group in reversed(GROUPS)]
+    assert [line[0] for line in lines if "segments," in line] == [
+        f"{group}:" for group in reversed(GROUPS)
+    ]
     assert lines[-1] == [f"{manifest}:", "32", "completed_local_tar"]
     after = rows_of(manifest)
     assert statuses(manifest) == {COMPLETED: 32}
     assert [each | {"status": PENDING} for each in after] == before
     out = manifest.parent.parent / "out"
     index = pq.read_table(out / "partitions/testland-train-2-00000/index.parquet").to_pylist()
-    assert {each["key"] for each in index} == {each["key"] for each in after if each["subset_id"] == "2"}
+    assert {each["key"] for each in index} == {
+        each["key"] for each in after if each["subset_id"] == "2"
+    }
     assert index[0]["shard"] == "testland/train-2/testland-train-2-00000.tar"
     assert sorted(path.name for path in manifest.parent.iterdir()) == [
         "testland_manifest.csv",
@@ -118,7 +135,10 @@ def test_a_run_that_was_stopped_goes_on_and_a_second_one_touches_nothing(manifes
     half, made = statuses(manifest), tree(out)
     assert 0 < half[COMPLETED] < 32 and half[PENDING] + half[COMPLETED] == 32
     assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
-    assert tree(out).items() >= {name: file for name, file in made.items() if name.endswith(".tar")}.items()
+    assert (
+        tree(out).items()
+        >= {name: file for name, file in made.items() if name.endswith(".tar")}.items()
+    )
     whole, text = tree(out / "testland"), manifest.stat().st_mtime_ns
     assert create(manifest) == 0
     assert tree(out / "testland") == whole and manifest.stat().st_mtime_ns == text
@@ -132,7 +152,13 @@ def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grow
     trial = tree(out / "testland")
     assert create(manifest, "--max-videos", "3") == 0 and tree(out / "testland") == trial
     assert create(manifest, "--max-videos", "5") == 0
-    assert completed_videos(manifest) == ["0_video_0", "0_video_1", "1_video_0", "1_video_1", "2_video_0"]
+    assert completed_videos(manifest) == [
+        "0_video_0",
+        "0_video_1",
+        "1_video_0",
+        "1_video_1",
+        "2_video_0",
+    ]
     # A smaller one takes nothing away.
     grown = tree(out / "testland")
     assert create(manifest, "--max-videos", "1") == 0 and tree(out / "testland") == grown
@@ -171,7 +197,9 @@ def test_audio_that_fails_is_an_error_in_the_file_until_it_is_mended(manifest):
     source.write_bytes(b"no audio" * 100)
     assert create(manifest) == 0
     errors = [each for each in rows_of(manifest) if each["error_message"]]
-    assert len(errors) == 4 and {each["status"] for each in errors} == {"error_local_tar_audio_load"}
+    assert len(errors) == 4 and {each["status"] for each in errors} == {
+        "error_local_tar_audio_load"
+    }
     assert all(str(source) in each["error_message"] for each in errors)
     source.write_bytes(whole)
     assert create(manifest) == 0 and statuses(manifest) == {COMPLETED: 32}
@@ -187,7 +215,8 @@ def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
     assert create(manifest) == 1 and tree(folder) == before
     log = capsys.readouterr().err
     assert (
-        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet beside it" in log
+        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet beside it"
+        in log
     )
     assert "4 segments of testland-train-10 may be in it" in log and "Bring that file back" in log
 
@@ -201,23 +230,35 @@ def test_splits_come_from_the_manifest_or_the_splits_and_do_not_contradict(manif
         MillraceError, match=r"0_video_1' is in test here and in train there.*Keep one"
     ) as caught:
         CsvManifest.read(manifest, "testland")
-    assert f"{manifest}, line 7, and " in str(caught.value) and "testland_splits.csv, line 3" in str(
+    assert f"{manifest}, line 7, and " in str(
         caught.value
-    )
+    ) and "testland_splits.csv, line 3" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text.replace("human_transcript", "text"), "columns human_transcript are missing"),
+        (
+            lambda text: text.replace("human_transcript", "text"),
+            "columns human_transcript are missing",
+        ),
         (
             lambda text: text.replace(",test,", ",dev,", 1),
             "split 'dev', which is none of train, validation, test",
         ),
         (lambda text: text.replace(",0.05,", ",five,", 1), "line 2: cer 'five' is no number"),
-        (lambda text: text.replace(",train,10", ",train,1.5", 1), "line 2: subset_id 1.5 is no whole number"),
-        (lambda text: text.replace(",train,10", ",train,nan", 1), "line 2: subset_id nan is no whole number"),
-        (lambda text: text.replace(",train,10\n", ",train\n", 1), "line 2: 19 cells for 20 columns"),
+        (
+            lambda text: text.replace(",train,10", ",train,1.5", 1),
+            "line 2: subset_id 1.5 is no whole number",
+        ),
+        (
+            lambda text: text.replace(",train,10", ",train,nan", 1),
+            "line 2: subset_id nan is no whole number",
+        ),
+        (
+            lambda text: text.replace(",train,10\n", ",train\n", 1),
+            "line 2: 19 cells for 20 columns",
+        ),
         (lambda text: "", "columns key, country"),
     ],
 )
@@ -232,11 +273,15 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_line(manifest, capsys, cha
 def test_a_folder_without_any_manifest_of_the_country_says_what_makes_one(tmp_path, capsys):
     assert create(tmp_path / "none/x.csv") == 1
     log = capsys.readouterr().err
-    assert "no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country 'testland'" in log
+    assert (
+        "no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country 'testland'"
+        in log
+    )
 
 
 def test_cells_of_the_file_stay_as_they_are_written(tmp_path):
-    """Texts that tables spoil, numbers as another program writes them, and columns of the user's own."""
+    """Texts that tables spoil, numbers as another program writes them, and columns of the user's
+    own."""
     source = write_recording(tmp_path / "a.wav", 9, 1)
     texts = ["NA", "null", "=SUM(A1)", 'quo"te', "two\nlines", "car\rriage", "‏rtl‏", " blank "]
     rows = [row(source, n, n + 1, human_transcript=text) for n, text in enumerate(texts)]

@@ -1,4 +1,5 @@
-"""A country's tables: row groups, shares of the splits, and files that were damaged since they were made."""
+"""A country's tables: row groups, shares of the splits, and files that were damaged since they were
+made."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def index_table(keys: range) -> pa.Table:
 def test_an_index_of_several_row_groups_holds_every_row_once(tmp_path, monkeypatch, sizes):
     monkeypatch.setattr(tables, "ROW_GROUP", 3)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    pieces = [index_table(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+    pieces = [
+        index_table(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)
+    ]
     tables.write_index(tmp_path / "index.parquet", pieces)
     with pq.ParquetFile(tmp_path / "index.parquet") as file:
         groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
@@ -38,9 +41,13 @@ def part(tmp_path) -> tables.PartitionFiles:
     files = tables.PartitionFiles(PARTITION, str(tmp_path / "manifest"), str(tmp_path / "shards"))
     rows = [row("a.wav", number, number + 1) for number in range(5)]
     write_part(files.manifest, rows)
-    pq.write_table(pq.read_table(files.manifest, partitioning=None), files.manifest, row_group_size=2)
+    pq.write_table(
+        pq.read_table(files.manifest, partitioning=None), files.manifest, row_group_size=2
+    )
     outcomes = [(each["key"], "completed_local_tar", "") for each in rows[:4]]
-    write_statuses(files.statuses, [*outcomes, (rows[4]["key"], "error_local_tar_audio_load", "broken")])
+    write_statuses(
+        files.statuses, [*outcomes, (rows[4]["key"], "error_local_tar_audio_load", "broken")]
+    )
     jsonl.write_lines(files.rejects, [])
     atomic.write_json(files.ledger, Ledger("s", PARTITION, rows_in=5, rows_out=5).as_dict())
     return files
@@ -54,7 +61,9 @@ def test_a_manifest_of_several_row_groups_is_read_whole(part):
 def test_a_row_without_a_status_is_damage_that_names_the_file(part):
     known = pq.read_table(part.statuses, partitioning=None)
     pq.write_table(known.slice(1), part.statuses)
-    with pytest.raises(Damaged, match=rf"{part.statuses}: .*testland_a_0_1000 of the manifest is missing"):
+    with pytest.raises(
+        Damaged, match=rf"{part.statuses}: .*testland_a_0_1000 of the manifest is missing"
+    ):
         list(part.final_rows())
 
 
@@ -94,10 +103,14 @@ def test_the_balance_of_a_country_counts_segments_and_files(part):
 
 def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
     loads, cuts = "error_local_tar_audio_load", "error_local_tar_processing"
-    rows = [row(name, number, number + 1) for number, name in enumerate(["b.wav"] * 2 + ["a.wav"] * 3)]
+    rows = [
+        row(name, number, number + 1) for number, name in enumerate(["b.wav"] * 2 + ["a.wav"] * 3)
+    ]
     write_part(part.manifest, rows)
     statuses = (loads, loads, loads, cuts, cuts)
-    write_statuses(part.statuses, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)])
+    write_statuses(
+        part.statuses, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)]
+    )
     made = Balance(COUNTRY | {"files": 1, "transcripts": 1}, [part])
     assert len(list(made.rejects())) == 5
     made.check(0)

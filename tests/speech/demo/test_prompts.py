@@ -20,15 +20,27 @@ def _g722(samples: np.ndarray) -> bytes:
 
 
 def _tone(hertz: float, seconds: float) -> np.ndarray:
-    return (8000 * np.sin(2 * np.pi * hertz * np.arange(int(16_000 * seconds)) / 16_000)).astype(np.int16)
+    return (8000 * np.sin(2 * np.pi * hertz * np.arange(int(16_000 * seconds)) / 16_000)).astype(
+        np.int16
+    )
 
 
 def test_recorded_prompts(tmp_path: Path) -> None:
     """Every line of the list ends as a prompt or as a counted reason."""
-    tones = {letter: _g722(_tone(300 + 40 * number, 1)) for number, letter in enumerate("abcdefghij")}
+    tones = {
+        letter: _g722(_tone(300 + 40 * number, 1)) for number, letter in enumerate("abcdefghij")
+    }
     tones["zero"] = _g722(np.zeros(16_000))
     spoken = {"plain": "a", "quoted": "b", "digits/1F": "c", "letters/dash": "d", "letters/at": "e"}
-    spoken |= {"beep": "f", "join": "f", "aside": "g", "empty": "g", "stops": "g", "twice": "h", "again": "i"}
+    spoken |= {
+        "beep": "f",
+        "join": "f",
+        "aside": "g",
+        "empty": "g",
+        "stops": "g",
+        "twice": "h",
+        "again": "i",
+    }
     spoken |= {"silence/1": "j", "clock": "j", "hush": "zero"}
     for name, letter in spoken.items():
         path = tmp_path / "audio/usr/share/asterisk/sounds/xx_XX_f_Voice" / f"{name}.g722"
@@ -48,7 +60,14 @@ def test_recorded_prompts(tmp_path: Path) -> None:
     prompts = list(demo_prompts.recorded(tmp_path / "texts", tmp_path / "audio", skipped))
     texts = ["Good day.", "Good evening.", "una", "dash", "ten", "It is 12:40"]
     assert [prompt.text for prompt in prompts] == texts
-    assert skipped == {"sound": 3, "aside": 1, "no_text": 3, "no_audio": 1, "two_texts": 1, "silent": 1}
+    assert skipped == {
+        "sound": 3,
+        "aside": 1,
+        "no_text": 3,
+        "no_audio": 1,
+        "two_texts": 1,
+        "silent": 1,
+    }
     for prompt in prompts:
         assert prompt.samples.dtype == np.int16 and abs(len(prompt.samples) - 16_000) < 400
 
@@ -67,15 +86,24 @@ def test_distinct_by_text_and_by_audio() -> None:
         Prompt("Third words", two.copy()),
     ]
     skipped: Counter = Counter()
-    assert [prompt.text for prompt in demo_prompts.distinct(prompts, skipped)] == ["Merci.", "Élève"]
+    assert [prompt.text for prompt in demo_prompts.distinct(prompts, skipped)] == [
+        "Merci.",
+        "Élève",
+    ]
     assert skipped == {"duplicate": 4}
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
 def test_sentences(language: str) -> None:
     texts = demo_prompts.sentences(language, seed=42)
-    assert len({demo_prompts.normal(text) for text in texts}) == len(texts) == demo_prompts.SENTENCES
-    assert texts == demo_prompts.sentences(language, seed=42) != demo_prompts.sentences(language, seed=43)
+    assert (
+        len({demo_prompts.normal(text) for text in texts}) == len(texts) == demo_prompts.SENTENCES
+    )
+    assert (
+        texts
+        == demo_prompts.sentences(language, seed=42)
+        != demo_prompts.sentences(language, seed=43)
+    )
     assert all(text.endswith(".") and text[0].isupper() for text in texts)
     cyrillic = sum("а" <= character.lower() <= "я" for text in texts for character in text)
     assert (cyrillic > 1000) == (language == "ru")

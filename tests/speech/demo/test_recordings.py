@@ -1,4 +1,5 @@
-"""Recordings assembled of prompts: each prompt once, exact places, lengths within limits, for any seed."""
+"""Recordings assembled of prompts: each prompt once, exact places, lengths within limits, for any
+seed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from millrace.speech.demo.recordings import assemble, misheard
 
 def _prompts(seconds: list[float]) -> list[Prompt]:
     """Prompt n consists of the number n + 1, so that its place in a recording can be read off."""
-    return [Prompt(str(n), np.full(int(16_000 * s), n + 1, np.int16)) for n, s in enumerate(seconds)]
+    return [
+        Prompt(str(n), np.full(int(16_000 * s), n + 1, np.int16)) for n, s in enumerate(seconds)
+    ]
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,7 +44,10 @@ def test_every_prompt_once_and_in_its_place(seed: int, hours: float, long: bool)
             expected[segment.start : segment.end] = inside
             used += numbers
         assert np.array_equal(expected, recording.samples)
-        gaps = [b.start - a.end for a, b in zip(recording.segments, recording.segments[1:], strict=False)]
+        gaps = [
+            b.start - a.end
+            for a, b in zip(recording.segments, recording.segments[1:], strict=False)
+        ]
         gaps += [recording.segments[0].start, len(recording.samples) - recording.segments[-1].end]
         assert all(8_000 <= gap <= 24_000 for gap in gaps)
         assert len(recordings) == 1 or 180 <= len(recording.samples) / 16_000 <= 900
@@ -53,7 +59,9 @@ def test_same_seed_same_recordings() -> None:
     prompts = _prompts([2.0] * 300)
     first, second, other = (assemble(prompts, seed, "italy") for seed in (1, 1, 2))
     assert all(np.array_equal(a.samples, b.samples) for a, b in zip(first, second, strict=True))
-    assert [recording.segments for recording in first] != [recording.segments for recording in other]
+    assert [recording.segments for recording in first] != [
+        recording.segments for recording in other
+    ]
 
 
 def test_no_prompts_is_a_clear_error() -> None:
@@ -61,7 +69,9 @@ def test_no_prompts_is_a_clear_error() -> None:
         assemble([], 1, "italy")
 
 
-@given(text=st.text(alphabet="abcÄß чя.,'1", min_size=1).filter(str.strip), seed=st.integers(0, 999))
+@given(
+    text=st.text(alphabet="abcÄß чя.,'1", min_size=1).filter(str.strip), seed=st.integers(0, 999)
+)
 def test_misheard(text: str, seed: int) -> None:
     text = " ".join(text.split())
     heard = misheard(text, random.Random(seed))

@@ -19,7 +19,8 @@ RATE = 16000
 
 
 def write_corpus(folder: Path, countries: dict[str, tuple[str, ...]], samples: int = 7) -> pa.Table:
-    """Write shards/ and index.parquet below `folder`: a shard of `samples` for each split of each country.
+    """Write shards/ and index.parquet below `folder`: a shard of `samples` for each split of each
+    country.
 
     The numbers of the first samples are not known or whole; later ones are fractions.
     """
@@ -34,7 +35,9 @@ def write_corpus(folder: Path, countries: dict[str, tuple[str, ...]], samples: i
     return index
 
 
-def _write_shard(folder: Path, country: str, split: str, partition: Partition, samples: int) -> pa.Table:
+def _write_shard(
+    folder: Path, country: str, split: str, partition: Partition, samples: int
+) -> pa.Table:
     shard, rows = partition.shard(0), []
     (folder / shard).parent.mkdir(parents=True, exist_ok=True)
     with TarWriter(folder / shard) as writer:
@@ -42,10 +45,22 @@ def _write_shard(folder: Path, country: str, split: str, partition: Partition, s
             buffer, length = io.BytesIO(), RATE // 10 + number
             soundfile.write(buffer, np.sin(np.arange(length) / 9 + number), RATE, format="FLAC")
             rate = [None, 0.0, 1.0][number] if number < 3 else number / 8
-            row = {name: f"{country}.{name} {number}" for name in ("key", "video_id", "transcript_id")}
-            row |= {"country": country, "language": "no", "split": split, "start_seconds": 1.0 * number}
+            row = {
+                name: f"{country}.{name} {number}" for name in ("key", "video_id", "transcript_id")
+            }
+            row |= {
+                "country": country,
+                "language": "no",
+                "split": split,
+                "start_seconds": 1.0 * number,
+            }
             row |= {"subset_id": 1 if split == "train" else None, "end_seconds": number + 0.1}
-            row |= {"human_transcript": f"Øl № {number}", "asr_transcript": "", "cer": 0.25, "wer": rate}
+            row |= {
+                "human_transcript": f"Øl № {number}",
+                "asr_transcript": "",
+                "cer": 0.25,
+                "wer": rate,
+            }
             row |= {"duration_seconds": length / RATE}
             stem, text = safe_key(row["key"]), sample_json(row, RATE)
             row["offset"] = writer.add(f"{stem}.flac", buffer.getvalue(), hashed=True)

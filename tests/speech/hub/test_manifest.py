@@ -38,4 +38,7 @@ def test_the_card_has_a_line_for_each_split_and_sums_them_in_its_total(tmp_path)
         for country, split in (("malta", "validation"), ("norway", "train"), ("norway", "test"))
     ]
     assert "\n".join(lines) in text
-    assert f"\n21 segments of speech with their texts, {sum(hours.values()):,.2f} hours in 3 shards" in text
+    assert (
+        f"\n21 segments of speech with their texts, {sum(hours.values()):,.2f} hours in 3 shards"
+        in text
+    )

@@ -25,7 +25,10 @@ def reason_of(raw: object) -> str:
     [
         ("segment_not_an_object", [None, 5, "text", [1, 2], True]),
         ("time_missing", [{"start": None}, {"end": None}]),
-        ("time_not_finite", [{"start": math.nan}, {"end": math.inf}, {"end": 10**400}, {"start": "nan"}]),
+        (
+            "time_not_finite",
+            [{"start": math.nan}, {"end": math.inf}, {"end": 10**400}, {"start": "nan"}],
+        ),
         ("time_negative", [{"start": -2.0}]),
         ("time_not_a_number", [{"start": text} for text in ("abc", "", "1_0", "00:00:01.5")]),
         ("time_not_a_number", [{"start": value} for value in ({"s": 1}, True, [1])]),
@@ -72,7 +75,9 @@ def test_an_odd_token_index_is_none(value):
 
 
 def test_the_largest_token_index_that_a_float_holds_is_kept():
-    assert segments.validate({**GOOD, "start_idx": 2**53 - 1}, 0, LIMITS, 100.0).start_idx == 2**53 - 1
+    assert (
+        segments.validate({**GOOD, "start_idx": 2**53 - 1}, 0, LIMITS, 100.0).start_idx == 2**53 - 1
+    )
 
 
 def test_a_segment_ends_where_its_audio_does():
@@ -107,14 +112,25 @@ def test_of_equal_keys_the_earlier_transcript_stays_whatever_its_cer():
 
 def test_of_equal_keys_one_with_audio_stays_whenever_it_came():
     missing = {"status": "error_local_tar_missing_source"}
-    rows = [row("k", 0.1) | missing, row("k", 0.2, transcript="t2", later=1), row("gone", 0.1) | missing]
+    rows = [
+        row("k", 0.1) | missing,
+        row("k", 0.2, transcript="t2", later=1),
+        row("gone", 0.1) | missing,
+    ]
     unique, rejected = segments.resolve_duplicates(rows)
     assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("gone", "t1")]
-    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [("t1", "duplicate_exact")]
+    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [
+        ("t1", "duplicate_exact")
+    ]
 
 
 def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
-    rows = [row("k", 0.2), row("k", 0.1, "better", "t2"), row("k", 0.1, "better", "t3"), row("other", 0.5)]
+    rows = [
+        row("k", 0.2),
+        row("k", 0.1, "better", "t2"),
+        row("k", 0.1, "better", "t3"),
+        row("other", 0.5),
+    ]
     unique, rejected = segments.resolve_duplicates(rows)
     assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("other", "t1")]
     reasons = [(r["transcript_id"], reason) for r, reason, _ in rejected]

@@ -106,10 +106,16 @@ def test_every_sample_is_where_the_index_says(hostile):
     seen = []
     for shard in dict.fromkeys(entry["shard"] for entry in index):
         with tarfile.open(output / shard) as tar:
-            seen += [(shard, member.name, member.offset_data, member.size) for member in tar.getmembers()]
+            seen += [
+                (shard, member.name, member.offset_data, member.size) for member in tar.getmembers()
+            ]
     assert seen[::2] == [(e["shard"], e["member"], e["offset"], e["size"]) for e in index]
     types = {"string": str, "float64": float}
-    copied = [name for name in columns.INDEX_SCHEMA.names if name in rows[0] and name != "duration_seconds"]
+    copied = [
+        name
+        for name in columns.INDEX_SCHEMA.names
+        if name in rows[0] and name != "duration_seconds"
+    ]
     for entry, r, (shard, json_name, offset, size) in zip(index, rows, seen[1::2], strict=True):
         raw = (output / shard).read_bytes()
         body, text = raw[entry["offset"] :][: entry["size"]], raw[offset : offset + size]
@@ -120,7 +126,9 @@ def test_every_sample_is_where_the_index_says(hostile):
         assert rate == entry["sample_rate"] == RATE
         assert len(heard) == entry["samples"] == entry["duration_seconds"] * RATE
         whole, _ = soundfile.read(r["source_audio_path"], dtype="int16")
-        np.testing.assert_array_equal(heard, whole[round(r["start_seconds"] * RATE) :][: len(heard)])
+        np.testing.assert_array_equal(
+            heard, whole[round(r["start_seconds"] * RATE) :][: len(heard)]
+        )
         content = json.loads(text)
         assert content == expected_json(r) and list(content) == list(FIELD_TYPES)
         assert all(type(content[name]) is types[kind] for name, kind in FIELD_TYPES.items())
@@ -138,7 +146,8 @@ def by_webdataset(paths: list[str], cache: Path) -> list[dict]:
 def by_datasets(paths: list[str], cache: Path) -> list[dict]:
     import datasets
 
-    # datasets.Audio, even with decode=False, needs torchcodec and a system ffmpeg: the bytes do here.
+    # datasets.Audio, even with decode=False, needs torchcodec and a system ffmpeg: the bytes do
+    # here.
     features = {name: datasets.Value("string") for name in ("__key__", "__url__")}
     features |= {"flac": datasets.Value("binary")}
     features |= {"json": {name: datasets.Value(kind) for name, kind in FIELD_TYPES.items()}}
@@ -149,7 +158,9 @@ def by_datasets(paths: list[str], cache: Path) -> list[dict]:
 @pytest.mark.parametrize("read", [by_webdataset, by_datasets])
 def test_other_readers_read_every_sample(hostile, tmp_path, read):
     rows, output, built = hostile
-    samples = read([str(output / shard) for shard in built.index["shard"].unique().to_pylist()], tmp_path)
+    samples = read(
+        [str(output / shard) for shard in built.index["shard"].unique().to_pylist()], tmp_path
+    )
     for sample, entry, r in zip(samples, built.index.to_pylist(), rows, strict=True):
         assert unquote(sample["__key__"]) == r["key"] and sample["json"] == expected_json(r)
         assert hashlib.sha256(sample["flac"]).hexdigest() == entry["sha256"]
@@ -184,7 +195,11 @@ def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cut
     assert second.line() == first.line().replace(
         f"0 kept, {first.rebuilt} built", f"{first.rebuilt} kept, 0 built"
     )
-    assert cuts == [] and (second.kept, second.rebuilt) == (first.rebuilt, 0) and tree(tmp_path) == before
+    assert (
+        cuts == []
+        and (second.kept, second.rebuilt) == (first.rebuilt, 0)
+        and tree(tmp_path) == before
+    )
     assert second.index.equals(first.index) and second.statuses == first.statuses
 
 
@@ -197,7 +212,9 @@ def test_a_recording_across_shards_is_decoded_once(tmp_path, cuts):
 def test_transcripts_with_different_files_interleaved_are_decoded_once_each(tmp_path, cuts):
     a, b = (write_recording(tmp_path / name / "v.wav", 12, seed) for seed, name in enumerate("ab"))
     pairs = [(start, source) for start in range(0, 12, 2) for source in (a, b)]
-    rows = [row(source, start, start + 1, key=f"{source.parent.name}{start}") for start, source in pairs]
+    rows = [
+        row(source, start, start + 1, key=f"{source.parent.name}{start}") for start, source in pairs
+    ]
     built = build(rows, tmp_path / "out")
     assert sorted(cuts) == [(str(a), 6), (str(b), 6)]
     assert built.index["key"].to_pylist() == [r["key"] for r in rows]
@@ -232,19 +249,25 @@ def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
     before = tree(tmp_path / "out")
     write_recording(tmp_path / "src" / "video_3.wav", 9.5, seed=77)
     second = build(rows, tmp_path / "out")
-    touched = {entry["shard"] for entry in first.index.to_pylist() if entry["video_id"] == "video_3"}
+    touched = {
+        entry["shard"] for entry in first.index.to_pylist() if entry["video_id"] == "video_3"
+    }
     changed = {name for name in changed_files(before, tmp_path / "out") if name.endswith(".tar")}
     assert changed == touched and 0 < second.rebuilt == len(touched) < first.rebuilt
 
 
 DAMAGES = {
-    "flip": lambda tar, sidecar, raw: tar.write_bytes(raw[:5000] + bytes([raw[5000] ^ 1]) + raw[5001:]),
+    "flip": lambda tar, sidecar, raw: tar.write_bytes(
+        raw[:5000] + bytes([raw[5000] ^ 1]) + raw[5001:]
+    ),
     "cut": lambda tar, sidecar, raw: tar.write_bytes(raw[:-10240]),
     "longer": lambda tar, sidecar, raw: tar.write_bytes(raw + bytes(512)),
     "gone": lambda tar, sidecar, raw: tar.unlink(),
     "sidecar": lambda tar, sidecar, raw: sidecar.write_bytes(sidecar.read_bytes()[:-100]),
     "sidecar gone": lambda tar, sidecar, raw: sidecar.unlink(),
-    "foreign sidecar": lambda tar, sidecar, raw: shutil.copy(str(sidecar).replace("00001", "00000"), sidecar),
+    "foreign sidecar": lambda tar, sidecar, raw: shutil.copy(
+        str(sidecar).replace("00001", "00000"), sidecar
+    ),
 }
 
 
@@ -263,8 +286,17 @@ def test_a_damaged_shard_is_found_and_built_again(sources, tmp_path, damage):
 def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_path):
     first = build(sources, tmp_path)
     folder = tmp_path / "testland/test"
-    others = {"testland-test-00100.tar", ".testland-test-00100.index.parquet", "testland-test-00001.tar.bak"}
-    others |= {"notes.txt", "testland-test-000.tar", "xtestland-test-00002.tar", "testland-test-1-00002.tar"}
+    others = {
+        "testland-test-00100.tar",
+        ".testland-test-00100.index.parquet",
+        "testland-test-00001.tar.bak",
+    }
+    others |= {
+        "notes.txt",
+        "testland-test-000.tar",
+        "xtestland-test-00002.tar",
+        "testland-test-1-00002.tar",
+    }
     host = os.uname().nodename.replace("-", "_").replace(".", "_")
     dead = f".testland-test-00002.tar.{host}-999999999.partial"
     # The name of a sidecar's temporary begins with two dots.
@@ -273,7 +305,9 @@ def test_stale_shards_of_this_partition_are_removed_and_no_others(sources, tmp_p
         (folder / name).write_bytes(b"x")
     fewer = build(sources[:6], tmp_path)
     left = set(os.listdir(folder))
-    assert others <= left and "testland-test-00099.tar" not in left and not left & {dead, dead_sidecar}
+    assert (
+        others <= left and "testland-test-00099.tar" not in left and not left & {dead, dead_sidecar}
+    )
     wanted = {f"testland-test-{n:05d}.tar" for n in range(fewer.kept + fewer.rebuilt)}
     assert {name for name in left - others if name.endswith(".tar")} == wanted
     assert len(fewer.removed) == 2 * (first.rebuilt - len(wanted)) + 1
@@ -344,7 +378,9 @@ def test_a_shard_without_any_good_segment_leaves_no_tar(tmp_path, cuts):
     assert build(rows, out).rebuilt == 1 and not tar.exists()
 
 
-def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(sources, tmp_path, monkeypatch):
+def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(
+    sources, tmp_path, monkeypatch
+):
     real = segment_audio.audio.cut
 
     def breaking(path, spans, rate):
@@ -376,7 +412,9 @@ DISK_FULL = pytest.raises(MillraceError, match=r"disk is full.*Free some space.*
         (OSError(errno.ENOSPC, "-"), DISK_FULL),
     ],
 )
-def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(sources, tmp_path, fatal, raised):
+def test_trouble_of_the_machine_stops_the_step_and_keeps_what_is_finished(
+    sources, tmp_path, fatal, raised
+):
     real, count = segment_audio.audio.encode, []
 
     def failing(*args):
@@ -406,7 +444,9 @@ def test_no_shard_exceeds_the_limit_and_bytes_repeat(tmp_path, audio_format):
     assert made.index.num_rows == len(rows) and made.rebuilt > 1
     sizes = [(one / shard).stat().st_size for shard in sorted(set(made.index["shard"].to_pylist()))]
     bounds = [segment.bytes_at_most for segment in plan(rows, options).segments]
-    assert max(sizes) <= 150_000 and all(size > 150_000 - max(bounds) - 40_960 for size in sizes[:-1])
+    assert max(sizes) <= 150_000 and all(
+        size > 150_000 - max(bounds) - 40_960 for size in sizes[:-1]
+    )
     assert sum(sizes) <= sum(bounds) + len(sizes) * 20_480
     build(rows, tmp_path / "two", options)
     assert digests(one) == digests(tmp_path / "two")
@@ -419,7 +459,9 @@ def test_every_format_has_its_own_bound_and_a_foreign_one_is_refused():
         "opus": 4096 + 8_000,
         "mp3": 4096 + 8_800,
     }
-    with pytest.raises(MillraceError, match=r"size of 'aac' audio is not known.*flac, wav, opus, mp3"):
+    with pytest.raises(
+        MillraceError, match=r"size of 'aac' audio is not known.*flac, wav, opus, mp3"
+    ):
         audio_bytes(1, 16_000, "aac")
 
 
@@ -428,13 +470,15 @@ def test_every_format_has_its_own_bound_and_a_foreign_one_is_refused():
     [("wav", 95, False), ("wav", 96, True), ("opus", 95, False), ("opus", 96, True)],
 )
 def test_a_bound_counts_the_extension_that_a_member_gets(tmp_path, audio_format, letters, is_long):
-    """A name of over 100 bytes takes two blocks more: with 96 letters `.json` does, and `.wav` does not."""
+    """A name of over 100 bytes takes two blocks more: with 96 letters `.json` does, and `.wav` does
+    not."""
     rows = [row(tmp_path / "a.wav", 0, 1, key="k" * letters)]
     (segment,) = plan(rows, ShardOptions(audio_format=audio_format)).segments
     extra = len(member_header("k" * letters + f".{audio_format}", 1)) - 512
     extra += len(member_header("k" * letters + ".json", 1)) - 512
     plain = [
-        -(-size // 512) * 512 + 512 for size in (audio_bytes(1, 16_000, audio_format), len(segment.text))
+        -(-size // 512) * 512 + 512
+        for size in (audio_bytes(1, 16_000, audio_format), len(segment.text))
     ]
     assert segment.bytes_at_most == sum(plain) + extra and bool(extra) == is_long
 
@@ -449,7 +493,10 @@ def test_a_segment_beyond_the_limit_has_a_shard_of_its_own(tmp_path):
 
 
 def test_rows_in_no_order_are_cut_in_order_of_time_by_recording(tmp_path):
-    a, b = write_recording(tmp_path / "b_first.wav", 9, 1), write_recording(tmp_path / "a_second.wav", 9, 2)
+    a, b = (
+        write_recording(tmp_path / "b_first.wav", 9, 1),
+        write_recording(tmp_path / "a_second.wav", 9, 2),
+    )
     rows = [row(a, 4, 5), row(b, 3, 4), row(a, 1, 2), row(b, 0, 1), row(a, 2.5, 3)]
     built = build(rows, tmp_path / "out")
     assert built.index["start_seconds"].to_pylist() == [1, 2.5, 4, 0, 3] and not built.errors
@@ -459,7 +506,9 @@ def test_rows_in_no_order_are_cut_in_order_of_time_by_recording(tmp_path):
 def test_more_shards_than_numbers_is_an_error_before_any_work(tmp_path, sources):
     rows = [sources[0] | {"key": f"k{n}"} for n in range(101)]
     tiny = ShardOptions(max_shard_size_gb=1e-6)
-    with pytest.raises(MillraceError, match=r"more than 100 shards.*max_shard_size_gb.*partition_hours"):
+    with pytest.raises(
+        MillraceError, match=r"more than 100 shards.*max_shard_size_gb.*partition_hours"
+    ):
         build(rows, tmp_path, tiny)
     assert not list(tmp_path.iterdir())
     assert len(plan(rows[:100], tiny).segments) == 100
@@ -515,9 +564,19 @@ def test_old_shards_that_are_replaced_count_as_room(tmp_path, free):
 
 
 def test_partition_ids():
-    assert Partition.parse("new zealand-train-12-00300") == Partition("new zealand", "train-12", 300)
+    assert Partition.parse("new zealand-train-12-00300") == Partition(
+        "new zealand", "train-12", 300
+    )
     assert str(Partition.parse("a-test-b-validation-100000")) == "a-test-b-validation-100000"
-    bad = ["a-test-00050", "a-dev-00100", "a-test-100", "../a-test-00000", "a/b-test-00000", "", "test-00000"]
+    bad = [
+        "a-test-00050",
+        "a-dev-00100",
+        "a-test-100",
+        "../a-test-00000",
+        "a/b-test-00000",
+        "",
+        "test-00000",
+    ]
     assert [Partition.parse(name) for name in bad] == [None] * len(bad)
 
 

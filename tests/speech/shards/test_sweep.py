@@ -1,4 +1,5 @@
-"""A country whose name begins another one's is swept alone; one that is gone leaves nothing of ours."""
+"""A country whose name begins another one's is swept alone; one that is gone leaves nothing of
+ours."""
 
 from millrace.speech.shards.sweep import sweep_country, sweep_gone
 
@@ -7,7 +8,10 @@ def test_sweeping_niger_leaves_nigeria(tmp_path):
     files = {}
     for country in ("niger", "nigeria"):
         name = f"{country}-test-00000"
-        paths = [f"shards/{country}/test/{name}.tar", f"shards/{country}/test/.{name}.index.parquet"]
+        paths = [
+            f"shards/{country}/test/{name}.tar",
+            f"shards/{country}/test/.{name}.index.parquet",
+        ]
         paths += [f"{root}/partitions/{name}/table.parquet" for root in ("shards", "manifest")]
         files[country] = [tmp_path / path for path in paths]
         for path in files[country]:
@@ -26,8 +30,15 @@ def test_a_country_that_is_gone_leaves_what_others_have_put_beside_it(tmp_path):
         "manifest/niger_manifest.csv",
         "manifest/niger_splits.csv",
     ]
-    ours += ["shards/niger/test/niger-test-00000.tar", "manifest/partitions/niger-test-00000/table.parquet"]
-    theirs = ["shards/niger_notes.csv", "shards/nigeria_index.parquet", "manifest/niger_old_splits.csv"]
+    ours += [
+        "shards/niger/test/niger-test-00000.tar",
+        "manifest/partitions/niger-test-00000/table.parquet",
+    ]
+    theirs = [
+        "shards/niger_notes.csv",
+        "shards/nigeria_index.parquet",
+        "manifest/niger_old_splits.csv",
+    ]
     theirs += ["shards/niger/test/mine.tar", "shards/niger_train_nemo.jsonl.gz"]
     for name in ours + theirs:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

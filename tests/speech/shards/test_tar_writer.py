@@ -29,7 +29,9 @@ NAMES = st.one_of(
     st.just("k" * 300),
 )
 BODIES = st.one_of(
-    st.sampled_from([0, 1, 511, 512, 513, 9_728, 10_240, 1_100_000]).map(lambda size: b"\xa5" * size),
+    st.sampled_from([0, 1, 511, 512, 513, 9_728, 10_240, 1_100_000]).map(
+        lambda size: b"\xa5" * size
+    ),
     st.binary(max_size=600),
 )
 
@@ -53,11 +55,21 @@ def test_any_members_come_back_from_the_stated_offsets(tmp_path_factory, members
 
 
 def test_the_same_members_give_the_same_bytes_and_gnu_tar_reads_them(tmp_path):
-    members = [("a.flac", b"x" * 70_000), ("a.json", b"{}"), ("é" * 80 + ".flac", b"y"), ("k" * 180, b"")]
-    assert write(tmp_path / "1.tar", members)[0].sha256 == write(tmp_path / "2.tar", members)[0].sha256
+    members = [
+        ("a.flac", b"x" * 70_000),
+        ("a.json", b"{}"),
+        ("é" * 80 + ".flac", b"y"),
+        ("k" * 180, b""),
+    ]
+    assert (
+        write(tmp_path / "1.tar", members)[0].sha256 == write(tmp_path / "2.tar", members)[0].sha256
+    )
     command = ["tar", "--quoting-style=literal", "--show-stored-names", "-tf", tmp_path / "1.tar"]
     listed = subprocess.run(command, capture_output=True, check=True)
-    assert listed.stdout.decode().split("\n")[:-1] == [name for name, _ in members] and not listed.stderr
+    assert (
+        listed.stdout.decode().split("\n")[:-1] == [name for name, _ in members]
+        and not listed.stderr
+    )
 
 
 @pytest.mark.parametrize("size", [8 * 2**30 - 1, 8 * 2**30, 3 * 2**40 + 5])
@@ -89,7 +101,10 @@ def test_member_bytes_is_never_below_what_is_written():
 
 @pytest.mark.parametrize("name", ["", "a\0b"])
 def test_names_no_tar_can_hold_are_refused(tmp_path, name):
-    with TarWriter(tmp_path / "a.tar") as writer, pytest.raises(ValueError, match="name of a tar member"):
+    with (
+        TarWriter(tmp_path / "a.tar") as writer,
+        pytest.raises(ValueError, match="name of a tar member"),
+    ):
         writer.add(name, b"")
 
 

@@ -1,4 +1,5 @@
-"""Bucket parquets out of manifests and tar indices: external, and shuffled by the samples' identity."""
+"""Bucket parquets out of manifests and tar indices: external, and shuffled by the samples'
+identity."""
 
 from __future__ import annotations
 
@@ -40,9 +41,11 @@ CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"])
 
 @dataclass(frozen=True)
 class BucketChoices:
-    """`keep_over_max`: what is longer than the last edge joins the last bucket, else it is rejected.
+    """`keep_over_max`: what is longer than the last edge joins the last bucket, else it is
+    rejected.
 
-    `row_group` in rows; `parts` (a power of two) is for tests: neither it nor `threads` changes the result.
+    `row_group` in rows; `parts` (a power of two) is for tests: neither it nor `threads` changes the
+    result.
     """
 
     edges: EdgePolicy = field(default_factory=GivenEdges)
@@ -71,11 +74,13 @@ def build(
     choices: BucketChoices,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> list[Ledger]:
-    """Write train's bucket parquets, a parquet per other split, and their config, tars, ledger and rejects.
+    """Write train's bucket parquets, a parquet per other split, and their config, tars, ledger and
+    rejects.
 
-    `manifests` are scanned; `index` may be None if they bring their offsets; `advance` gets numbers of rows
-    read. Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the rows once more,
-    under .spill. Raises MillraceError if no train row is left, after rejects and ledger are written.
+    `manifests` are scanned; `index` may be None if they bring their offsets; `advance` gets numbers
+    of rows read. Memory: a few pieces of 131,072 rows per thread, whatever their number; disk: the
+    rows once more, under .spill. Raises MillraceError if no train row is left, after rejects and
+    ledger are written.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     spills = output_dir / SPILL
@@ -90,20 +95,29 @@ def build(
 
 
 def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_dir: Path) -> None:
-    """Raise if more rows of a split are in error than allowed. The rejects stay, the config goes."""
+    """Raise if more rows of a split are in error than allowed. The rejects stay, the config
+    goes."""
     for ledger in ledgers:
         if problem := ledger.too_many_errors(CHOICES, max_error_fraction):
             (output_dir / "bucket_config.json").unlink(missing_ok=True)
             remedy = "Mend manifest or tars, or raise asr.max_error_fraction."
-            raise MillraceError(problem, ledger.scope, f"{remedy} The rows: {output_dir}/rejects.jsonl")
+            raise MillraceError(
+                problem, ledger.scope, f"{remedy} The rows: {output_dir}/rejects.jsonl"
+            )
 
 
 class _Build:
     def __init__(
-        self, manifests: list[Manifest], index: TarIndices | None, output_dir: Path, choices: BucketChoices
+        self,
+        manifests: list[Manifest],
+        index: TarIndices | None,
+        output_dir: Path,
+        choices: BucketChoices,
     ) -> None:
         # Evaluation splits first: their keys show which train rows they share.
-        self.manifests = sorted(manifests, key=lambda manifest: (manifest.split == TRAIN, manifest.split))
+        self.manifests = sorted(
+            manifests, key=lambda manifest: (manifest.split == TRAIN, manifest.split)
+        )
         self.index, self.output_dir, self.choices = index, output_dir, choices
         self.spills: list[RowSpill] = []
         spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
@@ -112,10 +126,18 @@ class _Build:
         self.number = {tar: numbers[spelled] for tar, spelled in spelling.items()}
         self.tar_hashes = hashing.hash_strings(pa.array(samples.portable_names(self.tars), mc.TEXT))
         self.seed_key = hashing.key(choices.seed)
-        self.parts = choices.parts or parts_for(max((manifest.rows for manifest in manifests), default=0))
-        # The tars whose members only the index knows, and those of which the manifest itself has the offsets.
+        self.parts = choices.parts or parts_for(
+            max((manifest.rows for manifest in manifests), default=0)
+        )
+        # The tars whose members only the index knows, and those of which the manifest itself has
+        # the offsets.
         indexed, addressed = (
-            {spelling[tar] for manifest in manifests if manifest.has_offsets == has for tar in manifest.tars}
+            {
+                spelling[tar]
+                for manifest in manifests
+                if manifest.has_offsets == has
+                for tar in manifest.tars
+            }
             for has in (False, True)
         )
         states = {tar: index.state(tar) if index else "no tar index was given" for tar in indexed}
@@ -135,16 +157,25 @@ class _Build:
 
     def run(self, spills: Path, advance: Callable[[int], None]) -> list[Ledger]:
         choices = self.choices
-        rejects = RejectFile(self.output_dir / "rejects.jsonl", self.tars, self.details, spills / "rejects")
+        rejects = RejectFile(
+            self.output_dir / "rejects.jsonl", self.tars, self.details, spills / "rejects"
+        )
         with ThreadPoolExecutor(choices.threads) as pool:
             waiting = []
             for manifest in self.manifests:
                 ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
-                histogram, spill = self._histogram(), self._opened(spills / f"{manifest.split}.rows")
+                histogram, spill = (
+                    self._histogram(),
+                    self._opened(spills / f"{manifest.split}.rows"),
+                )
                 tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
                 split = _Split(manifest.split, manifest, tars, spill, ledger, histogram)
-                parts = [(rows, rejects.part(split.name, manifest.files)) for rows in manifest.ranges]
-                waiting.append((split, [pool.submit(self._spill, split, *part, advance) for part in parts]))
+                parts = [
+                    (rows, rejects.part(split.name, manifest.files)) for rows in manifest.ranges
+                ]
+                waiting.append(
+                    (split, [pool.submit(self._spill, split, *part, advance) for part in parts])
+                )
             members = self._spill_members(spills / "members.rows")
             for split, tasks in waiting:
                 for rows, rejected, lengths in (task.result() for task in tasks):
@@ -162,7 +193,9 @@ class _Build:
                 split.ledger.check()
                 split.spill.close()
             rejects.finish()
-            atomic.write_json(self.output_dir / "ledger.json", [split.ledger.as_dict() for split in splits])
+            atomic.write_json(
+                self.output_dir / "ledger.json", [split.ledger.as_dict() for split in splits]
+            )
             _check_train(splits, self.output_dir)
             # From here on the files change: the config of an older build goes.
             (self.output_dir / "bucket_config.json").unlink(missing_ok=True)
@@ -181,7 +214,8 @@ class _Build:
     def _spill(
         self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
     ) -> tuple[int, Counter, np.ndarray]:
-        """First pass: spill checked rows by key; return the number of rows, rejects, counts of durations."""
+        """First pass: spill checked rows by key; return the number of rows, rejects, counts of
+        durations."""
         count, rejected, lengths = 0, Counter(), self._histogram()
         for table in split.manifest.read(rows):
             count += len(table)
@@ -199,7 +233,9 @@ class _Build:
                 table, numbers = table.filter(pa.array(problem == 0)), numbers[problem == 0]
             lengths.add(table.column("duration_s").to_numpy())
             ids = samples.sample_ids(self.tar_hashes[numbers], table.column("tar_member_name"))
-            split.spill.add(table.append_column("sample_id", pa.array(ids)), row_keys(ids, self.seed_key))
+            split.spill.add(
+                table.append_column("sample_id", pa.array(ids)), row_keys(ids, self.seed_key)
+            )
         advance(count)
         return count, rejected, lengths.counts
 
@@ -212,16 +248,28 @@ class _Build:
             tar = numbers[members["tar"].to_numpy()]
             ids = samples.sample_ids(self.tar_hashes[tar], mc.bare_names(members["name"]))
             keys = row_keys(ids, self.seed_key)
-            columns = {"key": keys, "tar": tar, "offset": members["offset"], "size": members["size"]}
+            columns = {
+                "key": keys,
+                "tar": tar,
+                "offset": members["offset"],
+                "size": members["size"],
+            }
             spill.add(pa.table(columns), keys)
         return spill
 
     def _write(
-        self, split: _Split, splits: list[_Split], members: RowSpill, files: BucketFiles, rejects: RejectFile
+        self,
+        split: _Split,
+        splits: list[_Split],
+        members: RowSpill,
+        files: BucketFiles,
+        rejects: RejectFile,
     ) -> None:
         """Second pass: part by part in the order of the keys."""
         part = rejects.part(split.name, split.manifest.files)
-        other_keys = {other.name: np.sort(np.concatenate(other.keys)) for other in splits if other.keys}
+        other_keys = {
+            other.name: np.sort(np.concatenate(other.keys)) for other in splits if other.keys
+        }
         with ThreadPoolExecutor(1) as writer:
             pending: Future | None = None
             for number in range(self.parts):
@@ -247,7 +295,12 @@ class _Build:
                 pending.result()
 
     def _ordered(
-        self, split: _Split, table: pa.Table, members: Addresses | None, part: RejectFile.Part, edges: tuple
+        self,
+        split: _Split,
+        table: pa.Table,
+        members: Addresses | None,
+        part: RejectFile.Part,
+        edges: tuple,
     ) -> tuple[list[pa.Table], np.ndarray]:
         """The rows of one part as one table per bucket in the order of the keys, and the keys.
 
@@ -260,7 +313,9 @@ class _Build:
         tied = np.flatnonzero(keys[1:] == keys[:-1])
         if len(tied):
             tied = np.union1d(tied, tied + 1)
-            order, twins, differing = samples.resolve_collisions(table, self.tars, order, keys, tied)
+            order, twins, differing = samples.resolve_collisions(
+                table, self.tars, order, keys, tied
+            )
             problem[twins] = mc.CODE["duplicate_row"]
         if members is None:
             offsets, sizes = (table.column(name).to_numpy()[order] for name in ("offset", "size"))
@@ -284,7 +339,9 @@ class _Build:
             for at, row in zip(rejected[missing].tolist(), unknown, strict=True):
                 if name := self.names_of(row["tar"]).nearest(row["tar_member_name"]):
                     details[at] = f"nearest name in the tar: {name}"
-            rows = rows.append_column("detail", pa.array([details.get(at, "") for at in rejected.tolist()]))
+            rows = rows.append_column(
+                "detail", pa.array([details.get(at, "") for at in rejected.tolist()])
+            )
             split.ledger.rejected.update(part.add(rows, problem[rejected]))
 
         good, starts = np.flatnonzero(problem == 0), [0]
@@ -292,15 +349,19 @@ class _Build:
             bucket = bucket_of(table.column("duration_s").to_numpy()[order[good]], edges)
             good = good[np.argsort(bucket, kind="stable")]
             starts = np.searchsorted(np.sort(bucket), np.arange(len(edges) - 1)).tolist()
-        # A take per bucket, not slices of one: one that waits for its row group must not hold others' rows.
+        # A take per bucket, not slices of one: one that waits for its row group must not hold
+        # others' rows.
         buckets = []
         for rows in np.split(good, starts[1:]):
-            columns = table.take(pa.array(order[rows])).append_column("offset", pa.array(offsets[rows]))
+            columns = table.take(pa.array(order[rows])).append_column(
+                "offset", pa.array(offsets[rows])
+            )
             buckets.append(columns.append_column("size", pa.array(sizes[rows])))
         return buckets, keys[good]
 
     def _judge(self, split: _Split, rows: list[dict], offset: int) -> tuple[list[int], list[str]]:
-        """The problems of a member's rows, which contradict each other, and a text that names the others.
+        """The problems of a member's rows, which contradict each other, and a text that names the
+        others.
 
         The rows with the duration of the member's header win if they agree; else all are rejected.
         """
@@ -308,8 +369,12 @@ class _Build:
         seconds = samples.header_seconds(tar, offset)
         fits = [seconds is not None and abs(row["duration_s"] - seconds) <= 0.05 for row in rows]
         fitting = [at for at, fit in enumerate(fits) if fit]
-        decided = bool(fitting) and samples.agree_in_language([rows[at]["language"] for at in fitting])
-        problems = [mc.CODE["duplicate_row" if decided and fit else "contradicting_row"] for fit in fits]
+        decided = bool(fitting) and samples.agree_in_language(
+            [rows[at]["language"] for at in fitting]
+        )
+        problems = [
+            mc.CODE["duplicate_row" if decided and fit else "contradicting_row"] for fit in fits
+        ]
         if decided:
             used = next((at for at in fitting if rows[at]["language"]), fitting[0])
             problems[used] = 0
@@ -323,8 +388,12 @@ class _Build:
         if self.contradictions <= _LOGGED:
             verdict = "the one that fits is used" if decided else "none is used"
             line = "%s: rows contradict each other about %s in %s%s: %s; %s"
-            log.error(line, split.name, rows[0]["tar_member_name"], tar, header, ", ".join(texts), verdict)
-        return problems, [", ".join(other for other in texts if other != own) + header for own in texts]
+            log.error(
+                line, split.name, rows[0]["tar_member_name"], tar, header, ", ".join(texts), verdict
+            )
+        return problems, [
+            ", ".join(other for other in texts if other != own) + header for own in texts
+        ]
 
     def _names(self, tar: int) -> Names:
         pieces = self.index.members([self.tars[tar]])

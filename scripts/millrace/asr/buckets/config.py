@@ -1,4 +1,5 @@
-"""bucket_config.json as its readers see it: the buckets in the order that numbers the rows; other splits."""
+"""bucket_config.json as its readers see it: the buckets in the order that numbers the rows; other
+splits."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class BucketConfig:
-    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: parquets of other splits by name.
+    """`ids` and `paths` (parquets) of the buckets, in one order; `splits`: parquets of other splits
+    by name.
 
-    `file` is the file itself. The parquets are relative to its folder, so that this can be moved. `tar_root`
-    is the folder from which relative tar paths in the parquets are resolved: absolute, and without links.
-    `edges` of the buckets in seconds, if the file has them.
+    `file` is the file itself. The parquets are relative to its folder, so that this can be moved.
+    `tar_root` is the folder from which relative tar paths in the parquets are resolved: absolute,
+    and without links. `edges` of the buckets in seconds, if the file has them.
     """
 
     file: Path
@@ -32,7 +34,11 @@ class BucketConfig:
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
         """Read it from `place`, the file or its folder. Raises MillraceError."""
-        file = Path(place) if Path(place).name == "bucket_config.json" else Path(place) / "bucket_config.json"
+        file = (
+            Path(place)
+            if Path(place).name == "bucket_config.json"
+            else Path(place) / "bucket_config.json"
+        )
         try:
             content = jsonl.read(file)
             buckets, others = content["buckets"], content.get("splits") or {}
@@ -40,30 +46,40 @@ class BucketConfig:
             if not all(isinstance(name, str) for name in ids):
                 raise TypeError("a bucket_id is no text")
             named = [*zip(ids, buckets, strict=True), *others.items()]
-            paths = [file.parent / (entry.get("path") or f"{name}.parquet") for name, entry in named]
+            paths = [
+                file.parent / (entry.get("path") or f"{name}.parquet") for name, entry in named
+            ]
             splits = dict(zip(others, paths[len(ids) :], strict=True))
             edges = tuple(map(float, content.get("edges") or ()))
             tar_root = Path(os.path.realpath(file.parent / (content.get("tar_root") or "")))
         except FileNotFoundError:
-            raise MillraceError("there are no buckets here", where=str(file), remedy=_BUILD) from None
+            raise MillraceError(
+                "there are no buckets here", where=str(file), remedy=_BUILD
+            ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MillraceError(f"not a bucket configuration ({error!r})", str(file), _BUILD) from None
+            raise MillraceError(
+                f"not a bucket configuration ({error!r})", str(file), _BUILD
+            ) from None
         return cls(file, ids, paths[: len(ids)], splits, tar_root, edges)
 
     def parquets(self, split: str = "train") -> list[Path]:
-        """The bucket parquets, or that of another split. Raises MillraceError where there are none."""
+        """The bucket parquets, or that of another split. Raises MillraceError where there are
+        none."""
         if split != "train" and split not in self.splits:
             raise MillraceError(f"there is no split {split}", where=str(self.file), remedy=_BUILD)
         paths = self.paths if split == "train" else [self.splits[split]]
         missing = [path.name for path in paths if not path.is_file()]
         if missing or not paths:
             problem = f"the bucket files are not there: {', '.join(missing)}"
-            raise MillraceError(problem if missing else "it names no buckets", str(self.file), _BUILD)
+            raise MillraceError(
+                problem if missing else "it names no buckets", str(self.file), _BUILD
+            )
         return paths
 
 
 def output_folder(output: Path) -> Path:
-    """The bucket folder that is named by itself or by its bucket_config.json. Raises MillraceError."""
+    """The bucket folder that is named by itself or by its bucket_config.json. Raises
+    MillraceError."""
     if output.name == "bucket_config.json":
         return output.parent
     if output.suffix == ".json":
@@ -73,7 +89,8 @@ def output_folder(output: Path) -> Path:
 
 
 def relative_tar_root(folder: Path, tars: Iterable[str]) -> str:
-    """The working folder, where relative tar paths start, as seen from `folder`; "" if all are absolute."""
+    """The working folder, where relative tar paths start, as seen from `folder`; "" if all are
+    absolute."""
     if all(map(os.path.isabs, tars)):
         return ""
     return os.path.relpath(os.path.realpath("."), os.path.realpath(folder))

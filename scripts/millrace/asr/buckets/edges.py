@@ -1,4 +1,5 @@
-"""Edges of duration buckets: the policies that choose them, and the ids of buckets. The parse uses it."""
+"""Edges of duration buckets: the policies that choose them, and the ids of buckets. The parse uses
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ DEFAULT_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 
 @dataclass(frozen=True)
 class GivenEdges:
-    """Edges that somebody chose. Raises MillraceError unless they are two or more, rising, from 0."""
+    """Edges that somebody chose. Raises MillraceError unless they are two or more, rising, from
+    0."""
 
     known_before_build: tuple[float, ...] = DEFAULT_EDGES
 
@@ -30,7 +32,9 @@ class GivenEdges:
         rising = all(low < high for low, high in pairwise(values))
         if len(values) < 2 or not rising or values[0] < 0 or not all(map(math.isfinite, values)):
             given = list(self.known_before_build)
-            problem = f"bucket edges must be at least two rising numbers of seconds from 0, not {given}"
+            problem = (
+                f"bucket edges must be at least two rising numbers of seconds from 0, not {given}"
+            )
             raise MillraceError(problem, "edges", "For example 0 3 5 7 10 15 20 30")
         object.__setattr__(self, "known_before_build", values)
 
@@ -60,11 +64,13 @@ class AutoEdges:
         return asdict(self)
 
 
-# How edges are chosen, n + 1 rising ones in seconds for n buckets: `known_before_build` or None; `last_edge`,
-# where the histogram ends; `edges` for the durations of train; `as_dict`, what computed edges depend on:
-# config keys with their values, which become flags, and anything else that tells two policies apart.
+# How edges are chosen, n + 1 rising ones in seconds for n buckets: `known_before_build` or None;
+# `last_edge`, where the histogram ends; `edges` for the durations of train; `as_dict`, what
+# computed edges depend on: config keys with their values, which become flags, and anything else
+# that tells two policies apart.
 EdgePolicy = GivenEdges | AutoEdges
-# A new policy is a class and a line here (and a name in the schema); it gets num_buckets and last_edge.
+# A new policy is a class and a line here (and a name in the schema); it gets num_buckets and
+# last_edge.
 POLICIES: dict[str, Callable[[int, float], EdgePolicy]] = {
     "default": lambda num_buckets, last_edge: GivenEdges(),
     "seed": lambda num_buckets, last_edge: GivenEdges(),  # the earlier name of `default`
@@ -72,8 +78,11 @@ POLICIES: dict[str, Callable[[int, float], EdgePolicy]] = {
 }
 
 
-def edge_policy(choice: str | Sequence, num_buckets: int = 7, last_edge: float = 30.0) -> EdgePolicy:
-    """The policy of a config or command line: a name of POLICIES, alone or in a list, or edges in seconds."""
+def edge_policy(
+    choice: str | Sequence, num_buckets: int = 7, last_edge: float = 30.0
+) -> EdgePolicy:
+    """The policy of a config or command line: a name of POLICIES, alone or in a list, or edges in
+    seconds."""
     choice = [choice] if isinstance(choice, str) else list(choice)
     if choice and choice[0] in POLICIES:
         return POLICIES[choice[0]](num_buckets, last_edge)

@@ -14,10 +14,11 @@ from millrace.common.errors import MillraceError
 
 
 def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
-    """Bucket folder and split of an evaluation file: its own, or where `bucket_dir` has the same rows.
+    """Bucket folder and split of an evaluation file: its own, or where `bucket_dir` has the same
+    rows.
 
-    The original command gives the manifest that the buckets' dev was made of. Raises MillraceError if it
-    was made of other rows.
+    The original command gives the manifest that the buckets' dev was made of. Raises MillraceError
+    if it was made of other rows.
     """
     path = Path(path)
     if (path.parent / "bucket_config.json").is_file():
@@ -33,6 +34,8 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
         ours = pc.unique(pq.read_table(parquet, columns=["tar_member_name"]).column(0)).to_pylist()
         if ledgers.get(split, {}).get("rows_in") == manifest.rows and names.issuperset(ours):
             return Path(bucket_dir), split
-    problem = f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"
+    problem = (
+        f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"
+    )
     remedy = "Build the buckets with it: build_bucket_manifests --dev; or give dev.parquet of a bucket folder"
     raise MillraceError(problem, str(path), remedy)

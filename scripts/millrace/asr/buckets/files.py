@@ -1,4 +1,5 @@
-"""The files of a bucket build: bucket parquets, the config that names them, the table of tars, rejects."""
+"""The files of a bucket build: bucket parquets, the config that names them, the table of tars,
+rejects."""
 
 from __future__ import annotations
 
@@ -37,12 +38,18 @@ SCHEMA = pa.schema(
 )
 # Of the rows of a bucket, as the original script has them: its name, and its upper edge in seconds.
 _OF_BUCKET = [pa.field("bucket_id", mc.TEXT), pa.field("bucket_max_duration", pa.float64())]
-_TAR_REASONS = ("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file")  # with what is known of the tar
+_TAR_REASONS = (
+    "tar_missing",
+    "tar_not_indexed",
+    "not_in_tar",
+    "not_a_file",
+)  # with what is known of the tar
 
 
 @dataclass
 class _Writer:
-    """One parquet, in row groups of exactly `row_group` rows (but for the last) whatever the pieces."""
+    """One parquet, in row groups of exactly `row_group` rows (but for the last) whatever the
+    pieces."""
 
     path: Path
     row_group: int
@@ -77,11 +84,14 @@ class _Writer:
     def labelled(self, table: pa.Table) -> pa.Table:
         """The rows with the bucket's name and upper edge, if this is a bucket."""
         for field_, value in zip(_OF_BUCKET, self.bucket or (), strict=False):
-            table = table.append_column(field_, pa.repeat(pa.scalar(value, field_.type), len(table)))
+            table = table.append_column(
+                field_, pa.repeat(pa.scalar(value, field_.type), len(table))
+            )
         return table
 
     def facts(self) -> dict:
-        # Snakemake takes a small file of the same bytes for unchanged: a mended transcript must show in it.
+        # Snakemake takes a small file of the same bytes for unchanged: a mended transcript must
+        # show in it.
         with open(self.path, "rb") as handle:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
         return {
@@ -94,7 +104,8 @@ class _Writer:
 
 
 class BucketFiles:
-    """`train/<bucket>.parquet` and `<split>.parquet`; bucket_config.json is there only when all are whole."""
+    """`train/<bucket>.parquet` and `<split>.parquet`; bucket_config.json is there only when all are
+    whole."""
 
     def __init__(
         self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int, seed: int
@@ -115,7 +126,9 @@ class BucketFiles:
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
             for bucket in buckets:
-                path = self.folder / (f"{TRAIN}/{bucket[0]}.parquet" if bucket else f"{split}.parquet")
+                path = self.folder / (
+                    f"{TRAIN}/{bucket[0]}.parquet" if bucket else f"{split}.parquet"
+                )
                 parquet = pq.ParquetWriter(
                     stack.enter_context(atomic.replacing(path)),
                     schema,
@@ -131,10 +144,13 @@ class BucketFiles:
                 writer.finish()
 
     def write(self, split: str, tables: Sequence[pa.Table]) -> None:
-        """Append one table per file of the split: its schema's columns, but `tar` (a number) for tar_path."""
+        """Append one table per file of the split: its schema's columns, but `tar` (a number) for
+        tar_path."""
         for writer, table in zip(self._writers[split], tables, strict=True):
             if len(table):
-                paths = pa.DictionaryArray.from_arrays(table.column("tar").combine_chunks(), self.tars)
+                paths = pa.DictionaryArray.from_arrays(
+                    table.column("tar").combine_chunks(), self.tars
+                )
                 schema = writer.parquet.schema
                 table = writer.labelled(table.append_column("tar_path", paths))
                 writer.write(table.select(schema.names).cast(schema))
@@ -155,8 +171,15 @@ class BucketFiles:
         samples = sum(writer.rows for writer in writers)
         microseconds = sum(writer.microseconds for writer in writers)
         buckets = []
-        for bucket, writer, low, high in zip(self.ids, writers, self.edges, self.edges[1:], strict=False):
-            facts = {"bucket_id": bucket, "range": f"{low}-{high}s", "low_seconds": low, "high_seconds": high}
+        for bucket, writer, low, high in zip(
+            self.ids, writers, self.edges, self.edges[1:], strict=False
+        ):
+            facts = {
+                "bucket_id": bucket,
+                "range": f"{low}-{high}s",
+                "low_seconds": low,
+                "high_seconds": high,
+            }
             facts |= writer.facts()
             facts["pct_samples"] = 100 * writer.rows / samples if samples else 0.0
             facts["pct_hours"] = 100 * writer.microseconds / microseconds if microseconds else 0.0
@@ -194,7 +217,8 @@ def bucket_lines(folder: Path) -> Iterator[str]:
 
 
 def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> None:
-    """Write path, size, time and digest of every tar as indexed: readers refuse one that has changed."""
+    """Write path, size, time and digest of every tar as indexed: readers refuse one that has
+    changed."""
     rows = [stamps.get(tar, Stamp()) for tar in tars]
     table = pa.table(
         {
@@ -209,9 +233,12 @@ def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> Non
 
 
 class RejectFile:
-    """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread changes."""
+    """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread
+    changes."""
 
-    def __init__(self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path
+    ) -> None:
         self.path, self.tars, self.details, self.folder = path, [*tars, None], details, folder
         self._parts: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +247,9 @@ class RejectFile:
     class Part:
         """The rejects of one task."""
 
-        def __init__(self, owner: RejectFile, split: str, files: Sequence[Path], path: Path) -> None:
+        def __init__(
+            self, owner: RejectFile, split: str, files: Sequence[Path], path: Path
+        ) -> None:
             self.owner, self.split, self.files, self.path = owner, split, files, path
 
         def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
@@ -235,12 +264,21 @@ class RejectFile:
                     reason, details = mc.REASONS[code], [row.pop("detail", "")]
                     if reason in _TAR_REASONS:
                         details.insert(0, self.owner.details.get(tar or "", ""))
-                    record = {"reason": reason, "split": self.split, "file": str(file), "row": number}
+                    record = {
+                        "reason": reason,
+                        "split": self.split,
+                        "file": str(file),
+                        "row": number,
+                    }
                     record |= {"tar_path": tar, **row}
                     if detail := "; ".join(filter(None, details)):
                         record["detail"] = detail
                     handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-            return {mc.REASONS[code]: int(count) for code, count in enumerate(np.bincount(codes)) if count}
+            return {
+                mc.REASONS[code]: int(count)
+                for code, count in enumerate(np.bincount(codes))
+                if count
+            }
 
     def part(self, split: str, files: Sequence[Path]) -> Part:
         """A new part; parts are joined in the order in which `part` made them."""

@@ -1,4 +1,5 @@
-"""Rows joined with the tar index on the hash of (tar, member), part by part: no index need fit in memory."""
+"""Rows joined with the tar index on the hash of (tar, member), part by part: no index need fit in
+memory."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Addresses:
         self.tar, self.offset, self.size = (column[order] for column in columns)
 
     def find(self, keys: np.ndarray, tars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 offset and size of every (key, tar); of several members of one name the last in the tar.
+        """int64 offset and size of every (key, tar); of several members of one name the last in the
+        tar.
 
         Offset -2 if the tar has no such member, -1 if it has no bytes.
         """
@@ -68,9 +70,12 @@ class TarIndices:
             for tar in index.tars:
                 first, _ = self._place.setdefault(os.path.normpath(tar), (number, tar))
                 if first != number:
-                    problem = f"two indices hold this tar: {self._indices[first].path} and {index.path}"
+                    problem = (
+                        f"two indices hold this tar: {self._indices[first].path} and {index.path}"
+                    )
                     raise MillraceError(problem, tar, "Give the indices of one set of partitions")
-        # Under its full path too, and the one without links, unless that is the name of one already.
+        # Under its full path too, and the one without links, unless that is the name of one
+        # already.
         real = real_paths(self._place)
         for path, place in list(self._place.items()):
             self._place.setdefault(os.path.abspath(path), place)
@@ -98,13 +103,18 @@ class TarIndices:
         return f"{place[1].status}: {place[1].reason}" if place and place[1].reason else ""
 
     def members(self, tars: Sequence[str]) -> Iterator[pa.Table]:
-        """All members of `tars`, as `TarIndex.members`, in pieces of whole tars; `tar` numbers `tars`."""
+        """All members of `tars`, as `TarIndex.members`, in pieces of whole tars; `tar` numbers
+        `tars`."""
         records = ((self._record(tar), number) for number, tar in enumerate(tars))
-        places = sorted((at[0], at[1].first_row, at[1].path, number) for at, number in records if at)
+        places = sorted(
+            (at[0], at[1].first_row, at[1].path, number) for at, number in records if at
+        )
         piece, rows = [], 0
         for index, _, tar, number in places:
             members = self._indices[index].members(tar)
-            piece.append(members.append_column("tar", pa.array(np.full(len(members), number, np.int32))))
+            piece.append(
+                members.append_column("tar", pa.array(np.full(len(members), number, np.int32)))
+            )
             rows += len(members)
             if rows >= self.piece:
                 yield pa.concat_tables(piece)
@@ -115,11 +125,14 @@ class TarIndices:
 
 def index_files(paths: Iterable[Path]) -> list[Path]:
     """The files among `paths`, and the *.parquet of the folders among them, sorted."""
-    return sorted({file for path in paths for file in (path.glob("*.parquet") if path.is_dir() else [path])})
+    return sorted(
+        {file for path in paths for file in (path.glob("*.parquet") if path.is_dir() else [path])}
+    )
 
 
 def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
-    """Delete the indices and reports of partitions that no longer exist: in `folder`, but not of `indices`.
+    """Delete the indices and reports of partitions that no longer exist: in `folder`, but not of
+    `indices`.
 
     Only files named as the workflow names them are touched. Returns what was removed.
     """

@@ -1,4 +1,5 @@
-"""Names of members that differ in their spelling only: the other Unicode form, and the nearest name."""
+"""Names of members that differ in their spelling only: the other Unicode form, and the nearest
+name."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from millrace.asr.manifests import columns as mc
 
 
 def with_unicode_forms(members: pa.Table) -> pa.Table:
-    """`members` (tar, name, ...) of whole tars, and again under its other form, NFC or NFD, what has one.
+    """`members` (tar, name, ...) of whole tars, and again under its other form, NFC or NFD, what
+    has one.
 
-    A form that is a name in that tar, or that of two names, stays out: only what is unambiguous matches.
+    A form that is a name in that tar, or that of two names, stays out: only what is unambiguous
+    matches.
     """
     if mc.joined(members["name"]).isascii():
         return members
@@ -32,7 +35,9 @@ def with_unicode_forms(members: pa.Table) -> pa.Table:
     rows = {key: ats for key, ats in rows.items() if len(ats) == 1 and key not in known}
     again = members.take(pa.array([at for ats in rows.values() for at in ats.values()], pa.int64()))
     forms = pa.array([name for _, name in rows], members["name"].type)
-    return pa.concat_tables([members, again.set_column(again.column_names.index("name"), "name", forms)])
+    return pa.concat_tables(
+        [members, again.set_column(again.column_names.index("name"), "name", forms)]
+    )
 
 
 class Names:
@@ -46,7 +51,9 @@ class Names:
         """A name that differs in folder, suffix or case, else one of similar letters, else ""."""
         at = bisect.bisect(self.names, name)
         near = self.names[max(at - 250, 0) : at + 250]
-        return self.stems.get(_stem(name)) or next(iter(difflib.get_close_matches(name, near, 1)), "")
+        return self.stems.get(_stem(name)) or next(
+            iter(difflib.get_close_matches(name, near, 1)), ""
+        )
 
 
 def _stem(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory can be sorted."""
+"""Rows spilled to disk, parted by the leading bits of a 64-bit key: more rows than memory can be
+sorted."""
 
 from __future__ import annotations
 
@@ -13,15 +14,18 @@ ROWS_PER_PART = 1 << 18
 
 
 def parts_for(rows: int) -> int:
-    """A power of two of parts, so that one part holds at most about 300,000 rows (up to 256 parts)."""
+    """A power of two of parts, so that one part holds at most about 300,000 rows (up to 256
+    parts)."""
     return 1 << max(0, min(8, (max(rows, 1) - 1).bit_length() - (ROWS_PER_PART.bit_length() - 1)))
 
 
 class RowSpill:
-    """Pieces of rows in one file, each as one Arrow batch per part; read by position, so that RSS stays flat.
+    """Pieces of rows in one file, each as one Arrow batch per part; read by position, so that RSS
+    stays flat.
 
-    `add` may be called from several threads. Reading a part gives its rows of all pieces, in no particular
-    order of pieces. One file and one descriptor, however many pieces: 75 million rows would make 600 files.
+    `add` may be called from several threads. Reading a part gives its rows of all pieces, in no
+    particular order of pieces. One file and one descriptor, however many pieces: 75 million rows
+    would make 600 files.
     """
 
     def __init__(self, path: Path, parts: int) -> None:
@@ -79,4 +83,8 @@ class RowSpill:
 def part_of(keys: np.ndarray, parts: int) -> np.ndarray:
     """uint8 part of every key: its leading bits, so that parts follow the order of the keys."""
     bits = parts.bit_length() - 1
-    return (keys >> np.uint64(64 - bits)).astype(np.uint8) if bits else np.zeros(len(keys), dtype=np.uint8)
+    return (
+        (keys >> np.uint64(64 - bits)).astype(np.uint8)
+        if bits
+        else np.zeros(len(keys), dtype=np.uint8)
+    )

@@ -60,7 +60,8 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
     key, facts = calibration_key(device, choices), asdict(case)
     of_bucket = {name: facts[name] for name in ("bucket", *LONGEST)}
 
-    # Snakemake removes an output before it runs its job again, so there is a second copy, one for each key.
+    # Snakemake removes an output before it runs its job again, so there is a second copy, one for
+    # each key.
     digest = hashlib.sha256(json.dumps([key, of_bucket], sort_keys=True).encode()).hexdigest()[:16]
     copy = output.parent / ".calibrated" / f"{output.stem}-{digest}.json"
     for path in (output, copy):
@@ -73,7 +74,9 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
 
     def worst(rows: int) -> Answer:
         longest = {"audio_rows": case.audio_rows[:rows], "text_rows": case.text_rows[:rows]}
-        return trial.ask({**request, "kind": "worst", **longest, "rows": rows, "steps": choices.steps})
+        return trial.ask(
+            {**request, "kind": "worst", **longest, "rows": rows, "steps": choices.steps}
+        )
 
     def soak(rows: int) -> Answer:
         return trial.ask({**request, "kind": "soak", "rows": rows, "steps": choices.soak_steps})
@@ -101,7 +104,10 @@ def calibration_key(device: Device, choices: Choices) -> dict[str, Any]:
         "device_memory_gb": device["memory_gb"],
         "limit_gb": round(choices.limit_gb(device), 6),
         "model": model_digest(options.model, options.model_options),
-        **{name: getattr(settings, name) for name in ("precision", "gradient_checkpointing", "grad_acc")},
+        **{
+            name: getattr(settings, name)
+            for name in ("precision", "gradient_checkpointing", "grad_acc")
+        },
         **{"world_size": choices.world_size, "soak_steps": choices.soak_steps},
         "torch": version("torch"),
         "transformers": "" if options.model == "ctc" else version("transformers"),
@@ -111,12 +117,16 @@ def calibration_key(device: Device, choices: Choices) -> dict[str, Any]:
 
 
 def reusable(path: Path, key: Mapping[str, Any], rows: int, max_bs: int) -> Calibration | None:
-    """The calibration in `path` if it has `key`, and the `rows` or `max_bs` that limited it is the same."""
+    """The calibration in `path` if it has `key`, and the `rows` or `max_bs` that limited it is the
+    same."""
     try:
         earlier = jsonl.read(path)
         before, now = {**earlier["key"], **earlier["bucket_key"]}, dict(key)
         if (limit := earlier["limited_by"]) in ("rows", "max_bs"):
-            before[limit], now[limit] = earlier["search"][limit], {"rows": rows, "max_bs": max_bs}[limit]
+            before[limit], now[limit] = (
+                earlier["search"][limit],
+                {"rows": rows, "max_bs": max_bs}[limit],
+            )
         if before == now:
             return earlier
         names = sorted(name for name in before.keys() | now if before.get(name) != now.get(name))

@@ -1,7 +1,8 @@
-"""Memory of a training step as a formula, fixed + n * (a T + b T^2 + c C), fitted to trials; budgets from it.
+"""Memory of a training step as a formula, fixed + n * (a T + b T^2 + c C), fitted to trials;
+budgets from it.
 
-n rows padded to T seconds, with C characters of transcript a row. T stands for convolutions and feed-forward
-layers, T^2 for attention, C for the decoder's text and logits.
+n rows padded to T seconds, with C characters of transcript a row. T stands for convolutions and
+feed-forward layers, T^2 for attention, C for the decoder's text and logits.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ class MemoryModel:
 def fit(points: Sequence[Point]) -> MemoryModel:
     """The model with the least squares of relative errors, no coefficient below 0.
 
-    Exact: with four columns, every set of columns is tried, and the best solution without a negative one is
-    taken (the non-negative least-squares problem is convex, and its solution is the plain one on the columns
-    it uses). Raises MillraceError without points.
+    Exact: with four columns, every set of columns is tried, and the best solution without a
+    negative one is taken (the non-negative least-squares problem is convex, and its solution is the
+    plain one on the columns it uses). Raises MillraceError without points.
     """
     if not points:
-        raise MillraceError("no trial has measured anything", "memory model", "Calibrate a bucket first")
+        raise MillraceError(
+            "no trial has measured anything", "memory model", "Calibrate a bucket first"
+        )
     rows, seconds, characters, peaks = np.array(points, dtype=np.float64).T
 
-    # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution is stable.
-    columns = np.stack([np.ones_like(rows), rows * seconds, rows * seconds**2, rows * characters], axis=1)
+    # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution
+    # is stable.
+    columns = np.stack(
+        [np.ones_like(rows), rows * seconds, rows * seconds**2, rows * characters], axis=1
+    )
     weighted = columns / peaks[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-30)
     smallest, best = np.inf, np.zeros(4)
@@ -84,7 +90,8 @@ def fit(points: Sequence[Point]) -> MemoryModel:
 
 
 def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
-    """Relative errors of the model (predicted / measured - 1): over all, and the worst underestimate."""
+    """Relative errors of the model (predicted / measured - 1): over all, and the worst
+    underestimate."""
     errors = np.array([model.predict(*shape) / peak - 1 for *shape, peak in points])
     return {
         "points": len(errors),
@@ -95,14 +102,20 @@ def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
 
 
 def budget_of(
-    model: MemoryModel, limit_gb: float, rows: int, shortest: float, longest: float, characters: float
+    model: MemoryModel,
+    limit_gb: float,
+    rows: int,
+    shortest: float,
+    longest: float,
+    characters: float,
 ) -> dict[str, float | int | None]:
     """What a planner may put into a batch of a bucket, as BatchBudget has it.
 
     By the model, memory stays below the limit for every length from `shortest` to `longest`, with
-    `characters` a row, and there are never more than the calibrated `rows` of the longest. Of all limits of
-    cost or of seconds, each with the limit of rows that it needs, the one whose batches hold the most audio,
-    on average over the lengths. If the model says nothing of a batch, only rows are limited.
+    `characters` a row, and there are never more than the calibrated `rows` of the longest. Of all
+    limits of cost or of seconds, each with the limit of rows that it needs, the one whose batches
+    hold the most audio, on average over the lengths. If the model says nothing of a batch, only
+    rows are limited.
     """
     lengths = np.linspace(max(min(shortest, longest), 0.01), longest, 256)
     each = model.per_sample(lengths, characters)
@@ -114,7 +127,8 @@ def budget_of(
     for name, load in (("cost", batch_cost(np.ones(len(lengths)), lengths)), ("seconds", lengths)):
         full = rows * float(load[-1])
         for limit in np.linspace(min(float((fitting * load).min()), full), full, 64):
-            # Short rows may need a limit of their number, so that the load's limit does not exceed memory.
+            # Short rows may need a limit of their number, so that the load's limit does not exceed
+            # memory.
             over = limit / load > fitting * (1 + 1e-9)
             cap = math.floor(fitting[over].min()) if over.any() else None
             audio = float((np.minimum(limit / load, cap or np.inf) * lengths).mean())

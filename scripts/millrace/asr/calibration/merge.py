@@ -1,4 +1,5 @@
-"""calibrated_bs.json: batch sizes of all buckets, the memory model behind them, and the planner's budgets."""
+"""calibrated_bs.json: batch sizes of all buckets, the memory model behind them, and the planner's
+budgets."""
 
 from __future__ import annotations
 
@@ -15,14 +16,22 @@ from millrace.common.errors import MillraceError
 
 _BETWEEN = 0.01  # share of the limit left for lengths between those that were tried
 _REPEAT = "Run calibrate_bucket_bs again for the buckets that differ"
-_TAKEN = ("batch_size", "grad_acc", *worst_case.LONGEST, "limited_by", "peak_memory_gb", "backed_off")
+_TAKEN = (
+    "batch_size",
+    "grad_acc",
+    *worst_case.LONGEST,
+    "limited_by",
+    "peak_memory_gb",
+    "backed_off",
+)
 
 
 def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     """Gather the calibrations of the buckets of `bucket_config`, in its order.
 
-    Buckets without rows need none; they get the batch size of the next bucket of longer samples that has
-    some. Raises MillraceError for missing, unknown or twice calibrated buckets, and for keys that differ.
+    Buckets without rows need none; they get the batch size of the next bucket of longer samples
+    that has some. Raises MillraceError for missing, unknown or twice calibrated buckets, and for
+    keys that differ.
     """
     given: dict[str, Calibration] = {}
     for path in paths:
@@ -42,17 +51,22 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     missing = [name for name, count in rows.items() if name not in given and count]
     unknown = sorted(set(given) - set(rows))
     if not given and not missing:
-        raise MillraceError("no bucket has any rows", str(bucket_config), "There is nothing to train on")
+        raise MillraceError(
+            "no bucket has any rows", str(bucket_config), "There is nothing to train on"
+        )
     if missing or unknown:
         problem = f"buckets without a calibration: {', '.join(missing) or 'none'}"
-        raise MillraceError(f"{problem}; unknown ones: {', '.join(unknown)}", str(bucket_config), _REPEAT)
+        raise MillraceError(
+            f"{problem}; unknown ones: {', '.join(unknown)}", str(bucket_config), _REPEAT
+        )
 
     # In the order of the buckets: the last bits of the fit depend on it.
     known = [name for name in rows if name in given]
     points = [point for name in known for point in _points(given[name])]
     model = memory_model.fit(points)
     errors = memory_model.residuals(model, points)
-    # What the model has underestimated it may underestimate again; lengths between the tried are untested.
+    # What the model has underestimated it may underestimate again; lengths between the tried are
+    # untested.
     limit = key["limit_gb"] * (1 - errors["worst_under"] - _BETWEEN)
     buckets: dict[str, Any] = {}
     for at, name in enumerate(rows):
@@ -62,12 +76,17 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
             buckets[name]["empty"] = True
             log.warning("%s has no rows; it gets the batch size of %s", name, source)
     model_facts = {**model.as_dict(), "residuals": errors}
-    return {"key": key, "memory_model": model_facts, "limit_gb": key["limit_gb"], "buckets": buckets}
+    return {
+        "key": key,
+        "memory_model": model_facts,
+        "limit_gb": key["limit_gb"],
+        "buckets": buckets,
+    }
 
 
 def merge_folder(bucket_config: Path, folder: Path) -> str:
-    """calibrated_bs.json of `folder`, merged from its buckets/*.json where there are any; every rank may call
-    it, as all write the same."""
+    """calibrated_bs.json of `folder`, merged from its buckets/*.json where there are any; every
+    rank may call it, as all write the same."""
     output = folder / "calibrated_bs.json"
     paths = [folder / "buckets" / f"{name}.json" for name in worst_case.bucket_rows(bucket_config)]
     present = [path for path in paths if path.exists()]
@@ -96,14 +115,17 @@ def _points(calibration: Calibration) -> list[Point]:
     return [
         Point(shape["rows"], shape["seconds"], shape["characters"], trial["step_peak_gb"])
         for trial in calibration["trials"]
-        if trial.get("step_peak_gb") and not trial.get("retried") and (shape := trial["heaviest"]).get("rows")
+        if trial.get("step_peak_gb")
+        and not trial.get("retried")
+        and (shape := trial["heaviest"]).get("rows")
     ]
 
 
 def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> dict[str, Any]:
     rows, longest = calibration["batch_size"], calibration["longest_seconds"]
-    # The characters a row are those of the trial's batch, which has as many of the longest transcripts as
-    # rows: one overlong transcript must not make every row of every batch as expensive.
+    # The characters a row are those of the trial's batch, which has as many of the longest
+    # transcripts as rows: one overlong transcript must not make every row of every batch as
+    # expensive.
     untried = Point(rows, longest, calibration["longest_characters"], 0.0)
     near = min(_points(calibration), key=lambda point: abs(point.rows - rows), default=untried)
     lengths = (calibration["shortest_seconds"], max(near.seconds, longest))

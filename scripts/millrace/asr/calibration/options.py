@@ -1,4 +1,5 @@
-"""What to calibrate, as plain values, and the flags of it: steps name these without loading torch."""
+"""What to calibrate, as plain values, and the flags of it: steps name these without loading
+torch."""
 
 from __future__ import annotations
 
@@ -18,14 +19,19 @@ FOLDER = "results/asr/calibration"  # where the workflow keeps what it finds
 
 @dataclass(frozen=True)
 class Choices:
-    """What to calibrate, for which training, within which limits; see the flags of calibrate_bucket_bs."""
+    """What to calibrate, for which training, within which limits; see the flags of
+    calibrate_bucket_bs."""
 
     bucket_config: Path
     options: training.TrainOptions
     settings: LoopSettings
     bucket: str = ""
-    max_memory_gb: float = setting(0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0)
-    headroom: float = setting(0.1, "share of the device left free without a limit", at_least=0, at_most=0.9)
+    max_memory_gb: float = setting(
+        0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0
+    )
+    headroom: float = setting(
+        0.1, "share of the device left free without a limit", at_least=0, at_most=0.9
+    )
     start_bs: int = setting(32, "batch size of the first trial", at_least=1)
     min_bs: int = setting(1, "smallest batch size worth training", at_least=1)
     max_bs: int = setting(4096, "largest batch size to try", at_least=1)
@@ -37,7 +43,9 @@ class Choices:
     def __post_init__(self) -> None:
         settings.check(self, "calibration")
         if self.min_bs > self.max_bs:
-            raise MillraceError(f"min_bs must be at most max_bs, not {self.min_bs}", where="calibration")
+            raise MillraceError(
+                f"min_bs must be at most max_bs, not {self.min_bs}", where="calibration"
+            )
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Choices:
@@ -50,10 +58,14 @@ class Choices:
         memory = device["memory_gb"]
         limit = self.max_memory_gb or memory * (1 - self.headroom)
         if not limit > 0:
-            raise MillraceError("the memory of this device is unknown", remedy="Set --max-memory-gb")
+            raise MillraceError(
+                "the memory of this device is unknown", remedy="Set --max-memory-gb"
+            )
         if memory and limit > memory:
             remedy = "Lower --max-memory-gb; some of the memory must stay free"
-            raise MillraceError(f"{limit:g} GB is more than {device['name']} has: {memory:g} GB", "", remedy)
+            raise MillraceError(
+                f"{limit:g} GB is more than {device['name']} has: {memory:g} GB", "", remedy
+            )
         return limit
 
 
@@ -61,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that calibrate_bucket_bs and verify_calibration share."""
     buckets = Path("results/asr/buckets/bucket_config.json")
     parser.add_argument("--bucket-config", type=Path, default=buckets, help="bucket_config.json")
-    output = f"output: JSON (default: {FOLDER}/buckets/<bucket>.json, or verification.json in {FOLDER})"
+    output = (
+        f"output: JSON (default: {FOLDER}/buckets/<bucket>.json, or verification.json in {FOLDER})"
+    )
     parser.add_argument("--output", type=Path, help=output)
     calibration = f"the merged file, to be verified (default: {FOLDER}/calibrated_bs.json)"
     parser.add_argument("--calibration", help=calibration)
@@ -83,4 +97,6 @@ def verification(args: argparse.Namespace) -> tuple[Choices, Path]:
 def _device(name: str) -> str:
     if name in ("auto", "cpu", "cuda"):
         return name
-    raise argparse.ArgumentTypeError(f"{name!r} is none of auto, cpu, cuda: calibrate on the device itself")
+    raise argparse.ArgumentTypeError(
+        f"{name!r} is none of auto, cpu, cuda: calibrate on the device itself"
+    )

@@ -1,4 +1,5 @@
-"""The largest batch of a bucket that fits, by few trials in fresh processes: guesses, bisection, a soak."""
+"""The largest batch of a bucket that fits, by few trials in fresh processes: guesses, bisection, a
+soak."""
 
 from __future__ import annotations
 
@@ -30,12 +31,14 @@ class Device(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """Answer to `worst` and `soak`; CUDA adds figures of its allocator. With `oom`: a message, no peaks."""
+    """Answer to `worst` and `soak`; CUDA adds figures of its allocator. With `oom`: a message, no
+    peaks."""
 
     oom: bool
     retried: bool  # the allocator had to give cached memory back
     steps: int
-    # The batch behind the peak: its step, its rows, padded to `seconds`, with `characters` a row on average.
+    # The batch behind the peak: its step, its rows, padded to `seconds`, with `characters` a row on
+    # average.
     heaviest: dict[str, float]
     message: str
     peak_gb: float  # since the process began
@@ -45,7 +48,8 @@ class Answer(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Search:
-    """Batches of `min_bs` to `max_bs` of a bucket's `rows` may peak at `limit_gb`; `start_bs` comes first."""
+    """Batches of `min_bs` to `max_bs` of a bucket's `rows` may peak at `limit_gb`; `start_bs` comes
+    first."""
 
     limit_gb: float
     rows: int
@@ -59,7 +63,9 @@ class Search:
 
     def fits(self, answer: Answer) -> bool:
         """Whether a trial stayed within the limit, and the allocator never had to try again."""
-        return not answer["oom"] and not answer.get("retried") and answer["peak_gb"] <= self.limit_gb
+        return (
+            not answer["oom"] and not answer.get("retried") and answer["peak_gb"] <= self.limit_gb
+        )
 
     def why_not(self, answer: Answer) -> str:
         """One line on what kept a trial from fitting."""
@@ -79,8 +85,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Find the batch size; `worst(n)` and `soak(n)` run trials of n rows.
 
-    Returns batch_size, limited_by, peak_memory_gb, search, trials, soak and backed_off of a Calibration.
-    Raises MillraceError if not even `min_bs` fits.
+    Returns batch_size, limited_by, peak_memory_gb, search, trials, soak and backed_off of a
+    Calibration. Raises MillraceError if not even `min_bs` fits.
     """
     size, trials = largest(search, worst)
     by = "rows" if search.max_rows >= search.rows else "max_bs"
@@ -90,17 +96,29 @@ def calibrate(
     while soak is not None:
         soaked = soak(size)
         if search.fits(soaked):
-            log.info("soak of %d steps with %d rows: peak %.3f GB", soaked["steps"], size, soaked["peak_gb"])
+            log.info(
+                "soak of %d steps with %d rows: peak %.3f GB",
+                soaked["steps"],
+                size,
+                soaked["peak_gb"],
+            )
             break
         why, smaller = search.why_not(soaked), backed_off_size(search, size, soaked)
         log.warning("soak with %d rows: %s; trying %d rows", size, why, smaller)
         backed_off.append({"batch_size": size, "why": why})
         if smaller < search.min_bs:
-            raise MillraceError(f"a batch of {size} does not last: {why}", where="soak", remedy=_SMALLER)
+            raise MillraceError(
+                f"a batch of {size} does not last: {why}", where="soak", remedy=_SMALLER
+            )
         size, limited_by = smaller, "soak"
     peaks = [trial.get("peak_gb", 0.0) for trial in trials if trial["rows"] == size]
     peak = max([*peaks, soaked["peak_gb"] if soaked else 0.0])
-    result = {"batch_size": size, "limited_by": limited_by, "peak_memory_gb": peak, "search": asdict(search)}
+    result = {
+        "batch_size": size,
+        "limited_by": limited_by,
+        "peak_memory_gb": peak,
+        "search": asdict(search),
+    }
     return {**result, "trials": trials, "soak": soaked, "backed_off": backed_off}
 
 
@@ -132,8 +150,9 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
 def _next_size(search: Search, fits: int, fails: int, trials: list[dict[str, Any]]) -> int:
     """Where a line through the peaks meets the limit, or the middle.
 
-    The middle where the line says what was refuted (a batch that is out of memory has no peak, so that the
-    line stays as it was), and where there is no time for guesses: each may cost a trial beside itself.
+    The middle where the line says what was refuted (a batch that is out of memory has no peak, so
+    that the line stays as it was), and where there is no time for guesses: each may cost a trial
+    beside itself.
     """
     middle = _middle(max(fits, search.min_bs - 1), fails)
     if not fits:
@@ -153,7 +172,8 @@ def _next_size(search: Search, fits: int, fails: int, trials: list[dict[str, Any
 
 
 def _guess(search: Search, trials: list[dict[str, Any]]) -> int | None:
-    """Where a line through the two peaks nearest to the limit meets it; None if it does not rise."""
+    """Where a line through the two peaks nearest to the limit meets it; None if it does not
+    rise."""
     peaks = {trial["rows"]: trial["step_peak_gb"] for trial in trials if trial.get("step_peak_gb")}
     if len(peaks) == 1:
         # Too low, as the optimiser's state is missing: the guess is low as well.
@@ -183,13 +203,17 @@ def _middle(low: int, high: int) -> int:
 
 
 def _place(size: int) -> float:
-    """Where a batch stands on a scale whose unit is what the search tells apart: 1, then one part in 32."""
+    """Where a batch stands on a scale whose unit is what the search tells apart: 1, then one part
+    in 32."""
     return size if size < _FINE else _FINE * (1 + math.log(size / _FINE))
 
 
 def backed_off_size(search: Search, size: int, answer: Answer) -> int:
-    """The next batch to soak: less by what the peak, without what is fixed, was too high, or by a tenth."""
+    """The next batch to soak: less by what the peak, without what is fixed, was too high, or by a
+    tenth."""
     share = 0.9
     if not answer["oom"] and answer["step_peak_gb"] > search.limit_gb > answer["fixed_gb"]:
-        share = (search.limit_gb - answer["fixed_gb"]) / (answer["step_peak_gb"] - answer["fixed_gb"])
+        share = (search.limit_gb - answer["fixed_gb"]) / (
+            answer["step_peak_gb"] - answer["fixed_gb"]
+        )
     return min(size - 1, math.floor(size * min(max(share, 0.5), 0.95)))

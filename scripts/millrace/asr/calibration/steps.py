@@ -1,4 +1,5 @@
-"""Training steps as the loop takes them, their memory measured: the answers of trials, the verification."""
+"""Training steps as the loop takes them, their memory measured: the answers of trials, the
+verification."""
 
 from __future__ import annotations
 
@@ -40,9 +41,10 @@ _LOWER = "Calibrate with --world-size as here and a lower --max-memory-gb, and m
 def answer(request: Mapping[str, Any]) -> Answer | Device:
     """What a trial answers to a request, by its `kind`. Raises MillraceError.
 
-    `device`: the facts of that device. `worst`: `steps` steps of one batch of `rows` samples, of the
-    longest `audio_rows` and `text_rows`. `soak`: `steps` steps of shuffled batches of `rows` of bucket number
-    `bucket`. Both need TrainOptions as `options`, LoopSettings as `settings`, `limit_gb` and `world_size`.
+    `device`: the facts of that device. `worst`: `steps` steps of one batch of `rows` samples, of
+    the longest `audio_rows` and `text_rows`. `soak`: `steps` steps of shuffled batches of `rows` of
+    bucket number `bucket`. Both need TrainOptions as `options`, LoopSettings as `settings`,
+    `limit_gb` and `world_size`.
     """
     if request["kind"] == "device":
         return device_facts(request["device"])
@@ -58,7 +60,8 @@ def answer(request: Mapping[str, Any]) -> Answer | Device:
 
 
 def verify(choices: Choices, output: Path) -> None:
-    """Soak all buckets of the calibration on this rank; rank 0 writes `output`: every rank's peak and steps.
+    """Soak all buckets of the calibration on this rank; rank 0 writes `output`: every rank's peak
+    and steps.
 
     Raises MillraceError, on every rank, if any rank went out of memory or above the limit.
     """
@@ -75,18 +78,26 @@ def verify(choices: Choices, output: Path) -> None:
         if result["oom"] and steps.world_size > 1:
             # The others wait in the middle of a step: they end when this rank's sockets close.
             raise MillraceError(problem, where, _LOWER)
-        ranks = Exchange(steps.world_size).gathered({"rank": steps.rank, "problem": problem, **result})
+        ranks = Exchange(steps.world_size).gathered(
+            {"rank": steps.rank, "problem": problem, **result}
+        )
     if problems := [rank["problem"] for rank in ranks if rank["problem"]]:
         raise MillraceError("; ".join(problems), where, _LOWER)
     if steps.rank == 0:
-        peak, facts = max(rank["peak_gb"] for rank in ranks), {"device": device["name"], "limit_gb": limit}
+        peak, facts = (
+            max(rank["peak_gb"] for rank in ranks),
+            {"device": device["name"], "limit_gb": limit},
+        )
         facts |= {"world_size": steps.world_size, "steps": result["steps"], "peak_memory_gb": peak}
         atomic.write_json(output, {**facts, "ranks": ranks})
-        log.info("%s, %d steps: peak %.3f GB", counted(steps.world_size, "rank"), result["steps"], peak)
+        log.info(
+            "%s, %d steps: peak %.3f GB", counted(steps.world_size, "rank"), result["steps"], peak
+        )
 
 
 def device_facts(device: str) -> Device:
-    """Kind, name and memory of a device. Raises MillraceError if cuda is asked for and there is none."""
+    """Kind, name and memory of a device. Raises MillraceError if cuda is asked for and there is
+    none."""
     kind = devices.kind_of(device)
     if kind == "cuda" and not torch.cuda.is_available():
         raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
@@ -97,12 +108,16 @@ def device_facts(device: str) -> Device:
 
 
 class TrialSteps:
-    """Model, optimiser and updates of a run. Call `meter.begin()` when all else is set up, then `run`.
+    """Model, optimiser and updates of a run. Call `meter.begin()` when all else is set up, then
+    `run`.
 
-    A lone process of a `world_size` above 1 trains under DDP too: gradient buckets stay between steps.
+    A lone process of a `world_size` above 1 trains under DDP too: gradient buckets stay between
+    steps.
     """
 
-    def __init__(self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1) -> None:
+    def __init__(
+        self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1
+    ) -> None:
         self.task, self.settings = task, settings
         ranks = Ranks.from_environment()
         fabric = devices.launch(ranks, settings, ddp=world_size > 1)
@@ -112,7 +127,8 @@ class TrialSteps:
         self.steps = 0
 
     def soak(self, bucket: int | None, rows: int, steps: int) -> Answer:
-        """Step over shuffled batches: of `rows` rows of `bucket`, or of all buckets by the task's budgets."""
+        """Step over shuffled batches: of `rows` rows of `bucket`, or of all buckets by the task's
+        budgets."""
         durations, budgets, first = self.task.durations, self.task.budgets, 0
         if bucket is not None:
             first = sum(map(len, durations[:bucket]))
@@ -124,14 +140,18 @@ class TrialSteps:
         return self.run(batches, stop=self.world_size == 1)
 
     def run(self, batches: Iterable[Batch], stop: bool = False) -> Answer:
-        """Step over all batches, but not on when memory runs out (`oom`) or, with `stop`, is above the limit.
+        """Step over all batches, but not on when memory runs out (`oom`) or, with `stop`, is above
+        the limit.
 
         Other errors are raised.
         """
         heaviest, last, highest = {}, {}, 0
         try:
             for batch in batches:
-                characters, seconds = sum(map(len, batch.transcripts)), batch.audio.shape[1] / SAMPLING_RATE
+                characters, seconds = (
+                    sum(map(len, batch.transcripts)),
+                    batch.audio.shape[1] / SAMPLING_RATE,
+                )
                 rows = len(batch)
                 last = {"rows": rows, "seconds": seconds, "characters": characters / max(rows, 1)}
                 self._step(self.updates.model.prepare(batch, 0))
@@ -152,7 +172,8 @@ class TrialSteps:
         return {"oom": False, "retried": bool(facts.get("retries")), **facts}
 
     def _step(self, prepared: Prepared) -> None:
-        # Accumulated, of two equal batches: gradients of the first lie beside activations of the second.
+        # Accumulated, of two equal batches: gradients of the first lie beside activations of the
+        # second.
         updates, count, total = self.updates, min(self.settings.grad_acc, 2), 0.0
         updates.clear()
         for micro in range(count):
@@ -170,21 +191,27 @@ class TrialSteps:
             updates.apply(total, count, self.steps + 1, 0.01)
 
 
-def worst_batch(task: AsrTask, model: AsrModel, audio: list[int], texts: list[int], count: int) -> Batch:
+def worst_batch(
+    task: AsrTask, model: AsrModel, audio: list[int], texts: list[int], count: int
+) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
-    A clip that cannot be read is replaced by the longest that can; a transcript too long for its audio (CTC)
-    by the clip's own. Raises MillraceError if no sample can be used.
+    A clip that cannot be read is replaced by the longest that can; a transcript too long for its
+    audio (CTC) by the clip's own. Raises MillraceError if no sample can be used.
     """
     rows = task.table.rows([audio[at % len(audio)] for at in range(count)])
     text_rows = task.table.rows([texts[at % len(texts)] for at in range(count)])
     reader = BucketedDataset(task.table).reader
-    raws = dict(zip(rows, reader.read_many([(row.tar, row.offset, row.size) for row in rows]), strict=True))
+    raws = dict(
+        zip(rows, reader.read_many([(row.tar, row.offset, row.size) for row in rows]), strict=True)
+    )
     bad = {row: collate(0, [row], [raws[row]]).bad for row in raws}
     good = [row for row in rows if not bad[row]]
     if not good:
         first = bad[rows[0]][0]
-        problem = f"none of the longest {len(rows)} samples can be used ({first.reason}: {first.message})"
+        problem = (
+            f"none of the longest {len(rows)} samples can be used ({first.reason}: {first.message})"
+        )
         remedy = "Mend or remove these samples and build the buckets again"
         raise MillraceError(problem, str(task.options.bucket_dir), remedy)
     rows = (good * -(-count // len(good)))[:count]
@@ -193,7 +220,9 @@ def worst_batch(task: AsrTask, model: AsrModel, audio: list[int], texts: list[in
     batch = collate(0, paired, [raws[row] for row in rows])
     unfit = {sample for sample, _ in model.prepare(batch, 0).dropped}
     if unfit:
-        paired = [row if row.sample_id in unfit else pair for row, pair in zip(rows, paired, strict=True)]
+        paired = [
+            row if row.sample_id in unfit else pair for row, pair in zip(rows, paired, strict=True)
+        ]
         batch = collate(0, paired, [raws[row] for row in rows])
     return batch
 
@@ -201,8 +230,9 @@ def worst_batch(task: AsrTask, model: AsrModel, audio: list[int], texts: list[in
 class SoakPlan:
     """A Plan of at least `steps` steps of as many epochs as that takes, in their shuffled order.
 
-    `epochs` are their plans, without end; `first` is the number of the first row of the buckets that they are
-    of. An epoch with more steps gives evenly spaced ones, and the heaviest of every bucket.
+    `epochs` are their plans, without end; `first` is the number of the first row of the buckets
+    that they are of. An epoch with more steps gives evenly spaced ones, and the heaviest of every
+    bucket.
     """
 
     def __init__(self, epochs: Iterator[Plan], steps: int, first: int = 0) -> None:
@@ -214,7 +244,9 @@ class SoakPlan:
             numbers = set(np.linspace(0, len(plan) - 1, wanted).astype(int).tolist())
             if not self.chosen:
                 # The step of each bucket in which any rank has the most padded work.
-                weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(len(plan), plan.world_size)
+                weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(
+                    len(plan), plan.world_size
+                )
                 bucket = np.asarray(plan.bucket).reshape(weight.shape)
                 for one in np.unique(bucket):
                     numbers.add(int(np.where(bucket == one, weight, -1).max(axis=1).argmax()))

@@ -1,6 +1,8 @@
-"""One trial of the batch-size calibration, in a process of its own: `ask` starts it, and it calls `main`.
+"""One trial of the batch-size calibration, in a process of its own: `ask` starts it, and it calls
+`main`.
 
-A request (see `steps.answer`) and its answer are JSON on stdin and stdout; libraries print to stderr.
+A request (see `steps.answer`) and its answer are JSON on stdin and stdout; libraries print to
+stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.processes import TRAINING_ENVIRONMENT, die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
-_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RANKS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 def ask(request: Mapping[str, Any]) -> Any:
@@ -43,7 +53,9 @@ def ask(request: Mapping[str, Any]) -> Any:
     if trial.returncode == -signal.SIGKILL or says_out_of_memory(text):
         # The kernel kills what takes too much; C++ code may abort if an allocation fails.
         return {"oom": True, "steps": 0, "heaviest": {}, "message": problem}
-    remedy = "This is no lack of memory. Does the model train on one batch (asr_train with max_steps 1)?"
+    remedy = (
+        "This is no lack of memory. Does the model train on one batch (asr_train with max_steps 1)?"
+    )
     raise MillraceError(f"{problem}; stderr:\n{text[-1500:].strip()}", remedy=remedy)
 
 

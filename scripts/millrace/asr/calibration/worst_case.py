@@ -19,7 +19,8 @@ _BUILD = "Build the buckets: snakemake asr_data"
 
 @dataclass(frozen=True)
 class WorstCase:
-    """A bucket by length. `audio_rows` and `text_rows` are its longest first; they count over all buckets."""
+    """A bucket by length. `audio_rows` and `text_rows` are its longest first; they count over all
+    buckets."""
 
     bucket: str
     number: int
@@ -60,7 +61,10 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
     lengths: list[tuple[np.ndarray, np.ndarray]] = []
     try:
         parquet = pq.ParquetFile(path)
-        texts = ["transcript", *(name for name in ("prompt",) if name in parquet.schema_arrow.names)]
+        texts = [
+            "transcript",
+            *(name for name in ("prompt",) if name in parquet.schema_arrow.names),
+        ]
         for part in parquet.iter_batches(columns=["duration_s", *texts]):
             counts = (pc.utf8_length(part[name].cast(pa.large_string())) for name in texts)
             characters = sum(pc.fill_null(count, 0).to_numpy() for count in counts)

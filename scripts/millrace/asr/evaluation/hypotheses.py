@@ -22,7 +22,8 @@ Hypothesis = dict[str, Any]  # a line, see of_split
 
 
 class Transcribed(NamedTuple):
-    """A sample as the evaluation leaves it: its row in the split, both texts, the edits between them."""
+    """A sample as the evaluation leaves it: its row in the split, both texts, the edits between
+    them."""
 
     row: int
     sample_id: int
@@ -36,7 +37,8 @@ class Transcribed(NamedTuple):
 def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[Hypothesis]:
     """The lines of a split, in the order of its rows; `parquet` gives the names of their members.
 
-    `edits` are substitutions, deletions and insertions of characters, `characters` those of the reference.
+    `edits` are substitutions, deletions and insertions of characters, `characters` those of the
+    reference.
     """
     samples = sorted(samples, key=lambda sample: sample.row)
     with own_file(parquet):
@@ -44,7 +46,10 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
         members = pq.read_table(parquet, columns=[name], partitioning=None).column(0)
     lines = []
     for sample in samples:
-        key, seconds = posixpath.splitext(members[sample.row].as_py())[0], round(sample.duration_s, 3)
+        key, seconds = (
+            posixpath.splitext(members[sample.row].as_py())[0],
+            round(sample.duration_s, 3),
+        )
         line = {"split": split, "key": key, "recording": recording_of(key, seconds)}
         line |= {"language": sample.language or "und", "duration_s": seconds}
         line |= {"reference": sample.reference, "hypothesis": sample.hypothesis}
@@ -55,8 +60,9 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
 
 
 def recording_of(key: str, seconds: float) -> str:
-    """The recording that a sample was cut from, if its key ends with its span as `<recording>_<start>_<end>`
-    in milliseconds; else the key: the sample is a recording of its own."""
+    """The recording that a sample was cut from, if its key ends with its span as
+    `<recording>_<start>_<end>` in milliseconds; else the key: the sample is a recording of its
+    own."""
     match = _SPAN.fullmatch(key)
     if match and abs((int(match[3]) - int(match[2])) / 1000 - seconds) <= _SPAN_SECONDS:
         return match[1]

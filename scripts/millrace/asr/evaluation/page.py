@@ -1,4 +1,5 @@
-"""The page of the runs: what each is worth, how it learned, where it fails, and what it cannot tell."""
+"""The page of the runs: what each is worth, how it learned, where it fails, and what it cannot
+tell."""
 
 from __future__ import annotations
 
@@ -39,28 +40,40 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, Number]]:
 
     def cer(run: Run) -> float:
         return next(
-            (run.rates[name]["overall"]["cer"] for name in _SPLITS if name in run.rates), float("inf")
+            (run.rates[name]["overall"]["cer"] for name in _SPLITS if name in run.rates),
+            float("inf"),
         )
 
     best, tiles = min(runs, key=cer), []
     for split in _SPLITS:
         for name in ("cer", "wer") if split in best.rates else ():
             rate = best.rates[split]["overall"][name]
-            tiles.append((f"{name.upper()} of {split}, {best.name}", Number(rate, f"{100 * rate:.1f} %")))
+            tiles.append(
+                (f"{name.upper()} of {split}, {best.name}", Number(rate, f"{100 * rate:.1f} %"))
+            )
     return tiles
 
 
 def _percent(rates: dict[str, Any] | None, name: str) -> Cell:
-    return Number(round(rates[name], 6), shown(rates, name).replace(" ", "\u00a0")) if rates else _NOTHING
+    return (
+        Number(round(rates[name], 6), shown(rates, name).replace(" ", "\u00a0"))
+        if rates
+        else _NOTHING
+    )
 
 
 def _side_by_side(runs: Sequence[Run]) -> Table:
-    """A column for each run: its size and length, its rates, and the settings in which the runs differ."""
+    """A column for each run: its size and length, its rates, and the settings in which the runs
+    differ."""
     of_runs: list[dict[str, Cell]] = []
     for run in runs:
         of = run.metrics
         cells: dict[str, Cell] = {"Model": Code(Path(str(of["model"])).name)}
-        for name, key in (("Parameters", "parameters"), ("Steps", "optimizer_steps"), ("Samples", "samples")):
+        for name, key in (
+            ("Parameters", "parameters"),
+            ("Steps", "optimizer_steps"),
+            ("Samples", "samples"),
+        ):
             cells[name] = Number(of[key], human_count(of[key]))
         cells["Training"] = Number(of["seconds"], human_hours(of["seconds"] / 3600))
         cells["Ranks"] = Number(of["ranks"], str(of["ranks"]))
@@ -68,7 +81,9 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
             loss = (losses or {}).get("loss")
             cells[f"{split}: loss"] = _NOTHING if loss is None else Number(loss, f"{loss:.3f}")
             for name in ("cer", "wer"):
-                cells[f"{split}: {name.upper()}"] = _percent(run.rates.get(split, {}).get("overall"), name)
+                cells[f"{split}: {name.upper()}"] = _percent(
+                    run.rates.get(split, {}).get("overall"), name
+                )
         of_runs.append(cells)
     for name in sorted({name for run in runs for name in run.settings}):
         values = [str(run.settings.get(name, _NOTHING)) for run in runs]
@@ -92,10 +107,15 @@ def _rate_tables(runs: Sequence[Run], split: str) -> list[Table]:
         columns = [noun.capitalize(), "Samples", "Recordings", "Audio"]
         columns += [f"{run.name}: {name}" for run in runs for name in ("CER", "WER")]
         rows: list[list[Cell]] = []
-        for name, groups in [*((name, [of.get(name) for of in of_runs]) for name in names), ("All", overall)]:
+        for name, groups in [
+            *((name, [of.get(name) for of in of_runs]) for name in names),
+            ("All", overall),
+        ]:
             first = next(filter(None, groups), None)
             if first is not None:
-                counts = [Number(first[key], human_count(first[key])) for key in ("samples", "recordings")]
+                counts = [
+                    Number(first[key], human_count(first[key])) for key in ("samples", "recordings")
+                ]
                 hours = Number(first["seconds"], human_hours(first["seconds"] / 3600))
                 cells = [_percent(group, rate) for group in groups for rate in ("cer", "wer")]
                 rows.append([Code(name) if name in names else name, *counts, hours, *cells])
@@ -115,7 +135,9 @@ def _limits(runs: Sequence[Run]) -> list[str]:
     counts = ((run.name, split, run.rates[split]) for run in runs for split in run.rates)
     counts = ((name, split, of["overall"]["recordings"]) for name, split, of in counts)
     if few := [f"{split} of {name} has {count}" for name, split, count in counts if count < _FEW]:
-        limits.append(f"Few recordings: {', '.join(few)}. Intervals of so few are too narrow as a rule")
+        limits.append(
+            f"Few recordings: {', '.join(few)}. Intervals of so few are too narrow as a rule"
+        )
     if any(line["recording"] == line["key"] for run in runs for line in run.hypotheses):
         limits.append(
             "Some keys do not end with their span in a recording (<recording>_<start>_<end>, milliseconds): "
@@ -126,13 +148,17 @@ def _limits(runs: Sequence[Run]) -> list[str]:
         again = "; runs that an earlier version made have none until they are trained again"
         limits.append(f"Without error rates: {', '.join(missing)}{again}")
     if len({frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}) > 1:
-        limits.append("The runs were evaluated on different samples, so that their rates are not comparable")
+        limits.append(
+            "The runs were evaluated on different samples, so that their rates are not comparable"
+        )
     return limits
 
 
 def _learning_curves(runs: Sequence[Run]) -> str:
     """The SVG of loss and error rate over steps: a panel for each, a line for each run."""
-    styles = [(PALETTE[at % len(PALETTE)], _STYLES[at // len(PALETTE) % 4]) for at in range(len(runs))]
+    styles = [
+        (PALETTE[at % len(PALETTE)], _STYLES[at // len(PALETTE) % 4]) for at in range(len(runs))
+    ]
     panels = []
     for title, event, key, scale in _PANELS:
         points = [[(step, scale * value) for step, value in run.curve(event, key)] for run in runs]

@@ -16,12 +16,15 @@ _DRAWS, _SEED = 1000, 20_240_601
 
 
 def of_split(lines: Sequence[Hypothesis], edges: Sequence[float]) -> dict[str, Any]:
-    """`rates` of a split: `overall`, `by_language`, and `by_duration` of buckets with `edges` in seconds."""
+    """`rates` of a split: `overall`, `by_language`, and `by_duration` of buckets with `edges` in
+    seconds."""
     names = bucket_ids(edges)
     by_language: dict[str, list[Hypothesis]] = defaultdict(list)
     by_duration: dict[str, list[Hypothesis]] = {name: [] for name in names}
     # The first and the last bucket also hold what lies outside of the edges.
-    buckets = np.searchsorted(list(edges)[1:-1], [line["duration_s"] for line in lines], side="right")
+    buckets = np.searchsorted(
+        list(edges)[1:-1], [line["duration_s"] for line in lines], side="right"
+    )
     for line, bucket in zip(lines, buckets, strict=True):
         by_language[line["language"]].append(line)
         if names:
@@ -34,10 +37,11 @@ def of_split(lines: Sequence[Hypothesis], edges: Sequence[float]) -> dict[str, A
 
 
 def rates(lines: Iterable[Hypothesis]) -> dict[str, Any]:
-    """The rates of some hypotheses, the same for any order of them: edits over the length of the references.
+    """The rates of some hypotheses, the same for any order of them: edits over the length of the
+    references.
 
-    samples, recordings, seconds, cer, cer_range, wer, wer_range; a range is the 95 % interval [low, high],
-    None of fewer than two recordings.
+    samples, recordings, seconds, cer, cer_range, wer, wer_range; a range is the 95 % interval [low,
+    high], None of fewer than two recordings.
     """
     # Edits and lengths of each recording, characters before words.
     sums: dict[str, np.ndarray] = {}
@@ -73,6 +77,12 @@ def shown(rate: Mapping[str, Any], name: str = "cer") -> str:
 
 def lines_of(split: str, of: Mapping[str, Any]) -> Iterable[str]:
     """What a log says of a split: a line for all samples, each language, each duration bucket."""
-    for name, rate in [("all", of["overall"]), *of["by_language"].items(), *of["by_duration"].items()]:
-        counts = f"{counted(rate['samples'], 'sample')} of {counted(rate['recordings'], 'recording')}"
+    for name, rate in [
+        ("all", of["overall"]),
+        *of["by_language"].items(),
+        *of["by_duration"].items(),
+    ]:
+        counts = (
+            f"{counted(rate['samples'], 'sample')} of {counted(rate['recordings'], 'recording')}"
+        )
         yield f"{split} {name}: CER {shown(rate)}, WER {shown(rate, 'wer')}; {counts}"

@@ -36,20 +36,28 @@ class Run:
         # Runs that an earlier version made have none.
         self.rates: dict[str, Any] = self.metrics.get("error_rates", {})
         self.settings: dict[str, Any] = jsonl.read_or({}, self.folder / "run.json").get("run", {})
-        self.machine: dict[str, Any] = jsonl.read_or({}, self.folder / "throughput.json").get("machine") or {}
+        self.machine: dict[str, Any] = (
+            jsonl.read_or({}, self.folder / "throughput.json").get("machine") or {}
+        )
         self.hypotheses = hypotheses.read(self.folder)
         path = self.folder / "metrics.jsonl"
-        self._log = [row for _, row, _ in jsonl.lines(path) if isinstance(row, dict)] if path.exists() else []
+        self._log = (
+            [row for _, row, _ in jsonl.lines(path) if isinstance(row, dict)]
+            if path.exists()
+            else []
+        )
 
     def curve(self, event: str, name: str) -> list[tuple[int, float]]:
         """(step, value) of the log: of event `train` a figure, of `eval` a metric of dev."""
-        lines = [(line, line.get("metrics", line)) for line in self._log if line.get("event") == event]
+        lines = [
+            (line, line.get("metrics", line)) for line in self._log if line.get("event") == event
+        ]
         return [(line["step"], of[name]) for line, of in lines if of.get(name) is not None]
 
 
 class Clip(NamedTuple):
-    """A clip with what each run has written (run, text, rate), and the mean of the rates; `audio` is a data
-    URI, or ""."""
+    """A clip with what each run has written (run, text, rate), and the mean of the rates; `audio`
+    is a data URI, or ""."""
 
     line: Hypothesis
     rate: float
@@ -58,7 +66,8 @@ class Clip(NamedTuple):
 
 
 def worst_clips(runs: Sequence[Run], config: BucketConfig, count: int = 20) -> list[Clip]:
-    """The clips with the highest character error rates, as means over the runs; of dev if there is no test.
+    """The clips with the highest character error rates, as means over the runs; of dev if there is
+    no test.
 
     Equal ones: the longest reference first.
     """
@@ -70,7 +79,9 @@ def worst_clips(runs: Sequence[Run], config: BucketConfig, count: int = 20) -> l
             by_clip.setdefault(line["sample_id"], []).append((name, line))
     clips = []
     for of_runs in by_clip.values():
-        texts = [(name, of["hypothesis"], of["edits"] / max(of["characters"], 1)) for name, of in of_runs]
+        texts = [
+            (name, of["hypothesis"], of["edits"] / max(of["characters"], 1)) for name, of in of_runs
+        ]
         clips.append(Clip(of_runs[0][1], sum(rate for *_, rate in texts) / len(texts), texts))
     clips.sort(key=lambda clip: (-clip.rate, -clip.line["characters"], clip.line["key"]))
     ids = [clip.line["sample_id"] for clip in clips[:count]]
@@ -79,17 +90,22 @@ def worst_clips(runs: Sequence[Run], config: BucketConfig, count: int = 20) -> l
 
 
 def _audio(config: BucketConfig, split: str, sample_ids: Sequence[int]) -> dict[int, str]:
-    """Data URIs of samples; those that are no longer in the buckets or in their tars are missing."""
+    """Data URIs of samples; those that are no longer in the buckets or in their tars are
+    missing."""
     uris: dict[int, str] = {}
     with own_file(path := config.parquets(split)[0]):
-        column = pq.read_table(path, columns=["sample_id"], partitioning=None)["sample_id"].to_numpy()
+        column = pq.read_table(path, columns=["sample_id"], partitioning=None)[
+            "sample_id"
+        ].to_numpy()
     table = RowTable.open(config.file.parent, split=split)
     reader = IndexedTarReader(tars=table.tars)
     for row in table.rows(np.flatnonzero(np.isin(column, np.array(sample_ids, dtype=np.uint64)))):
         try:
             uris[row.sample_id] = data_uri(reader.read(row.tar, row.offset, row.size))
         except (SampleError, MillraceError) as error:
-            log.warning("%s has no player on the page: %s", table.place(row.number, str(error)), error)
+            log.warning(
+                "%s has no player on the page: %s", table.place(row.number, str(error)), error
+            )
     return uris
 
 

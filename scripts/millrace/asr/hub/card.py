@@ -38,9 +38,13 @@ Error rates by language; in brackets 95 % intervals by bootstrap over recordings
 
 def files(folder: Path) -> list[File]:
     """The files of a model's folder; hidden ones, links and what no model needs are left out."""
-    paths = [path for path in sorted(folder.glob("[!.]*")) if path.is_file() and not path.is_symlink()]
+    paths = [
+        path for path in sorted(folder.glob("[!.]*")) if path.is_file() and not path.is_symlink()
+    ]
     if folder / "config.json" not in paths:
-        raise MillraceError("there is no model here", str(folder), "Train the run: snakemake asr_train")
+        raise MillraceError(
+            "there is no model here", str(folder), "Train the run: snakemake asr_train"
+        )
     return [File.of(path.name, path) for path in paths if path.suffix in _PUBLISHED]
 
 
@@ -54,7 +58,9 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
         with own_file(path := bucket_config.parent / bucket["path"]):
             table = pq.read_table(path, columns=["language", "duration_s"], partitioning=None)
         sums = table.group_by("language", use_threads=False).aggregate([("duration_s", "sum")])
-        hours.update({row["language"] or "und": row["duration_s_sum"] / 3600 for row in sums.to_pylist()})
+        hours.update(
+            {row["language"] or "und": row["duration_s_sum"] / 3600 for row in sums.to_pylist()}
+        )
 
     rows = {"train": {"hours": buckets["total_hours"], "samples": buckets["total_samples"]}}
     losses = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
@@ -62,7 +68,9 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
     for split, row in (rows | buckets["splits"]).items():
         known = [losses.get(split, {}).get(key) for key in ("loss", "cer", "wer")]
         cells = ["" if value is None else f"{value:.3f}" for value in known]
-        lines.append(f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {' | '.join(cells)} |"
+        )
     groups = [(split, of["by_language"]) for split, of in metrics.get("error_rates", {}).items()]
     rates_by_language = [
         f"| {split} | {name} | {of['samples']:,} | {rates.shown(of)} | {rates.shown(of, 'wer')} |"
@@ -79,10 +87,18 @@ def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_conf
     }
     head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in facts.items())
     loader = "millrace.asr.models.registry.load(folder)" if is_own else "transformers"
-    body = {"repo": repo, "commit": commit, "loader": loader, "table": "\n".join(lines), "rates": ""}
+    body = {
+        "repo": repo,
+        "commit": commit,
+        "loader": loader,
+        "table": "\n".join(lines),
+        "rates": "",
+    }
     if rates_by_language:
         body["rates"] = "\n".join([_RATES, *rates_by_language, ""])
-    body |= {"languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))}
+    body |= {
+        "languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))
+    }
     # Numbers and words; a path of this machine is nobody else's business.
     settings = [f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])]
     body |= {"settings": "\n".join(settings), "model": Path(str(metrics["model"])).name}

@@ -1,4 +1,5 @@
-"""Decode the members of a step into one padded tensor, ready to cross from a worker to the trainer."""
+"""Decode the members of a step into one padded tensor, ready to cross from a worker to the
+trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode, decode_flac, flac_samples
+from millrace.asr.loading.decode import (
+    SAMPLING_RATE,
+    DecodeError,
+    decode,
+    decode_flac,
+    flac_samples,
+)
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
 from millrace.common.loading.bad_samples import BadSample, SampleError
@@ -23,10 +30,11 @@ _LONGER_FACTOR, _LONGER_SECONDS = 2.0, 1.0
 class Batch:
     """The samples of one step on one rank. Fields can also be had as `batch["audio"]`.
 
-    audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows: int64 (B,),
-    numbers of the bucket rows; sample_ids: uint64 (B,), the samples' identities; duration_s: float32 (B,),
-    the manifest's seconds. `planned` is B plus the number of bad samples. The loss of a `filler`, a repeated
-    batch, must count nothing. An empty batch (B = 0) is still a step: all ranks take the same number.
+    audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows:
+    int64 (B,), numbers of the bucket rows; sample_ids: uint64 (B,), the samples' identities;
+    duration_s: float32 (B,), the manifest's seconds. `planned` is B plus the number of bad samples.
+    The loss of a `filler`, a repeated batch, must count nothing. An empty batch (B = 0) is still a
+    step: all ranks take the same number.
     """
 
     step: int
@@ -44,12 +52,15 @@ class Batch:
     prompts: Sequence[str] = ()  # one a sample, "" for none
     # Seconds of read and decode, where the batch was made.
     spent: dict[str, float] = field(default_factory=dict)
-    prepared: dict[str, Any] | None = None  # what a model's preparer has made of the batch: tensors, and more
+    prepared: dict[str, Any] | None = (
+        None  # what a model's preparer has made of the batch: tensors, and more
+    )
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
 
     @classmethod
     def of(cls, good: Sequence[Row], lengths: Sequence[int], **others: Any) -> Batch:
-        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows lack."""
+        """The batch of these rows, with `lengths` in samples; `others` are the fields that rows
+        lack."""
         return cls(
             lengths=torch.tensor(lengths, dtype=torch.int64),
             transcripts=[row.transcript for row in good],
@@ -69,7 +80,9 @@ class Batch:
 
     def __iter__(self) -> Iterator[str]:
         """The names of the fields, so that trainers may ask `"labels" in batch`."""
-        return (field.name for field in fields(self) if field.name not in ("slot", "spent", "prepared"))
+        return (
+            field.name for field in fields(self) if field.name not in ("slot", "spent", "prepared")
+        )
 
     keys = __iter__
 
@@ -82,7 +95,9 @@ class Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
         self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()
         if self.prepared is not None:
-            tensors = {name: tensor.pin_memory() for name, tensor in self.prepared["tensors"].items()}
+            tensors = {
+                name: tensor.pin_memory() for name, tensor in self.prepared["tensors"].items()
+            }
             self.prepared = {**self.prepared, "tensors": tensors}
         return self
 
@@ -108,7 +123,9 @@ class Batch:
         self.lengths = torch.from_numpy(self.lengths)
         if self.prepared is not None:
             # Tensors again before the pinning thread sees the batch.
-            tensors = {name: torch.from_numpy(array) for name, array in self.prepared["tensors"].items()}
+            tensors = {
+                name: torch.from_numpy(array) for name, array in self.prepared["tensors"].items()
+            }
             self.prepared = {**self.prepared, "tensors": tensors}
         if self.slot:
             self.audio, self.slot = leased(self.slot, self.audio), None
@@ -123,16 +140,19 @@ def collate(
     worker: int | None = None,
     own_decode: Callable[[bytes], np.ndarray] | None = None,
 ) -> Batch:
-    """Decode members and pad them into a batch; what cannot be used is left out and listed in `bad`.
+    """Decode members and pad them into a batch; what cannot be used is left out and listed in
+    `bad`.
 
-    `own_decode` takes the place of `decode`. Mono FLAC is decoded into its place in the batch. In worker
-    number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
+    `own_decode` takes the place of `decode`. Mono FLAC is decoded into its place in the batch. In
+    worker number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
     """
     # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
     measured = [_measure(sampling_rate, own_decode, *pair) for pair in zip(rows, raws, strict=True)]
     bad = {at: sample for at, sample in enumerate(measured) if isinstance(sample, BadSample)}
     good = [at for at in range(len(rows)) if at not in bad]
-    lengths = {at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good}
+    lengths = {
+        at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good
+    }
 
     # Then the memory, not zeroed: in a worker a slot or a shared segment.
     count, samples, slot = len(good), max(lengths.values(), default=0), None
@@ -146,7 +166,9 @@ def collate(
     # Then every clip goes to its line of the batch, and zeros after it.
     lines = zip(audio.numpy(), good, strict=True)
     fills = [(line, lengths[at], rows[at], raws[at], measured[at]) for line, at in lines]
-    failed = {at: sample for at, sample in zip(good, map(_fill, fills), strict=True) if sample is not None}
+    failed = {
+        at: sample for at, sample in zip(good, map(_fill, fills), strict=True) if sample is not None
+    }
     if failed:
         bad |= failed
         places = [place for place, at in enumerate(good) if at not in bad]
@@ -174,7 +196,8 @@ def collate(
 def _measure(
     rate: int, own: Callable | None, row: Row, raw: bytes | ReadError
 ) -> int | np.ndarray | BadSample:
-    """Samples of a mono FLAC by its header, to be decoded into its line later; anything else decoded."""
+    """Samples of a mono FLAC by its header, to be decoded into its line later; anything else
+    decoded."""
     try:
         if isinstance(raw, ReadError):
             raise raw

@@ -1,4 +1,5 @@
-"""The batches of a plan, whole and padded: rows by number, bytes by address, decoded where this runs."""
+"""The batches of a plan, whole and padded: rows by number, bytes by address, decoded where this
+runs."""
 
 from __future__ import annotations
 
@@ -33,12 +34,14 @@ class BucketedDataset(Dataset):
         batch = BucketedDataset(table, plan)[0]
         print(batch["audio"].shape, batch["lengths"], batch["transcripts"])
 
-    The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory does not
-    depend on the size of the epoch, and `plan` may be set anew for the next epoch while workers live on. What
-    cannot be read or decoded is left out and listed in `Batch.bad`; a tar that changed raises MillraceError.
+    The plan stays with the trainer: a worker is sent the rows of one batch at a time, so its memory
+    does not depend on the size of the epoch, and `plan` may be set anew for the next epoch while
+    workers live on. What cannot be read or decoded is left out and listed in `Batch.bad`; a tar
+    that changed raises MillraceError.
 
-    Hooks, run in the workers: `decode` makes float32 (samples,) of a member's bytes, DecodeError leaves the
-    sample out; `transform` returns the batch, changed in place, or what the trainer is to get instead.
+    Hooks, run in the workers: `decode` makes float32 (samples,) of a member's bytes, DecodeError
+    leaves the sample out; `transform` returns the batch, changed in place, or what the trainer is
+    to get instead.
     """
 
     def __init__(
@@ -65,22 +68,28 @@ class BucketedDataset(Dataset):
         return len(self.table)
 
     def check(self, batch: Batch) -> None:
-        """Raise MillraceError if sound is not float32 of about -1 to 1; an own `decode` may scale it."""
+        """Raise MillraceError if sound is not float32 of about -1 to 1; an own `decode` may scale
+        it."""
         audio, low, high = batch.audio, 0.0, 0.0
         if self.decode is None and audio.numel():
             low, high = (float(value) for value in audio.aminmax())
         if audio.dtype != torch.float32 or not max(-low, high) <= _LOUDEST:
             problem = f"sound is {audio.dtype} from {low:g} to {high:g}, not float32 from -1 to 1"
-            raise MillraceError(problem, f"step {batch.step}", "Divide integers of 16 bits by 32768, once")
+            raise MillraceError(
+                problem, f"step {batch.step}", "Divide integers of 16 bits by 32768, once"
+            )
 
     def place(self, row: int, message: str) -> str:
         """Where a row stands: file and line of its manifest, or bucket and row."""
         return self.table.place(row, message)
 
     def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
-        """Slots for the largest of some batches of the plan with a margin: all are cut to the same budget."""
+        """Slots for the largest of some batches of the plan with a margin: all are cut to the same
+        budget."""
         seconds = 1.0
-        steps = np.unique(np.linspace(0, len(self) - 1, 200).astype(int)).tolist() if len(self) else []
+        steps = (
+            np.unique(np.linspace(0, len(self) - 1, 200).astype(int)).tolist() if len(self) else []
+        )
         for step in steps:
             rows = self.table.rows(self.plan.batch(step, self.rank))
             seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
@@ -98,7 +107,8 @@ class BucketedDataset(Dataset):
         return self.transform(batch) if self.transform else batch
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
-        """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared memory."""
+        """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared
+        memory."""
         begin = time.perf_counter()
         worker = getattr(get_worker_info(), "id", None)
         if worker:  # one line for all workers: the first one's
@@ -122,9 +132,16 @@ class BucketedDataset(Dataset):
             return
         self._logged.add(bad.row)
         if len(self._logged) > _LOGGED:
-            log.warning("more samples cannot be used; this worker logs no further ones, but all are counted")
+            log.warning(
+                "more samples cannot be used; this worker logs no further ones, but all are counted"
+            )
             return
-        log.warning("sample left out (%s): %s: %s", bad.reason, self.place(bad.row, bad.message), bad.message)
+        log.warning(
+            "sample left out (%s): %s: %s",
+            bad.reason,
+            self.place(bad.row, bad.message),
+            bad.message,
+        )
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_logged": set()}

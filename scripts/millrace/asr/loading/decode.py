@@ -1,8 +1,9 @@
 """Decode one audio member to mono float32; its bytes say which container it is, never its name.
 
-FLAC is decoded by dr_flac (miniaudio): equal to soundfile bit for bit, 1.7 times as fast, as it skips
-libFLAC's MD5 of the whole stream. It checks every frame's CRC-16. PCM16 WAV is read in place. The rest is
-soundfile's, and PyAV's where soundfile cannot (MP4, Matroska, ADTS). Decoding releases the GIL.
+FLAC is decoded by dr_flac (miniaudio): equal to soundfile bit for bit, 1.7 times as fast, as it
+skips libFLAC's MD5 of the whole stream. It checks every frame's CRC-16. PCM16 WAV is read in place.
+The rest is soundfile's, and PyAV's where soundfile cannot (MP4, Matroska, ADTS). Decoding releases
+the GIL.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ SAMPLING_RATE = 16_000
 _STDERR, _PROBLEMS = threading.Lock(), itertools.count(1)  # of libmpg123
 _PCM16 = np.float32(1 / 32768)
 _CHUNK_FRAMES = 1 << 20
-_RATES = 2_000, 768_000  # what is outside is damage, and would become any number of samples when resampled
-# No FLAC of sound comes near this many samples a byte: if the header claims more, it is read piece by piece.
+_RATES = (
+    2_000,
+    768_000,
+)  # what is outside is damage, and would become any number of samples when resampled
+# No FLAC of sound comes near this many samples a byte: if the header claims more, it is read piece
+# by piece.
 _TRUSTED_FRAMES_PER_BYTE = 64
-_UNKNOWN_WAV_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF)  # what writers to a pipe leave in the header
-# Formats that soundfile may not read, by PyAV's name and their first bytes (mov: bytes 4 to 8). PyAV must not
-# guess: some of the formats it would try (playlists) open other files.
+_UNKNOWN_WAV_SIZES = (
+    0,
+    0x7FFFFFFF,
+    0x7FFFF000,
+    0xFFFFFFFF,
+)  # what writers to a pipe leave in the header
+# Formats that soundfile may not read, by PyAV's name and their first bytes (mov: bytes 4 to 8).
+# PyAV must not guess: some of the formats it would try (playlists) open other files.
 _AV_MAGICS = {
     "matroska": (b"\x1a\x45\xdf\xa3",),
     "ogg": (b"OggS",),
@@ -52,11 +62,13 @@ class DecodeError(SampleError):
     """
 
 
-def decode(raw: bytes, sampling_rate: int = SAMPLING_RATE, max_seconds: float = math.inf) -> np.ndarray:
+def decode(
+    raw: bytes, sampling_rate: int = SAMPLING_RATE, max_seconds: float = math.inf
+) -> np.ndarray:
     """Decode `raw` to float32 in [-1, 1], shape (samples,), mono at `sampling_rate`.
 
-    Channels are averaged, other rates go through soxr (HQ). No more than `max_seconds` are decoded: a small
-    file may hold hours of silence. Raises DecodeError.
+    Channels are averaged, other rates go through soxr (HQ). No more than `max_seconds` are decoded:
+    a small file may hold hours of silence. Raises DecodeError.
     """
     frames, rate = decode_channels(raw, max_seconds)
     if not _RATES[0] <= rate <= _RATES[1]:
@@ -81,17 +93,25 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
         raise DecodeError("empty", "the member has no bytes")
     if head[:4] == b"fLaC":
         return decode_flac(raw, max_seconds=max_seconds)
-    if head[:4] == b"RIFF" and head[8:12] == b"WAVE" and (pcm := _wav_pcm16(raw, max_seconds)) is not None:
+    if (
+        head[:4] == b"RIFF"
+        and head[8:12] == b"WAVE"
+        and (pcm := _wav_pcm16(raw, max_seconds)) is not None
+    ):
         return pcm
     declared = int.from_bytes(head[4:8], "big") + 8
     if head[:4] == b"FORM" and declared > len(raw) + 1:
         raise DecodeError("truncated", f"AIFF: {len(raw)} of {declared} bytes are there")
     if not bytes(raw[: 1 << 16]).strip(b"\0"):
-        raise DecodeError("not_audio", "the member begins with zero bytes only (a hole in the tar?)")
+        raise DecodeError(
+            "not_audio", "the member begins with zero bytes only (a hole in the tar?)"
+        )
 
     declared, container = 0, ""
     try:
-        counted = _mpg123_counted() if head.startswith((b"ID3", b"\xff")) else contextlib.nullcontext()
+        counted = (
+            _mpg123_counted() if head.startswith((b"ID3", b"\xff")) else contextlib.nullcontext()
+        )
         with counted, soundfile.SoundFile(io.BytesIO(raw)) as sound:
             pieces = [np.empty((0, sound.channels), np.float32)]
             count, chunk = 0, max(1, _CHUNK_FRAMES // sound.channels)
@@ -101,13 +121,24 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
                 _check_length(count, sound.samplerate, max_seconds)
             frames, rate = np.concatenate(pieces), sound.samplerate
             declared, container = sound.frames, sound.format
-    except (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError, OverflowError) as refused:
+    except (
+        soundfile.LibsndfileError,
+        RuntimeError,
+        ValueError,
+        MemoryError,
+        OverflowError,
+    ) as refused:
         frames, rate = _av(raw, head, refused, max_seconds)
     if not len(frames):
         raise DecodeError("no_samples", "the audio holds no samples")
     # Lossy containers estimate their length; the others know it.
-    if container in {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"} and len(frames) < declared:
-        raise DecodeError("truncated", f"{container}: {len(frames)} of {declared} samples can be decoded")
+    if (
+        container in {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
+        and len(frames) < declared
+    ):
+        raise DecodeError(
+            "truncated", f"{container}: {len(frames)} of {declared} samples can be decoded"
+        )
     if not np.isfinite(frames).all():
         raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
     return frames, rate
@@ -139,7 +170,8 @@ def _mpg123_counted() -> Iterator[None]:
 
 
 def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
-    """Samples in a mono FLAC at `sampling_rate` by its header; 0 for anything else, or if it does not say."""
+    """Samples in a mono FLAC at `sampling_rate` by its header; 0 for anything else, or if it does
+    not say."""
     # STREAMINFO is the first block: 20 bits rate, 3 channels - 1, 5 sample size - 1, 36 samples.
     if raw[:4] != b"fLaC" or len(raw) < 42 or raw[4] & 0x7F:
         return 0
@@ -162,7 +194,9 @@ def decode_flac(
     from miniaudio import ffi, lib
 
     def read(to: np.ndarray) -> np.ndarray:
-        return to[: lib.ma_dr_flac_read_pcm_frames_f32(handle, len(to), ffi.from_buffer("float[]", to))]
+        return to[
+            : lib.ma_dr_flac_read_pcm_frames_f32(handle, len(to), ffi.from_buffer("float[]", to))
+        ]
 
     handle = lib.ma_dr_flac_open_memory(ffi.from_buffer(raw), len(raw), ffi.NULL)
     if handle == ffi.NULL:
@@ -177,7 +211,8 @@ def decode_flac(
         if out is not None:
             frames = read(out)
         else:
-            # The header does not say how many, or claims more than can be believed: read until the end.
+            # The header does not say how many, or claims more than can be believed: read until the
+            # end.
             pieces = [read(np.empty((_CHUNK_FRAMES, channels), np.float32))]
             while len(pieces[-1]) == _CHUNK_FRAMES:
                 _check_length(len(pieces) * _CHUNK_FRAMES, rate, max_seconds)
@@ -195,7 +230,8 @@ def decode_flac(
 
 
 def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
-    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing end)."""
+    """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing
+    end)."""
     view, position, layout = memoryview(raw), 12, None
     while position + 8 <= len(view):
         name, size = struct.unpack_from("<4sI", view, position)
@@ -204,7 +240,9 @@ def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
             if size < 16 or position + 16 > len(view):
                 raise DecodeError("damaged", "the WAV's fmt chunk is cut")
             tag, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", view, position)
-            if tag == 0xFFFE and size >= 26 and position + 26 <= len(view):  # WAVE_FORMAT_EXTENSIBLE
+            if (
+                tag == 0xFFFE and size >= 26 and position + 26 <= len(view)
+            ):  # WAVE_FORMAT_EXTENSIBLE
                 tag = struct.unpack_from("<H", view, position + 24)[0]
             pcm16 = tag == 1 and bits == 16 and align == 2 * channels and channels and rate
             layout = (channels, rate) if pcm16 else ()
@@ -216,7 +254,8 @@ def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
                 raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
             if not layout:
                 return None
-            # A WAV written to a pipe never had its sizes filled in, nor RIFF's: sound up to the end.
+            # A WAV written to a pipe never had its sizes filled in, nor RIFF's: sound up to the
+            # end.
             riff_size = struct.unpack_from("<I", view, 4)[0]
             if size > left or (size == 0 and riff_size in (*_UNKNOWN_WAV_SIZES, 36)):
                 size = left

@@ -1,4 +1,5 @@
-"""Read members of tars by address: one positioned read each, few open files, lookahead for cold storage."""
+"""Read members of tars by address: one positioned read each, few open files, lookahead for cold
+storage."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ Request = tuple[str | int, int, int]
 
 
 class TarState(NamedTuple):
-    """A tar as it was when it was indexed; `size` (bytes) and `mtime_ns` are None if that was not recorded.
+    """A tar as it was when it was indexed; `size` (bytes) and `mtime_ns` are None if that was not
+    recorded.
 
-    `root` is the folder that a relative path was resolved from, "" if the path was absolute. `digest` is
-    `stamp.digest`, "" if it was not recorded.
+    `root` is the folder that a relative path was resolved from, "" if the path was absolute.
+    `digest` is `stamp.digest`, "" if it was not recorded.
     """
 
     path: str
@@ -62,20 +64,21 @@ _SILENT = (OSError, ReadError, MillraceError, AttributeError, OverflowError, Val
 
 
 class IndexedTarReader:
-    """Gives the bytes of tar members whose addresses are known, in any order, without scanning a tar.
+    """Gives the bytes of tar members whose addresses are known, in any order, without scanning a
+    tar.
 
         reader = IndexedTarReader(max_open_tars=64)
         for raw in reader.read_many([("a.tar", 512, 31_044), ("b.tar", 1536, 8_192)]):
             ...  # bytes, or the ReadError of this request
 
     `tars` maps the key in a request to its TarState; a tar that is not as recorded is refused with
-    MillraceError when it is opened, and one that is overwritten while it is open at the next call. A copy,
-    whose time alone differs, is read, and the log says so once. Without `tars` the key is the path. At most
-    `max_open_tars` file descriptors are open, each process has its own (fork and pickling are safe); within a
-    process one thread calls at a time.
+    MillraceError when it is opened, and one that is overwritten while it is open at the next call.
+    A copy, whose time alone differs, is read, and the log says so once. Without `tars` the key is
+    the path. At most `max_open_tars` file descriptors are open, each process has its own (fork and
+    pickling are safe); within a process one thread calls at a time.
 
-    `threads` share the reads of `read_many`: one core's memory bandwidth bounds copies out of the page cache.
-    With DataLoader workers on all cores, one is enough.
+    `threads` share the reads of `read_many`: one core's memory bandwidth bounds copies out of the
+    page cache. With DataLoader workers on all cores, one is enough.
     """
 
     def __init__(
@@ -86,11 +89,20 @@ class IndexedTarReader:
         threads: int = 1,
     ) -> None:
         if max_open_tars < 1 or lookahead < 0 or threads < 1:
-            raise ValueError("max_open_tars and threads must be at least 1 and lookahead at least 0")
-        self.max_open_tars, self.lookahead, self.tars, self.threads = max_open_tars, lookahead, tars, threads
+            raise ValueError(
+                "max_open_tars and threads must be at least 1 and lookahead at least 0"
+            )
+        self.max_open_tars, self.lookahead, self.tars, self.threads = (
+            max_open_tars,
+            lookahead,
+            tars,
+            threads,
+        )
         self._pool: ThreadPoolExecutor | None = None
         self.copies = _Copies()
-        self._files = OpenFiles(partial(_open, tars, self.copies), max_open_tars, close_inherited=True)
+        self._files = OpenFiles(
+            partial(_open, tars, self.copies), max_open_tars, close_inherited=True
+        )
         self._pid = os.getpid()
         keep_freed_memory()
 
@@ -100,9 +112,12 @@ class IndexedTarReader:
         return self._files.opened
 
     def read(self, tar: str | int, offset: int, size: int) -> bytes:
-        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError if the tar has changed."""
+        """The `size` bytes at `offset` of `tar`. Raises ReadError; MillraceError if the tar has
+        changed."""
         if offset < 0 or size < 0:
-            raise self._error("bad_address", tar, f"no member can have offset {offset} and size {size}")
+            raise self._error(
+                "bad_address", tar, f"no member can have offset {offset} and size {size}"
+            )
         try:
             descriptor = self._own_files().get(tar).descriptor
             self._check_unchanged(tar)
@@ -113,11 +128,15 @@ class IndexedTarReader:
                     break
                 raw += more
         except OverflowError:
-            raise self._error("bad_address", tar, f"offset {offset} or size {size} is absurd") from None
+            raise self._error(
+                "bad_address", tar, f"offset {offset} or size {size} is absurd"
+            ) from None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 remedy = "Lower max_open_tars or raise `ulimit -n`"
-                raise MillraceError("too many open files", _state(self.tars, tar).path, remedy) from error
+                raise MillraceError(
+                    "too many open files", _state(self.tars, tar).path, remedy
+                ) from error
             # A stale handle is closed: the next read opens the tar anew.
             with contextlib.suppress(OSError):
                 self._files.drop(tar)
@@ -128,9 +147,11 @@ class IndexedTarReader:
         return raw
 
     def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
-        """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests under way.
+        """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests
+        under way.
 
-        A hop is half the lookahead; the next hop is announced to the kernel before this one is read.
+        A hop is half the lookahead; the next hop is announced to the kernel before this one is
+        read.
         """
         # Both hops' tars stay open, so that announcing and reading open each tar once.
         hop = max(1, min(self.lookahead, self.max_open_tars) // 2)
@@ -150,8 +171,10 @@ class IndexedTarReader:
             ready = following
 
     def _read_hop(self, requests: list[Request]) -> Iterable[bytes | None]:
-        """One positioned read each, of open tars, by all threads; None if that gave too few bytes."""
-        # Reading does not make a tar recent: those announced after it are the ones still to be read.
+        """One positioned read each, of open tars, by all threads; None if that gave too few
+        bytes."""
+        # Reading does not make a tar recent: those announced after it are the ones still to be
+        # read.
         files = self._own_files().own
 
         def preads(share: list[Request]) -> Iterator[bytes | None]:
@@ -166,9 +189,12 @@ class IndexedTarReader:
             return preads(requests)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "read")
-        # Each takes every n-th request: sizes even out. All end here: no descriptor is closed under a thread.
+        # Each takes every n-th request: sizes even out. All end here: no descriptor is closed under
+        # a thread.
         shares = [requests[first :: self.threads] for first in range(self.threads)]
-        others = [self._pool.submit(lambda share: list(preads(share)), share) for share in shares[1:]]
+        others = [
+            self._pool.submit(lambda share: list(preads(share)), share) for share in shares[1:]
+        ]
         raws: list[bytes | None] = [None] * len(requests)
         raws[:: self.threads] = preads(shares[0])
         for first, other in enumerate(others, 1):
@@ -176,9 +202,11 @@ class IndexedTarReader:
         return raws
 
     def will_need(self, requests: Sequence[Request]) -> None:
-        """Announce reads to the kernel in the order (tar, offset), so that they are under way together.
+        """Announce reads to the kernel in the order (tar, offset), so that they are under way
+        together.
 
-        If the bytes are cached, a few one-byte probes. Never fails: reading shows what is wrong with a tar.
+        If the bytes are cached, a few one-byte probes. Never fails: reading shows what is wrong
+        with a tar.
         """
         if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
             return
@@ -186,7 +214,9 @@ class IndexedTarReader:
         if all(map(self._cached, requests[::step])):
             return
         # Keys are all numbers or all paths; str() sorts them, should they be mixed, all the same.
-        for tar, offset, size in sorted(requests, key=lambda request: (str(request[0]), request[1])):
+        for tar, offset, size in sorted(
+            requests, key=lambda request: (str(request[0]), request[1])
+        ):
             with contextlib.suppress(*_SILENT):
                 descriptor = self._own_files().get(tar).descriptor
                 for start in range(offset, offset + size, _ADVICE_BYTES):
@@ -247,10 +277,14 @@ def _open(tars: Mapping[str | int, TarState] | None, copies: _Copies, tar: str |
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
             raise
-        message = f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
+        message = (
+            f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
+        )
         message += f" (paths are resolved from {root}; see tar_root)" if root else ""
         message += (
-            "; if the tars were moved, give their folder as tar_root" if tars is not None and not root else ""
+            "; if the tars were moved, give their folder as tar_root"
+            if tars is not None and not root
+            else ""
         )
         raise ReadError("tar_missing", message) from error
     now = os.fstat(descriptor)
@@ -266,7 +300,8 @@ def _open(tars: Mapping[str | int, TarState] | None, copies: _Copies, tar: str |
 
 
 def _is_as_recorded(recorded: TarState, descriptor: int, now: os.stat_result) -> bool:
-    """Whether this is the tar that was indexed, or a copy of it: with another time, but the same content."""
+    """Whether this is the tar that was indexed, or a copy of it: with another time, but the same
+    content."""
     if recorded.size not in (None, now.st_size):
         return False
     if recorded.mtime_ns in (None, now.st_mtime_ns):
@@ -288,12 +323,16 @@ class _Copies:
             log.warning(text, path)
 
 
-def _changed(path: str, recorded: tuple[int | None, int | None], now: os.stat_result) -> MillraceError:
+def _changed(
+    path: str, recorded: tuple[int | None, int | None], now: os.stat_result
+) -> MillraceError:
     """The error for a tar that is neither the one that was recorded nor a copy of it."""
     sizes = f"size {recorded[0]} then, {now.st_size} bytes now"
     times = f"mtime_ns {recorded[1]} then, {now.st_mtime_ns} now"
     if recorded[0] == now.st_size:
         times += "; no copy either, as its content differs, or none was noted"
     problem = f"the tar has changed since it was indexed ({sizes}; {times}): its addresses may point anywhere"
-    remedy = f"{REBUILD}. If the tars that were indexed lie elsewhere, give their folder as tar_root"
+    remedy = (
+        f"{REBUILD}. If the tars that were indexed lie elsewhere, give their folder as tar_root"
+    )
     return MillraceError(problem, path, remedy)

@@ -1,8 +1,9 @@
-"""The rows of all bucket parquets as one file of fixed-width records: any row is one small positioned read.
+"""The rows of all bucket parquets as one file of fixed-width records: any row is one small
+positioned read.
 
-Nothing is loaded or mapped, so that the memory of a worker depends neither on the number of rows nor on that
-of tars, and all workers and ranks of a node share the page cache. (A mapped Arrow IPC file is as fast, but
-every worker's resident memory grows by it.)
+Nothing is loaded or mapped, so that the memory of a worker depends neither on the number of rows
+nor on that of tars, and all workers and ranks of a node share the page cache. (A mapped Arrow IPC
+file is as fast, but every worker's resident memory grows by it.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from millrace.common.errors import MillraceError
 
 
 class Row(NamedTuple):
-    """One sample: where its bytes are (`tar` is a key of the table's tars), and what is known of it."""
+    """One sample: where its bytes are (`tar` is a key of the table's tars), and what is known of
+    it."""
 
     number: int
     tar: int
@@ -48,8 +50,8 @@ class RowTable:
         row = table.rows([len(table) - 1])[0]
         raw = IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 
-    A row's number is its position in the concatenation of the bucket parquets. Relative tar paths are
-    resolved from `tar_root`, never from the working folder. Pickles as a few hundred bytes.
+    A row's number is its position in the concatenation of the bucket parquets. Relative tar paths
+    are resolved from `tar_root`, never from the working folder. Pickles as a few hundred bytes.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class RowTable:
                 self._facts = orjson.loads(table.read())
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
-            raise MillraceError(f"not a row table ({error})", where=str(path), remedy=remedy) from None
+            raise MillraceError(
+                f"not a row table ({error})", where=str(path), remedy=remedy
+            ) from None
         self._moved_from = self._shared_folder() if is_moved else ""
 
     @classmethod
@@ -82,12 +86,14 @@ class RowTable:
         split: str = "train",
         tar_root: str | os.PathLike | None = None,
     ) -> RowTable:
-        """The table of a bucket folder or of another split in it, made on first use and after a new build.
+        """The table of a bucket folder or of another split in it, made on first use and after a new
+        build.
 
-        It lies in `cache_dir` (default: the bucket folder), once per node or on shared storage; several ranks
-        may call this at the same time. Costs about a second for two million rows, once. `tar_root` is the
-        folder of relative tar paths (default: what bucket_config.json says, else the bucket folder); if it is
-        given, also the folder that tars with absolute paths were moved to, in place of the one they share.
+        It lies in `cache_dir` (default: the bucket folder), once per node or on shared storage;
+        several ranks may call this at the same time. Costs about a second for two million rows,
+        once. `tar_root` is the folder of relative tar paths (default: what bucket_config.json says,
+        else the bucket folder); if it is given, also the folder that tars with absolute paths were
+        moved to, in place of the one they share.
         """
         config = BucketConfig.read(bucket_dir)
         parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
@@ -95,11 +101,14 @@ class RowTable:
         arguments = parquets, root, tar_root is not None
         folder = Path(cache_dir or config.file.parent)
 
-        # A cache folder may serve several bucket folders (train, dev): each sweeps its own old tables only.
-        # In the bucket folder itself no absolute path takes part, so that a moved folder keeps its table.
+        # A cache folder may serve several bucket folders (train, dev): each sweeps its own old
+        # tables only. In the bucket folder itself no absolute path takes part, so that a moved
+        # folder keeps its table.
         origin = split
         if cache_dir is not None:
-            origin = hashlib.sha256(os.fsencode(config.file.parent.resolve() / split)).hexdigest()[:8]
+            origin = hashlib.sha256(os.fsencode(config.file.parent.resolve() / split)).hexdigest()[
+                :8
+            ]
         digest = hashlib.sha256(MAGIC)
         for file in [*parquets, tars] if tars.exists() else parquets:
             state = f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n"
@@ -111,7 +120,8 @@ class RowTable:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / ".rows.lock", "w") as lock:
-                # One of the node's ranks writes, if the file system has locks; the write is atomic anyway.
+                # One of the node's ranks writes, if the file system has locks; the write is atomic
+                # anyway.
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 if not path.exists():
@@ -134,18 +144,23 @@ class RowTable:
         return self._facts["rows"]
 
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
-        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the last."""
+        """The rows with these numbers, in this order. Raises MillraceError for a number beyond the
+        last."""
         rows = []
         for number in np.asarray(numbers, dtype=np.int64).tolist():
             if not 0 <= number < len(self):
                 remedy = "Make the plan again from these buckets"
-                raise MillraceError(f"there is no row {number} of {len(self)}", str(self.path), remedy)
+                raise MillraceError(
+                    f"there is no row {number} of {len(self)}", str(self.path), remedy
+                )
             record = self._record(RECORD, "records", number)
             offset, size, sample_id, text, text_bytes, tar, language, seconds = record
             written = self._pread(text_bytes, text) if text_bytes else b""
             transcript, prompt = (part.decode() for part in written.partition(PROMPT_MARK)[::2])
             language = self._facts["languages"][language]
-            rows.append(Row(number, tar, offset, size, sample_id, seconds, transcript, language, prompt))
+            rows.append(
+                Row(number, tar, offset, size, sample_id, seconds, transcript, language, prompt)
+            )
         return rows
 
     @property
@@ -155,12 +170,14 @@ class RowTable:
         return [(file, sum(counts[:at]), counts[at]) for at, file in enumerate(self._parquets)]
 
     def durations(self) -> list[np.ndarray]:
-        """Seconds (float32) of the rows of each bucket, in the order of the buckets, for the planner."""
+        """Seconds (float32) of the rows of each bucket, in the order of the buckets, for the
+        planner."""
         tables = (pq.read_table(file, columns=["duration_s"]) for file in self._parquets)
         return [table.column(0).to_numpy().astype(np.float32) for table in tables]
 
     def member(self, number: int) -> str:
-        """The member name of a row, out of its parquet (slow: for messages); "" if it cannot be read."""
+        """The member name of a row, out of its parquet (slow: for messages); "" if it cannot be
+        read."""
         for file, first, rows in self.files:
             if not first <= number < first + rows:
                 continue
@@ -171,17 +188,23 @@ class RowTable:
                 for group in range(parquet.num_row_groups):
                     count = parquet.metadata.row_group(group).num_rows
                     if number < count:
-                        return str(parquet.read_row_group(group, columns=[column]).column(0)[number].as_py())
+                        return str(
+                            parquet.read_row_group(group, columns=[column])
+                            .column(0)[number]
+                            .as_py()
+                        )
                     number -= count
         return ""
 
     def place(self, number: int, message: str = "") -> str:
-        """Member and tar of a row, or the member alone if `message` names the tar (slow, as `member`)."""
+        """Member and tar of a row, or the member alone if `message` names the tar (slow, as
+        `member`)."""
         tar = self.tar_state(self.rows([number])[0].tar).path
         return self.member(number) + (f" in {tar}" if tar not in message else "")
 
     def tar_state(self, tar: int) -> TarState:
-        """Absolute path of a tar, what it was when it was indexed, and the root of a relative path."""
+        """Absolute path of a tar, what it was when it was indexed, and the root of a relative
+        path."""
         if not 0 <= tar < self._facts["tar_count"]:
             raise KeyError(tar)
         name, name_bytes, *recorded, digest = self._record(TAR, "tars", tar)

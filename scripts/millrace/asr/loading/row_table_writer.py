@@ -1,4 +1,5 @@
-"""Write the rows of bucket parquets as one file of fixed-width records, texts and tars (see row_table)."""
+"""Write the rows of bucket parquets as one file of fixed-width records, texts and tars (see
+row_table)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ _ADDRESS = [("offset", "<i8"), ("size", "<i8"), ("sample_id", "<u8")]
 _TEXT = [("text", "<i8"), ("text_bytes", "<i4")]
 RECORD = np.dtype([*_ADDRESS, *_TEXT, ("tar", "<i4"), ("language", "<i4"), ("duration_s", "<f4")])
 TAR = np.dtype(
-    [("name", "<i8"), ("name_bytes", "<i8"), ("size", "<i8"), ("mtime_ns", "<i8"), ("digest", "S64")]
+    [
+        ("name", "<i8"),
+        ("name_bytes", "<i8"),
+        ("size", "<i8"),
+        ("mtime_ns", "<i8"),
+        ("digest", "S64"),
+    ]
 )
 _RECORDS_AT = 64
 _PIECE = 1 << 18
@@ -44,12 +51,17 @@ _REQUIRED = {"tar_path", "offset", "size", "transcript"}
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
     """Write the row table of bucket parquets. `tars`: the parquet of `write_tars`.
 
-    The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar, JSON facts.
+    The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar,
+    JSON facts.
     """
     counts = [pq.ParquetFile(file).metadata.num_rows for file in files]
     tar_code: dict[str, int] = {}
     language_code: dict[str, int] = {}
-    with atomic.replacing(path) as partial, open(partial, "wb") as records, open(partial, "r+b") as texts:
+    with (
+        atomic.replacing(path) as partial,
+        open(partial, "wb") as records,
+        open(partial, "r+b") as texts,
+    ):
         # Two positions in one file: records have a fixed width, so that where texts begin is known.
         records.seek(_RECORDS_AT)
         texts.seek(_RECORDS_AT + sum(counts) * RECORD.itemsize)
@@ -57,7 +69,9 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
             for piece in _pieces(file):
                 block = np.zeros(len(piece), RECORD)
                 for name, (kind, missing) in _NUMBERS.items():
-                    column = pc.fill_null(piece.column(name).cast(kind, safe=name != "sample_id"), missing)
+                    column = pc.fill_null(
+                        piece.column(name).cast(kind, safe=name != "sample_id"), missing
+                    )
                     block[name] = column.to_numpy(zero_copy_only=False)
                 block["tar"] = _codes(piece.column("tar_path"), tar_code)
                 block["language"] = _codes(piece.column("language"), language_code)
@@ -72,7 +86,11 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
             entries[number] = (texts.tell(), len(raw), size, mtime_ns, stamp.digest.encode())
             texts.write(raw)
         facts = {"rows": sum(counts), "counts": counts, "records": _RECORDS_AT}
-        facts |= {"languages": list(language_code), "tars": texts.tell(), "tar_count": len(tar_code)}
+        facts |= {
+            "languages": list(language_code),
+            "tars": texts.tell(),
+            "tar_count": len(tar_code),
+        }
         texts.write(entries.tobytes())
         facts_at = texts.tell()
         texts.write(orjson.dumps(facts))
@@ -83,7 +101,10 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
 def _stamps(tars: Path) -> dict[str, Stamp]:
     """The tars as they were indexed, by path; an earlier version wrote no digests."""
     rows = pq.read_table(tars).to_pylist()
-    return {row["tar_path"]: Stamp(row["size"], row["mtime_ns"], row.get("digest") or "") for row in rows}
+    return {
+        row["tar_path"]: Stamp(row["size"], row["mtime_ns"], row.get("digest") or "")
+        for row in rows
+    }
 
 
 def _pieces(file: Path) -> Iterator[pa.RecordBatch]:
@@ -91,12 +112,18 @@ def _pieces(file: Path) -> Iterator[pa.RecordBatch]:
     parquet = pq.ParquetFile(file, read_dictionary=["tar_path", "language"])
     present = set(parquet.schema_arrow.names)
     if missing := sorted(_REQUIRED - present):
-        raise MillraceError(f"there is no column {', '.join(missing)}", where=str(file), remedy=REBUILD)
+        raise MillraceError(
+            f"there is no column {', '.join(missing)}", where=str(file), remedy=REBUILD
+        )
     names = [*_NUMBERS, *_TEXTS]
     for group in range(parquet.num_row_groups):
         columns = [name for name in names if name in present]
-        for batch in parquet.iter_batches(_PIECE, row_groups=[group], columns=columns, use_threads=False):
-            arrays = [batch.column(name) if name in present else pa.nulls(len(batch)) for name in names]
+        for batch in parquet.iter_batches(
+            _PIECE, row_groups=[group], columns=columns, use_threads=False
+        ):
+            arrays = [
+                batch.column(name) if name in present else pa.nulls(len(batch)) for name in names
+            ]
             yield pa.RecordBatch.from_arrays(arrays, names)
 
 
@@ -122,7 +149,8 @@ def _written(piece: pa.RecordBatch) -> pa.Array:
 
 
 def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Append the bytes of a column of texts to a file; return where each text begins, and its length."""
+    """Append the bytes of a column of texts to a file; return where each text begins, and its
+    length."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     column = pc.fill_null(column.cast(pa.large_binary()), b"")

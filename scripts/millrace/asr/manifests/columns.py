@@ -1,4 +1,5 @@
-"""The row schema of manifests: columns of any type as text and seconds, and the reason of every bad row."""
+"""The row schema of manifests: columns of any type as text and seconds, and the reason of every bad
+row."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ TEXT, SECONDS = pa.large_string(), pa.float64()
 # Codes of `problem`; 0 means none so far. The names are the reasons of the ledger.
 REASONS = (
     "",
-    *("json_damaged", "json_encoding", "not_an_object", "no_tar_path", "no_member_name", "segment_of_member"),
+    *(
+        "json_damaged",
+        "json_encoding",
+        "not_an_object",
+        "no_tar_path",
+        "no_member_name",
+        "segment_of_member",
+    ),
     *("text_not_utf8", "text_is_nested", "empty_transcript"),
     *("duration_missing", "duration_not_numeric", "duration_nan", "duration_infinite"),
     *("duration_not_positive", "duration_implausible", "longer_than_last_edge"),
@@ -25,12 +33,14 @@ REASONS = (
     *("duplicate_row", "contradicting_row"),
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
-# Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least from 0.
+# Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least
+# from 0.
 SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 
 def check_type(column: pa.Field, wanted: pa.DataType, path: Path) -> None:
-    """Raise MillraceError, with file and column, if a column of this type can never become `wanted`."""
+    """Raise MillraceError, with file and column, if a column of this type can never become
+    `wanted`."""
     types, noun, remedy = pa.types, "text", "Write one text a row"
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     bad = types.is_nested(kind)
@@ -38,7 +48,9 @@ def check_type(column: pa.Field, wanted: pa.DataType, path: Path) -> None:
         bad |= types.is_boolean(kind) or (types.is_temporal(kind) and not types.is_duration(kind))
         noun, remedy = "number of seconds", "Write seconds, as a number"
     if bad:
-        raise MillraceError(f"the column {column.name} is {kind}, which is no {noun}", str(path), remedy)
+        raise MillraceError(
+            f"the column {column.name} is {kind}, which is no {noun}", str(path), remedy
+        )
 
 
 def note(problem: np.ndarray, mask: np.ndarray | pa.Array | list[bool], reason: str) -> None:
@@ -47,7 +59,8 @@ def note(problem: np.ndarray, mask: np.ndarray | pa.Array | list[bool], reason: 
 
 
 def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
-    """`column` as TEXT: numbers become text, NaN null; bytes that are not UTF-8 are noted and become null."""
+    """`column` as TEXT: numbers become text, NaN null; bytes that are not UTF-8 are noted and
+    become null."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
@@ -57,7 +70,9 @@ def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
         result.validate(full=True)  # a column that is declared as text need not be UTF-8
         return result
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        result = pa.array([_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()], TEXT)
+        result = pa.array(
+            [_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()], TEXT
+        )
     if problem is not None:
         note(problem, pc.and_not(result.is_null(), column.is_null()), "text_not_utf8")
     return result
@@ -71,7 +86,8 @@ def _decoded(raw: bytes | None) -> str | None:
 
 
 def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
-    """`column` as float64 seconds; what is no positive, finite, plausible number gets its reason noted."""
+    """`column` as float64 seconds; what is no positive, finite, plausible number gets its reason
+    noted."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind, missing = column.type, np.asarray(column.is_null())
@@ -89,7 +105,11 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
         note(problem, values <= 0, "duration_not_positive")
-        note(problem, (values < SHORTEST_SECONDS) | (values > LONGEST_SECONDS), "duration_implausible")
+        note(
+            problem,
+            (values < SHORTEST_SECONDS) | (values > LONGEST_SECONDS),
+            "duration_implausible",
+        )
     return values
 
 
@@ -102,7 +122,8 @@ def number(value: object) -> float | None:
 
 
 def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Member names without a `./` prefix, with `a/b` for `a//b` and `a/./b`; `.hidden` stays `.hidden`."""
+    """Member names without a `./` prefix, with `a/b` for `a//b` and `a/./b`; `.hidden` stays
+    `.hidden`."""
     if pc.any(pc.starts_with(names, "./")).as_py():
         names = pc.replace_substring_regex(names, r"^(\./+)+", "")
     raw = joined(names)
@@ -112,7 +133,8 @@ def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
-    """All texts (or bytes) after each other: one search in it is ten times faster than a search in each."""
+    """All texts (or bytes) after each other: one search in it is ten times faster than a search in
+    each."""
     array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     _, offsets, body = array.buffers()
     if not len(array) or body is None:

@@ -1,4 +1,5 @@
-"""Kinds of manifest, and which files in a folder are train, dev and test; the workflow's parse runs it."""
+"""Kinds of manifest, and which files in a folder are train, dev and test; the workflow's parse runs
+it."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ SHARDED = "sharded_manifests"
 
 
 class Kind(NamedTuple):
-    """A kind of manifest: the module of this room with its class `Reader`, and how its files are named.
+    """A kind of manifest: the module of this room with its class `Reader`, and how its files are
+    named.
 
-    `weak_suffixes` count only with a plain name, as any text may be called .json. A file called `whole` holds
-    all splits.
+    `weak_suffixes` count only with a plain name, as any text may be called .json. A file called
+    `whole` holds all splits.
     """
 
     module: str
@@ -30,7 +32,8 @@ class Kind(NamedTuple):
     whole: str = ""
 
     def reader(self) -> type[Any]:
-        """The subclass of `manifest.Manifest`; imported late, as pyarrow is too heavy for the parse."""
+        """The subclass of `manifest.Manifest`; imported late, as pyarrow is too heavy for the
+        parse."""
         return importlib.import_module(f"millrace.asr.manifests.{self.module}").Reader
 
 
@@ -52,47 +55,61 @@ def kind_of(paths: Iterable[str | os.PathLike], split: str, where: str) -> str:
     """The one kind of the files of a split; a file with an unknown suffix is taken for parquet."""
     names = [os.fspath(path) for path in paths]
     suffixes = {kind: KINDS[kind].suffixes + KINDS[kind].weak_suffixes for kind in KINDS}
-    kinds = [next((kind for kind in KINDS if name.endswith(suffixes[kind])), "parquet") for name in names]
+    kinds = [
+        next((kind for kind in KINDS if name.endswith(suffixes[kind])), "parquet") for name in names
+    ]
     if len(set(kinds)) > 1:
         mixed = " and ".join(kind for kind in KINDS if kind in kinds)
-        raise MillraceError(f"{mixed} are mixed in {split}", where, "Give one kind of manifest per split")
+        raise MillraceError(
+            f"{mixed} are mixed in {split}", where, "Give one kind of manifest per split"
+        )
     return kinds[0]
 
 
 def find(folder: str | os.PathLike) -> dict[str, list[str]]:
-    """The files of train, dev and test in a folder, in the order of their names; a split may be in pieces.
+    """The files of train, dev and test in a folder, in the order of their names; a split may be in
+    pieces.
 
-    These are train.parquet; or train-00000-of-00008.parquet, train_*.parquet; or all files in a folder train/
-    (or train.parquet/), or what NeMo has written there. Raises MillraceError if a split occurs twice, in two
-    formats, or with pieces missing.
+    These are train.parquet; or train-00000-of-00008.parquet, train_*.parquet; or all files in a
+    folder train/ (or train.parquet/), or what NeMo has written there. Raises MillraceError if a
+    split occurs twice, in two formats, or with pieces missing.
     """
     splits: dict[str, list[str]] = {}
     names = _names(folder)
     for split in SPLITS:
         for weak, suffixes in enumerate(SUFFIXES):
             whole = {split + suffix for suffix in suffixes}
-            # Ways to give the split: one plain file, pieces beside each other, or all files of a folder.
+            # Ways to give the split: one plain file, pieces beside each other, or all files of a
+            # folder.
             plain = (name for name in names if name in whole)
             ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
             # With a plain file or a weak suffix only names with a number are pieces.
             piece = re.compile(rf"{split}[-_.].*\d.*" if weak or ways else rf"{split}[-_.].+")
             ways.append([name for name in names if piece.fullmatch(_stem(name, suffixes))])
             for name in (name for name in names if name in {split, *whole}):
-                inside = [inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)]
-                inside = [inner for inner in inside if not weak or inner.startswith(("manifest", split))]
+                inside = [
+                    inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)
+                ]
+                inside = [
+                    inner for inner in inside if not weak or inner.startswith(("manifest", split))
+                ]
                 inside = (weak and _nemo(os.path.join(folder, name))) or inside
                 ways.append([f"{name}/{inner}" for inner in inside])
             if ways := [way for way in ways if way]:
-                splits[split] = [str(Path(folder) / name) for name in _one_of(ways, split, str(folder))]
+                splits[split] = [
+                    str(Path(folder) / name) for name in _one_of(ways, split, str(folder))
+                ]
                 break
     return splits
 
 
 def _nemo(folder: str) -> list[str]:
-    """The manifests of NeMo's tarred datasets: one of all tars, in its latest version, or one a tar; in
-    buckets too."""
+    """The manifests of NeMo's tarred datasets: one of all tars, in its latest version, or one a
+    tar; in buckets too."""
     names = _names(folder)
-    whole = [name for name in names if re.fullmatch(r"tarred_audio_manifest(_version_\d+)?\.json", name)]
+    whole = [
+        name for name in names if re.fullmatch(r"tarred_audio_manifest(_version_\d+)?\.json", name)
+    ]
     if whole:
         return [max(whole, key=lambda name: (len(name), name))]
     if SHARDED in names:
@@ -105,7 +122,13 @@ def _nemo(folder: str) -> list[str]:
 def split_of(path: Path) -> str:
     """The split that a manifest's name says, else its folder's name; "" if neither says one."""
     piece = _PIECE.fullmatch(path.stem)
-    named = path.stem if path.stem in SPLITS else piece[1] if piece else path.parent.name.partition(".")[0]
+    named = (
+        path.stem
+        if path.stem in SPLITS
+        else piece[1]
+        if piece
+        else path.parent.name.partition(".")[0]
+    )
     return named if named in SPLITS else ""
 
 
@@ -130,8 +153,12 @@ def _stem(name: str, suffixes: Iterable[str]) -> str:
 def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:
     """The only one of several ways to give a split, with all its pieces."""
     if len(ways) > 1:
-        shown = " and ".join(way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways)
-        raise MillraceError(f"there are two manifests of {split}: {shown}", where, "Keep one of them")
+        shown = " and ".join(
+            way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways
+        )
+        raise MillraceError(
+            f"there are two manifests of {split}: {shown}", where, "Keep one of them"
+        )
     (names,) = ways
     kind_of(names, split, where)  # raises if they are mixed
     for name in names:
@@ -149,10 +176,14 @@ def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:
         first = 0 if 0 in numbers or total not in numbers else 1
         missing = [number for number in range(first, first + total) if number not in numbers]
         if len(numbers) < len(pieces) or any(int(of[3]) != total for of in pieces):
-            problem = f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
+            problem = (
+                f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
+            )
         elif missing or len(numbers) != total:
             number = missing[0] if missing else total
-            problem = f"{len(numbers)} of {total} pieces of {start} are there: number {number} is not"
+            problem = (
+                f"{len(numbers)} of {total} pieces of {start} are there: number {number} is not"
+            )
         else:
             continue
         remedy = "Bring what is missing and remove what is left over, or rename without -of-"

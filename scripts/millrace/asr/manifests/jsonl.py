@@ -31,13 +31,17 @@ _PART = re.compile(r"(.+)-sub\d+(\.\w+)?")
 class Reader(Manifest):
     """JSONL, of which a file is read in one go."""
 
-    # (tar, member) of which NeMo's rows named `<member>-sub1` and so on are parts: whole members are read.
+    # (tar, member) of which NeMo's rows named `<member>-sub1` and so on are parts: whole members
+    # are read.
     cut_members: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # NeMo names all shards at once: audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 is three digits.
+        # NeMo names all shards at once: audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 is
+        # three digits.
         if shards := re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template):
-            digits = f":0{len(shards[1])}d" if shards[1].startswith("0") and len(shards[1]) > 1 else ""
+            digits = (
+                f":0{len(shards[1])}d" if shards[1].startswith("0") and len(shards[1]) > 1 else ""
+            )
             self.tar_template = self.tar_template.replace(shards[0], f"{{shard_id{digits}}}")
 
     def scan_file(self, file: int) -> set[str]:
@@ -99,13 +103,21 @@ class Reader(Manifest):
                 yield _table(values, tars, row, ["prompt"] if self.has_prompts else [])
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
-        """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a code."""
-        row: dict[str, Any] = {**dict.fromkeys(ALIASES), "tar_path": "", "problem": 0, "part_of": ""}
+        """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a
+        code."""
+        row: dict[str, Any] = {
+            **dict.fromkeys(ALIASES),
+            "tar_path": "",
+            "problem": 0,
+            "part_of": "",
+        }
         if not isinstance(value, dict):
             reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
             return {**row, "problem": mc.CODE.get(reason, mc.CODE["json_damaged"])}
         for name, aliases in ALIASES.items():
-            row[name] = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
+            row[name] = next(
+                (value[alias] for alias in aliases if value.get(alias) is not None), None
+            )
         tar = row["tar_path"]
         if not isinstance(tar, str) or not tar.strip():
             tar = self._tar_of_shard(value.get("shard_id"), file)
@@ -119,7 +131,8 @@ class Reader(Manifest):
         return row
 
     def _tar_of_shard(self, shard: Any, file: int) -> str:
-        """The tar of a shard by the template; "" if there is none. The file's name may say the number."""
+        """The tar of a shard by the template; "" if there is none. The file's name may say the
+        number."""
         if shard is None:
             shard = manifest_files.shard_number(self.files[file])
         if isinstance(shard, float) and shard.is_integer():
@@ -140,13 +153,19 @@ def _place(value: Any) -> bytes | None:
     """What of a row says which tar it is in, as JSON; None for what is no row."""
     if not isinstance(value, dict):
         return None
-    tar = next((value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None)
+    tar = next(
+        (value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None
+    )
     return orjson.dumps({"tar_path": tar, "shard_id": value.get("shard_id")})
 
 
-def _table(rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray, prompts: list[str]) -> pa.Table:
+def _table(
+    rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray, prompts: list[str]
+) -> pa.Table:
     problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
-    columns: dict[str, Any] = {"tar": np.array([tars.get(row["tar_path"], -1) for row in rows], np.int32)}
+    columns: dict[str, Any] = {
+        "tar": np.array([tars.get(row["tar_path"], -1) for row in rows], np.int32)
+    }
     for name in ("tar_member_name", "transcript", "language", *prompts):
         values = [row[name] for row in rows]
         mc.note(problem, [isinstance(value, list | dict) for value in values], "text_is_nested")

@@ -19,7 +19,8 @@ from millrace.common.path_map import PathMap
 
 PIECE = 1 << 17  # rows of one piece: about 30 MB with transcripts of usual length
 TAR_TEMPLATE = "audio_{shard_id}.tar"
-# The columns of a row, and the names under which files have them; of several in one file the first counts.
+# The columns of a row, and the names under which files have them; of several in one file the first
+# counts.
 ALIASES = {
     "tar_path": ("tar_path", "tar"),
     "tar_member_name": ("tar_member_name", "member", "audio_filepath"),
@@ -33,7 +34,8 @@ OPTIONAL = ("language", "prompt")
 
 
 class RowRange(NamedTuple):
-    """A run of rows of one file that is read in one go; `groups` are row groups of a parquet file."""
+    """A run of rows of one file that is read in one go; `groups` are row groups of a parquet
+    file."""
 
     file: int
     first_row: int
@@ -44,10 +46,10 @@ class RowRange(NamedTuple):
 class Manifest(abc.ABC):
     """The samples of one split, in files of one kind; a kind of `files.KINDS` is a subclass.
 
-    `tar_root` is where relative tar paths start, `path_map` then maps them. `tar_template` names the tar of a
-    JSONL row that has only a shard_id, `transcript` the speech index's column to train on. After `scan` (one
-    cheap pass): `rows`, `tars` (resolved paths, sorted), `ranges` to read, `repaired` (lines, by repair), and
-    `has_prompts`, whether any file has prompts.
+    `tar_root` is where relative tar paths start, `path_map` then maps them. `tar_template` names
+    the tar of a JSONL row that has only a shard_id, `transcript` the speech index's column to train
+    on. After `scan` (one cheap pass): `rows`, `tars` (resolved paths, sorted), `ranges` to read,
+    `repaired` (lines, by repair), and `has_prompts`, whether any file has prompts.
     """
 
     split: str
@@ -72,14 +74,17 @@ class Manifest(abc.ABC):
 
     @abc.abstractmethod
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        """Tables of at most `piece_rows` rows, as `columns.checked` makes them: tar (int32 in `tars`, or -1),
-        the text columns, duration_s, row, problem; int64 offset and size, and prompt, if it has them.
+        """Tables of at most `piece_rows` rows, as `columns.checked` makes them: tar (int32 in
+        `tars`, or -1), the text columns, duration_s, row, problem; int64 offset and size, and
+        prompt, if it has them.
 
-        `row` is the file's number << 40 plus the row's number from 0 (JSONL: the line's number from 1).
+        `row` is the file's number << 40 plus the row's number from 0 (JSONL: the line's number from
+        1).
         """
 
     def scan(self) -> Manifest:
-        """Count the rows and collect the tars they name. Raises MillraceError: a missing file or column."""
+        """Count the rows and collect the tars they name. Raises MillraceError: a missing file or
+        column."""
         tars: set[str] = set()
         for file in range(len(self.files)):
             tars |= self.scan_file(file)
@@ -87,7 +92,8 @@ class Manifest(abc.ABC):
         return self
 
     def resolved(self, tar: str | None) -> str:
-        """The path of a tar as the manifest spells it, or as `path_map` maps it; others' URLs stay."""
+        """The path of a tar as the manifest spells it, or as `path_map` maps it; others' URLs
+        stay."""
         tar = (tar or "").strip()
         if tar and "://" not in tar:
             tar = os.path.normpath(os.path.join(self.tar_root, tar))
@@ -102,14 +108,19 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         problem, remedy = "the manifest is not there", "Check the path in the config"
         raise MillraceError(problem, str(path), remedy) from None
-    # What pyarrow raises for damaged files; names and texts that are not UTF-8 come as they are decoded.
+    # What pyarrow raises for damaged files; names and texts that are not UTF-8 come as they are
+    # decoded.
     except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
         problem = f"the manifest cannot be read ({error})"
         raise MillraceError(problem, str(path), "Write the manifest again") from None
 
 
 def manifests_of(
-    split: str, files: Sequence[Path], tar_root: str = "", tar_template: str = TAR_TEMPLATE, **more: Any
+    split: str,
+    files: Sequence[Path],
+    tar_root: str = "",
+    tar_template: str = TAR_TEMPLATE,
+    **more: Any,
 ) -> list[Manifest]:
     """The manifest of a split (none without files), of the kind that the names' suffixes say."""
     if not files:
@@ -126,7 +137,8 @@ def scanned(
     transcript: str = "",
     path_map: Mapping[str, str] | None = None,
 ) -> list[Manifest]:
-    """The manifests of every split, scanned; `named` says the split of its files, the others' names say it.
+    """The manifests of every split, scanned; `named` says the split of its files, the others' names
+    say it.
 
     A folder stands for the manifests in it. Raises MillraceError if there is none.
     """
@@ -146,12 +158,18 @@ def scanned(
     if not whole and not splits:
         raise MillraceError("no manifest was named", "command line", "Give --manifests, or --train")
     if not whole:
-        how = {"tar_root": tar_root, "tar_template": tar_template, "path_map": PathMap(path_map or {})}
+        how = {
+            "tar_root": tar_root,
+            "tar_template": tar_template,
+            "path_map": PathMap(path_map or {}),
+        }
         parts = (manifests_of(split, paths, **how) for split, paths in splits.items())
         return [manifest.scan() for part in parts for manifest in part]
     kind, path = kinds[whole[0].name], whole[0]
     if splits or len(whole) > 1:
         raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
     reader, root = manifest_files.KINDS[kind].reader(), tar_root or str(path.parent)
-    parts = [reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS]
+    parts = [
+        reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS
+    ]
     return [manifest for manifest in parts if manifest.rows or manifest.split == "train"]

@@ -14,17 +14,22 @@ from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.manifest import ALIASES, OPTIONAL, Manifest, RowRange, readable
 from millrace.common.errors import MillraceError
 
-_SCAN_ROWS = 1 << 20  # a row group may hold a whole file of 75 M rows: the scan looks at it in pieces too
+_SCAN_ROWS = (
+    1 << 20
+)  # a row group may hold a whole file of 75 M rows: the scan looks at it in pieces too
 
 
 class Reader(Manifest):
     """Parquet with the columns of `aliases`."""
 
     def aliases(self) -> Mapping[str, Sequence[str]]:
-        """The names of every column, the first one present counts; a subclass may need more columns."""
+        """The names of every column, the first one present counts; a subclass may need more
+        columns."""
         return ALIASES
 
-    def own_rows(self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    def own_rows(
+        self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch
+    ) -> pa.Table | pa.RecordBatch:
         """Those of `rows` that are of this split; `batch` is how they stand in the file."""
         return rows
 
@@ -51,7 +56,9 @@ class Reader(Manifest):
                 end += size
             self.ranges += [RowRange(file, first, tuple(groups)) for first, groups in ranges]
             if end != parquet.metadata.num_rows:
-                raise OSError(f"row groups of {end:,} rows in a file of {parquet.metadata.num_rows:,}")
+                raise OSError(
+                    f"row groups of {end:,} rows in a file of {parquet.metadata.num_rows:,}"
+                )
         return tars
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
@@ -62,7 +69,9 @@ class Reader(Manifest):
             names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
                 problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
-                raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
+                raw = {
+                    name: batch.column(alias) if alias else none for name, alias in columns.items()
+                }
                 values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
                 prompts = ["prompt"] if self.has_prompts else []
                 for name in ("tar_member_name", "transcript", "language", *prompts):
@@ -75,12 +84,16 @@ class Reader(Manifest):
                 first += len(batch)
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
-        """The file, and the name that each column of `aliases` has in it ("": it lacks this optional one)."""
+        """The file, and the name that each column of `aliases` has in it ("": it lacks this
+        optional one)."""
         schema, aliases = pq.read_schema(path), self.aliases()
         matches = {name: [one for one in aliases[name] if one in schema.names] for name in aliases}
         columns = {name: names[0] if names else "" for name, names in matches.items()}
         if twice := sorted({name for name in columns.values() if schema.names.count(name) > 1}):
-            problem, remedy = f"there are several columns named {', '.join(twice)}", "Keep one of each name"
+            problem, remedy = (
+                f"there are several columns named {', '.join(twice)}",
+                "Keep one of each name",
+            )
             raise MillraceError(problem, str(path), remedy)
         if missing := [name for name in columns if not columns[name] and name not in OPTIONAL]:
             present = ", ".join(sorted(schema.names)) or "none"
@@ -88,17 +101,27 @@ class Reader(Manifest):
             problem = f"there is no column for {', '.join(missing)}; there are {present}"
             raise MillraceError(problem, str(path), f"A manifest needs {needs}")
         for name in filter(None, columns.values()):
-            mc.check_type(schema.field(name), mc.SECONDS if name == columns["duration_s"] else mc.TEXT, path)
+            mc.check_type(
+                schema.field(name), mc.SECONDS if name == columns["duration_s"] else mc.TEXT, path
+            )
         # Tar paths repeat: as a dictionary each is looked at once.
-        return pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20), columns
+        return pq.ParquetFile(
+            path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20
+        ), columns
 
-    def _tar_column(self, column: pa.Array, tars: dict[str, int], problem: np.ndarray) -> np.ndarray:
+    def _tar_column(
+        self, column: pa.Array, tars: dict[str, int], problem: np.ndarray
+    ) -> np.ndarray:
         if not pa.types.is_dictionary(column.type):
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary).to_pylist()
-        numbers = np.array([*(tars.get(self.resolved(name), -1) for name in names), -1], dtype=np.int32)
+        numbers = np.array(
+            [*(tars.get(self.resolved(name), -1) for name in names), -1], dtype=np.int32
+        )
         at = np.asarray(pc.fill_null(column.indices, len(names)))
-        if len(at) and at.min() < 0:  # a damaged page; an index that is too large raises IndexError by itself
+        if (
+            len(at) and at.min() < 0
+        ):  # a damaged page; an index that is too large raises IndexError by itself
             raise IndexError(f"index {at.min()} into a dictionary")
         return numbers[at]
 
@@ -106,9 +129,12 @@ class Reader(Manifest):
 def _batches(
     parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The row groups in batches. Raises OSError if rows are missing: a damaged page may end too early."""
+    """The row groups in batches. Raises OSError if rows are missing: a damaged page may end too
+    early."""
     count = 0
-    for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False):
+    for batch in parquet.iter_batches(
+        rows, row_groups=list(groups), columns=columns, use_threads=False
+    ):
         count += len(batch)
         yield batch
     promised = sum(parquet.metadata.row_group(group).num_rows for group in groups)

@@ -21,6 +21,8 @@ class Reader(parquet.Reader):
         own = {name: (name,) for name in ("split", "offset", "size")}
         return {**ALIASES, "tar_path": ("shard",), "transcript": (self.transcript,), **own}
 
-    def own_rows(self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    def own_rows(
+        self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch
+    ) -> pa.Table | pa.RecordBatch:
         splits = pa.array(_SPLITS[self.split], mc.TEXT)
         return rows.filter(pc.is_in(mc.text(batch.column("split")), value_set=splits))

@@ -19,12 +19,14 @@ from millrace.asr.models.mel import SAMPLING_RATE
 
 
 class Prepared:
-    """A batch as a model takes it: named tensors, and what the host must know without asking the device.
+    """A batch as a model takes it: named tensors, and what the host must know without asking the
+    device.
 
-    No mapping and no dataclass, so that wrappers which cast what they recognise leave the audio float32.
-    audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the loss is a sum
-    over; `dropped` the (sample id, reason) of what takes no part in the loss; `counts` is for the meters:
-    those of `meter_counts`, unlearned_<reason> of `dropped`, unusable_<reason> of what the batch lacks.
+    No mapping and no dataclass, so that wrappers which cast what they recognise leave the audio
+    float32. audio: float32 (B, T); lengths: int64 (B,); others are the model's. `count` is what the
+    loss is a sum over; `dropped` the (sample id, reason) of what takes no part in the loss;
+    `counts` is for the meters: those of `meter_counts`, unlearned_<reason> of `dropped`,
+    unusable_<reason> of what the batch lacks.
     """
 
     def __init__(
@@ -43,7 +45,11 @@ class Prepared:
         reasons = [f"unlearned_{reason}" for _, reason in self.dropped]
         reasons += [f"unusable_{sample.reason}" for sample in batch.bad]
         self.counts |= {name: float(number) for name, number in Counter(reasons).items()}
-        self.step, self.filler, self.sample_ids = batch.step, batch.filler, np.asarray(batch.sample_ids)
+        self.step, self.filler, self.sample_ids = (
+            batch.step,
+            batch.filler,
+            np.asarray(batch.sample_ids),
+        )
         self.transcripts, self.languages = list(batch.transcripts), list(batch.languages)
 
     @classmethod
@@ -59,7 +65,9 @@ class Prepared:
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Prepared:
         """The same batch with its tensors on `device`."""
-        self.tensors = {name: t.to(device, non_blocking=non_blocking) for name, t in self.tensors.items()}
+        self.tensors = {
+            name: t.to(device, non_blocking=non_blocking) for name, t in self.tensors.items()
+        }
         return self
 
     def pin_memory(self) -> Prepared:
@@ -87,10 +95,12 @@ class PrepareInWorker:
 
 
 class AsrModel(nn.Module, ABC):
-    """A speech recogniser. `preparer` is its host part, without weights: small enough to travel to a worker.
+    """A speech recogniser. `preparer` is its host part, without weights: small enough to travel to
+    a worker.
 
-    The registry asks for `model_types`, the values of config.json's model_type that the class reads, and for
-    the options of a new model and of one from a folder: name -> type, as annotations name it.
+    The registry asks for `model_types`, the values of config.json's model_type that the class
+    reads, and for the options of a new model and of one from a folder: name -> type, as annotations
+    name it.
     """
 
     model_types: ClassVar[Collection[str]]
@@ -111,7 +121,8 @@ class AsrModel(nn.Module, ABC):
         """The model saved in `folder`. Raises MillraceError for a folder without a whole model."""
 
     def prepare(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        """Labels, masks and counts of a batch; on the host, best before the batch goes to the device.
+        """Labels, masks and counts of a batch; on the host, best before the batch goes to the
+        device.
 
         With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none.
         """
@@ -121,16 +132,18 @@ class AsrModel(nn.Module, ABC):
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
         """(Sum of the loss, float32 scalar; what it is a sum over).
 
-        A batch of which nothing can be used gives (0, 0), the zero with gradients for all parameters.
+        A batch of which nothing can be used gives (0, 0), the zero with gradients for all
+        parameters.
         """
 
     @abstractmethod
     def transcribe(self, prepared: Prepared) -> list[str]:
-        """Greedy transcriptions, one for each sample, also for those that take no part in the loss."""
+        """Greedy transcriptions, one for each sample, also for those that take no part in the
+        loss."""
 
     def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
-        """(language, text) of each sample. A model that takes a language is told `language`, or finds it; of
-        others it is what was given."""
+        """(language, text) of each sample. A model that takes a language is told `language`, or
+        finds it; of others it is what was given."""
         return [(language, text) for text in self.transcribe(prepared)]
 
     @property
@@ -139,7 +152,8 @@ class AsrModel(nn.Module, ABC):
         return math.inf
 
     def reference(self, transcript: str) -> str:
-        """The transcript as this model is taught to write it: what transcriptions are compared with."""
+        """The transcript as this model is taught to write it: what transcriptions are compared
+        with."""
         return " ".join(transcript.split())
 
     @abstractmethod
@@ -156,12 +170,18 @@ class AsrModel(nn.Module, ABC):
 
     def zero_loss(self) -> torch.Tensor:
         """0, connected to every parameter and free of their values."""
-        trained = [part.flatten()[:1].sum().float() for part in self.parameters() if part.requires_grad]
+        trained = [
+            part.flatten()[:1].sum().float() for part in self.parameters() if part.requires_grad
+        ]
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 
 def meter_counts(
-    lengths: Sequence[int], width: int, tokens: Sequence[int], flops: np.ndarray, padded_flops: np.ndarray
+    lengths: Sequence[int],
+    width: int,
+    tokens: Sequence[int],
+    flops: np.ndarray,
+    padded_flops: np.ndarray,
 ) -> dict[str, float]:
     """x and padded_x in audio_seconds, tokens and flops (of a forward pass) of a batch.
 

@@ -1,4 +1,5 @@
-"""Models by name, and whether the config's exists; the workflow's parse runs it, so without torch."""
+"""Models by name, and whether the config's exists; the workflow's parse runs it, so without
+torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ NAMES = tuple(name for _, _, names in MODELS for name in names)
 
 
 def learning_rate_note(model: str, lr: float) -> str:
-    """That a learning rate is one for random weights, and the model is a folder's; "" if all is well."""
+    """That a learning rate is one for random weights, and the model is a folder's; "" if all is
+    well."""
     if lr < _HIGH_LR or not Path(model).is_dir():
         return ""
     advice = "fits training from random weights; pretrained models are fine-tuned with about 2e-5"
@@ -28,7 +30,8 @@ def learning_rate_note(model: str, lr: float) -> str:
 
 
 def millions(model: str) -> float:
-    """Millions of parameters of a model, or of one in a folder: what its weights may hold, at two bytes."""
+    """Millions of parameters of a model, or of one in a folder: what its weights may hold, at two
+    bytes."""
     if not Path(model).is_dir():
         return _MILLIONS.get(model, 10.0)
     files = [path for suffix in ("*.safetensors", "*.bin") for path in Path(model).glob(suffix)]

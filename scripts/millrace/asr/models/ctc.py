@@ -31,7 +31,8 @@ MODEL_TYPE = "millrace_ctc"
 class SpecAugment:
     """SpecAugment (Park et al. 2019): bands of frequency and spans of time set to zero.
 
-    `bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the clip.
+    `bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the
+    clip.
     """
 
     bands: int = 2
@@ -69,7 +70,8 @@ class SpecAugment:
 
 @dataclass(frozen=True)
 class CtcConfig:
-    """Sizes of the model. One layer learns fastest: two write only blanks for three times as many steps."""
+    """Sizes of the model. One layer learns fastest: two write only blanks for three times as many
+    steps."""
 
     vocabulary: Characters
     bins: int = setting(40, "mel bins", at_least=1)
@@ -88,7 +90,8 @@ class CtcConfig:
         channels, hidden, bins = self.channels, self.hidden, subsampled(self.bins)
         # Kernels of 3x3; a step is two outputs of the first convolution and one of the second.
         convolutions = 2 * 9 * channels * 2 * subsampled(self.bins, 1) + 2 * 9 * channels**2 * bins
-        # Projection and head; three gates of two directions, each with products of the input and the state.
+        # Projection and head; three gates of two directions, each with products of the input and
+        # the state.
         rest = 2 * channels * bins * hidden + 2 * 2 * hidden * len(self.vocabulary)
         rest += 2 * 2 * 3 * hidden * (2 * hidden + (self.layers - 1) * 3 * hidden)
         return convolutions, rest
@@ -107,22 +110,29 @@ class CtcPreparer:
         labels = [config.vocabulary.encode(text) for text in batch.transcripts]
         tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
         if config.augment and epoch is not None:
-            tensors["masks"] = config.augment.draw(config.seed, epoch, batch.sample_ids, frames, config.bins)
+            tensors["masks"] = config.augment.draw(
+                config.seed, epoch, batch.sample_ids, frames, config.bins
+            )
 
         # The GRUs run on packed sequences: padding costs convolutions only.
         convolutions, rest = config.flops()
         count = np.array(steps, dtype=np.float64)
-        flops, padded = (read * convolutions + count * rest for read in (count, count.max(initial=0)))
+        flops, padded = (
+            read * convolutions + count * rest for read in (count, count.max(initial=0))
+        )
         return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded)
 
 
 class CtcModel(CtcBase):
-    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters, the same in any batch."""
+    """log-mel -> two 3x3 convolutions of stride 2 -> BiGRUs -> characters, the same in any
+    batch."""
 
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        field.name: field.type for field in fields(CtcConfig) if field.name not in ("vocabulary", "augment")
+        field.name: field.type
+        for field in fields(CtcConfig)
+        if field.name not in ("vocabulary", "augment")
     } | dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool")
 
     def __init__(self, config: CtcConfig) -> None:
@@ -134,7 +144,10 @@ class CtcModel(CtcBase):
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
         self.project = nn.Linear(channels * subsampled(config.bins), hidden)
         self.norm = nn.LayerNorm(hidden)
-        kind, inputs = {"batch_first": True, "bidirectional": True}, [hidden] + [width] * (config.layers - 1)
+        kind, inputs = (
+            {"batch_first": True, "bidirectional": True},
+            [hidden] + [width] * (config.layers - 1),
+        )
         self.grus = nn.ModuleList(nn.GRU(size, hidden, **kind) for size in inputs)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(config.layers))
         self.dropout = nn.Dropout(config.dropout)
@@ -165,7 +178,9 @@ class CtcModel(CtcBase):
 
     def reference(self, transcript: str) -> str:
         # With characters that the vocabulary lacks: never to write them is an error too.
-        return normalise(transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation)
+        return normalise(
+            transcript, self.config.vocabulary.case_fold, self.config.vocabulary.punctuation
+        )
 
     def save_pretrained(self, folder: str | Path) -> None:
         write_model(folder, {**asdict(self.config), "model_type": MODEL_TYPE}, self.state_dict())
@@ -186,9 +201,11 @@ class CtcModel(CtcBase):
         return model
 
     def _features(self, prepared: Prepared) -> Tensor:
-        """Log-mel, each bin with mean 0 and variance 1 over the clip; (B, bins, L), zeros behind the end."""
+        """Log-mel, each bin with mean 0 and variance 1 over the clip; (B, bins, L), zeros behind
+        the end."""
         audio = prepared["audio"]
-        # Silence behind the longest clip too, so that its last frames are those it has in any other batch.
+        # Silence behind the longest clip too, so that its last frames are those it has in any other
+        # batch.
         features = self.mel(padded_to(audio, audio.shape[1] + N_FFT))
         features = features[..., : mel_frames(audio.shape[1])]
 
@@ -205,8 +222,11 @@ class CtcModel(CtcBase):
 
     def _convolve(self, features: Tensor, frames: Tensor) -> Tensor:
         hidden = F.relu(self.conv1(features[:, None].transpose(2, 3)))
-        # The first convolution writes into the frame behind the end, which the second one would read.
-        inside = torch.arange(hidden.shape[2], device=hidden.device) < subsampled(frames, 1)[:, None]
+        # The first convolution writes into the frame behind the end, which the second one would
+        # read.
+        inside = (
+            torch.arange(hidden.shape[2], device=hidden.device) < subsampled(frames, 1)[:, None]
+        )
         hidden = F.relu(self.conv2(hidden * inside[:, None, :, None]))
         return self.norm(self.project(hidden.transpose(1, 2).flatten(2)))
 
@@ -218,7 +238,9 @@ class CtcModel(CtcBase):
 
 def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: Tensor, steps: list[int]) -> Tensor:
     packed = pack_padded_sequence(hidden, steps, batch_first=True, enforce_sorted=False)
-    return norm(pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=hidden.shape[1])[0])
+    return norm(
+        pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=hidden.shape[1])[0]
+    )
 
 
 def mel_frames(samples: int) -> int:

@@ -25,7 +25,8 @@ def prepared_labels(
     flops: np.ndarray,
     padded_flops: np.ndarray,
 ) -> Prepared:
-    """The batch with its labels, less those that CTC cannot emit in the clip's steps; `tensors` are kept."""
+    """The batch with its labels, less those that CTC cannot emit in the clip's steps; `tensors` are
+    kept."""
     lengths, dropped = batch.lengths.tolist(), []
     for row, label in enumerate(labels):
         # CTC emits one label a step, and a blank between equal neighbours.
@@ -36,13 +37,16 @@ def prepared_labels(
     tensors["targets"] = padded_ids(labels, 0 if blank else 1)
     counts = meter_counts(lengths, batch.audio.shape[1], steps, flops, padded_flops)
     host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
-    return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped)
+    return Prepared(
+        batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
+    )
 
 
 class CtcBase(AsrModel):
     """A model over characters. The loss is a sum over characters.
 
-    Clips without text, or with more than CTC can emit in their steps, take no part (`Prepared.dropped`).
+    Clips without text, or with more than CTC can emit in their steps, take no part
+    (`Prepared.dropped`).
     """
 
     blank: int
@@ -62,7 +66,9 @@ class CtcBase(AsrModel):
         settings = {"blank": self.blank, "reduction": "none", "zero_infinity": True}
         scores = self.log_probabilities(prepared).transpose(0, 1)
         losses = F.ctc_loss(scores, prepared["targets"], steps, lengths, **settings)
-        has_labels = torch.tensor([length > 0 for length in lengths]).to(losses.device, non_blocking=True)
+        has_labels = torch.tensor([length > 0 for length in lengths]).to(
+            losses.device, non_blocking=True
+        )
         return losses.where(has_labels, 0.0).sum(), prepared.count
 
     @torch.no_grad()
@@ -70,4 +76,7 @@ class CtcBase(AsrModel):
         if not len(prepared):
             return []
         paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
-        return [self.text_of(path[:count]) for path, count in zip(paths, prepared.host["steps"], strict=True)]
+        return [
+            self.text_of(path[:count])
+            for path, count in zip(paths, prepared.host["steps"], strict=True)
+        ]

@@ -17,7 +17,14 @@ from millrace.common.errors import MillraceError
 CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "millrace_options.json"
 
 # Files of a model folder that decide what a step costs; weights do not.
-_CONFIGS = ("*config*.json", "*options*.json", "tokenizer.json", "vocab.json", "chat_template*", "*.model")
+_CONFIGS = (
+    "*config*.json",
+    "*options*.json",
+    "tokenizer.json",
+    "vocab.json",
+    "chat_template*",
+    "*.model",
+)
 
 
 def write_model(folder: str | Path, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
@@ -56,8 +63,12 @@ def refuse_code(folder: str | Path) -> None:
         except (OSError, orjson.JSONDecodeError):
             continue  # who reads the file says what is wrong with it
         if isinstance(content, dict) and "auto_map" in content:
-            problem = "`auto_map` asks to run Python code that comes with the model, which is never done"
-            remedy = "Take a model that transformers itself knows, or remove `auto_map` if this one is"
+            problem = (
+                "`auto_map` asks to run Python code that comes with the model, which is never done"
+            )
+            remedy = (
+                "Take a model that transformers itself knows, or remove `auto_map` if this one is"
+            )
             raise MillraceError(problem, where=str(path), remedy=remedy)
 
 
@@ -75,10 +86,13 @@ def read_weights(folder: str | Path, model: nn.Module) -> None:
 
 
 def model_digest(model: str, options: Mapping[str, Any]) -> str:
-    """Digest of a model's name and options, or of its folder's configuration and tokenizer files."""
+    """Digest of a model's name and options, or of its folder's configuration and tokenizer
+    files."""
     folder = Path(model)
     digest = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
     if folder.is_dir():
-        for path in sorted({path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}):
+        for path in sorted(
+            {path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}
+        ):
             digest.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""What a model learns from a transcript: characters for CTC, token ids with masked prompts for decoders."""
+"""What a model learns from a transcript: characters for CTC, token ids with masked prompts for
+decoders."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> s
         text = _OUTSIDE_WORDS.sub(" ", text)
         text = "".join(c if c == "'" or unicodedata.category(c)[0] in "LMN" else " " for c in text)
     # Control characters go, except those that are white space.
-    return " ".join("".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split())
+    return " ".join(
+        "".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split()
+    )
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,17 @@ class Characters:
     punctuation: bool = False
 
     @classmethod
-    def from_transcripts(cls, transcripts: Iterable[str], limit: int = 5000, **rules: bool) -> Characters:
-        """The `limit` most frequent characters, by code point: the same for any order of the transcripts.
+    def from_transcripts(
+        cls, transcripts: Iterable[str], limit: int = 5000, **rules: bool
+    ) -> Characters:
+        """The `limit` most frequent characters, by code point: the same for any order of the
+        transcripts.
 
         `rules` are those of `normalise`. Raises MillraceError if there is no character.
         """
-        counts = Counter(character for text in transcripts for character in normalise(text, **rules))
+        counts = Counter(
+            character for text in transcripts for character in normalise(text, **rules)
+        )
         ranked = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
         if not ranked:
             remedy = "Check the transcript column of the manifests (asr.manifest_dir)"
@@ -75,7 +83,9 @@ class Characters:
     def collapse(self, path: Iterable[int]) -> str:
         """The text of a CTC path: repeats are one character, blanks part them."""
         indices = [index for index, _ in groupby(path)]
-        return " ".join("".join(self.characters[index - 1] for index in indices if index != BLANK).split())
+        return " ".join(
+            "".join(self.characters[index - 1] for index in indices if index != BLANK).split()
+        )
 
 
 @lru_cache(maxsize=8)
@@ -94,15 +104,19 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
 def labelled(
     prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int, side: str
 ) -> dict[str, Tensor]:
-    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on `side`.
+    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on
+    `side`.
 
-    Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a model
-    whose pad token is its end token still learns to end. `places` are the positions in the flattened (B * L)
-    hidden states at which a causal decoder predicts the `answers`, so that the head runs on those alone.
+    Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a
+    model whose pad token is its end token still learns to end. `places` are the positions in the
+    flattened (B * L) hidden states at which a causal decoder predicts the `answers`, so that the
+    head runs on those alone.
     """
     pairs = list(zip(prompts, targets, strict=True))
     ids = [[*prompt, *target] for prompt, target in pairs]
-    labels = padded_ids([[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side)
+    labels = padded_ids(
+        [[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side
+    )
     # The label at column t is predicted at column t - 1.
     rows, columns = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
     return {

@@ -11,7 +11,8 @@ N_FFT, HOP = 400, 160  # 25 ms windows every 10 ms, as Whisper and Qwen3-ASR hav
 
 
 class LogMel(nn.Module):
-    """Whisper's log-mel: that of transformers' Whisper and Qwen3-ASR feature extractors within 1e-4.
+    """Whisper's log-mel: that of transformers' Whisper and Qwen3-ASR feature extractors within
+    1e-4.
 
     It holds no parameters, buffers or dtype: a model cast to half precision keeps float32 features.
     """
@@ -26,7 +27,8 @@ class LogMel(nn.Module):
         return samples // self.hop
 
     def valid_frames(self, length: int, samples: int) -> int:
-        """Frames that begin inside the first `length` of `samples` samples: the extractors' masks."""
+        """Frames that begin inside the first `length` of `samples` samples: the extractors'
+        masks."""
         return min(-(-length // self.hop), self.frames(samples))
 
     @torch.no_grad()
@@ -39,25 +41,32 @@ class LogMel(nn.Module):
             return audio.new_zeros((0, self.bins, self.frames(audio.shape[1])))
         with torch.autocast(audio.device.type, enabled=False):
             window, filters = self._on(audio.device)
-            spectrum = torch.stft(audio.float(), self.n_fft, self.hop, window=window, return_complex=True)
+            spectrum = torch.stft(
+                audio.float(), self.n_fft, self.hop, window=window, return_complex=True
+            )
             spectrum = spectrum[..., :-1]
             power = spectrum.real.square() + spectrum.imag.square()
             mel = (filters @ power.to(filters.dtype)).float()
 
-            # Limit to 80 dB below the loudest. Silence after a clip's end is never the loudest, so that is
-            # the clip's own maximum whatever the padding.
+            # Limit to 80 dB below the loudest. Silence after a clip's end is never the loudest, so
+            # that is the clip's own maximum whatever the padding.
             log = mel.clamp(min=1e-10).log10()
             log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
             return (log + 4.0) / 4.0
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Window (n_fft,) and Slaney's triangular filters (bins, 1 + n_fft // 2); copied to a device once."""
+        """Window (n_fft,) and Slaney's triangular filters (bins, 1 + n_fft // 2); copied to a
+        device once."""
         if device not in self._constants:
             from transformers.audio_utils import mel_filter_bank
 
-            bins, slaney = (1 + self.n_fft // 2, self.bins), {"norm": "slaney", "mel_scale": "slaney"}
+            bins, slaney = (
+                (1 + self.n_fft // 2, self.bins),
+                {"norm": "slaney", "mel_scale": "slaney"},
+            )
             bank = mel_filter_bank(*bins, 0.0, SAMPLING_RATE / 2, SAMPLING_RATE, **slaney)
-            # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth digit.
+            # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth
+            # digit.
             dtype = torch.float64 if device.type == "cuda" else torch.float32
             filters = torch.tensor(bank.T, dtype=dtype, device=device)
             self._constants[device] = torch.hann_window(self.n_fft, device=device), filters

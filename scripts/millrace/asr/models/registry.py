@@ -1,4 +1,5 @@
-"""The recognisers: a class and its names (random weights, made without a hub). Everything else is a folder.
+"""The recognisers: a class and its names (random weights, made without a hub). Everything else is a
+folder.
 
 A new model is a subclass of AsrModel in a file of its own, and a line in `choice.MODELS`.
 """
@@ -19,12 +20,16 @@ from millrace.asr.models.files import OPTIONS, read_config, refuse_code
 from millrace.common.errors import MillraceError
 
 
-def build(name: str | Path, options: Mapping[str, Any] | None, transcripts: Iterable[str]) -> AsrModel:
-    """The model of that name, its vocabulary from the training `transcripts`; or what a folder holds.
+def build(
+    name: str | Path, options: Mapping[str, Any] | None, transcripts: Iterable[str]
+) -> AsrModel:
+    """The model of that name, its vocabulary from the training `transcripts`; or what a folder
+    holds.
 
-    Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of Qwen3-ASR:
-    QwenOptions. Weights are drawn from torch's generator; transcripts may come in any order.
-    Raises MillraceError for an unknown name, a folder without a whole model, and unknown options.
+    Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of
+    Qwen3-ASR: QwenOptions. Weights are drawn from torch's generator; transcripts may come in any
+    order. Raises MillraceError for an unknown name, a folder without a whole model, and unknown
+    options.
     """
     name, options = str(name), dict(options or {})
     for module, kind, names in MODELS:
@@ -38,7 +43,8 @@ def build(name: str | Path, options: Mapping[str, Any] | None, transcripts: Iter
 def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrModel:
     """The model saved in `folder`, by this project or by transformers; nothing is fetched.
 
-    `options` replace saved ones of Qwen3-ASR. Raises MillraceError for a folder without a whole model.
+    `options` replace saved ones of Qwen3-ASR. Raises MillraceError for a folder without a whole
+    model.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -54,8 +60,12 @@ def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrMod
     for module, kind, _ in MODELS:
         model = _class(module, kind)
         if model_type in model.model_types:
-            saved = folder / OPTIONS  # what transformers has no place for; models from elsewhere have none
-            options = (orjson.loads(saved.read_bytes()) if saved.exists() else {}) | dict(options or {})
+            saved = (
+                folder / OPTIONS
+            )  # what transformers has no place for; models from elsewhere have none
+            options = (orjson.loads(saved.read_bytes()) if saved.exists() else {}) | dict(
+                options or {}
+            )
             _check(options, model.folder_option_types, str(folder))
             return model.from_pretrained(folder, options)
         known.update(model.model_types)
@@ -72,9 +82,14 @@ def _check(options: Mapping[str, Any], allowed: Mapping[str, str], name: str) ->
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         known = ", ".join(sorted(allowed)) or "none"
-        raise MillraceError(f"{name} has no option {', '.join(unknown)}", remedy=f"Its options are: {known}")
+        raise MillraceError(
+            f"{name} has no option {', '.join(unknown)}", remedy=f"Its options are: {known}"
+        )
     for option, value in options.items():
         kind = type(value).__name__
-        if kind != allowed[option] and (kind, allowed[option]) not in (("int", "float"), ("int", "bool")):
+        if kind != allowed[option] and (kind, allowed[option]) not in (
+            ("int", "float"),
+            ("int", "bool"),
+        ):
             problem, remedy = f"{option} of {name} is {value!r}", f"Give a {allowed[option]}"
             raise MillraceError(problem, where="model_options", remedy=remedy)

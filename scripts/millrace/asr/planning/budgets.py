@@ -15,8 +15,11 @@ from millrace.common.errors import MillraceError
 from millrace.common.training.settings import LoopSettings
 
 
-def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds: float) -> list[BatchBudget]:
-    """One budget a bucket: from `calibration` (calibrated_bs.json) if given, else padded `batch_seconds`."""
+def read_budgets(
+    bucket_dir: str | Path, calibration: str | Path, batch_seconds: float
+) -> list[BatchBudget]:
+    """One budget a bucket: from `calibration` (calibrated_bs.json) if given, else padded
+    `batch_seconds`."""
     names = BucketConfig.read(bucket_dir).ids
     if not calibration:
         return [BatchBudget(seconds=batch_seconds)] * len(names)
@@ -31,9 +34,14 @@ def read_budgets(bucket_dir: str | Path, calibration: str | Path, batch_seconds:
 
 
 def check_calibration(
-    calibration: str | Path, model: str, options: Mapping[str, Any], settings: LoopSettings, world_size: int
+    calibration: str | Path,
+    model: str,
+    options: Mapping[str, Any],
+    settings: LoopSettings,
+    world_size: int,
 ) -> None:
-    """Raise MillraceError if the sizes in `calibration` were found for a training that takes other memory."""
+    """Raise MillraceError if the sizes in `calibration` were found for a training that takes other
+    memory."""
     key = jsonl.read(calibration).get("key")
     if not isinstance(key, dict):  # the original script's flat form has none
         return
@@ -52,10 +60,11 @@ def check_calibration(
 
 
 def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:
-    """The calibrated budgets; also of the original script's flat form, {"b_0_3": {"batch_size": 80}}.
+    """The calibrated budgets; also of the original script's flat form, {"b_0_3": {"batch_size":
+    80}}.
 
-    A bucket's batch size was found with its longest sample. With the `budget` that the memory model gives
-    (`seconds`, `cost`), batches of shorter samples hold more rows.
+    A bucket's batch size was found with its longest sample. With the `budget` that the memory model
+    gives (`seconds`, `cost`), batches of shorter samples hold more rows.
     """
     table = calibration.get("buckets", calibration)
     result = []
@@ -63,8 +72,12 @@ def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) ->
         try:
             entry = table[name]
             budget = entry.get("budget") or {"rows": entry["batch_size"]}
-            result.append(BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")}))
+            result.append(
+                BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")})
+            )
         except (KeyError, TypeError, AttributeError, MillraceError) as error:
             remedy = "Calibrate these buckets, or write {bucket: {batch_size: 1 or more}} of each"
-            raise MillraceError(f"no batch size for bucket {name} ({error!r})", where, remedy) from None
+            raise MillraceError(
+                f"no batch size for bucket {name} ({error!r})", where, remedy
+            ) from None
     return result

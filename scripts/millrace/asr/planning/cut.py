@@ -1,4 +1,5 @@
-"""Rows cut into nearly uniform batches: seeded shuffle, sort by duration in windows, cut at the budget."""
+"""Rows cut into nearly uniform batches: seeded shuffle, sort by duration in windows, cut at the
+budget."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _JITTER = 0.004
 
 
 def batch_cost(rows: np.ndarray, longest: np.ndarray) -> np.ndarray:
-    """Modelled work of batches padded to `longest` seconds: n * (T + T^2 / 60 s); T^2 is attention."""
+    """Modelled work of batches padded to `longest` seconds: n * (T + T^2 / 60 s); T^2 is
+    attention."""
     longest = np.asarray(longest, dtype=np.float64)
     return np.asarray(rows, dtype=np.float64) * (longest + longest * longest / QUADRATIC_SECONDS)
 
@@ -28,7 +30,8 @@ def batch_cost(rows: np.ndarray, longest: np.ndarray) -> np.ndarray:
 class BatchBudget:
     """What a batch of one bucket may hold; None = no limit.
 
-    `seconds`: rows * longest; `cost`: rows * (T + T^2 / 60), T the longest in seconds; `rows`: their number.
+    `seconds`: rows * longest; `cost`: rows * (T + T^2 / 60), T the longest in seconds; `rows`:
+    their number.
     """
 
     seconds: float | None = 240.0
@@ -42,13 +45,18 @@ class BatchBudget:
             raise MillraceError(problem, where="batch budget")
 
     def most_rows(self, longest: np.ndarray) -> np.ndarray:
-        """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the budget."""
+        """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the
+        budget."""
         longest = longest.astype(np.float64)
-        max_rows = np.full(len(longest), _MAX_ROWS if self.rows is None else int(self.rows), dtype=np.int64)
+        max_rows = np.full(
+            len(longest), _MAX_ROWS if self.rows is None else int(self.rows), dtype=np.int64
+        )
         for limit, each in ((self.seconds, longest), (self.cost, batch_cost(np.ones(1), longest))):
             if limit is not None:
                 fits = np.minimum(np.floor(limit / each), _MAX_ROWS).astype(np.int64)
-                max_rows = np.minimum(max_rows, fits - (fits * each > limit))  # the division may round up
+                max_rows = np.minimum(
+                    max_rows, fits - (fits * each > limit)
+                )  # the division may round up
         return max_rows
 
 
@@ -65,7 +73,8 @@ class Cut:
 
 
 def shuffled(rows: int, key: np.uint64) -> np.ndarray:
-    """uint32 permutation of range(rows): the order of their hashes, the same on all machines and numpys."""
+    """uint32 permutation of range(rows): the order of their hashes, the same on all machines and
+    numpys."""
     numbers = np.arange(rows, dtype=np.uint64)
     return (np.sort((hashing.mix(numbers ^ key) & ~_LOW) | numbers) & _LOW).astype(np.uint32)
 
@@ -74,13 +83,14 @@ def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, windo
     """Cut a bucket's rows (float32 seconds, above 0) into batches; every row is in exactly one."""
     rows = shuffled(len(durations), key)
 
-    # Sort by duration inside windows, not over the whole bucket: a full sort would give the same batches
-    # every epoch. Small buckets get at least 8 windows.
+    # Sort by duration inside windows, not over the whole bucket: a full sort would give the same
+    # batches every epoch. Small buckets get at least 8 windows.
     window_rows = min(window, max(_SMALL_WINDOW, len(rows) // 8))
     count = math.ceil(len(rows) / window_rows)
     edges = (np.arange(count + 1, dtype=np.int64) * len(rows) // max(count, 1)).tolist()
 
-    # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal duration.
+    # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal
+    # duration.
     jitter = hashing.mix(key) if count < 4 else None
 
     parts: list[tuple[np.ndarray, ...]] = []
@@ -93,21 +103,25 @@ def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, windo
         seconds = np.add.reduceat(lengths.astype(np.float64), first)
         longest = np.maximum.reduceat(lengths, first)
         parts.append((first + low, np.full(len(first), number), longest, seconds))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [np.zeros(0, int)] * 4
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [
+        np.zeros(0, int)
+    ] * 4
     return Cut(rows, *columns, over_budget)
 
 
 def _by_duration(
     rows: np.ndarray, durations: np.ndarray, jitter: np.uint64 | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows in the order of their durations, and these; `jitter` blurs the order by up to 0.4 %."""
+    """The rows in the order of their durations, and these; `jitter` blurs the order by up to 0.4
+    %."""
     lengths = sorting = durations[rows]
     if jitter is not None:
         bits = hashing.mix(rows.astype(np.uint64) ^ jitter) >> np.uint64(40)
         draw = bits.astype(np.float32) * np.float32(2.0**-24)
         sorting = lengths * (1 - np.float32(_JITTER) * draw)
 
-    # The bits of positive floats rise with their value; one sort of 64-bit keys is faster than an argsort.
+    # The bits of positive floats rise with their value; one sort of 64-bit keys is faster than an
+    # argsort.
     numbers = np.arange(len(rows), dtype=np.uint64)
     keys = (sorting.view(np.uint32).astype(np.uint64) << np.uint64(32)) | numbers
     order = (np.sort(keys) & _LOW).astype(np.int64)
@@ -115,9 +129,10 @@ def _by_duration(
 
 
 def _cut_window(max_rows: np.ndarray) -> np.ndarray:
-    """Starts of greedy batches of rows in rising duration; `max_rows[i]` fit up to row i (falling)."""
-    # A batch from s up to e fits if e - s <= max_rows[e - 1]. As e - max_rows[e - 1] rises, bisection finds
-    # the last such e for every s.
+    """Starts of greedy batches of rows in rising duration; `max_rows[i]` fit up to row i
+    (falling)."""
+    # A batch from s up to e fits if e - s <= max_rows[e - 1]. As e - max_rows[e - 1] rises,
+    # bisection finds the last such e for every s.
     rows = np.arange(len(max_rows), dtype=np.int64)
     ends = np.searchsorted(rows + 1 - max_rows, rows, side="right").tolist()
     starts, at = [], 0

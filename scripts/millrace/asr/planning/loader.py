@@ -1,4 +1,5 @@
-"""The loader of a bucket folder with a plan for each epoch, for training code outside of Millrace."""
+"""The loader of a bucket folder with a plan for each epoch, for training code outside of
+Millrace."""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ def open_loader(
     tar_root: str | os.PathLike | None = None,
     **options: Any,
 ) -> BatchLoader:
-    """Batches of at most `seconds` of padded audio, those of this rank; `options` are BucketedDataset's.
+    """Batches of at most `seconds` of padded audio, those of this rank; `options` are
+    BucketedDataset's.
 
-    Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root` is the
-    folder that tars were moved to. Raises MillraceError.
+    Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root`
+    is the folder that tars were moved to. Raises MillraceError.
     """
     place = _checked_place(rank, world_size)
     table = RowTable.open(bucket_dir, split=split, tar_root=tar_root)
-    plans = partial(plan_epoch, table.durations(), BatchBudget(seconds), seed, world_size=place.world_size)
+    plans = partial(
+        plan_epoch, table.durations(), BatchBudget(seconds), seed, world_size=place.world_size
+    )
     return RankLoader(BucketedDataset(table, rank=place.rank, **options), workers, plans=plans)
 
 
@@ -48,17 +52,23 @@ def current_rank() -> tuple[int, int]:
 
 
 class RankLoader(BatchLoader):
-    """A loader that refuses to be read in another rank than it was opened for: each sample would come twice.
+    """A loader that refuses to be read in another rank than it was opened for: each sample would
+    come twice.
 
-    That is where ranks start later than the loader, as in a script that Lightning starts again for each GPU.
+    That is where ranks start later than the loader, as in a script that Lightning starts again for
+    each GPU.
     """
 
     def __iter__(self) -> Iterator[Any]:
         opened = _Place(self.dataset.rank, self.plan.world_size, "open_loader")
         running = _running()
         if running.source and opened[:2] != running[:2]:
-            remedy = "Open the loader where the ranks run: after init_process_group, in train_dataloader"
-            raise MillraceError(f"the loader was opened for {opened}, but this is {running}", remedy=remedy)
+            remedy = (
+                "Open the loader where the ranks run: after init_process_group, in train_dataloader"
+            )
+            raise MillraceError(
+                f"the loader was opened for {opened}, but this is {running}", remedy=remedy
+            )
         return super().__iter__()
 
 
@@ -87,7 +97,9 @@ def _running() -> _Place:
         return _Place(*numbers, "RANK and WORLD_SIZE")
     environment = ", ".join(f"{name}={text or '(unset)'}" for name, text in texts.items())
     remedy = "Start ranks with torchrun, open the loader after init_process_group, or unset both for one rank"
-    raise MillraceError(f"the environment does not say which rank this is ({environment})", remedy=remedy)
+    raise MillraceError(
+        f"the environment does not say which rank this is ({environment})", remedy=remedy
+    )
 
 
 def _checked_place(rank: int | None, world_size: int | None) -> _Place:
@@ -101,12 +113,18 @@ def _checked_place(rank: int | None, world_size: int | None) -> _Place:
         )
         if given[:2] == running[:2]:
             return running
-        remedy = "Leave out rank and world_size; for other divisions use plan_epoch (docs/python.md)"
-        raise MillraceError(f"the loader is asked for {given}, but this is {running}", remedy=remedy)
+        remedy = (
+            "Leave out rank and world_size; for other divisions use plan_epoch (docs/python.md)"
+        )
+        raise MillraceError(
+            f"the loader is asked for {given}, but this is {running}", remedy=remedy
+        )
     count = 1 if world_size is None else world_size
     if rank is None and count > 1:
         remedy = "Give rank as well, or leave out both: then the ranks that run count"
-        raise MillraceError(f"world_size is {count}, and nothing says which rank this is", remedy=remedy)
+        raise MillraceError(
+            f"world_size is {count}, and nothing says which rank this is", remedy=remedy
+        )
     if not 0 <= (rank or 0) < count:
         raise MillraceError(
             f"there is no rank {rank or 0} of {count}", remedy="Give rank from 0 and world_size"

@@ -1,4 +1,5 @@
-"""The plan of an epoch as arrays: the rows of every rank's batch at every step. To resume is to index it."""
+"""The plan of an epoch as arrays: the rows of every rank's batch at every step. To resume is to
+index it."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from millrace.asr.planning.cut import batch_cost
 class Plan:
     """Batch k = step * world_size + rank has the rows `rows[offsets[k]:offsets[k + 1]]`.
 
-    `rows`: row numbers in the concatenation of the buckets, each exactly once. Per batch: `longest` (s; of
-    split batches an upper bound), the sum `seconds` of its rows, its `bucket`. `fillers` [n, 2]: batches
-    without rows of their own, and the batch each repeats; they exist only where there are fewer rows than
-    ranks * steps, and their loss must be weighted 0. `spans`: (world size, steps done) of the plans before
-    this one in the epoch, see `planner.replan`.
+    `rows`: row numbers in the concatenation of the buckets, each exactly once. Per batch: `longest`
+    (s; of split batches an upper bound), the sum `seconds` of its rows, its `bucket`. `fillers` [n,
+    2]: batches without rows of their own, and the batch each repeats; they exist only where there
+    are fewer rows than ranks * steps, and their loss must be weighted 0. `spans`: (world size,
+    steps done) of the plans before this one in the epoch, see `planner.replan`.
     """
 
     world_size: int
@@ -39,15 +40,19 @@ class Plan:
         return (len(self.offsets) - 1) // self.world_size
 
     def batch(self, step: int, rank: int) -> np.ndarray:
-        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those it repeats."""
+        """int64 row numbers of the batch of `rank` at `step`, in O(1); of a filler, those it
+        repeats."""
         start, stop = self._bounds(step, rank)
         if start == stop:
-            source = self.fillers[np.searchsorted(self.fillers[:, 0], step * self.world_size + rank), 1]
+            source = self.fillers[
+                np.searchsorted(self.fillers[:, 0], step * self.world_size + rank), 1
+            ]
             start, stop = self.offsets[source : source + 2]
         return self.rows[start:stop].astype(np.int64)
 
     def is_filler(self, step: int, rank: int) -> bool:
-        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss is 0."""
+        """Whether the batch only keeps the ranks in step: its rows are another batch's, its loss is
+        0."""
         start, stop = self._bounds(step, rank)
         return bool(start == stop)
 
@@ -58,20 +63,24 @@ class Plan:
 
     def _bounds(self, step: int, rank: int) -> np.ndarray:
         if not (0 <= step < len(self) and 0 <= rank < self.world_size):
-            raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
+            raise IndexError(
+                f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks"
+            )
         first = step * self.world_size + rank
         return self.offsets[first : first + 2]
 
     def stats(self) -> dict:
         """Figures of the plan.
 
-        `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks * sum over
-        steps of the most expensive batch), cost as in `batch_cost`. Splits and fillers make steps equal.
+        `padding`: share of the padded seconds that is padding; `useful_work`: sum of cost / (ranks
+        * sum over steps of the most expensive batch), cost as in `batch_cost`. Splits and fillers
+        make steps equal.
         """
         counts = np.diff(self.offsets)
         padded = counts * self.longest.astype(np.float64)
         cost = batch_cost(counts, self.longest)
-        # Ranks wait for the slowest of their step: never a filler, which repeats the cheapest batch.
+        # Ranks wait for the slowest of their step: never a filler, which repeats the cheapest
+        # batch.
         slowest = cost.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
         return {

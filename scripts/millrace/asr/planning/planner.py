@@ -1,4 +1,5 @@
-"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every machine."""
+"""The batch plan of an epoch: a pure function of (seed, epoch, world size), the same on every
+machine."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from millrace.common import hashing
 from millrace.common.errors import MillraceError, counted
 
 WINDOW = 20_000
-_STEPS_PER_GROUP = 64  # steps whose batches are matched in cost together: enough that their costs lie close
+_STEPS_PER_GROUP = (
+    64  # steps whose batches are matched in cost together: enough that their costs lie close
+)
 _SHUFFLE, _DEAL, _REPLAN = 1, 2, 3  # purposes of keys: no draw is made twice
 
 
@@ -28,17 +31,20 @@ def plan_epoch(
     window: int = WINDOW,
     spans: Sequence[tuple[int, int]] = (),
 ) -> Plan:
-    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its file.
+    """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its
+    file.
 
-    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the bucket's
-    budget. The batches of a step come from one bucket and cost about the same; the steps of every bucket are
-    spread over the epoch. The remaining batches are matched across buckets; if they do not fill the last
-    steps, the most expensive of them are split (`split_batches`), and if there are too few rows for that,
-    batches are repeated as fillers. A row that alone is over the budget makes a batch of its own
-    (`over_budget_batches`). Raises MillraceError for no rows, and for durations not finite and above 0.
+    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the
+    bucket's budget. The batches of a step come from one bucket and cost about the same; the steps
+    of every bucket are spread over the epoch. The remaining batches are matched across buckets; if
+    they do not fill the last steps, the most expensive of them are split (`split_batches`), and if
+    there are too few rows for that, batches are repeated as fillers. A row that alone is over the
+    budget makes a batch of its own (`over_budget_batches`). Raises MillraceError for no rows, and
+    for durations not finite and above 0.
 
-    After `spans`, (world size, steps done) of each stretch of the epoch, it is the plan of the rest; the last
-    stretch is replanned only if its world size differs: else go on in that plan at its step.
+    After `spans`, (world size, steps done) of each stretch of the epoch, it is the plan of the
+    rest; the last stretch is replanned only if its world size differs: else go on in that plan at
+    its step.
 
     >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
@@ -63,9 +69,11 @@ def plan_epoch(
 
 
 def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
-    """The rows of an epoch not seen after `done_steps` steps of `plan`, for another number of ranks.
+    """The rows of an epoch not seen after `done_steps` steps of `plan`, for another number of
+    ranks.
 
-    Pure in its arguments; batches stay as cut, but for splits. Raises MillraceError if nothing is left.
+    Pure in its arguments; batches stay as cut, but for splits. Raises MillraceError if nothing is
+    left.
     """
     if not 0 <= done_steps < len(plan) or world_size < 1:
         ranks = counted(world_size, "rank")
@@ -79,7 +87,9 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     for number in np.unique(bucket):
         mine = np.flatnonzero(bucket == number)
         group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
-    columns = (np.asarray(column[unused]) for column in (plan.offsets, counts, plan.longest, plan.seconds))
+    columns = (
+        np.asarray(column[unused]) for column in (plan.offsets, counts, plan.longest, plan.seconds)
+    )
     table = _Batches(plan.rows, *columns, bucket, group)
     key = hashing.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
     rest = _assign_steps(table, world_size, plan.seed, plan.epoch, key)
@@ -89,7 +99,8 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
 
 
 def every_bucket_first(plan: Plan) -> Plan:
-    """The same steps in another order: first a step of every bucket, the rarest one's before all others."""
+    """The same steps in another order: first a step of every bucket, the rarest one's before all
+    others."""
     buckets = plan.bucket.reshape(len(plan), plan.world_size)
     counts = np.bincount(plan.bucket, minlength=1)
     first: list[int] = []
@@ -99,7 +110,8 @@ def every_bucket_first(plan: Plan) -> Plan:
             first.append(int(steps[0]))
     order = np.concatenate([first, np.setdiff1d(np.arange(len(plan)), first)]).astype(np.int64)
 
-    # Batches move with their steps, rows with their batches; a filler still names the batch that it repeats.
+    # Batches move with their steps, rows with their batches; a filler still names the batch that it
+    # repeats.
     batches = (order[:, None] * plan.world_size + np.arange(plan.world_size)).ravel()
     place = np.empty(len(batches), dtype=np.int64)
     place[batches] = np.arange(len(batches))
@@ -117,7 +129,8 @@ def every_bucket_first(plan: Plan) -> Plan:
 
 @dataclass
 class _Batches:
-    """Batches of `count` rows from `rows[start]` on; those of a bucket's `group` are matched in cost."""
+    """Batches of `count` rows from `rows[start]` on; those of a bucket's `group` are matched in
+    cost."""
 
     rows: np.ndarray
     start: np.ndarray
@@ -128,20 +141,30 @@ class _Batches:
     group: np.ndarray
 
 
-def _check(lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int) -> None:
+def _check(
+    lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int
+) -> None:
     if len(budgets) != len(lengths):
-        raise MillraceError(f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets")
+        raise MillraceError(
+            f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets"
+        )
     if world_size < 1 or window < 1:
         problem = f"world size {world_size} and window {window} must be at least 1"
         raise MillraceError(problem, where="batch plan")
     if not any(map(len, lengths)):
-        raise MillraceError("there are no rows to plan", "batch plan", "See rejects.jsonl of the buckets")
+        raise MillraceError(
+            "there are no rows to plan", "batch plan", "See rejects.jsonl of the buckets"
+        )
     for number, bucket in enumerate(lengths):
         where = f"bucket {number}"
         if len(bucket) and not (np.isfinite(bucket).all() and bucket.min() > 0):
-            raise MillraceError("a duration is not finite and above 0", where, "Build the buckets again")
+            raise MillraceError(
+                "a duration is not finite and above 0", where, "Build the buckets again"
+            )
         if len(bucket) > 0xFFFFFFFF:
-            raise MillraceError(f"{len(bucket)} rows are too many for one bucket", where, "Add edges")
+            raise MillraceError(
+                f"{len(bucket)} rows are too many for one bucket", where, "Add edges"
+            )
 
 
 def _join(cuts: list[Cut], world_size: int) -> _Batches:
@@ -168,15 +191,19 @@ def _join(cuts: list[Cut], world_size: int) -> _Batches:
 
 
 def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
-    """Assign batches to steps of `world` batches of about equal cost, and order the steps of the epoch."""
+    """Assign batches to steps of `world` batches of about equal cost, and order the steps of the
+    epoch."""
     # Match costs inside the groups of a bucket first, then what remains inside the bucket.
     cost = batch_cost(table.count, table.longest)
     near, left = _match_costs(np.arange(len(cost)), table.bucket, table.group, cost, world)
     far, left = _match_costs(left, table.bucket, np.zeros_like(table.group), cost, world)
 
-    # A bucket's groups follow each other, their steps in random order; steps over several groups go anywhere.
+    # A bucket's groups follow each other, their steps in random order; steps over several groups go
+    # anywhere.
     groups = int(table.group.max(initial=0)) + 1
-    phase = np.concatenate([_draw(key, near[:, 0]) + table.group[near[:, 0]], _draw(key, far[:, 0]) * groups])
+    phase = np.concatenate(
+        [_draw(key, near[:, 0]) + table.group[near[:, 0]], _draw(key, far[:, 0]) * groups]
+    )
     steps = np.concatenate([near, far])
 
     # What remains of all buckets fills the last steps, matched in cost across buckets.
@@ -184,13 +211,16 @@ def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.ui
         whole, left = _add_rows(steps, left, table.count, world)
         steps, phase = steps[whole], phase[whole]
     table, left, fillers, splits = _fill_last_step(table, left, world)
-    mixed = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))].reshape(-1, world)
+    mixed = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))].reshape(
+        -1, world
+    )
 
     # Spread every bucket's steps evenly over the epoch.
     place = [_spread(phase, table.bucket[steps[:, 0]], steps[:, 0], key), _draw(key, mixed[:, 0])]
     steps = np.concatenate([steps, mixed])[np.argsort(np.concatenate(place), kind="stable")]
 
-    # Which rank gets which batch of a step is drawn, so that no rank has the most expensive all the time.
+    # Which rank gets which batch of a step is drawn, so that no rank has the most expensive all the
+    # time.
     draw = hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape)
     steps = np.take_along_axis(steps, np.argsort(draw, axis=1, kind="stable"), axis=1)
     return _assemble(table, steps, fillers, seed, epoch, splits)
@@ -199,7 +229,8 @@ def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.ui
 def _match_costs(
     ids: np.ndarray, bucket: np.ndarray, group: np.ndarray, cost: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest remain."""
+    """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest
+    remain."""
     ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
     first = np.ones(len(ids), dtype=bool)
     first[1:] = (bucket[ids][1:] != bucket[ids][:-1]) | (group[ids][1:] != group[ids][:-1])
@@ -213,7 +244,8 @@ def _add_rows(
     steps: np.ndarray, left: np.ndarray, counts: np.ndarray, world: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the steps that stay, and the batches left, with those of the steps broken up."""
-    # Steps with the most rows are broken up until what is left has a row for every batch of whole steps.
+    # Steps with the most rows are broken up until what is left has a row for every batch of whole
+    # steps.
     rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
     order = np.argsort(-rows, kind="stable")
     taken, have = 0, int(counts[left].sum())
@@ -227,7 +259,8 @@ def _add_rows(
 def _fill_last_step(
     table: _Batches, left: np.ndarray, world: int
 ) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
-    """Split the most expensive of the `left` batches, else repeat the cheapest, until they fill whole steps.
+    """Split the most expensive of the `left` batches, else repeat the cheapest, until they fill
+    whole steps.
 
     Returns all batches, those left, {filler: the batch it repeats}, and the number of splits.
     """
@@ -245,7 +278,8 @@ def _fill_last_step(
     heapq.heapify(heap)
     splits = 0
     while splits < need and heap:
-        # The new batch has the longer rows; the longest of the shorter ones is unknown: the old bounds it.
+        # The new batch has the longer rows; the longest of the shorter ones is unknown: the old
+        # bounds it.
         at, new = heapq.heappop(heap)[1], len(start)
         half = count[at] // 2
         half_seconds = seconds[at] * half / count[at]
@@ -294,15 +328,20 @@ def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint
 def _assemble(
     table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int
 ) -> Plan:
-    """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of use."""
+    """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of
+    use."""
     ids = steps.ravel()
     counts = table.count[ids]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     rows = np.empty(offsets[-1], dtype=table.rows.dtype)
-    for low in range(0, len(ids), 1 << 16):  # in pieces: the index arrays are four times the size of the rows
+    for low in range(
+        0, len(ids), 1 << 16
+    ):  # in pieces: the index arrays are four times the size of the rows
         high = min(low + (1 << 16), len(ids))
         shift = np.repeat(table.start[ids[low:high]] - offsets[low:high], counts[low:high])
-        rows[offsets[low] : offsets[high]] = table.rows[shift + np.arange(offsets[low], offsets[high])]
+        rows[offsets[low] : offsets[high]] = table.rows[
+            shift + np.arange(offsets[low], offsets[high])
+        ]
     place = {int(batch): at for at, batch in enumerate(ids.tolist())} if fillers else {}
     pairs = sorted((place[filler], place[source]) for filler, source in fillers.items())
     return Plan(

@@ -1,4 +1,5 @@
-"""Chains of tar headers: the walk from header to header, a page for each, and many such walks at once."""
+"""Chains of tar headers: the walk from header to header, a page for each, and many such walks at
+once."""
 
 from __future__ import annotations
 
@@ -13,14 +14,26 @@ from copy import copy
 from struct import Struct
 from zlib import adler32
 
-from millrace.asr.tars.header import BLOCK, CUT, FILE, CutBody, CutHeader, OddHeader, is_header, read_group
+from millrace.asr.tars.header import (
+    BLOCK,
+    CUT,
+    FILE,
+    CutBody,
+    CutHeader,
+    OddHeader,
+    is_header,
+    read_group,
+)
 
 PAGE = 4096
-MAX_WINDOW = 16 * PAGE  # dense tars (members below a page) are read in windows of up to this many bytes
+MAX_WINDOW = (
+    16 * PAGE
+)  # dense tars (members below a page) are read in windows of up to this many bytes
 SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
 MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
-# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap even if a
-# file system ignores announcements. Both are tried for so many rounds, and the faster goes on.
+# Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap
+# even if a file system ignores announcements. Both are tried for so many rounds, and the faster
+# goes on.
 CHAIN_THREADS = 1, 8
 _TRIED_ROUNDS = 8
 
@@ -32,7 +45,8 @@ _SPACES = 8 * 32
 class HeaderFile:
     """A tar opened for reading headers: positioned reads without readahead, and a count of them.
 
-    `reads` counts the reads, `bytes_read` the bytes they ask for, in whole pages as the kernel fetches them.
+    `reads` counts the reads, `bytes_read` the bytes they ask for, in whole pages as the kernel
+    fetches them.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -75,13 +89,15 @@ class HeaderFile:
 class Chain:
     """The members from one header to the next, until `limit` (a group's offset) or an odd place.
 
-    `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to (kind,
-    link) if the member is no plain file. Afterwards `position` is where the next group should be, and
-    `stop` what stood there (None: nothing odd, the limit was reached; also at the exact end of the file). A
-    chain runs in one thread and has its own counts of reads.
+    `starts`, `names`, `offsets` and `sizes` are parallel, one entry per member; `odd` maps a row to
+    (kind, link) if the member is no plain file. Afterwards `position` is where the next group
+    should be, and `stop` what stood there (None: nothing odd, the limit was reached; also at the
+    exact end of the file). A chain runs in one thread and has its own counts of reads.
     """
 
-    def __init__(self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]) -> None:
+    def __init__(
+        self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]
+    ) -> None:
         # A copy of the open file: the same descriptor, other counts.
         self.source, self.position, self.limit, self.shared = copy(source), position, limit, shared
         self.source.reads = self.source.bytes_read = 0
@@ -97,12 +113,19 @@ class Chain:
         self._window, self._at = b"", 0
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Walk; before each read that leaves the window, yield its (offset, size) to be announced."""
+        """Walk; before each read that leaves the window, yield its (offset, size) to be
+        announced."""
         if self.search_to > self.position and not (yield from self._search()):
             return
         source, window, low, high = self.source, self._window, self._at, 0
         total, starts, names = source.total, self.starts, self.names
-        offsets, sizes, unpack, pread, fd = self.offsets, self.sizes, _HEADER.unpack_from, os.pread, source.fd
+        offsets, sizes, unpack, pread, fd = (
+            self.offsets,
+            self.sizes,
+            _HEADER.unpack_from,
+            os.pread,
+            source.fd,
+        )
         position, limit, want, span = self.position, self.limit, BLOCK, PAGE
         quiet = reads = pages = before = 0
         while position < limit:
@@ -110,8 +133,8 @@ class Chain:
             if position + BLOCK > high:
                 if position >= total:
                     break
-                # A wide window only where headers are as dense as pages, and only out of pages saved so far:
-                # never more than a page per header in all.
+                # A wide window only where headers are as dense as pages, and only out of pages
+                # saved so far: never more than a page per header in all.
                 count, size = len(starts), want
                 if position - high < PAGE:
                     touched = -(-high // PAGE) - low // PAGE
@@ -136,15 +159,18 @@ class Chain:
                     self.stop = CutHeader(position, "the file ends inside a header")
                     break
             name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
-            # The common header in few instructions; whatever is not quite like it is left to read_group. The
-            # low half of adler32 is 1 + the sum of the bytes (if that is below 65521).
+            # The common header in few instructions; whatever is not quite like it is left to
+            # read_group. The low half of adler32 is 1 + the sum of the bytes (if that is below
+            # 65521).
             octal = check[:6]
             if (
                 typeflag == b"0"
                 and end <= 32
                 and digits.isdigit()
                 and octal.isdigit()
-                and (not prefix or (magic == b"ustar\0" and window[at + 508 : at + 512] != b"tar\0"))
+                and (
+                    not prefix or (magic == b"ustar\0" and window[at + 508 : at + 512] != b"tar\0")
+                )
             ):
                 try:
                     size = int(digits, 8)
@@ -171,7 +197,9 @@ class Chain:
                 self.stop = error
                 break
             window, low = self._window, self._at
-            high = low + len(window) if low <= after else 0  # it may have looked at what is behind a body
+            high = (
+                low + len(window) if low <= after else 0
+            )  # it may have looked at what is behind a body
             if group is not None:
                 if group.kind != FILE:
                     self.odd[len(starts)] = (group.kind, group.link)
@@ -187,7 +215,8 @@ class Chain:
 
     @property
     def begin(self) -> int:
-        """Where the chain before this one must land: the first group, or where the search for it began."""
+        """Where the chain before this one must land: the first group, or where the search for it
+        began."""
         return self.starts[0] if self.starts else self.position
 
     def run(self) -> Chain:
@@ -231,7 +260,8 @@ class Chain:
 
 
 def ustar_header(window: bytes) -> int | None:
-    """The first of the aligned blocks in `window` with the magic of POSIX or GNU tar and a good checksum."""
+    """The first of the aligned blocks in `window` with the magic of POSIX or GNU tar and a good
+    checksum."""
     at = window.find(b"ustar")
     while at >= 0:
         if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
@@ -243,7 +273,8 @@ def ustar_header(window: bytes) -> int | None:
 def split(first: Chain, count: int) -> list[Chain]:
     """`first` and up to `count` - 1 more chains over what is left of the file, at even distances.
 
-    The number is cut so that finding their starts stays a small share of the bytes of the headers themselves.
+    The number is cut so that finding their starts stays a small share of the bytes of the headers
+    themselves.
     """
     source, seen = first.source, len(first.starts)
     if not seen:
@@ -264,7 +295,8 @@ def split(first: Chain, count: int) -> list[Chain]:
 
 
 def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> None:
-    """Walk all chains at once: every round announces each chain's next read, then uses what has arrived."""
+    """Walk all chains at once: every round announces each chain's next read, then uses what has
+    arrived."""
     rates = {}
     for threads in CHAIN_THREADS:
         started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS

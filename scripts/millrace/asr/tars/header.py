@@ -1,4 +1,5 @@
-"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) as name, offset and size."""
+"""Tar headers: one member's group of header blocks (GNU, PAX, USTAR, V7) as name, offset and
+size."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME,
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
 _GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))
-_SPARSE_KEYS = frozenset((b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major"))
+_SPARSE_KEYS = frozenset(
+    (b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major")
+)
 
 Fetch = Callable[[int, int], bytes]
 Records = dict[bytes, bytes]
@@ -52,7 +55,8 @@ class CutBody(OddHeader):
 
 @dataclass(slots=True)
 class Group:
-    """One member: raw `name` and `link`, `offset` and `size` of its bytes, `after`: the next group."""
+    """One member: raw `name` and `link`, `offset` and `size` of its bytes, `after`: the next
+    group."""
 
     kind: int
     name: bytes
@@ -64,7 +68,8 @@ class Group:
 
 @dataclass(slots=True)
 class _Extended:
-    """What the extended headers before a header say about it; the first to say it wins, as in `tarfile`."""
+    """What the extended headers before a header say about it; the first to say it wins, as in
+    `tarfile`."""
 
     name: bytes | None = None
     link: bytes | None = None
@@ -94,7 +99,8 @@ def checksum_matches(block: bytes) -> bool:
     """
     field = block[148:156]
     recorded = number(field)
-    # The low half of adler32 is 1 + the sum of the bytes if that is below 65521: this is mostly enough.
+    # The low half of adler32 is 1 + the sum of the bytes if that is below 65521: this is mostly
+    # enough.
     if (adler32(block) & 0xFFFF) - 1 - sum(field) + 8 * 32 == recorded:
         return True
     unsigned = sum(block) - sum(block[148:156]) + 8 * 32
@@ -115,11 +121,12 @@ def rounded(size: int) -> int:
 
 
 def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[Group | None, int]:
-    """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at the end.
+    """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at
+    the end.
 
-    Returns the member, or None if only a global PAX header stood there, and the offset of the next group.
-    `shared` holds the global PAX records which matter and is updated. `total`: size of the file in bytes.
-    Raises OddHeader.
+    Returns the member, or None if only a global PAX header stood there, and the offset of the next
+    group. `shared` holds the global PAX records which matter and is updated. `total`: size of the
+    file in bytes. Raises OddHeader.
     """
     position, extended = start, _Extended()
     while True:
@@ -131,7 +138,9 @@ def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[G
                 if position > start:
                     raise BadHeader(start, "an extended header without a member after it")
                 raise ZeroBlock(start, "a block of zeros")
-            raise BadHeader(start, f"bad checksum {'of' if position == start else 'after'} a header")
+            raise BadHeader(
+                start, f"bad checksum {'of' if position == start else 'after'} a header"
+            )
         typeflag = block[156:157]
         if typeflag not in b"LKxXg":
             return _member(fetch, block, position, start, total, extended, shared)
@@ -150,7 +159,8 @@ def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[G
             records = _records(payload, start)
             if typeflag == b"g":
                 shared.update((key, records[key]) for key in _GLOBAL_KEYS & records.keys())
-                # Any global header ends its group, so that every member's own group starts at its own header.
+                # Any global header ends its group, so that every member's own group starts at its
+                # own header.
                 if position - BLOCK - rounded(size) == start:
                     return None, position
             else:
@@ -166,7 +176,8 @@ def _text(raw: bytes) -> bytes:
 
 
 def _records(payload: bytes, start: int) -> Records:
-    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as written."""
+    """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as
+    written."""
     records, at = {}, 0
     while match := _RECORD.match(payload, at):
         length = int(match[1]) if len(match[1]) < 12 else 0
@@ -178,7 +189,13 @@ def _records(payload: bytes, start: int) -> Records:
 
 
 def _member(
-    fetch: Fetch, block: bytes, at: int, start: int, total: int, extended: _Extended, shared: Records
+    fetch: Fetch,
+    block: bytes,
+    at: int,
+    start: int,
+    total: int,
+    extended: _Extended,
+    shared: Records,
 ) -> tuple[Group, int]:
     typeflag, magic = block[156:157], block[257:265]
     name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
@@ -238,8 +255,9 @@ def _member(
 def _has_body(fetch: Fetch, data: int, size: int, total: int) -> bool:
     """Whether the `size` bytes which a directory or a link speaks of are there.
 
-    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o linkdata and old
-    ones write them. As libarchive does: not if a header follows at once; and only if one follows behind them.
+    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o
+    linkdata and old ones write them. As libarchive does: not if a header follows at once; and only
+    if one follows behind them.
     """
     behind = data + rounded(size)
     if behind > total or not fetch(data, BLOCK).strip(b"\0") or is_header(fetch(data, BLOCK)):

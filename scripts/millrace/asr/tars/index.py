@@ -1,4 +1,5 @@
-"""The index of a partition of tars as one parquet file: a row per member, and a record of every tar."""
+"""The index of a partition of tars as one parquet file: a row per member, and a record of every
+tar."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class TarRecord:
 
 
 def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRecord]:
-    """Write the index of all scans to `path`, in their order; the same scans give the same bytes."""
+    """Write the index of all scans to `path`, in their order; the same scans give the same
+    bytes."""
     records, waiting, rows, first_row = [], [], 0, 0
     with (
         replacing(path) as partial,
@@ -104,7 +106,9 @@ class TarIndex:
 
     def __init__(self, file: pq.ParquetFile, tars: dict[str, TarRecord], path: str) -> None:
         self._file, self.tars, self.path = file, tars, path
-        counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        counts = [
+            file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)
+        ]
         self._ends = np.cumsum(counts, dtype=np.int64)
         self._cached: tuple[tuple[int, int], pa.Table] | None = None
 
@@ -115,16 +119,22 @@ class TarIndex:
             file = pq.ParquetFile(path)
             tars = [TarRecord(**fields) for fields in json.loads(file.metadata.metadata[_KEY])]
         except FileNotFoundError:
-            raise MillraceError("no tar index there", where=os.fspath(path), remedy=REBUILD) from None
+            raise MillraceError(
+                "no tar index there", where=os.fspath(path), remedy=REBUILD
+            ) from None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise MillraceError(f"not a tar index ({error})", where=os.fspath(path), remedy=REBUILD) from None
+            raise MillraceError(
+                f"not a tar index ({error})", where=os.fspath(path), remedy=REBUILD
+            ) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
     def scan(self, tar_path: str) -> TarScan:
         """A tar as it was scanned, but for the names as the tar has them."""
         record, members = self.tars[tar_path], self.members(tar_path)
         facts = {name: getattr(record, name) for name in _OF_A_SCAN}
-        arrays = {name: members[name].to_numpy() for name in ("offset", "size", "kind", "recovered")}
+        arrays = {
+            name: members[name].to_numpy() for name in ("offset", "size", "kind", "recovered")
+        }
         return TarScan(
             **facts,
             names=members["name"].to_pylist(),
@@ -137,8 +147,8 @@ class TarIndex:
     def members(self, tar_path: str) -> pa.Table:
         """All members of a tar of `tars` in its order; none if its record says that it failed.
 
-        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is nothing
-        to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
+        name (raw bytes without a `./` prefix), int64 offset and size in bytes, -1 and 0 if there is
+        nothing to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
         """
         record = self.tars[tar_path]
         low, high = record.first_row, record.first_row + record.members
@@ -148,7 +158,10 @@ class TarIndex:
         # Small tars share a row group: the last one read stays for the next tar.
         if self._cached is None or self._cached[0] != (first, last):
             with own_file(self.path):
-                self._cached = ((first, last), self._file.read_row_groups(list(range(first, last + 1))))
+                self._cached = (
+                    (first, last),
+                    self._file.read_row_groups(list(range(first, last + 1))),
+                )
         start = int(self._ends[first - 1]) if first else 0
         with own_file(self.path):
             return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
@@ -163,7 +176,8 @@ def known_index(path: str | os.PathLike) -> TarIndex | None:
 
 
 def unchanged(index: TarIndex | None, tars: Sequence[str], threads: int) -> set[str]:
-    """Those of `tars` that are as they were when they were scanned for `index`; none without an index."""
+    """Those of `tars` that are as they were when they were scanned for `index`; none without an
+    index."""
     records = [index.tars[tar] for tar in tars if tar in index.tars] if index else []
     with ThreadPoolExecutor(threads) as pool:
         same = pool.map(_is_unchanged, records)
@@ -172,7 +186,11 @@ def unchanged(index: TarIndex | None, tars: Sequence[str], threads: int) -> set[
 
 def _is_unchanged(record: TarRecord) -> bool:
     try:
-        return not record.failed and Stamp.of(record.path) == (record.size, record.mtime_ns, record.digest)
+        return not record.failed and Stamp.of(record.path) == (
+            record.size,
+            record.mtime_ns,
+            record.digest,
+        )
     except (OSError, ValueError):
         return False
 

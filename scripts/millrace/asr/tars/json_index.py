@@ -1,4 +1,5 @@
-"""The index of a tar as JSON beside it, `<tar>.index.json`: {member: {offset, size}}, for other readers."""
+"""The index of a tar as JSON beside it, `<tar>.index.json`: {member: {offset, size}}, for other
+readers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def is_current(tar: str) -> bool:
 
 
 def written(scans: Iterable[TarScan], kept: Collection[str]) -> Iterator[TarScan]:
-    """Pass scans on, and write the indices of their tars; not of those in `kept`, which have one."""
+    """Pass scans on, and write the indices of their tars; not of those in `kept`, which have
+    one."""
     for scan in scans:
         if scan.path not in kept and scan.status not in FAILED:
             write(scan)
@@ -33,18 +35,29 @@ def written(scans: Iterable[TarScan], kept: Collection[str]) -> Iterator[TarScan
 
 
 def write(scan: TarScan) -> None:
-    """Write the index of a tar: its members that have bytes, as the tar names them and without `./`.
+    """Write the index of a tar: its members that have bytes, as the tar names them and without
+    `./`.
 
-    Of several members of one name the last counts. Raises MillraceError if the folder cannot be written.
+    Of several members of one name the last counts. Raises MillraceError if the folder cannot be
+    written.
     """
     index = {}
-    addresses = zip(scan.written, scan.names, scan.offsets.tolist(), scan.sizes.tolist(), strict=True)
+    addresses = zip(
+        scan.written, scan.names, scan.offsets.tolist(), scan.sizes.tolist(), strict=True
+    )
     for written, name, offset, size in addresses:
         if offset >= 0:
-            index[os.fsdecode(written)] = index[os.fsdecode(name)] = {"offset": offset, "size": size}
+            index[os.fsdecode(written)] = index[os.fsdecode(name)] = {
+                "offset": offset,
+                "size": size,
+            }
     try:
         # ASCII: a name that is not UTF-8 is kept as surrogates, as tarfile reads it.
         atomic.write_text(path_of(scan.path), json.dumps(index))
     except OSError as error:
-        remedy = "Leave out --json, or make the folder writable: the parquet index needs nothing there"
-        raise MillraceError(f"cannot be written ({error.strerror})", path_of(scan.path), remedy) from None
+        remedy = (
+            "Leave out --json, or make the folder writable: the parquet index needs nothing there"
+        )
+        raise MillraceError(
+            f"cannot be written ({error.strerror})", path_of(scan.path), remedy
+        ) from None

@@ -1,4 +1,5 @@
-"""A partition of tars: which tars it names, their scans with several threads, and the report of the scans."""
+"""A partition of tars: which tars it names, their scans with several threads, and the report of the
+scans."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _REJECTS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarPartition:
-    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) if the partition file says it."""
+    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) if the partition file says
+    it."""
 
     id: str
     tars: list[str]
@@ -52,14 +54,21 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(f"cannot be read: {error.strerror}", where=os.fspath(path)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"not a partition of tars ({type(error).__name__}: {error})"
-        remedy = "The workflow's: delete it and run snakemake again; your own: build_tar_indices --help"
+        remedy = (
+            "The workflow's: delete it and run snakemake again; your own: build_tar_indices --help"
+        )
         raise MillraceError(problem, os.fspath(path), remedy) from None
 
 
 def scan_all(
-    tars: Iterable[str], threads: int, chains: int, index: TarIndex | None = None, kept: Collection[str] = ()
+    tars: Iterable[str],
+    threads: int,
+    chains: int,
+    index: TarIndex | None = None,
+    kept: Collection[str] = (),
 ) -> Iterator[TarScan]:
-    """Scan tars with `threads` threads; yields in their order, with a bounded number of results waiting.
+    """Scan tars with `threads` threads; yields in their order, with a bounded number of results
+    waiting.
 
     Those in `kept` are taken from `index`.
     """
@@ -80,7 +89,8 @@ def scan_all(
 
 
 class ScanLog:
-    """Counts while scans pass by: progress, members by kind, and a line for every tar with a remark."""
+    """Counts while scans pass by: progress, members by kind, and a line for every tar with a
+    remark."""
 
     def __init__(self, partition: TarPartition) -> None:
         self.partition = partition
@@ -89,7 +99,9 @@ class ScanLog:
 
     def watch(self, scans: Iterable[TarScan]) -> Iterator[TarScan]:
         """Pass the scans on."""
-        with cli.Progress(len(self.partition.tars), "tars", f"index {self.partition.id}") as progress:
+        with cli.Progress(
+            len(self.partition.tars), "tars", f"index {self.partition.id}"
+        ) as progress:
             for tar in scans:
                 self.kinds.update(tar.kinds.tolist())
                 expected = self.partition.expected.get(tar.path)
@@ -98,7 +110,11 @@ class ScanLog:
                     text = "%s: has changed since the workflow was parsed; indexed as it is now"
                     cli.log.warning(text, tar.path)
                 if tar.reason:
-                    level = logging.INFO if tar.status in ("ok", "unterminated", "empty") else logging.WARNING
+                    level = (
+                        logging.INFO
+                        if tar.status in ("ok", "unterminated", "empty")
+                        else logging.WARNING
+                    )
                     cli.log.log(level, "%s: %s: %s", tar.path, tar.status, tar.reason)
                 progress.advance(1, errors=int(tar.status in (*FAILED, *PARTIAL)))
                 yield tar
@@ -106,16 +122,26 @@ class ScanLog:
     def report(self, records: list[TarRecord]) -> dict:
         """The report: a ledger of tars, one of members, and every tar with status and reason."""
         statuses = Counter(record.status for record in records)
-        tars = Ledger("build_tar_indices", self.partition.id, "tar", rows_in=len(self.partition.tars))
-        tars.rejected.update({status: count for status, count in statuses.items() if status in FAILED})
+        tars = Ledger(
+            "build_tar_indices", self.partition.id, "tar", rows_in=len(self.partition.tars)
+        )
+        tars.rejected.update(
+            {status: count for status, count in statuses.items() if status in FAILED}
+        )
         tars.rows_out = sum(not record.failed for record in records)
         odd = {*statuses} - {*FAILED, "ok"}
         tars.warnings.update({status: statuses[status] for status in odd})
         if self.stale:
             tars.warnings["changed_since_parsed"] = self.stale
-        members = Ledger("build_tar_indices", self.partition.id, "member", rows_in=self.kinds.total())
-        members.rows_out = sum(count for kind, count in self.kinds.items() if kind <= header.SYMLINK)
-        rejected = {_REJECTS[kind]: count for kind, count in self.kinds.items() if kind > header.SYMLINK}
+        members = Ledger(
+            "build_tar_indices", self.partition.id, "member", rows_in=self.kinds.total()
+        )
+        members.rows_out = sum(
+            count for kind, count in self.kinds.items() if kind <= header.SYMLINK
+        )
+        rejected = {
+            _REJECTS[kind]: count for kind, count in self.kinds.items() if kind > header.SYMLINK
+        }
         members.rejected.update(rejected)
         for name in ("duplicates", "recovered"):
             if count := sum(getattr(record, name) for record in records):

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable
 def one_spelling(tars: Collection[str]) -> dict[str, str]:
     """One name for all paths that lead to one tar, such as x.tar, /here/x.tar and links.
 
-    That is the file's own path if it occurs, else an absolute one: nobody's paths change without need.
+    That is the file's own path if it occurs, else an absolute one: nobody's paths change without
+    need.
     """
     places = real_paths(tars)
     names: dict[str, str] = {}
@@ -19,7 +20,8 @@ def one_spelling(tars: Collection[str]) -> dict[str, str]:
 
 
 def real_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Every path as os.path.realpath gives it, absolute and without links, with one look at each folder."""
+    """Every path as os.path.realpath gives it, absolute and without links, with one look at each
+    folder."""
     known = {"/": "/", "//": "/"}
 
     def real(path: str) -> str:

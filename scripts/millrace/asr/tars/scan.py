@@ -1,4 +1,5 @@
-"""Where every member of a tar lies: a scan of its headers only, with several chains of headers at once."""
+"""Where every member of a tar lies: a scan of its headers only, with several chains of headers at
+once."""
 
 from __future__ import annotations
 
@@ -62,12 +63,13 @@ _COUNTED = {
 
 @dataclass
 class TarScan:
-    """The members of a tar. The arrays are parallel and in the order of the tar, one row per member.
+    """The members of a tar. The arrays are parallel and in the order of the tar, one row per
+    member.
 
-    `names` are raw bytes without a `./` prefix, `written` with it, if the tar has it; `offsets` and `sizes`
-    (int64, bytes) are -1 and 0 if the member has no bytes to read, and those of the target for a link;
-    `kinds` (uint8) says what it is (header.FILE ...); `recovered` (bool) marks what lies after damage.
-    `status` is one word, `reason` what a person should know.
+    `names` are raw bytes without a `./` prefix, `written` with it, if the tar has it; `offsets` and
+    `sizes` (int64, bytes) are -1 and 0 if the member has no bytes to read, and those of the target
+    for a link; `kinds` (uint8) says what it is (header.FILE ...); `recovered` (bool) marks what
+    lies after damage. `status` is one word, `reason` what a person should know.
     """
 
     path: str
@@ -89,7 +91,8 @@ class TarScan:
 
 
 def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
-    """Find all members of the tar at `path`, with up to `chains` chains at once. Never raises: see status."""
+    """Find all members of the tar at `path`, with up to `chains` chains at once. Never raises: see
+    status."""
     result = TarScan(os.fspath(path))
     try:
         before = os.stat(path)
@@ -105,7 +108,11 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
                 after = os.fstat(source.fd)
                 result.reads, result.bytes_read = source.reads, source.bytes_read
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                size, mtime_ns, reason = after.st_size, after.st_mtime_ns, "it changed while it was read"
+                size, mtime_ns, reason = (
+                    after.st_size,
+                    after.st_mtime_ns,
+                    "it changed while it was read",
+                )
                 result = TarScan(result.path, size, mtime_ns, "changed", reason)
     except FileNotFoundError:
         result.status, result.reason = "missing", "no such file"
@@ -123,7 +130,8 @@ def bare_name(name: bytes) -> bytes:
 
 
 class _Assembly:
-    """The chains of one tar, joined where they land on each other, and the odd places between them."""
+    """The chains of one tar, joined where they land on each other, and the odd places between
+    them."""
 
     def __init__(self, source: HeaderFile, result: TarScan) -> None:
         self.source, self.result = source, result
@@ -153,7 +161,8 @@ class _Assembly:
                 text = "no end-of-archive mark: complete, or cut exactly between two members"
                 self._note("unterminated", text)
                 break
-            # The landing check: a chain counts only from a header that the walk from the beginning lands on.
+            # The landing check: a chain counts only from a header that the walk from the beginning
+            # lands on.
             while waiting and (not waiting[0].starts or waiting[0].starts[-1] < position):
                 waiting.pop(0)
             # No chain has it: walk on from here, to where the next chain begins.
@@ -171,7 +180,8 @@ class _Assembly:
         self._finish()
 
     def _walk(self, chains: int) -> list[Chain]:
-        """Walk from the beginning; if the tar is not in the page cache, go on with more chains at once."""
+        """Walk from the beginning; if the tar is not in the page cache, go on with more chains at
+        once."""
         source = self.source
         first = Chain(source, 0, source.total, {})
         steps, cold = first.steps(), False
@@ -184,7 +194,8 @@ class _Assembly:
                 walks = chain_walk.split(first, chains)
                 if len(walks) > 1:
                     chain_walk.run_together(source, [steps, *(walk.steps() for walk in walks[1:])])
-                    # Global PAX headers hold for all that follows, which the later chains could not know.
+                    # Global PAX headers hold for all that follows, which the later chains could not
+                    # know.
                     return walks if not any(walk.shared for walk in walks) else walks[:1]
                 first.silent, chains = source.total, 1
         return [first]
@@ -227,7 +238,9 @@ class _Assembly:
         else:
             if position == 0 and not self.names:
                 head = self.source.pread(BLOCK, 0)
-                if kind := next((name for magic, name in _MAGICS.items() if head.startswith(magic)), ""):
+                if kind := next(
+                    (name for magic, name in _MAGICS.items() if head.startswith(magic)), ""
+                ):
                     remedy = "unpack it, only a plain tar can be read by address"
                     self._note("compressed", f"compressed with {kind}: {remedy}")
                     return None
@@ -237,7 +250,9 @@ class _Assembly:
                 header = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
             if header is None and not self.names:
                 zipped = self.source.pread(BLOCK, 0).startswith(b"PK\x03\x04")
-                self._note("not_a_tar", "a zip file" if zipped else "no tar header at its beginning")
+                self._note(
+                    "not_a_tar", "a zip file" if zipped else "no tar header at its beginning"
+                )
                 return None
             self._note("damaged", str(stop))
         if header is None:
@@ -262,9 +277,11 @@ class _Assembly:
         return None
 
     def _after_damage(self, position: int) -> int | None:
-        """Where the body behind a damaged header ends, if it is itself a tar: its headers are not this tar's.
+        """Where the body behind a damaged header ends, if it is itself a tar: its headers are not
+        this tar's.
 
-        None if it is no tar, or if the damaged header's size leads neither to a header nor to the end.
+        None if it is no tar, or if the damaged header's size leads neither to a header nor to the
+        end.
         """
         block, body = self.source.pread(2 * BLOCK, position), position + BLOCK
         size = number(block[124:136].ljust(1))
@@ -275,7 +292,8 @@ class _Assembly:
         return after if leads_on else None
 
     def _next_header(self, position: int, limit: int = 0) -> int | None:
-        """The next header after damage: one with `ustar`, or an old one that leads to another or the end."""
+        """The next header after damage: one with `ustar`, or an old one that leads to another or
+        the end."""
         end = min(self.source.total, position + limit) if limit else self.source.total
         while position < end:
             window = self.source.pread(_CHUNK, position)
@@ -297,14 +315,19 @@ class _Assembly:
         if len(self.notes) > _MAX_NOTES:
             self.notes[_MAX_NOTES:] = [f"{len(self.notes) - _MAX_NOTES:,} more places like these"]
         result.names, result.written = [bare_name(name) for name in self.names], self.names
-        result.offsets, result.sizes = np.array(self.offsets, np.int64), np.array(self.sizes, np.int64)
+        result.offsets, result.sizes = (
+            np.array(self.offsets, np.int64),
+            np.array(self.sizes, np.int64),
+        )
         result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)
         if self.recovered_from is not None:
             result.recovered[self.recovered_from :] = True
         _resolve_links(result, self.odd)
         result.duplicates = count - len(set(result.names))
         if result.duplicates:
-            self.notes.append(f"{result.duplicates:,} names stand there more than once: the last one counts")
+            self.notes.append(
+                f"{result.duplicates:,} names stand there more than once: the last one counts"
+            )
         odd = Counter(kind for kind in result.kinds.tolist() if kind > SYMLINK)
         self.notes += [f"{odd[kind]:,} {text}" for kind, text in _COUNTED.items() if odd[kind]]
         if not count and not self.flags - {"ok"}:
@@ -315,7 +338,8 @@ class _Assembly:
 
 
 def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
-    """Fill in place the rows in `odd` (row -> (kind, link)): links get their target's bytes, others none."""
+    """Fill in place the rows in `odd` (row -> (kind, link)): links get their target's bytes, others
+    none."""
     names, offsets, sizes, kinds = result.names, result.offsets, result.sizes, result.kinds
     for row, (kind, _link) in odd.items():
         kinds[row], offsets[row], sizes[row] = kind, -1, 0
@@ -332,7 +356,9 @@ def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
             path = b"/".join(filter(None, (os.path.dirname(names[row]), link)))
             return next(reversed(rows_of.get(os.path.normpath(path), [])), None)
         # A hard link points back: the last member of that name before the link itself.
-        return next((at for at in reversed(rows_of.get(os.path.normpath(link), [])) if at < row), None)
+        return next(
+            (at for at in reversed(rows_of.get(os.path.normpath(link), [])) if at < row), None
+        )
 
     for row in links:
         at, seen = row, set()

@@ -6,13 +6,14 @@ import hashlib
 import os
 from typing import NamedTuple
 
-# Where content is looked at: so many pages at even distances, and the end. tar fills up to 10 KB there with
-# zeros, so that the end holds content too: a member that grew anywhere has moved it.
+# Where content is looked at: so many pages at even distances, and the end. tar fills up to 10 KB
+# there with zeros, so that the end holds content too: a member that grew anywhere has moved it.
 PLACES, PAGE, END = 16, 4096, 1 << 15
 
 
 class Stamp(NamedTuple):
-    """A tar as it was when it was indexed: bytes, time, and `digest` of its content at some places."""
+    """A tar as it was when it was indexed: bytes, time, and `digest` of its content at some
+    places."""
 
     size: int | None = None
     mtime_ns: int | None = None
@@ -20,7 +21,8 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, path: str | os.PathLike) -> Stamp:
-        """The stamp of a file as it is now. Raises OSError, and ValueError for a zero byte in the path."""
+        """The stamp of a file as it is now. Raises OSError, and ValueError for a zero byte in the
+        path."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             state = os.fstat(descriptor)
@@ -30,10 +32,11 @@ class Stamp(NamedTuple):
 
 
 def digest(descriptor: int, size: int) -> str:
-    """sha256 of an open file of `size` bytes at PLACES places and its end, 96 KB at most: a copy's is equal.
+    """sha256 of an open file of `size` bytes at PLACES places and its end, 96 KB at most: a copy's
+    is equal.
 
-    A file that was written anew with other content has another, unless what changed lies between the places
-    and moved nothing behind it.
+    A file that was written anew with other content has another, unless what changed lies between
+    the places and moved nothing behind it.
     """
     content = hashlib.sha256(size.to_bytes(8, "little"))
     for place in range(PLACES):

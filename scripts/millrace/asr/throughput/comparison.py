@@ -1,4 +1,5 @@
-"""The runs of the baseline, of Millrace, and of a loader that costs nothing, measured against each other."""
+"""The runs of the baseline, of Millrace, and of a loader that costs nothing, measured against each
+other."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 @dataclass(frozen=True)
 class Statistic:
-    """The median of the runs, and their range; of one run, range and `window_median` of the log's lines."""
+    """The median of the runs, and their range; of one run, range and `window_median` of the log's
+    lines."""
 
     value: float
     low: float
@@ -33,7 +35,8 @@ class Statistic:
 
     @classmethod
     def of(cls, runs: Sequence[float | None], windows: Sequence[float] = ()) -> Statistic | None:
-        """From a figure per run, and those of the lines if there is one run; None if a run has none."""
+        """From a figure per run, and those of the lines if there is one run; None if a run has
+        none."""
         if not runs or None in runs:
             return None
         spread, middle = windows or runs, statistics.median(windows) if windows else None
@@ -44,7 +47,8 @@ class Statistic:
 class Measure:
     """A line of the comparison. `kind` says how to show it: rate, share or bytes.
 
-    `of` is given a run, and a line of its log in `lines` ("steady" or "windows") for that line's figure.
+    `of` is given a run, and a line of its log in `lines` ("steady" or "windows") for that line's
+    figure.
     """
 
     key: str
@@ -61,7 +65,9 @@ def _rate(count: str, name: str) -> Measure:
 
 def _padding(unit: str) -> Measure:
     key, name = f"padding_{unit}", f"Padding in {UNIT_NAMES[unit]}"
-    return Measure(key, name, "share", lambda run, *line: run.padding(unit, *line), "windows", False)
+    return Measure(
+        key, name, "share", lambda run, *line: run.padding(unit, *line), "windows", False
+    )
 
 
 def _waiting(run: Run, *line: dict[str, Any]) -> float:
@@ -76,7 +82,9 @@ _MEASURES = (
     Measure("gpu", "GPU use", "share", lambda run: run.use("gpu")),
     Measure("cpu", "CPU use", "share", lambda run: run.use("cpu")),
     *map(_padding, UNITS),
-    Measure("peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, higher_is_better=False),
+    Measure(
+        "peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, higher_is_better=False
+    ),
     Measure("waiting", "Waiting for data", "share", _waiting, "steady", higher_is_better=False),
 )
 MEASURES = {measure.key: measure for measure in _MEASURES}
@@ -93,7 +101,8 @@ REFERENCE = {
 
 
 class Bucket:
-    """A bucket as our runs met it. `steps` are those in which the whole batch was of this bucket."""
+    """A bucket as our runs met it. `steps` are those in which the whole batch was of this
+    bucket."""
 
     def __init__(
         self, name: str, hours: float, rows: int, mean: float, longest: float, runs: Sequence[Run]
@@ -112,7 +121,9 @@ class Bucket:
         audio, padded, spent = (math.fsum(step[name] for step in steps) for name in names)
         self.padding = 1 - audio / padded if padded else None
         self.rate = audio / spent if spent else None  # seconds of audio a second
-        self.peak_memory = max((step.get("peak_memory_bytes") or 0 for step in steps), default=0) or None
+        self.peak_memory = (
+            max((step.get("peak_memory_bytes") or 0 for step in steps), default=0) or None
+        )
 
 
 class Throughput:
@@ -129,11 +140,15 @@ class Throughput:
         `reference`: `name` and figures of a system measured elsewhere, by the keys of REFERENCE.
         """
         if not folders.get("bench"):
-            raise MillraceError("there is no run of our own pipeline to report", "", "Name one with --bench")
+            raise MillraceError(
+                "there is no run of our own pipeline to report", "", "Name one with --bench"
+            )
         runs: dict[str, list[Run]] = {}
         for role in ROLES:
             names = folders.get(role, ())
-            runs[role] = [Run(Path(name).parent if name.endswith(".json") else name) for name in names]
+            runs[role] = [
+                Run(Path(name).parent if name.endswith(".json") else name) for name in names
+            ]
         self.baseline, self.bench, self.ideal, self.check, self.profile = runs.values()
         # A name alone says nothing.
         self.reference = _checked(reference or {}) if set(reference or ()) - {"name"} else {}
@@ -153,7 +168,9 @@ class Throughput:
     def referred(self, key: str) -> float | None:
         """The figure of the reference for a measure."""
         given = ((name, scale) for name, (measure, scale) in REFERENCE.items() if measure == key)
-        return next((self.reference[name] * scale for name, scale in given if name in self.reference), None)
+        return next(
+            (self.reference[name] * scale for name, scale in given if name in self.reference), None
+        )
 
     def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
         """How many times the figure of one role is that of another."""
@@ -170,15 +187,19 @@ class Throughput:
         return self.ratio("audio_seconds", over="bench", of="ideal")
 
     def regime(self) -> str:
-        """In words, what precision is compared: what is kept of a parameter, and what it is computed in."""
+        """In words, what precision is compared: what is kept of a parameter, and what it is
+        computed in."""
         facts, device = self.bench[0].facts, self.bench[0].machine.get("device", "cpu")
         return regime(facts.get("precision", ""), facts.get("tf32"), on_gpu=device != "cpu")
 
     def differences(self) -> list[str]:
-        """Why baseline and ours cannot be compared: another machine, model, precision, number of steps."""
+        """Why baseline and ours cannot be compared: another machine, model, precision, number of
+        steps."""
         lines, ours = [], self.bench[0]
         for other in [*self.baseline, *self.bench[1:], *self.ideal] if self.baseline else []:
-            mine, theirs = ({**run.facts, **run.machine, "ranks": run.world_size} for run in (ours, other))
+            mine, theirs = (
+                {**run.facts, **run.machine, "ranks": run.world_size} for run in (ours, other)
+            )
             for name in _SHARED:
                 one, two = mine.get(name), theirs.get(name)
                 if one is not None and two is not None and one != two:
@@ -199,8 +220,12 @@ def _checked(reference: Mapping[str, Any]) -> dict[str, Any]:
 def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     try:
         entries = jsonl.read(config)["buckets"]
-        facts = [(entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries]
-        more = [[float(entry.get(f"{of}_duration", 0)) for of in ("mean", "max")] for entry in entries]
+        facts = [
+            (entry["bucket_id"], float(entry["hours"]), int(entry["samples"])) for entry in entries
+        ]
+        more = [
+            [float(entry.get(f"{of}_duration", 0)) for of in ("mean", "max")] for entry in entries
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"not a bucket configuration ({error!r})"
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None

@@ -1,4 +1,5 @@
-"""What the pipeline has to reach (the required criteria, and the project's own), and whether it did."""
+"""What the pipeline has to reach (the required criteria, and the project's own), and whether it
+did."""
 
 from __future__ import annotations
 
@@ -13,14 +14,19 @@ from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Buck
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
-_COMPARABLE = 0.05  # a loss this share above is comparable: in so short runs, seeds differ by as much
+_COMPARABLE = (
+    0.05  # a loss this share above is comparable: in so short runs, seeds differ by as much
+)
 _QUIET = 0.75  # batches from memory cannot be slower than batches that are read; so much is chance
-_EXPECTED_BATCHES = 3.0  # a bucket that was to have so many and has none was left out; fewer may be chance
+_EXPECTED_BATCHES = (
+    3.0  # a bucket that was to have so many and has none was left out; fewer may be chance
+)
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """`figure` is what was measured, in words with numbers; `value` the number held against `bar`."""
+    """`figure` is what was measured, in words with numbers; `value` the number held against
+    `bar`."""
 
     group: str
     name: str
@@ -66,11 +72,14 @@ def _speedup(throughput: Throughput) -> _Finding:
         return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
     ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
-    return _Finding(words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio)
+    return _Finding(
+        words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio
+    )
 
 
 def _over_reference(throughput: Throughput) -> _Finding:
-    """How many times the rate of `throughput.reference`: of samples if it says that, else of audio."""
+    """How many times the rate of `throughput.reference`: of samples if it says that, else of
+    audio."""
     name = throughput.reference["name"]
     for key, unit in (("samples", "samples/s"), ("audio_seconds", "audio-s/s")):
         theirs, ours = throughput.referred(key), throughput.figure("bench", key)
@@ -88,7 +97,9 @@ def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
         share = throughput.figure("bench", key)
         if share is None:
             no_gpu = key == "gpu" and not throughput.on_gpu
-            return _Finding("there is no GPU in this machine" if no_gpu else missing, status=UNKNOWN)
+            return _Finding(
+                "there is no GPU in this machine" if no_gpu else missing, status=UNKNOWN
+            )
         return _Finding(percent(share.value), share.value)
 
     return statistic
@@ -117,10 +128,15 @@ def _sampled_buckets(throughput: Throughput) -> _Finding:
     missed = [bucket for bucket in buckets if bucket.name not in sampled]
     batches = max(sum(step.get("batches", 1) for step in run.steps) for run in runs)
     hours = math.fsum(bucket.hours for bucket in buckets)
-    rare = [bucket for bucket in missed if hours and bucket.hours / hours * batches < _EXPECTED_BATCHES]
+    rare = [
+        bucket for bucket in missed if hours and bucket.hours / hours * batches < _EXPECTED_BATCHES
+    ]
     words = f"{len(buckets) - len(missed)} of {len(buckets)}"
     if missed:
-        names = [f"{b.name} ({percent(b.hours / hours)} of the hours)" if hours else b.name for b in missed]
+        names = [
+            f"{b.name} ({percent(b.hours / hours)} of the hours)" if hours else b.name
+            for b in missed
+        ]
         words += f"; not in {batches} batches: {', '.join(names)}"
     return _Finding(words, float(len(buckets) - len(missed)), float(len(buckets) - len(rare)))
 
@@ -130,7 +146,9 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
 
     Fails if any is wider than three standard deviations of random batches and one batch.
     """
-    run = max((run for run in throughput.bench if run.steps), key=lambda run: len(run.steps), default=None)
+    run = max(
+        (run for run in throughput.bench if run.steps), key=lambda run: len(run.steps), default=None
+    )
     hours = math.fsum(bucket.hours for bucket in throughput.buckets)
     if run is None or not hours:
         return _Finding("no steps were recorded", status=UNKNOWN)
@@ -142,7 +160,10 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
     total = math.fsum(audio.values()) or 1.0
     due = {bucket.name: bucket.hours / hours for bucket in throughput.buckets}
     gaps = {name: audio[name] / total - share for name, share in due.items()}
-    widest = {name: 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches for name, share in due.items()}
+    widest = {
+        name: 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches
+        for name, share in due.items()
+    }
     fits = all(abs(gap) <= widest[name] + 1e-9 for name, gap in gaps.items())
     worst = max(gaps, key=lambda name: (abs(gaps[name]), name))
     shares = percent(due[worst] + gaps[worst]), percent(due[worst])
@@ -155,7 +176,9 @@ def _last_loss(throughput: Throughput) -> _Finding:
     first, last = run.training_losses()
     if first is None or last is None or len(run.windows) < 2:
         return _Finding(f"{run.name} has too few lines of log", status=UNKNOWN)
-    return _Finding(f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}", last, first)
+    return _Finding(
+        f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}", last, first
+    )
 
 
 def _loss_against_baseline(throughput: Throughput) -> _Finding:
@@ -164,7 +187,9 @@ def _loss_against_baseline(throughput: Throughput) -> _Finding:
     bench, baseline = throughput.bench[0], throughput.baseline[0]
     # A step of the baseline has fewer samples: after as many steps it would have learned from less.
     samples = min(run.samples for run in (bench, baseline))
-    (ours, our_steps), (theirs, their_steps) = (run.loss_after(samples) for run in (bench, baseline))
+    (ours, our_steps), (theirs, their_steps) = (
+        run.loss_after(samples) for run in (bench, baseline)
+    )
     if ours is None or theirs is None:
         return _Finding("no losses", status=UNKNOWN)
     words = f"training loss {ours:.3f} against {theirs:.3f} after {samples:,.0f} samples "
@@ -181,10 +206,18 @@ _REFERRED = "times the rate of throughput.reference, measured elsewhere"
 _CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
 _RANDOM = "each within three standard deviations of random batches"
 _CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
-# Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's limit.
+# Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's
+# limit.
 _CRITERIA = (
     ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
-    ("required", "Throughput against the reference", f"at least 2.4 {_REFERRED}", _over_reference, ge, 2.4),
+    (
+        "required",
+        "Throughput against the reference",
+        f"at least 2.4 {_REFERRED}",
+        _over_reference,
+        ge,
+        2.4,
+    ),
     ("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
     ("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
     ("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),
@@ -205,7 +238,9 @@ def percent(share: float) -> str:
 
 def rate(value: float) -> str:
     """Three figures or more: `1,234`, `123`, `12.3`, `1.23`."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    )
 
 
 def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
@@ -250,7 +285,9 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
 def _bucket(bucket: Bucket) -> dict[str, Any]:
     facts = {name: getattr(bucket, name) for name in ("name", "hours", "rows", "steps", "padding")}
     for key, figure in (("step_seconds", bucket.seconds), ("batch_size", bucket.batch)):
-        facts[key] = {"median": figure.value, "low": figure.low, "high": figure.high} if figure else None
+        facts[key] = (
+            {"median": figure.value, "low": figure.low, "high": figure.high} if figure else None
+        )
     facts["audio_seconds_per_second"] = bucket.rate
     facts["seen_hours"] = bucket.seen_seconds / 3600
     return {**facts, "peak_memory_bytes": bucket.peak_memory}

@@ -1,4 +1,5 @@
-"""The figures of the throughput report, as SVG: baseline against Millrace, time by phase, buckets."""
+"""The figures of the throughput report, as SVG: baseline against Millrace, time by phase,
+buckets."""
 
 from __future__ import annotations
 
@@ -26,14 +27,23 @@ PHASE_STYLES = {
 
 
 def comparison(throughput: Throughput) -> str:
-    """Rates, padding and use of the machine, one bar for each kind of loader; hairlines are ranges."""
+    """Rates, padding and use of the machine, one bar for each kind of loader; hairlines are
+    ranges."""
     ratio = throughput.ratio("samples")
-    title = "Training throughput: baseline against Millrace" if throughput.baseline else "Training throughput"
+    title = (
+        "Training throughput: baseline against Millrace"
+        if throughput.baseline
+        else "Training throughput"
+    )
     subtitle = "no run of the baseline to compare with"
     if ratio:
-        ours, theirs = (rate(throughput.figure(role, "samples").value) for role in ("bench", "baseline"))
+        ours, theirs = (
+            rate(throughput.figure(role, "samples").value) for role in ("bench", "baseline")
+        )
         subtitle = f"{ratio:.2f} times the samples/s ({ours} against {theirs})"
-    subtitle += f", on {throughput.device if throughput.on_gpu else 'the CPU'}; hairlines are ranges"
+    subtitle += (
+        f", on {throughput.device if throughput.on_gpu else 'the CPU'}; hairlines are ranges"
+    )
     use = "gpu" if any(throughput.figure(role, "gpu") for role in ROLE_COLOURS) else "cpu"
     padding = [(f": {UNIT_NAMES[unit]}", f"padding_{unit}") for unit in UNITS]
     panels = []
@@ -49,11 +59,15 @@ def comparison(throughput: Throughput) -> str:
             for role, name in throughput.role_names
             if (rows is not padding or role != "ideal") and (figure := throughput.figure(role, key))
         ]
-        scale, shown = (1, rate) if rows[0][1] in ("samples", "audio_seconds") else (100, human_share)
+        scale, shown = (
+            (1, rate) if rows[0][1] in ("samples", "audio_seconds") else (100, human_share)
+        )
         panel = Panel(
             label,
             names=[name for name, *_ in bars],
-            series=[([colour for _, colour, _ in bars], [figure.value * scale for *_, figure in bars])],
+            series=[
+                ([colour for _, colour, _ in bars], [figure.value * scale for *_, figure in bars])
+            ],
             notes=[shown(figure.value) for *_, figure in bars],
             ranges=[(figure.low * scale, figure.high * scale) for *_, figure in bars],
         )
@@ -64,26 +78,35 @@ def comparison(throughput: Throughput) -> str:
 def phases(throughput: Throughput) -> str:
     """Time for an hour of audio, stacked by phase: shorter is faster."""
     clock = "of the GPU" if throughput.on_gpu else "wall clock"
-    subtitle = f"Training time ({clock}) by phase; shorter is faster. At the end: the share spent on data"
+    subtitle = (
+        f"Training time ({clock}) by phase; shorter is faster. At the end: the share spent on data"
+    )
     names, bars, notes = [], [], []
     for role, name in throughput.role_names:
         audio, shares = throughput.figure(role, "audio_seconds"), throughput.shares(role)
         if audio and audio.value > 0:
             names.append(name)
             bars.append((3600 / audio.value, shares))
-            notes.append(f"{rate(bars[-1][0])} s, {human_share(shares['decode'] + shares['data_wait'])} data")
+            notes.append(
+                f"{rate(bars[-1][0])} s, {human_share(shares['decode'] + shares['data_wait'])} data"
+            )
     used = [phase for phase in PHASES if any(shares[phase] >= 0.0005 for _, shares in bars)]
     legend = [PHASE_STYLES[phase] for phase in used]
     parts = [[seconds * shares[phase] for seconds, shares in bars] for phase in used]
     series = [(colour, part) for (_, colour), part in zip(legend, parts, strict=True)]
     panel = Panel("Seconds for an hour of audio", names, series, notes)
     nothing = "The runs do not say how many seconds of audio they read."
-    return figures.bar_chart("Time for an hour of audio", subtitle, [panel], legend, nothing=nothing)
+    return figures.bar_chart(
+        "Time for an hour of audio", subtitle, [panel], legend, nothing=nothing
+    )
 
 
 def buckets(throughput: Throughput) -> str:
     """Step time, batch and memory of every bucket, and its share of the audio and of the hours."""
-    title, subtitle = "Steps by bucket", "Medians of our steps; hairlines from the smallest to the largest"
+    title, subtitle = (
+        "Steps by bucket",
+        "Medians of our steps; hairlines from the smallest to the largest",
+    )
     filled = [bucket for bucket in throughput.buckets if bucket.rows]
     shown = filled[:MAX_BUCKETS]
     if len(filled) > len(shown):
@@ -111,7 +134,9 @@ def buckets(throughput: Throughput) -> str:
     lengths, notes = [100 * share for share in audio], [human_share(share) for share in audio]
     panels.append(Panel("Share of audio (%)", [], [(PALETTE[2], lengths)], notes, marks=marks))
     if any(memory):
-        subtitle += f". Largest memory {figures.human_bytes(max(b.peak_memory or 0 for b in shown))}"
+        subtitle += (
+            f". Largest memory {figures.human_bytes(max(b.peak_memory or 0 for b in shown))}"
+        )
     legend = [("our steps", PALETTE[0]), ("share of the audio", PALETTE[2])]
     legend.append(("line: share of the hours", INK))
     return figures.bar_chart(title, subtitle, panels, legend, columns=4)

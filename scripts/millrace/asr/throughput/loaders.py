@@ -1,9 +1,9 @@
 """The loaders to measure ours against: the baseline, and an ideal one that costs nothing.
 
-The baseline gives random batches of a fixed size, as the original script does: every tar is scanned when
-first opened, members go through `extractfile`, and the collator decodes them one by one in the training
-process. In its favour, rows are shuffled within a buffer of rows of neighbouring tars, so that tars are
-scanned about once an epoch and not once a sample.
+The baseline gives random batches of a fixed size, as the original script does: every tar is scanned
+when first opened, members go through `extractfile`, and the collator decodes them one by one in the
+training process. In its favour, rows are shuffled within a buffer of rows of neighbouring tars, so
+that tars are scanned about once an epoch and not once a sample.
 """
 
 from __future__ import annotations
@@ -37,14 +37,22 @@ _LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
 
 
 class BaselinePlan:
-    """Batches of `batch_size` random rows, the same number on every rank: the interface of plan.Plan.
+    """Batches of `batch_size` random rows, the same number on every rank: the interface of
+    plan.Plan.
 
-    Tars come in random order, their rows shuffled within windows of `window` rows. Rows that fill no
-    whole step are dropped; if there are fewer than one step takes, that step has them all, and fillers.
+    Tars come in random order, their rows shuffled within windows of `window` rows. Rows that fill
+    no whole step are dropped; if there are fewer than one step takes, that step has them all, and
+    fillers.
     """
 
     def __init__(
-        self, table: RowTable, size: int, seed: int, epoch: int, world_size: int = 1, window: int = 10_000
+        self,
+        table: RowTable,
+        size: int,
+        seed: int,
+        epoch: int,
+        world_size: int = 1,
+        window: int = 10_000,
     ) -> None:
         """The plan of an epoch with batches of `size`, a function of these arguments alone."""
         self.batch_size, self.world_size = size, world_size
@@ -70,15 +78,18 @@ class BaselinePlan:
 
     def _start(self, step: int, rank: int) -> int:
         if not (0 <= step < len(self) and 0 <= rank < self.world_size):
-            raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
+            raise IndexError(
+                f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks"
+            )
         return (step * self.world_size + rank) * self.batch_size
 
 
 class BaselineLoader:
     """Iterates over the batches of `plan` on a rank, from `start_step` on, as BatchLoader does.
 
-    Set `plan` and `start_step` between passes; `bad` counts what was left out, `spent` sums the seconds of
-    reading and decoding in the training process. Raises MillraceError above `max_bad_fraction`.
+    Set `plan` and `start_step` between passes; `bad` counts what was left out, `spent` sums the
+    seconds of reading and decoding in the training process. Raises MillraceError above
+    `max_bad_fraction`.
     """
 
     def __init__(
@@ -101,8 +112,11 @@ class BaselineLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         plan, steps = self.plan, range(self.start_step, len(self.plan))
-        # Names are read once a pass, of this rank's rows alone: those of all rows may be too many to hold.
-        rows = np.unique(np.concatenate([plan.order[:0], *(plan.batch(step, self.rank) for step in steps)]))
+        # Names are read once a pass, of this rank's rows alone: those of all rows may be too many
+        # to hold.
+        rows = np.unique(
+            np.concatenate([plan.order[:0], *(plan.batch(step, self.rank) for step in steps)])
+        )
         names = _member_names(self.table, rows)
         for step in steps:
             numbers = plan.batch(step, self.rank)
@@ -124,9 +138,15 @@ class BaselineLoader:
             except DecodeError as error:
                 bad.append(BadSample(row.number, row.sample_id, error.reason, str(error)))
         with self._timed("decode"):
-            audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True) if waves else torch.zeros((0, 0))
+            audio = (
+                torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
+                if waves
+                else torch.zeros((0, 0))
+            )
         lengths, planned = [len(wave) for wave in waves], len(numbers)
-        return Batch.of(good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler)
+        return Batch.of(
+            good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler
+        )
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -142,7 +162,9 @@ class TarfileReader:
 
     def __init__(self, max_open_files: int = 64) -> None:
         self.max_open_files = max_open_files
-        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]] = OrderedDict()
+        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]] = (
+            OrderedDict()
+        )
 
     def read(self, tar: str, name: str) -> bytes:
         """The bytes of a member, named with or without a leading "./". Raises DecodeError."""
@@ -155,7 +177,9 @@ class TarfileReader:
         except KeyError:  # the member, or the one that it links to
             raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
         except (tarfile.TarError, OSError) as error:
-            raise DecodeError("unreadable", f"tarfile cannot read {name} in {tar}: {error}") from None
+            raise DecodeError(
+                "unreadable", f"tarfile cannot read {name} in {tar}: {error}"
+            ) from None
         if raw is None:
             raise DecodeError("not_a_file", f"{name} in {tar} is no file")
         return raw
@@ -170,10 +194,12 @@ class TarfileReader:
 
 
 class IdealLoader:
-    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches`, in their order.
+    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches`, in
+    their order.
 
-    They are cached before the first is given, once for all passes, in memory of their own, so that no worker
-    waits for a slot to become free. Samples are trained on several times: the model is of no use.
+    They are cached before the first is given, once for all passes, in memory of their own, so that
+    no worker waits for a slot to become free. Samples are trained on several times: the model is of
+    no use.
     """
 
     def __init__(self, inner: BatchLoader, cache_batches: int = 64) -> None:
@@ -192,23 +218,28 @@ class IdealLoader:
                     pinned = torch.cuda.is_available() and batch.audio.is_pinned()
                     self._cache.append(own.pin_memory() if pinned else own)
         for place in range(len(self)):
-            batch = copy.copy(self._cache[place % len(self._cache)])  # `to` changes the batch in place
+            batch = copy.copy(
+                self._cache[place % len(self._cache)]
+            )  # `to` changes the batch in place
             batch.step = self.inner.start_step + place
             yield batch
 
 
 def soundfile_wave(raw: bytes) -> np.ndarray:
-    """float32 (samples,) at SAMPLING_RATE, as the original script decodes: soundfile, channels averaged.
+    """float32 (samples,) at SAMPLING_RATE, as the original script decodes: soundfile, channels
+    averaged.
 
-    What soundfile cannot read, or reads in part, and what has another rate is left to our decoder, which
-    resamples, or raises DecodeError.
+    What soundfile cannot read, or reads in part, and what has another rate is left to our decoder,
+    which resamples, or raises DecodeError.
     """
     errors = (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError)
     with contextlib.suppress(*errors), soundfile.SoundFile(io.BytesIO(raw)) as sound:
         wave = sound.read(dtype="float32")
         whole = len(wave) and (len(wave) >= sound.frames or sound.format not in _LOSSLESS)
         if whole and sound.samplerate == SAMPLING_RATE and np.isfinite(wave).all():
-            return np.ascontiguousarray(wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32)
+            return np.ascontiguousarray(
+                wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32
+            )
     return decode(raw)
 
 
@@ -221,7 +252,9 @@ def _tars(table: RowTable) -> np.ndarray:
             column = batch.column(0)
             coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             codes = [numbers.setdefault(tar, len(numbers)) for tar in coded.dictionary.to_pylist()]
-            parts.append(np.array(codes, dtype=np.int32)[coded.indices.to_numpy(zero_copy_only=False)])
+            parts.append(
+                np.array(codes, dtype=np.int32)[coded.indices.to_numpy(zero_copy_only=False)]
+            )
     return np.concatenate(parts)
 
 

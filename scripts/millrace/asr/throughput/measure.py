@@ -1,4 +1,5 @@
-"""What the throughput report counts of a batch: samples, seconds, padding, and of which buckets they are."""
+"""What the throughput report counts of a batch: samples, seconds, padding, and of which buckets
+they are."""
 
 from __future__ import annotations
 
@@ -20,12 +21,17 @@ class BucketMeasure:
         config = BucketConfig.read(buckets)
         self._names = config.ids
         # Where the rows of each bucket end in the concatenation of the bucket parquets.
-        self._ends = np.cumsum([pq.ParquetFile(path).metadata.num_rows for path in config.parquets()])
+        self._ends = np.cumsum(
+            [pq.ParquetFile(path).metadata.num_rows for path in config.parquets()]
+        )
 
     def __call__(self, line: StepLine, batch: Batch) -> None:
         for name in ("audio_seconds", "padded_audio_seconds"):
             line.setdefault(name, 0.0)
-        seconds, buckets = batch.lengths.cpu().numpy() / SAMPLING_RATE, line.setdefault("buckets", {})
+        seconds, buckets = (
+            batch.lengths.cpu().numpy() / SAMPLING_RATE,
+            line.setdefault("buckets", {}),
+        )
         for name, spent in batch.spent.items():
             key = f"worker_{name}_seconds"
             line[key] = line.get(key, 0.0) + spent  # type: ignore[literal-required]

@@ -1,4 +1,5 @@
-"""The throughput report as a page: criteria, baseline against Millrace, phases, buckets, profile, runs."""
+"""The throughput report as a page: criteria, baseline against Millrace, phases, buckets, profile,
+runs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from millrace.common.throughput.run import PHASES
 NOTHING = "–"
 _TO = "\u2060–\u2060"  # no line ends within a range
 _SHOWN = {"rate": rate, "share": human_share, "bytes": human_bytes}
-_SETTINGS = ("model", "precision", "loader", "batch_seconds", "num_workers", "gradient_checkpointing")
+_SETTINGS = (
+    "model",
+    "precision",
+    "loader",
+    "batch_seconds",
+    "num_workers",
+    "gradient_checkpointing",
+)
 _OPERATORS = "Operators that take most, without what they call"
 _ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 
@@ -45,8 +53,12 @@ def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, s
         profile=profile,
         profile_tables=_profile(profile.profile) if profile else [],
         runs=_runs(throughput),
-        worker_ms=None if None in worker_seconds else [rate(1000 * spent) for spent in worker_seconds],
-        use_by_rank=", ".join(f"{rank} {human_share(use)}" for rank, use in gpus if use is not None),
+        worker_ms=None
+        if None in worker_seconds
+        else [rate(1000 * spent) for spent in worker_seconds],
+        use_by_rank=", ".join(
+            f"{rank} {human_share(use)}" for rank, use in gpus if use is not None
+        ),
         slowest=bench.slowest_rank,
         fixed_batch=next((run.facts.get("fixed_batch_size") for run in throughput.baseline), None),
         ideal_rates=" against ".join(rate(figure.value) for figure in audio if figure),
@@ -75,7 +87,9 @@ def _criteria(judged: list[Criterion]) -> list[Table]:
     tables = []
     for group, caption in (("required", required), ("project", project)):
         chosen = [criterion for criterion in judged if criterion.group == group]
-        rows = [[one.name, one.bar, signs.get(one.status, "✗\u00a0fail"), one.figure] for one in chosen]
+        rows = [
+            [one.name, one.bar, signs.get(one.status, "✗\u00a0fail"), one.figure] for one in chosen
+        ]
         tables.append(Table(caption, ["Criterion", "Bar", "Result", "Measured"], rows))
     return tables
 
@@ -116,7 +130,9 @@ def _figure_cells(figure: Statistic | None, measure: Measure) -> list[Cell]:
 
 def _number(value: float | None, shown: Callable[[float], str]) -> Cell:
     # No line ends between a number and its unit.
-    return NOTHING if value is None else Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
+    return (
+        NOTHING if value is None else Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
+    )
 
 
 def _range(figure: Statistic, scale: float, shown: Callable[[float], str]) -> str:
@@ -128,9 +144,14 @@ def _range(figure: Statistic, scale: float, shown: Callable[[float], str]) -> st
 
 def _change(throughput: Throughput, measure: Measure) -> Cell:
     """How many times; of shares, the difference in percentage points."""
-    ours, theirs = throughput.figure("bench", measure.key), throughput.figure("baseline", measure.key)
+    ours, theirs = (
+        throughput.figure("bench", measure.key),
+        throughput.figure("baseline", measure.key),
+    )
     if measure.kind == "share" and ours and theirs:
-        return _number(100 * (ours.value - theirs.value), lambda v: f"{v:+.1f} points".replace("-", "−"))
+        return _number(
+            100 * (ours.value - theirs.value), lambda v: f"{v:+.1f} points".replace("-", "−")
+        )
     return _number(throughput.ratio(measure.key), lambda ratio: f"{ratio:.2f} ×")
 
 
@@ -158,7 +179,16 @@ def _buckets(throughput: Throughput) -> Table:
         cells.append(_number(bucket.peak_memory or None, human_bytes))
         shares = (bucket.seen_seconds / seen, bucket.hours / hours if hours else None)
         rows.append([*cells, *(_number(share, human_share) for share in shares)])
-    columns = ["Bucket", "Steps", "Step (ms)", "range", "Batch (samples)", "range", "Audio-s/s", "Padding"]
+    columns = [
+        "Bucket",
+        "Steps",
+        "Step (ms)",
+        "range",
+        "Batch (samples)",
+        "range",
+        "Audio-s/s",
+        "Padding",
+    ]
     columns += ["Peak memory", "Share of audio", "Share of hours"]
     return Table("Our steps by bucket", columns, rows)
 
@@ -169,7 +199,9 @@ def _data(throughput: Throughput) -> Table:
         cells = [_number(bucket.rows, human_count), _number(bucket.hours, rate)]
         seconds = [_number(of or None, rate) for of in (bucket.mean_duration, bucket.max_duration)]
         rows.append([Code(bucket.name), *cells, *seconds])
-    return Table("The data by bucket", ["Bucket", "Samples", "Hours", "Mean (s)", "Longest (s)"], rows)
+    return Table(
+        "The data by bucket", ["Bucket", "Samples", "Hours", "Mean (s)", "Longest (s)"], rows
+    )
 
 
 def _profile(facts: dict[str, Any]) -> list[Table]:
@@ -184,7 +216,11 @@ def _profile(facts: dict[str, Any]) -> list[Table]:
         else:
             operators.append([Code(row["operator"]), _number(row["calls"], human_count), *cells])
     return [
-        Table("Time of the profiled steps by phase", ["Phase", *clocks.values(), "Share of host"], phases),
+        Table(
+            "Time of the profiled steps by phase",
+            ["Phase", *clocks.values(), "Share of host"],
+            phases,
+        ),
         Table(_OPERATORS, ["Operator", "Calls", *clocks.values()], operators),
     ]
 
@@ -194,8 +230,15 @@ def _runs(throughput: Throughput) -> Table:
     for role in ROLES:
         for run in getattr(throughput, role):
             seconds = math.fsum(line["seconds"] for line in run.windows)
-            cells: list[Cell] = [Code(run.name), _ROLES.get(role, role), _number(run.done_steps, human_count)]
-            cells += [_number(seconds, lambda value: f"{rate(value)} s"), _number(run.world_size, str)]
+            cells: list[Cell] = [
+                Code(run.name),
+                _ROLES.get(role, role),
+                _number(run.done_steps, human_count),
+            ]
+            cells += [
+                _number(seconds, lambda value: f"{rate(value)} s"),
+                _number(run.world_size, str),
+            ]
             cells.append("finished" if run.finished else run.failed or "not finished")
             settings = {key: run.facts.get(key) for key in _SETTINGS}
             shown = [f"{key} {value}" for key, value in settings.items() if value not in (None, "")]

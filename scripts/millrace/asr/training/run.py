@@ -28,8 +28,24 @@ from millrace.common.training.settings import LoopSettings
 
 # What may change without making it another run: its length, speed and logging, and where files lie.
 _FREE = {
-    *("epochs", "max_steps", "log_steps", "save_steps", "save_total_limit", "eval_steps", "eval_at_start"),
-    *("eval_samples", "log_ids", "tensorboard", "device", "timeout_seconds", "num_workers", "bucket_dir"),
+    *(
+        "epochs",
+        "max_steps",
+        "log_steps",
+        "save_steps",
+        "save_total_limit",
+        "eval_steps",
+        "eval_at_start",
+    ),
+    *(
+        "eval_samples",
+        "log_ids",
+        "tensorboard",
+        "device",
+        "timeout_seconds",
+        "num_workers",
+        "bucket_dir",
+    ),
     *("tf32", "prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration", "eval_file"),
 }
 
@@ -37,10 +53,12 @@ _FREE = {
 def run(
     options: TrainOptions, settings: LoopSettings, folder: Path, profile_steps: int = 0
 ) -> dict[str, Any]:
-    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
+    only.
 
-    With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader `bucketed`
-    saves its model, and rank 0 tests it alone, when the other ranks have left and freed their devices.
+    With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader
+    `bucketed` saves its model, and rank 0 tests it alone, when the other ranks have left and freed
+    their devices.
     """
     ranks, settings = Ranks.from_environment(), devices.resolved(settings)
     task = AsrTask(options, settings.device)
@@ -56,7 +74,9 @@ def run(
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
             chosen = {**asdict(options), **asdict(settings), **task.state_dict()}
-            run_folder.claim(folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE})
+            run_folder.claim(
+                folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
+            )
             task.describe_buckets()
             if note := choice.learning_rate_note(options.model, settings.lr):
                 log.warning("%s", note)
@@ -67,7 +87,11 @@ def run(
         result = loop.train(task, settings, folder, measure.on_step)
         if not ranks.is_main:
             return {}
-        summary = {**result.summary(), "model": options.model, "parameters": result.model.parameter_count}
+        summary = {
+            **result.summary(),
+            "model": options.model,
+            "parameters": result.model.parameter_count,
+        }
         summary |= {"loader": options.loader, "ranks": ranks.world_size}
         if options.loader in ("bucketed", "every-bucket") and not profile_steps:
             result.model.save_pretrained(folder / "model")
@@ -76,7 +100,9 @@ def run(
     return summary
 
 
-def _error_rates(task: AsrTask, model: AsrModel, precision: str, folder: Path) -> dict[str, dict[str, Any]]:
+def _error_rates(
+    task: AsrTask, model: AsrModel, precision: str, folder: Path
+) -> dict[str, dict[str, Any]]:
     """The rates of dev and test for metrics.json; also logs them, and writes hypotheses.jsonl."""
     edges, by_split, lines = BucketConfig.read(task.options.bucket_dir).edges, {}, []
     for split in ("dev", "test"):
@@ -108,28 +134,33 @@ def _measure(
 
 
 def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:
-    """The model of checkpoint `name` (best, last, step-...) in the folder of a run, and where it lay.
+    """The model of checkpoint `name` (best, last, step-...) in the folder of a run, and where it
+    lay.
 
-    A model that has its vocabulary from the training transcripts takes it from `bucket_dir` again. Raises
-    MillraceError if that holds other transcripts now.
+    A model that has its vocabulary from the training transcripts takes it from `bucket_dir` again.
+    Raises MillraceError if that holds other transcripts now.
     """
     with own_file(note := run / run_folder.NOTE):
         chosen = jsonl.read(note)["run"]
-        options = TrainOptions(str(bucket_dir), model=chosen["model"], model_options=chosen["model_options"])
+        options = TrainOptions(
+            str(bucket_dir), model=chosen["model"], model_options=chosen["model_options"]
+        )
     checkpoints = Checkpoints(run / "checkpoints")
     checkpoint = checkpoints.named(name)
     state = checkpoints.load(checkpoint, mapped=True)
     task = AsrTask(options)
     if not Path(options.model).is_dir() and state["task"].get("texts") != task.texts_digest:
-        problem = f"the transcripts of {bucket_dir} are not those that this checkpoint was trained on"
-        remedy = (
-            "Give --bucket-dir of the run's data; a checkpoint of an earlier version: train one step more"
+        problem = (
+            f"the transcripts of {bucket_dir} are not those that this checkpoint was trained on"
         )
+        remedy = "Give --bucket-dir of the run's data; a checkpoint of an earlier version: train one step more"
         raise MillraceError(problem, str(checkpoint.folder), remedy)
     model = task.build_model()
     try:
         model.load_state_dict(state["model"])
     except RuntimeError as error:
         problem = f"the checkpoint is of another model ({' '.join(str(error).split())[:300]})"
-        raise MillraceError(problem, str(checkpoint.folder), f"Is {options.model} as it was?") from error
+        raise MillraceError(
+            problem, str(checkpoint.folder), f"Is {options.model} as it was?"
+        ) from error
     return model.eval(), str(checkpoint.folder)

@@ -39,7 +39,9 @@ from millrace.common.training.task import Spans, Task
 
 _VOCABULARY_ROWS = 200_000  # transcripts that a vocabulary is made of, at most: evenly spaced rows
 _EVALUATION_WORKERS = 4  # beside those of training, which wait meanwhile
-_MAX_LOGGED = 20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
+_MAX_LOGGED = (
+    20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
+)
 
 
 class AsrTask(Task):
@@ -64,13 +66,17 @@ class AsrTask(Task):
     def build_model(self) -> AsrModel:
         """The model, its vocabulary from the training transcripts if it needs one."""
         self._model = models.build(self.options.model, self.options.model_options, self._texts())
-        log.info("%s: %.1f million parameters", self.options.model, self._model.parameter_count / 1e6)
+        log.info(
+            "%s: %.1f million parameters", self.options.model, self._model.parameter_count / 1e6
+        )
         return self._model
 
     def _texts(self) -> Iterator[str]:
         """The transcripts that a vocabulary is made of."""
         count = len(self.table)
-        rows = np.unique(np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS)).astype(np.int64))
+        rows = np.unique(
+            np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS)).astype(np.int64)
+        )
         for at in range(0, len(rows), 1000):
             yield from (row.transcript for row in self.table.rows(rows[at : at + 1000]))
 
@@ -88,7 +94,11 @@ class AsrTask(Task):
                 plan = planner.plan_epoch(
                     self.durations, self.budgets, seed, epoch, world_size, window, spans
                 )
-                plan = planner.every_bucket_first(plan) if self.options.loader == "every-bucket" else plan
+                plan = (
+                    planner.every_bucket_first(plan)
+                    if self.options.loader == "every-bucket"
+                    else plan
+                )
                 stats = plan.stats()
                 shares = (100 * stats["padding"], 100 * stats["useful_work"])
                 line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
@@ -98,33 +108,50 @@ class AsrTask(Task):
 
     def describe_buckets(self) -> None:
         """Log samples, hours, mean and longest of every bucket that holds any."""
-        for name, seconds in zip(BucketConfig.read(self.options.bucket_dir).ids, self.durations, strict=True):
+        for name, seconds in zip(
+            BucketConfig.read(self.options.bucket_dir).ids, self.durations, strict=True
+        ):
             if len(seconds):
-                facts = (counted(len(seconds), "sample"), seconds.sum() / 3600, seconds.mean(), seconds.max())
+                facts = (
+                    counted(len(seconds), "sample"),
+                    seconds.sum() / 3600,
+                    seconds.mean(),
+                    seconds.max(),
+                )
                 log.info("bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s", name, *facts)
 
     def fixed_batch_size(self) -> int:
-        """The batch size of a pipeline without buckets: how many of the longest clip fit its bucket's budget.
+        """The batch size of a pipeline without buckets: how many of the longest clip fit its
+        bucket's budget.
 
-        More would not fit the memory that the buckets were given, as any batch may get the longest clips.
+        More would not fit the memory that the buckets were given, as any batch may get the longest
+        clips.
         """
         return max(self._largest_batches(), key=lambda batch: batch[1], default=(1, 0.0))[0]
 
     def mixed_budget(self) -> BatchBudget:
-        """One budget for clips of all lengths: the least that any bucket's longest clips were given."""
+        """One budget for clips of all lengths: the least that any bucket's longest clips were
+        given."""
         return BatchBudget(seconds=min(rows * seconds for rows, seconds in self._largest_batches()))
 
     def _largest_batches(self) -> list[tuple[int, float]]:
         """(rows, seconds) of a batch of the longest clips, for each bucket that has any."""
         pairs = zip(self.budgets, self.durations, strict=True)
         longest = [(budget, part.max()) for budget, part in pairs if len(part)]
-        return [(max(int(budget.most_rows(np.array([top]))[0]), 1), float(top)) for budget, top in longest]
+        return [
+            (max(int(budget.most_rows(np.array([top]))[0]), 1), float(top))
+            for budget, top in longest
+        ]
 
     def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
-        """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive epochs."""
+        """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive
+        epochs."""
         options = self.options
         if self._loader is None and options.loader == "baseline":
-            arguments = {"max_open_tars": options.max_open_tars, "max_bad_fraction": options.max_bad_fraction}
+            arguments = {
+                "max_open_tars": options.max_open_tars,
+                "max_bad_fraction": options.max_bad_fraction,
+            }
             self._loader = BaselineLoader(self.table, plan, rank, **arguments)
         loader = self.batch_loader(rank)
         loader.plan, loader.start_step = plan, start_step
@@ -157,7 +184,8 @@ class AsrTask(Task):
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
     ) -> Iterator[Prepared]:
-        """The batches of `plan`, prepared for the model; what takes no part in the loss is logged."""
+        """The batches of `plan`, prepared for the model; what takes no part in the loss is
+        logged."""
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
             prepared = self._model.prepare(batch, epoch)
             row_of = dict(zip(batch.sample_ids.tolist(), batch.rows.tolist(), strict=True))
@@ -165,15 +193,22 @@ class AsrTask(Task):
                 if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
                     self._logged.add(sample)
                     last = len(self._logged) == _MAX_LOGGED
-                    why = reason.replace("_", " ") + "; of further ones metrics.jsonl has the counts" * last
-                    log.warning("%s takes no part in the loss: %s", self.table.place(row_of[sample]), why)
+                    why = (
+                        reason.replace("_", " ")
+                        + "; of further ones metrics.jsonl has the counts" * last
+                    )
+                    log.warning(
+                        "%s takes no part in the loss: %s", self.table.place(row_of[sample]), why
+                    )
             yield prepared
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
-    def training_step(self, model: AsrModel, batch: Prepared) -> tuple[torch.Tensor, float, Mapping]:
+    def training_step(
+        self, model: AsrModel, batch: Prepared
+    ) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
         return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
@@ -183,18 +218,21 @@ class AsrTask(Task):
         return metrics.get("cer")
 
     def evaluate(self, model: AsrModel, fabric: Any) -> dict[str, float]:
-        """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all ranks."""
+        """Loss, CER and WER of the first `eval_samples` rows of dev, in a fixed order, by all
+        ranks."""
         return self.evaluate_split(model, fabric.device, "dev", self.exchange, fabric.global_rank)
 
     def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
-        """`evaluate` on the test split, after training, on this rank alone: the others may have left.
-        `precision` is the run's, so that the figures compare with those of dev."""
+        """`evaluate` on the test split, after training, on this rank alone: the others may have
+        left. `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
         device = next(model.parameters()).device
         with torch.no_grad(), devices.autocast(device.type, precision):
             figures = self.evaluate_split(model, device, split, Exchange(1), 0)
         if figures:
-            log.info("%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+            log.info(
+                "%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            )
         return figures
 
     def held_out(self, split: str) -> RowTable | None:
@@ -204,19 +242,26 @@ class AsrTask(Task):
             folder, place = self.options.bucket_dir, split
             if split == "dev" and self.options.eval_file:
                 folder, place = eval_file.find(self.options.eval_file, folder)
-            table = RowTable.open(folder, split=place) if place in BucketConfig.read(folder).splits else None
+            table = (
+                RowTable.open(folder, split=place)
+                if place in BucketConfig.read(folder).splits
+                else None
+            )
             self._tables[split] = table if table is not None and len(table) else None
         return self._tables[split]
 
     def evaluate_split(
         self, model: AsrModel, device: torch.device, split: str, exchange: Exchange, rank: int
     ) -> dict[str, float]:
-        """`evaluate` for dev or test, with the other ranks of `exchange`; {} without such a split."""
+        """`evaluate` for dev or test, with the other ranks of `exchange`; {} without such a
+        split."""
         table = self.held_out(split)
         if table is None:
             return {}
         durations = np.concatenate(table.durations())[: self.options.eval_samples]
-        plan = planner.plan_epoch([durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size)
+        plan = planner.plan_epoch(
+            [durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size
+        )
         transform = PrepareInWorker(model.preparer, training=False)
         reading = {"max_open_tars": self.options.max_open_tars, "transform": transform}
         dataset = BucketedDataset(table, plan, rank, **reading)
@@ -232,7 +277,9 @@ class AsrTask(Task):
                 total, units = model(prepared)
                 sums += (float(total), units, len(batch))
                 references = [model.reference(text) for text in batch.transcripts]
-                arrays = (array.tolist() for array in (batch.rows, batch.sample_ids, batch.duration_s))
+                arrays = (
+                    array.tolist() for array in (batch.rows, batch.sample_ids, batch.duration_s)
+                )
                 columns = (*arrays, batch.languages, references, model.transcribe(prepared))
                 for row, sample, seconds, language, *pair in zip(*columns, strict=True):
                     edits = count_errors(pair[:1], pair[1:])
@@ -251,7 +298,8 @@ class AsrTask(Task):
         return figures
 
     def state_dict(self) -> dict[str, Any]:
-        """Digests of what the plan and the vocabulary are made of, and of the latter's transcripts alone."""
+        """Digests of what the plan and the vocabulary are made of, and of the latter's transcripts
+        alone."""
         return {"plan": self._digest, "texts": self.texts_digest}
 
     @cached_property
@@ -262,7 +310,9 @@ class AsrTask(Task):
     @cached_property
     def _digest(self) -> str:
         options = self.options
-        digest = hashlib.sha256(repr((self.budgets, options.seed, options.window, options.loader)).encode())
+        digest = hashlib.sha256(
+            repr((self.budgets, options.seed, options.window, options.loader)).encode()
+        )
         for durations in self.durations:
             digest.update(durations.tobytes())
         # The same number of other characters would fit the same weights, and mean something else.
@@ -287,7 +337,9 @@ def audited(bucket_dir: str, **given: Any) -> TaskLoader:
 
 def audited_validation(bucket_dir: str, **given: Any) -> HeldOut:
     """The samples that such a run is evaluated on."""
-    table = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})).held_out("dev")
+    table = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})).held_out(
+        "dev"
+    )
     return HeldOut(lambda: _sample_ids(table) if table else ())
 
 

@@ -1,1 +1,1 @@
-"""Text of any audio by a trained model: long recordings cut at pauses, batches, a transcriber for Python."""
+"""Text of any audio by a trained model: cut at pauses, in batches, from the shell or Python."""

@@ -27,8 +27,8 @@ _BELOW_MEAN_DB = 16.0  # what is quieter than the mean loudness by more is a pau
 
 @dataclass
 class Transcript:
-    """What was said in a file. `language` is that given, or found most often by a model that tells it;
-    `pieces` are (start, end, text) in seconds; `error` says why there is no text."""
+    """What was said in a file. `language` is that given, or found most often by a model that tells
+    it; `pieces` are (start, end, text) in seconds; `error` says why there is no text."""
 
     file: str
     language: str = ""
@@ -48,14 +48,15 @@ class _Piece:
 
 
 class Transcriber:
-    """Writes down what is said in files, with the model of a folder: a run's, or one of transformers.
+    """Writes down what is said in files, with the model of a folder: a run's, or one of
+    transformers.
 
         transcriber = Transcriber("results/asr/runs/demo/model")
         print(transcriber("speech.wav").text)
 
-    Pieces of `max_seconds` at most go through the model in batches of `batch_seconds`, padded. `language` is
-    told to models that take one (Qwen3-ASR, Whisper), in any spelling; without it they find it. `device`:
-    auto, cpu, cuda.
+    Pieces of `max_seconds` at most go through the model in batches of `batch_seconds`, padded.
+    `language` is told to models that take one (Qwen3-ASR, Whisper), in any spelling; without it
+    they find it. `device`: auto, cpu, cuda.
     """
 
     def __init__(
@@ -66,11 +67,17 @@ class Transcriber:
         batch_seconds: float = 240.0,
         device: str = "auto",
     ) -> None:
-        self.language, self.batch_seconds, self.device = language, batch_seconds, devices.kind_of(device)
+        self.language, self.batch_seconds, self.device = (
+            language,
+            batch_seconds,
+            devices.kind_of(device),
+        )
         self.model = registry.load(model).to(self.device).eval()
         self.max_seconds = min(max_seconds, self.model.max_seconds)
         if not self.max_seconds >= 1:
-            raise MillraceError(f"pieces of {max_seconds:g} s hold no words", "max_seconds", "Give 1 or more")
+            raise MillraceError(
+                f"pieces of {max_seconds:g} s hold no words", "max_seconds", "Give 1 or more"
+            )
 
     def __call__(self, file: str | os.PathLike) -> Transcript:
         """The transcript of one file. Raises MillraceError if it cannot be read or is no audio."""
@@ -110,7 +117,9 @@ class Transcriber:
             clips = [torch.from_numpy(piece.audio) for piece in part]
             audio = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True)
             of_rows = [Row(0, 0, 0, 0, 0, 0.0, "", self.language)] * len(part)
-            batch = Batch.of(of_rows, [len(clip) for clip in clips], step=0, audio=audio, planned=len(part))
+            batch = Batch.of(
+                of_rows, [len(clip) for clip in clips], step=0, audio=audio, planned=len(part)
+            )
             results = self.model.recognise(self.model.prepare(batch).to(self.device), self.language)
             for piece, result in zip(part, results, strict=True):
                 piece.language, piece.text = result
@@ -119,7 +128,9 @@ class Transcriber:
             languages: Counter[str] = Counter()
             for piece in (piece for piece in pool if piece.transcript is transcript):
                 times = (piece.first, piece.first + len(piece.audio))
-                transcript.pieces.append((*(round(t / SAMPLING_RATE, 3) for t in times), piece.text))
+                transcript.pieces.append(
+                    (*(round(t / SAMPLING_RATE, 3) for t in times), piece.text)
+                )
                 languages[piece.language] += len(piece.text)
             transcript.text = " ".join(text for *_, text in transcript.pieces if text)
             if not self.language and languages:
@@ -128,20 +139,26 @@ class Transcriber:
 
 
 def pieces(audio: np.ndarray, rate: int, max_seconds: float) -> list[tuple[int, int]]:
-    """(first, end) samples of the pieces of float32 `audio`: together all of it, each `max_seconds` at most.
+    """(first, end) samples of the pieces of float32 `audio`: together all of it, each `max_seconds`
+    at most.
 
-    A piece ends in the middle of the last pause that it can reach; without a pause where it is full.
+    A piece ends in the middle of the last pause that it can reach; without a pause where it is
+    full.
     """
     longest = int(max_seconds * rate)
     if len(audio) <= longest:
         return [(0, len(audio))]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydub looks for an ffmpeg program, which nothing here needs
+        warnings.simplefilter(
+            "ignore"
+        )  # pydub looks for an ffmpeg program, which nothing here needs
         try:
             from pydub import AudioSegment
             from pydub.silence import detect_silence
         except ModuleNotFoundError as error:  # from Python 3.13 on audioop is a package of its own
-            raise MillraceError(f"pydub lacks {error.name}", remedy="pip install pydub audioop-lts") from None
+            raise MillraceError(
+                f"pydub lacks {error.name}", remedy="pip install pydub audioop-lts"
+            ) from None
     raw = (np.clip(audio, -1, 1) * 32767).astype("<i2").tobytes()
     sound = AudioSegment(raw, sample_width=2, frame_rate=rate, channels=1)
     loudness = sound.dBFS if math.isfinite(sound.dBFS) else 0.0

@@ -29,17 +29,27 @@ def ragged(seen: Seen) -> Iterator[Finding]:
     if not (read := seen.get("collate")):
         yield Finding("DP4", "not applicable", NO_LOADER)
     elif failed := read.get("failed"):
-        cause, needs = f"collate_fn raises {_told(failed)}", "a collate_fn that takes samples of one shape"
+        cause, needs = (
+            f"collate_fn raises {_told(failed)}",
+            "a collate_fn that takes samples of one shape",
+        )
         if "field" in failed:
-            cause, needs = f"field {failed['field']}: {' against '.join(failed['shapes'])}: {cause}", ""
+            cause, needs = (
+                f"field {failed['field']}: {' against '.join(failed['shapes'])}: {cause}",
+                "",
+            )
         yield Finding("DP4", "not decidable" if needs else "fail", cause, failed, needs=needs)
     elif read["batches"]:
-        mute = [f"{path} {each['shape']}" for path, each in read["padded"].items() if not each["by"]]
+        mute = [
+            f"{path} {each['shape']}" for path, each in read["padded"].items() if not each["by"]
+        ]
         cause = f"{read['batches']} batches collate"
         cause += f"; padded without lengths or mask: {', '.join(mute)}" if mute else ""
         yield Finding("DP4", "pass", cause, {"padded": read["padded"]} if mute else {})
     elif "raised" in read:
-        yield Finding("DP4", "not decidable", NO_BATCH, read["raised"], needs="samples without workers")
+        yield Finding(
+            "DP4", "not decidable", NO_BATCH, read["raised"], needs="samples without workers"
+        )
     else:
         yield Finding("DP4", "not applicable", "the loader gives no batch")
 
@@ -47,7 +57,9 @@ def ragged(seen: Seen) -> Iterator[Finding]:
 @check("DP5", probes=("contract",))
 def pinning(seen: Seen) -> Iterator[Finding]:
     if not seen.get("pin_memory"):
-        yield Finding("DP5", "not applicable", "pin_memory=False" if "pin_memory" in seen else NO_LOADER)
+        yield Finding(
+            "DP5", "not applicable", "pin_memory=False" if "pin_memory" in seen else NO_LOADER
+        )
     elif (pin := seen["collate"].get("pin")) is None:
         yield Finding("DP5", "not decidable", NO_BATCH, needs="a batch without workers")
     else:
@@ -61,7 +73,10 @@ def pinning(seen: Seen) -> Iterator[Finding]:
         elif pin["missed"]:
             problem = f"not pinned: {', '.join(pin['missed'])}"
         if problem:
-            verdict, cause = "not decidable" if needs else "fail", f"{problem} (the batch is a {pin['type']})"
+            verdict, cause = (
+                "not decidable" if needs else "fail",
+                f"{problem} (the batch is a {pin['type']})",
+            )
             yield Finding("DP5", verdict, cause, pin, needs=needs)
         else:
             yield Finding("DP5", "pass", f"{pin['pinned']} tensors are pinned")
@@ -70,7 +85,9 @@ def pinning(seen: Seen) -> Iterator[Finding]:
 @check("DP6", probes=("methods",))
 def start_methods(seen: Seen) -> Iterator[Finding]:
     if not seen["workers"]:
-        cause = NO_LOADER if seen["workers"] is None else "num_workers=0: nothing is sent to workers"
+        cause = (
+            NO_LOADER if seen["workers"] is None else "num_workers=0: nothing is sent to workers"
+        )
         yield Finding("DP6", "not applicable", cause)
         return
     own, runs = seen["own"], seen["runs"]
@@ -79,7 +96,10 @@ def start_methods(seen: Seen) -> Iterator[Finding]:
         cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
         problems[cause] = (["spawn", "forkserver"], bad)
     for path in seen["files"]:
-        problems[f"{path} is an open file, whose position forked workers share"] = (["fork"], {"path": path})
+        problems[f"{path} is an open file, whose position forked workers share"] = (
+            ["fork"],
+            {"path": path},
+        )
     for method in ("spawn", "forkserver"):
         if method in runs and (bad := _changed(runs["fork"], runs["fork again"], runs[method])):
             problems.setdefault(bad["text"], ([], bad))[0].append(method)
@@ -101,8 +121,13 @@ def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
     if "raised" in fork or "raised" in again:
         return None
     if "raised" in run:
-        main = "the script starts workers when it is imported: no guard of __main__ around its calls"
-        return {**run["raised"], "text": main if run.get("unguarded") else run["raised"]["text"][:300]}
+        main = (
+            "the script starts workers when it is imported: no guard of __main__ around its calls"
+        )
+        return {
+            **run["raised"],
+            "text": main if run.get("unguarded") else run["raised"]["text"][:300],
+        }
     # A field that is random in the method too may differ: only the seeds of torch are equal.
     fields, left = set(), run["holds"]
     for name, other in run["digests"].items():
@@ -111,7 +136,11 @@ def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
             fields.add(name.rpartition(": ")[2] or "the sample")
     held = fork["holds"].items()
     gone = [f"{path}: {kind} -> {left.get(path)}" for path, kind in held if left.get(path) != kind]
-    what = f"what vanished: {', '.join(gone[:4])}" if gone else "nothing it holds vanished: a global state"
+    what = (
+        f"what vanished: {', '.join(gone[:4])}"
+        if gone
+        else "nothing it holds vanished: a global state"
+    )
     text = f"samples differ from those of fork in {', '.join(sorted(fields))}; {what}"
     return {"text": text, "fields": sorted(fields), "vanished": gone[:20]} if fields else None
 
@@ -132,7 +161,9 @@ def lengths(seen: Seen) -> Iterator[Finding]:
     last, lists, numbers = (read.get(name, {}) for name in ("last", "lists", "numbers"))
     place = read.get("equals")
     # A data set that repeats its items on purpose says how often.
-    repeats = any(many > 1 and size == many * each for many in numbers.values() for each in lists.values())
+    repeats = any(
+        many > 1 and size == many * each for many in numbers.values() for each in lists.values()
+    )
     shown: Seen = {"len": size}
     if size is None:
         yield Finding("DP7", "not applicable", "the data set has no len")
@@ -164,11 +195,18 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
             sizes = [note["size"] for note in epoch["notes"]]
             if 1 in sizes and (max(sizes) > 1 or "raised" in one):
                 ones[f"rank {rank}"] = sizes.index(1)
-            elif not epoch["ended"] and not loader.get("iterable", True) and not loader["drop_last"]:
+            elif (
+                not epoch["ended"] and not loader.get("iterable", True) and not loader["drop_last"]
+            ):
                 share = -(-loader["samples"] // loader["replicas"])
-                if loader["batch_size"] and share % loader["batch_size"] == 1 != loader["batch_size"]:
+                if (
+                    loader["batch_size"]
+                    and share % loader["batch_size"] == 1 != loader["batch_size"]
+                ):
                     ones[f"rank {rank}"] = share // loader["batch_size"]
-    where = "a batch of one (" + ", ".join(f"{rank}: step {step}" for rank, step in ones.items()) + ")"
+    where = (
+        "a batch of one (" + ", ".join(f"{rank}: step {step}" for rank, step in ones.items()) + ")"
+    )
     shown = {**loader, "steps": ones, **one}
     if not ones:
         yield Finding("DP8", "pass", "no rank gets a batch of one")
@@ -181,7 +219,9 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
     else:
         cause = f"{where}: BatchNorm with one value a channel would raise"
         cause += f"; {one['unknown']}" if "unknown" in one else ""
-        yield Finding("DP8", "not decidable", cause, shown, needs="the model: --model module:factory")
+        yield Finding(
+            "DP8", "not decidable", cause, shown, needs="the model: --model module:factory"
+        )
 
 
 @check("DP9", probes=("memory",))
@@ -192,8 +232,17 @@ def memory(seen: Seen) -> Iterator[Finding]:
     most, size, limit = seen["most"], seen["samples"], seen["machine"]
     grown, stops = _growth(new, most)
     copied = -_slope(new, 3)
-    shown = {"bytes_per_new_sample": round(grown), "private": new[-1][1], "read": sum(n for n, *_ in new)}
-    shown |= {"samples": size, "workers": max(1, seen["workers"]), "ranks": seen["ranks"], "memory": limit}
+    shown = {
+        "bytes_per_new_sample": round(grown),
+        "private": new[-1][1],
+        "read": sum(n for n, *_ in new),
+    }
+    shown |= {
+        "samples": size,
+        "workers": max(1, seen["workers"]),
+        "ranks": seen["ranks"],
+        "memory": limit,
+    }
     verdict, cause, needs = "pass", f"a worker grows by {grown:.0f} bytes per new sample", ""
     if grown < SMALL:
         cause = "no growth with new samples"
@@ -207,14 +256,17 @@ def memory(seen: Seen) -> Iterator[Finding]:
         shown |= {"factor": factor, "extrapolated": round(total)}
         verdict, needs = _enough(total, limit, grown * min(size, most or 0) * factor, most, stops)
     if copied > SMALL and (size or 0) > 10_000:
-        cause += f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, at most what they hold"
+        cause += (
+            f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, at most what they hold"
+        )
     yield Finding("DP9", verdict, cause, shown, needs=needs)
 
 
 def _enough(
     total: float, limit: float, at_bound: float, most: int | None, stops: bool | None
 ) -> tuple[str, str]:
-    """The verdict on so many bytes, and what would decide; `at_bound`: if the growth ended at `most`."""
+    """The verdict on so many bytes, and what would decide; `at_bound`: if the growth ended at
+    `most`."""
     if total <= limit:
         return "pass", ""
     if stops is not None or at_bound > limit:
@@ -227,7 +279,8 @@ def _enough(
 def _factor(seen: Seen, stops: bool) -> tuple[int, str]:
     """How many copies of the growth there are, and why."""
     workers, ranks = max(1, seen["workers"]), seen["ranks"]
-    # Workers that end with the epoch have together read each sample once a rank, or once if ranks share.
+    # Workers that end with the epoch have together read each sample once a rank, or once if ranks
+    # share.
     if seen["persistent"] or stops:
         return workers * ranks, f"{workers} workers x {ranks} ranks"
     factor = 1 if seen["split"] else ranks
@@ -236,7 +289,8 @@ def _factor(seen: Seen, stops: bool) -> tuple[int, str]:
 
 
 def _growth(new: list[list[int]], most: int | None) -> tuple[float, bool | None]:
-    """Bytes per new sample, and whether the growth ends after the `most` entries that the source speaks of.
+    """Bytes per new sample, and whether the growth ends after the `most` entries that the source
+    speaks of.
 
     Only what was measured says so: None if too few samples were read.
     """
@@ -257,7 +311,8 @@ def _growth(new: list[list[int]], most: int | None) -> tuple[float, bool | None]
 
 
 def _slope(rows: list[list[int]], column: int) -> float:
-    """Growth per sample, 0 unless both halves grow. The first fifth is left out: imports and first calls."""
+    """Growth per sample, 0 unless both halves grow. The first fifth is left out: imports and first
+    calls."""
     rows = rows[len(rows) // 5 :]
     if len(rows) < 4:
         return 0.0
@@ -285,7 +340,8 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
     cause += f"{1 + descriptors} in the loop) x {ranks} ranks = {_mib(needed)}; /dev/shm: {_mib(free)} free"
     shown = {"batch": read["bytes"], "in_flight": flying * ranks, "needed": needed, "free": free}
     yield Finding("DP15", "fail" if needed > free else "pass", cause, shown)
-    # A worker has the descriptors of its batches until they are fetched, the loop those out of turn.
+    # A worker has the descriptors of its batches until they are fetched, the loop those out of
+    # turn.
     waiting = min(flying, max(ahead + 1, ahead * (workers - 1) + 2))
     wanted = seen["open"] + 4 * workers + waiting * read["tensors"]
     if descriptors and wanted > seen["files"]:
@@ -306,7 +362,9 @@ def edges(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
         loader = seen[name]
         sized = loader.get("drop_last") and loader["samples"] and loader["batch_size"]
         if sized and (lost := loader["samples"] % loader["batch_size"]):
-            cause = f"drop_last=True on the {name} loader loses {lost} of {loader['samples']} samples"
+            cause = (
+                f"drop_last=True on the {name} loader loses {lost} of {loader['samples']} samples"
+            )
             findings.append(Finding("edges", verdict, cause, loader))
     yield from findings or [Finding("edges", "pass", "no sample is lost")]
 
@@ -319,7 +377,9 @@ def stale(seen: Seen) -> Iterator[Finding]:
             yield Finding("stale", "fail", cause + ", ".join(each["names"]), each)
         elif "index" in each:
             cause = f"{each['index']} is older than {', '.join(each['newer'])}"
-            yield Finding("stale", "not decidable", cause, each, needs="an index written after its files")
+            yield Finding(
+                "stale", "not decidable", cause, each, needs="an index written after its files"
+            )
         else:
             yield Finding("stale", "pass", f"{each['paths']} files in {each['name']} exist")
     if not seen.get("paths"):

@@ -1,4 +1,5 @@
-"""The catalogue: what each entry looks like, where it comes from, how it is mended, and since when."""
+"""The catalogue: what each entry looks like, where it comes from, how it is mended, and since
+when."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ FAMILIES = {
     "preprocessing": "Preprocessing, labels and order",
 }
 
-# A block an entry: `name family status: title`, then its fields; `more` has words to search for, and links.
+# A block an entry: `name family status: title`, then its fields; `more` has words to search for,
+# and links.
 CATALOGUE = """
 DP1 randomness version-dependent: Randomness repeats in workers, epochs or ranks
   symptom: the same crops, flips or noise come back in every worker, every epoch or every rank
@@ -191,7 +193,9 @@ def listing(names: Iterable[str] = ENTRIES) -> str:
     """Entries, a line each, by family."""
     lines = []
     for family, title in FAMILIES.items():
-        own = [f"  {name:<7} {ENTRIES[name].title}" for name in names if ENTRIES[name].family == family]
+        own = [
+            f"  {name:<7} {ENTRIES[name].title}" for name in names if ENTRIES[name].family == family
+        ]
         lines += [title, *own] if own else []
     return "\n".join(lines)
 
@@ -201,7 +205,9 @@ def explain(name: str) -> str:
     entry = get(name)
     lines = [f"{entry.name}  {entry.title}", f"{FAMILIES[entry.family]}; {entry.status}"]
     for field in ("symptom", "cause", "fix", "versions"):
-        lines += textwrap.wrap(f"{field:<8}  {getattr(entry, field)}", 100, subsequent_indent=" " * 10)
+        lines += textwrap.wrap(
+            f"{field:<8}  {getattr(entry, field)}", 100, subsequent_indent=" " * 10
+        )
     return "\n".join([*lines, *(f"link      {url}" for url in entry.urls)])
 
 
@@ -213,5 +219,7 @@ def search(words: str) -> str:
     if not names:
         known = sorted({word for text in texts.values() for word in re.findall(r"\w{3,}", text)})
         near = [each for word in wanted for each in difflib.get_close_matches(word, known)]
-        raise MillraceError(f"no entry has {words!r}", remedy=f"Nearest: {', '.join(near) or 'see --list'}")
+        raise MillraceError(
+            f"no entry has {words!r}", remedy=f"Nearest: {', '.join(near) or 'see --list'}"
+        )
     return listing(names)

@@ -17,7 +17,11 @@ ENDINGS = {
     "memory": "Read samples when they are asked for; --memory-mb is the limit",
 }
 REFUSED = (
-    ("DP14", "mutually exclusive", "sampler= without shuffle; batch_sampler= without batch_size, drop_last"),
+    (
+        "DP14",
+        "mutually exclusive",
+        "sampler= without shuffle; batch_sampler= without batch_size, drop_last",
+    ),
     ("DP14", "expected unspecified shuffle", "Shuffle inside the IterableDataset"),
     ("DP2", "expected unspecified", "Share out inside the IterableDataset's __iter__"),
 )
@@ -29,7 +33,9 @@ def refused_arguments(evidence: Evidence) -> Iterable[Finding]:
     error = evidence["look"].error
     for entry, words, fix in REFUSED:
         if words in error.get("text", ""):
-            yield Finding(entry, "fail", f"torch: {error['text']}", {"where": error.get("where")}, fix)
+            yield Finding(
+                entry, "fail", f"torch: {error['text']}", {"where": error.get("where")}, fix
+            )
             return
 
 
@@ -38,7 +44,9 @@ def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> I
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
     orders = [[order_of(notes, source["stable"]) for notes in rank] for rank in plain(epochs)]
     one, other = (orders[0] * 2)[:2]
-    say = partial(Finding, "DP14", evidence={"epoch 0": one[:EXAMPLES], "epoch 1": other[:EXAMPLES]})
+    say = partial(
+        Finding, "DP14", evidence={"epoch 0": one[:EXAMPLES], "epoch 1": other[:EXAMPLES]}
+    )
     parts, flags, by = after[0]["parts"], after[0]["flags"], source["shuffled_by"]
     call = f"{('loader.' + parts[0]).removesuffix('.loader')}.set_epoch(epoch)" if parts else ""
     calls = loop[0]["calls"]
@@ -51,7 +59,9 @@ def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> I
         yield say("fail", cause, fix=fix)
     elif not all(_same(*each[:2]) for each in orders):
         yield say("pass", "epochs 0 and 1 come in different orders")
-    elif parts and not all(_same(*(order_of(e, source["stable"]) for e in rank["own"])) for rank in after):
+    elif parts and not all(
+        _same(*(order_of(e, source["stable"]) for e in rank["own"])) for rank in after
+    ):
         cause = "the order changes only after set_epoch"
         if calls is None:
             needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
@@ -59,14 +69,24 @@ def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> I
         elif calls:
             yield say("pass", f"the loop calls set_epoch: {calls[:4]}")
         else:
-            yield say("fail", f"{cause}, which the loop does not call", fix=f"Call {call} before each epoch")
+            yield say(
+                "fail",
+                f"{cause}, which the loop does not call",
+                fix=f"Call {call} before each epoch",
+            )
     elif not ascends and source["iterable"] and source["reordered"]:
         cause = "without workers each pass has its own order; workers begin every epoch with the same copy"
-        yield say("fail", cause, fix="An order by (seed, epoch) with set_epoch; or persistent_workers=True")
+        yield say(
+            "fail",
+            cause,
+            fix="An order by (seed, epoch) with set_epoch; or persistent_workers=True",
+        )
     elif not ascends and (any(flags.values()) or (by and not flags)):
         cause = f"epochs 0 and 1 come in one order, though {', '.join(by or flags)} shuffles"
         cause += f"; {call} does not change it" if parts else ""
-        yield say("fail", cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets")
+        yield say(
+            "fail", cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets"
+        )
     else:
         order = "indices ascend" if ascends else "the order is fixed"
         yield say("not applicable", f"no shuffle: {order} in both epochs (training: shuffle=True)")
@@ -77,7 +97,8 @@ def _same(one: list[Any], other: list[Any]) -> bool:
 
 
 def _unheard(rank: Seen) -> bool:
-    """Whether the epoch decides what the main process reads, but not what persistent workers read."""
+    """Whether the epoch decides what the main process reads, but not what persistent workers
+    read."""
     if "main" not in rank:
         return False
     own, main = (list(map(_content, rank[name])) for name in ("own", "main"))
@@ -112,7 +133,11 @@ def endless(epochs: Ranks) -> Iterable[Finding]:
         facts = {"batches": len(part["notes"]), "len(loader)": part["length"]}
         if part["length"] and facts["batches"] > 2 * part["length"]:
             cause = f"it does not end: {facts['batches']} batches, though len(loader) is {part['length']}"
-            yield Finding("end", "fail", cause, facts, "Let the sampler end after len(sampler) indices")
+            yield Finding(
+                "end", "fail", cause, facts, "Let the sampler end after len(sampler) indices"
+            )
             return
-        cause = cause if part["length"] else f"no end in {facts['batches']} batches: an endless stream"
+        cause = (
+            cause if part["length"] else f"no end in {facts['batches']} batches: an endless stream"
+        )
     yield Finding("end", "pass", cause, facts)

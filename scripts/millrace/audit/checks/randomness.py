@@ -33,7 +33,9 @@ OWN = (
 
 
 @check("DP1", probes=("repeat", "epochs", "source", "look"))
-def repeated_randomness(repeat: Ranks, epochs: Ranks, source: Seen, look: Seen) -> Iterable[Finding]:
+def repeated_randomness(
+    repeat: Ranks, epochs: Ranks, source: Seen, look: Seen
+) -> Iterable[Finding]:
     """What varies when one index is read again must vary between workers, epochs and ranks."""
     by_index, version = repeat[0]["epochs"] is not None, look["torch"]
     ranks = [rank["epochs"] for rank in repeat] if by_index else plain(epochs)
@@ -51,7 +53,11 @@ def repeated_randomness(repeat: Ranks, epochs: Ranks, source: Seen, look: Seen) 
                 same = _same(one, other)
             else:  # a stream lets nobody choose an index: all generators in use began with equal states
                 copied, varies = _copied(one, other), source["random"] and source["complete"]
-                same = {"generators": copied} if varies and copied and set(copied) == _used(one) else None
+                same = (
+                    {"generators": copied}
+                    if varies and copied and set(copied) == _used(one)
+                    else None
+                )
             if same is None:
                 continue
             failed, names = True, same["generators"]
@@ -65,7 +71,11 @@ def repeated_randomness(repeat: Ranks, epochs: Ranks, source: Seen, look: Seen) 
             break
     if not failed:
         varies = any(map(_varying, streams.values())) if by_index else "" not in source["stable"]
-        cause = "random numbers differ everywhere" if varies else "a sample is the same whenever it is read"
+        cause = (
+            "random numbers differ everywhere"
+            if varies
+            else "a sample is the same whenever it is read"
+        )
         yield Finding("DP1", "pass", cause, {"torch": version})
 
 
@@ -80,12 +90,23 @@ def plain(epochs: Ranks) -> list[list[list[Seen]]]:
 
 
 def _varying(notes: list[Seen]) -> dict[str, list[tuple[Any, str]]]:
-    """(Index, digest) of the fields that vary for an index; or else of batches, as collate_fn may draw."""
-    pairs = [(i, s) for note in notes for i, s in zip(note["indices"] or (), note["samples"], strict=False)]
+    """(Index, digest) of the fields that vary for an index; or else of batches, as collate_fn may
+    draw."""
+    pairs = [
+        (i, s)
+        for note in notes
+        for i, s in zip(note["indices"] or (), note["samples"], strict=False)
+    ]
     names = sorted(pairs[0][1], reverse=True) if pairs else []
     columns = {name: [(i, s.get(name, "")) for i, s in pairs] for name in names}
-    columns["batch"] = [(0, note["batch"]) for note in notes if note["indices"] == notes[0]["indices"]]
-    varying = {name: pairs for name, pairs in columns.items() if len(set(pairs)) > len({i for i, _ in pairs})}
+    columns["batch"] = [
+        (0, note["batch"]) for note in notes if note["indices"] == notes[0]["indices"]
+    ]
+    varying = {
+        name: pairs
+        for name, pairs in columns.items()
+        if len(set(pairs)) > len({i for i, _ in pairs})
+    }
     return {name: pairs for name, pairs in varying.items() if name != "batch" or len(varying) == 1}
 
 
@@ -103,7 +124,8 @@ def _copied(one: list[dict], other: list[dict]) -> list[str]:
 
 
 def _same(one: list[dict], other: list[dict]) -> Seen | None:
-    """Equal sequences, longer than chance explains or from generators that began with equal states."""
+    """Equal sequences, longer than chance explains or from generators that began with equal
+    states."""
     copied, theirs = _copied(one, other), _varying(other)
     for name, mine in _varying(one).items():
         count = min(len(mine), len(theirs.get(name, [])))
@@ -183,7 +205,9 @@ def _begin_alike(shared: Shares, axis: int) -> bool:
 
 def _how_to_share_out(kind: str, shared: Shares) -> str:
     if shared.from_sampler:
-        return "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+        return (
+            "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+        )
     ranks, workers = shared.ranks, shared.workers
     fix = (
         f"In __iter__ yield sample i if i % {ranks * workers} == rank * {workers} + worker_id, "
@@ -194,7 +218,9 @@ def _how_to_share_out(kind: str, shared: Shares) -> str:
     return fix
 
 
-def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: dict[str, int]) -> Finding:
+def _shared_out(
+    shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: dict[str, int]
+) -> Finding:
     """The finding where nothing repeats: all samples came, or some came nowhere."""
     if not shared.complete:
         cause = (
@@ -206,9 +232,7 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: di
 
     unknown = shared.unknown()
     if unknown:
-        cause = (
-            f"{unknown.total()} of {shared.total.total()} samples are none that the dataset gives by itself"
-        )
+        cause = f"{unknown.total()} of {shared.total.total()} samples are none that the dataset gives by itself"
         needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
         return Finding("DP2", "not decidable", cause, facts, needs=needs)
 
@@ -226,7 +250,8 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: di
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
-    """Ranks that are alike are a bug only if they train together, which the user says by --ranks."""
+    """Ranks that are alike are a bug only if they train together, which the user says by
+    --ranks."""
     if kind != "ranks" or finding.needs or look["together"]:
         return finding
     needs = "--ranks 2 if several processes train with this loader, --ranks 1 if one does"
@@ -239,7 +264,8 @@ def samples(note: Seen) -> list[dict[str, str]]:
 
 @check("DP3", probes=("epochs", "loop"))
 def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
-    """Ranks make as many steps, as each step waits for all; and evaluation has every sample once."""
+    """Ranks make as many steps, as each step waits for all; and evaluation has every sample
+    once."""
     ranks, loop, facts = [rank["plain"] for rank in epochs], loops[0], {}
     if len(ranks) > 1 and (drawn := loop["evaluation"]):
         spare = drawn["drawn"] - drawn["samples"]
@@ -255,7 +281,9 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
         facts = {"epoch": epoch, "steps of ranks": steps, "samples of workers": dict(counts)}
         ends = [count for count, part in zip(steps, parts, strict=True) if part["ended"]]
         if ends and max(steps) > min(ends):
-            cause = f"ranks make {steps} steps" + (", and the loop uses Join" if loop["joins"] else "")
+            cause = f"ranks make {steps} steps" + (
+                ", and the loop uses Join" if loop["joins"] else ""
+            )
             fix = "Stop all ranks at the smallest number of steps, repeat samples on short ranks, or use "
             fix += "`with model.join():`; drop_last=True alone leaves them uneven"
             yield Finding("DP3", "pass" if loop["joins"] else "fail", cause, facts, fix)

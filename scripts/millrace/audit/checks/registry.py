@@ -16,7 +16,8 @@ FAMILIES = ("randomness", "contract", "preprocessing", "order", "restart")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found on one entry. `evidence`: ids, seeds, shapes, bytes; `needs`: what would decide it."""
+    """What was found on one entry. `evidence`: ids, seeds, shapes, bytes; `needs`: what would
+    decide it."""
 
     entry: str
     verdict: str
@@ -42,8 +43,8 @@ CHECKS: list[Check] = []
 
 
 def check(entry: str, probes: tuple[str, ...] = ()) -> Callable:
-    """Register a check of an entry, which is called with what these probes saw if all ended well: a dict, or
-    one for each rank. A check without probes is called with all results."""
+    """Register a check of an entry, which is called with what these probes saw if all ended well: a
+    dict, or one for each rank. A check without probes is called with all results."""
 
     def register(function: Callable[..., Iterable[Finding]]) -> Callable:
         CHECKS.append(Check(entry, probes, function))
@@ -67,11 +68,16 @@ def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
         stopped = next((name for name in each.probes if evidence[name].status != "ok"), None)
         if stopped is None:
             seen = [
-                evidence[name].data if PROBES[name].ranks else evidence[name].data[0] for name in each.probes
+                evidence[name].data if PROBES[name].ranks else evidence[name].data[0]
+                for name in each.probes
             ]
             findings += each.function(*seen) if each.probes else each.function(evidence)
         else:
             result = evidence[stopped]
-            cause = f"the probe {stopped} {result.status}: {result.error.get('text', '')}".strip(": ")
-            findings.append(Finding(each.entry, "not decidable", cause, {"error": dict(result.error)}))
+            cause = f"the probe {stopped} {result.status}: {result.error.get('text', '')}".strip(
+                ": "
+            )
+            findings.append(
+                Finding(each.entry, "not decidable", cause, {"error": dict(result.error)})
+            )
     return findings

@@ -1,4 +1,5 @@
-"""What a loader goes on with after a restart: in mid-epoch, and from the state of an epoch that has ended."""
+"""What a loader goes on with after a restart: in mid-epoch, and from the state of an epoch that has
+ended."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ class Restart(NamedTuple):
 
 @check("resume", probes=("resume", "source", "epochs", "loop"))
 def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterable[Finding]:
-    """After a restart in mid-epoch come the samples that were left, in their order; after one between epochs
-    the next epoch."""
+    """After a restart in mid-epoch come the samples that were left, in their order; after one
+    between epochs the next epoch."""
     if any(not seen["how"] for seen in resume):
         yield Finding("resume", "not applicable", NO_STATE)
         return
@@ -88,7 +89,9 @@ def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
     names = dict(_names(epochs, stable))
 
     def batches(notes: list[Seen]) -> Batches:
-        return [[names.get(str(key), str(key)) for key in order_of([note], stable)] for note in notes]
+        return [
+            [names.get(str(key), str(key)) for key in order_of([note], stable)] for note in notes
+        ]
 
     def way(seen: Seen) -> Way:
         error = seen["raised"]["text"] if seen["raised"] else ""
@@ -117,7 +120,8 @@ def _names(epochs: Ranks, stable: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
-    """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is known."""
+    """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is
+    known."""
     if all(way.error for way in restart.ways):
         return _raises(rank, restart, restart.ways[0].error)
     if not any(restart.left):
@@ -137,7 +141,9 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
         return _depends_on_the_loop(rank, restart, way)
     if is_right and way.told != bool(calls):  # the loop goes the right way
         return None
-    return _raises(rank, restart, way.error) if way.error else _went_on_elsewhere(rank, restart, way)
+    return (
+        _raises(rank, restart, way.error) if way.error else _went_on_elsewhere(rank, restart, way)
+    )
 
 
 def _raises(rank: int, restart: Restart, error: str) -> Finding:
@@ -155,7 +161,9 @@ def _depends_on_the_loop(rank: int, restart: Restart, wrong: Way) -> Finding:
 def _went_on_elsewhere(rank: int, restart: Restart, way: Way) -> Finding:
     """The finding where other samples came than those that were left, or in another order."""
     came, left, first_epoch = way.came, restart.left, restart.epochs[0]
-    before, rest, new = (Counter(_flat(part)) for part in (restart.epochs[1][: restart.at], left, came))
+    before, rest, new = (
+        Counter(_flat(part)) for part in (restart.epochs[1][: restart.at], left, came)
+    )
     lists = {"replayed": list((new & before) - rest), "skipped": list(rest - new)}
     if not way.ended[0]:  # what did not come may come later
         lists["skipped"] = []
@@ -190,7 +198,11 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     number = 1 if len(way.passes) > 1 and not way.came else 0
     if not way.ended[number]:  # the time was over
         return None
-    due = min(restart.epochs, key=lambda epoch: len(_flat(epoch))) if restart.ended else restart.epochs[0]
+    due = (
+        min(restart.epochs, key=lambda epoch: len(_flat(epoch)))
+        if restart.ended
+        else restart.epochs[0]
+    )
     samples_due, samples_came = len(_flat(due)), len(_flat(way.passes[number]))
     # An order of its own may fill batches otherwise: the last one may be missing.
     largest = max(map(len, due), default=0)
@@ -198,9 +210,7 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
         return None
     if not samples_due:
         return None
-    cause = (
-        f"restored by {restart.how} after the last batch of epoch 0: the next epoch has {samples_came} of "
-    )
+    cause = f"restored by {restart.how} after the last batch of epoch 0: the next epoch has {samples_came} of "
     cause += f"{samples_due} samples"
     facts = {"rank": rank, "expected": due[0], "came": (way.passes[number] or [[]])[0]}
     return Finding("resume", "fail", cause, facts, NEW_EPOCH)

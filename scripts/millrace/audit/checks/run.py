@@ -15,9 +15,11 @@ from millrace.audit.runner.target import Options, WrongName
 def audit(
     options: Options, only: Iterable[str] = (), guard: Guard | None = None
 ) -> tuple[dict[str, Result], list[Finding]]:
-    """Run the loader and judge it; `only`: entries; `guard`: one that is open, for many audits in a row.
+    """Run the loader and judge it; `only`: entries; `guard`: one that is open, for many audits in a
+    row.
 
-    Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of the loader.
+    Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of
+    the loader.
     """
     checks = registry.load(only)
     needed = {"look", *(name for each in checks for name in each.probes)}

@@ -73,7 +73,8 @@ class Shares:
 
     @property
     def one_step(self) -> int:
-        """Samples of one step of all ranks. Without a sampler each worker makes batches of its own."""
+        """Samples of one step of all ranks. Without a sampler each worker makes batches of its
+        own."""
         makers = self.ranks if self.from_sampler else self.ranks * self.workers
         return makers * self.largest_batch
 
@@ -85,7 +86,9 @@ class Shares:
 
     def draws_with_replacement(self) -> bool:
         """Whether the sampler asked one rank for a sample more often than the dataset holds it."""
-        return self.from_sampler and any(self._given_by(rank) - self.held for rank in range(self.ranks))
+        return self.from_sampler and any(
+            self._given_by(rank) - self.held for rank in range(self.ranks)
+        )
 
     def repeated_by_workers(self) -> Counter[str]:
         """Samples that several workers of one rank gave, by how often too often."""
@@ -108,8 +111,8 @@ class Shares:
         return self.held - self.total
 
     def unknown(self) -> Counter[str]:
-        """What came, but is none of the samples that the dataset gives by itself: batches that nobody could
-        take apart, or samples that were padded or changed when they were collated."""
+        """What came, but is none of the samples that the dataset gives by itself: batches that
+        nobody could take apart, or samples that were padded or changed when they were collated."""
         return Counter({name: count for name, count in self.total.items() if name not in self.held})
 
     def _workers_of(self, rank: int) -> list[Counter[str]]:
@@ -122,7 +125,9 @@ class Shares:
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
-    held_keys = [content_key(sample, dataset.stable) for sample in dataset.samples if dataset.stable]
+    held_keys = [
+        content_key(sample, dataset.stable) for sample in dataset.samples if dataset.stable
+    ]
     by_index = _known_by_index(batches, dataset, held_keys)
     if not held_keys and not by_index:
         return None
@@ -164,7 +169,8 @@ def _known_by_index(batches: list[Batch], dataset: Dataset, held_keys: list[str]
     if any(batch.indices is None for batch in batches):
         return False
 
-    # Ids by the loader's sample_ids, and objects that a sampler hands out (cuts), are names by themselves.
+    # Ids by the loader's sample_ids, and objects that a sampler hands out (cuts), are names by
+    # themselves.
     indices = [index for batch in batches for index in batch.indices or ()]
     if indices and all(isinstance(index, str) for index in indices):
         return True
@@ -181,7 +187,8 @@ def _known_by_index(batches: list[Batch], dataset: Dataset, held_keys: list[str]
 
 
 def _means_the_same_everywhere(batches: list[Batch], stable: list[str]) -> bool:
-    """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes once."""
+    """Whether each index names one sample on all ranks; if contents cannot tell, whether it comes
+    once."""
     pairs = [
         (str(index), content_key(sample, stable))
         for batch in batches
@@ -200,7 +207,8 @@ def content_key(sample: Sample, stable: list[str]) -> str:
 
 
 def order_of(notes: list[dict[str, Any]], stable: list[str]) -> list[Any]:
-    """Indices in order, or else what identifies the samples; nothing if they cannot be known again."""
+    """Indices in order, or else what identifies the samples; nothing if they cannot be known
+    again."""
     batches = [Batch.parse(note) for note in notes]
     if batches and all(batch.indices is not None for batch in batches):
         return [index for batch in batches for index in batch.indices]

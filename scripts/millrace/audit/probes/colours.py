@@ -21,16 +21,20 @@ PRIMARIES = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)
 
 
 def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (file, root) of the files that an entry of a list names; roots are the owner's folders."""
+    """Yield (file, root) of the files that an entry of a list names; roots are the owner's
+    folders."""
     values = [v for v in getattr(owner, "__dict__", {}).values() if isinstance(v, (str, Path))]
     roots = ["", *(str(value) for value in values if os.path.isdir(value))]
     for part in (entry, *dict(members(entry)).values()):
         if isinstance(part, (str, Path)) and str(part).lower().endswith(suffixes):
-            yield from ((file, root) for root in roots if os.path.isfile(file := os.path.join(root, part)))
+            yield from (
+                (file, root) for root in roots if os.path.isfile(file := os.path.join(root, part))
+            )
 
 
 def relisted(value: Any, listed: str) -> Any:
-    """Return a copy of a list, or of an entry of it, with another file in place of those like it."""
+    """Return a copy of a list, or of an entry of it, with another file in place of those like
+    it."""
     if isinstance(value, (str, Path)):
         return type(value)(listed) if Path(value).suffix == Path(listed).suffix else value
     if isinstance(value, Mapping):
@@ -45,27 +49,35 @@ def relisted(value: Any, listed: str) -> Any:
 
 
 def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
-    """List one file everywhere in place of images. Return {attribute: (a file it listed, the new file)}."""
+    """List one file everywhere in place of images. Return {attribute: (a file it listed, the new
+    file)}."""
     replaced = {}
     for path, owner in list(walk(loader, "loader", code=True)):
         for name, rows in list(getattr(owner, "__dict__", {}).items()):
-            rows = rows.tolist() if getattr(rows, "ndim", 0) == 1 and hasattr(rows, "tolist") else rows
+            rows = (
+                rows.tolist() if getattr(rows, "ndim", 0) == 1 and hasattr(rows, "tolist") else rows
+            )
             entries = rows.values() if isinstance(rows, dict) else rows
             if not isinstance(rows, (dict, list, tuple)) or not entries:
                 continue
             for file, root in files(next(iter(entries)), owner, SUFFIXES):
                 new = folder / f"probe{Path(file).suffix}"
-                setattr(owner, name, relisted(rows, os.path.relpath(new, root) if root else str(new)))
+                setattr(
+                    owner, name, relisted(rows, os.path.relpath(new, root) if root else str(new))
+                )
                 replaced[f"{path}.{name}"] = file, new
                 break
     return replaced
 
 
 def write(like: str, colour: tuple[int, ...], file: Path) -> None:
-    """Write an image of one colour in the format and size of another, with what the loader has loaded."""
+    """Write an image of one colour in the format and size of another, with what the loader has
+    loaded."""
     if pil := sys.modules.get("PIL.Image"):
         with pil.open(like) as image:
-            pil.new("RGB", image.size, colour).convert("RGBA" if image.mode == "RGBA" else "RGB").save(file)
+            pil.new("RGB", image.size, colour).convert(
+                "RGBA" if image.mode == "RGBA" else "RGB"
+            ).save(file)
     else:
         pixels = sys.modules["cv2"].imread(like)
         pixels[...] = colour[::-1]
@@ -73,9 +85,14 @@ def write(like: str, colour: tuple[int, ...], file: Path) -> None:
 
 
 def images(batch: Any) -> dict[str, list[float]]:
-    """Return the mean of the first three channels of every field that is a batch of colour images."""
+    """Return the mean of the first three channels of every field that is a batch of colour
+    images."""
     axes = {name: (tensor, channel_axis(tensor.shape)) for name, tensor in batched(batch)}
-    colour = {name: (t, axis) for name, (t, axis) in axes.items() if axis is not None and t.shape[axis] >= 3}
+    colour = {
+        name: (t, axis)
+        for name, (t, axis) in axes.items()
+        if axis is not None and t.shape[axis] >= 3
+    }
     return {
         name: t.double().movedim(axis, 0).flatten(1).mean(1).tolist()[:3]
         for name, (t, axis) in colour.items()
@@ -107,11 +124,18 @@ def negative_stride(value: Any) -> str:
 def colours(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """Let the loader read red, green and blue images, and note which channel answers to which.
 
-    `orders`: of each field, twice with other seeds. `negative`: an array that torch refuses, if any.
+    `orders`: of each field, twice with other seeds. `negative`: an array that torch refuses, if
+    any.
     """
     reseed(options.seed)
     loader = target.loader()
-    note: dict[str, Any] = {"images": [], "negative": "", "places": [], "orders": {}, "raised": None}
+    note: dict[str, Any] = {
+        "images": [],
+        "negative": "",
+        "places": [],
+        "orders": {},
+        "raised": None,
+    }
     try:
         samples, batch = next(draw(loader, rank, 1))
         note["images"] = list(images(batch))

@@ -1,4 +1,5 @@
-"""What a loader promises: samples that collate, pinning, lengths, paths, and room for its batches."""
+"""What a loader promises: samples that collate, pinning, lengths, paths, and room for its
+batches."""
 
 from __future__ import annotations
 
@@ -32,10 +33,17 @@ def contract(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     reseed(options.seed)
     data, seconds = loader.dataset, min(SECONDS, rank.left() / 4)
     shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
-    seen: dict[str, Any] = {"samples": length(data), "steps": length(loader), "ranks": options.ranks}
+    seen: dict[str, Any] = {
+        "samples": length(data),
+        "steps": length(loader),
+        "ranks": options.ranks,
+    }
     seen |= {"workers": loader.num_workers, "prefetch": loader.prefetch_factor or 2}
     seen |= {"shm": shm and shm.f_bavail * shm.f_frsize, "pin_memory": loader.pin_memory}
-    seen |= {"files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "open": len(os.listdir("/dev/fd"))}
+    seen |= {
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "open": len(os.listdir("/dev/fd")),
+    }
     seen |= {"strategy": torch.multiprocessing.get_sharing_strategy(), "paths": listed(data)}
     seen["collate"] = collate(loader, time.monotonic() + seconds)
     until = time.monotonic() + seconds
@@ -56,7 +64,9 @@ def collate(loader: Any, until: float) -> dict[str, Any]:
     try:
         for samples in _batches(loader, seen):
             try:
-                batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
+                batch = loader.collate_fn(
+                    samples if loader.batch_sampler is not None else samples[0]
+                )
             except Exception as error:
                 seen["failed"] = {**trace.described(error), **unlike(samples), "size": len(samples)}
                 break
@@ -77,7 +87,9 @@ def _batches(loader: Any, seen: dict[str, Any]) -> Iterator[list[Any]]:
     data, batched = loader.dataset, loader.batch_sampler is not None
     if isinstance(data, IterableDataset):
         source, size = iter(data), loader.batch_size or 1
-        while (samples := list(islice(source, size))) and (len(samples) == size or not loader.drop_last):
+        while (samples := list(islice(source, size))) and (
+            len(samples) == size or not loader.drop_last
+        ):
             yield samples
         return
     for order in range(ORDERS):
@@ -86,9 +98,16 @@ def _batches(loader: Any, seen: dict[str, Any]) -> Iterator[list[Any]]:
                 sampler.set_epoch(order)
         for each in loader.batch_sampler if batched else loader.sampler:
             drawn = each if batched else [each]
-            whole = [type(index) is int and 0 <= index < (length(data) or 0) for index in index_list(drawn)]
+            whole = [
+                type(index) is int and 0 <= index < (length(data) or 0)
+                for index in index_list(drawn)
+            ]
             seen["usual"] = seen["usual"] and all(whole)
-            samples = data.__getitems__(drawn) if hasattr(data, "__getitems__") else [data[i] for i in drawn]
+            samples = (
+                data.__getitems__(drawn)
+                if hasattr(data, "__getitems__")
+                else [data[i] for i in drawn]
+            )
             yield samples
 
 
@@ -99,12 +118,17 @@ def _read(data: Any, index: int) -> dict[str, Any]:
     except Exception as error:
         return trace.described(error)
     # An index or a class says nothing of where a sample comes from.
-    parts = {name: each for name, each in members(value) if getattr(each, "shape", ()) or type(each) is str}
+    parts = {
+        name: each
+        for name, each in members(value)
+        if getattr(each, "shape", ()) or type(each) is str
+    }
     return {"digest": digest(parts or value)}
 
 
 def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
-    """The last sample and the one beyond it: `equals` an earlier one; lists that are not as long as `len`."""
+    """The last sample and the one beyond it: `equals` an earlier one; lists that are not as long as
+    `len`."""
 
     def get(index: int) -> dict[str, Any]:
         reseed(seed)
@@ -114,12 +138,20 @@ def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
     if "digest" in seen["beyond"]:
         # Two in a row that differ: contents that neighbours share prove nothing.
         two = [get(size), get(size + 1)]
-        places = takewhile(lambda _: two[0] != two[1] and time.monotonic() < until, range(min(size, ITEMS)))
-        seen["equals"] = next((place for place in places if [get(place), get(place + 1)] == two), None)
+        places = takewhile(
+            lambda _: two[0] != two[1] and time.monotonic() < until, range(min(size, ITEMS))
+        )
+        seen["equals"] = next(
+            (place for place in places if [get(place), get(place + 1)] == two), None
+        )
         held = dict(members(data))
-        lists = {name: len(each) for name, each in held.items() if type(each) is not str and length(each)}
+        lists = {
+            name: len(each) for name, each in held.items() if type(each) is not str and length(each)
+        }
         # Those that say where the data set ends.
-        more = {name: many for name, many in lists.items() if many > size and "digest" in get(many - 1)}
+        more = {
+            name: many for name, many in lists.items() if many > size and "digest" in get(many - 1)
+        }
         longer = {name: many for name, many in more.items() if get(many).get("type") in LACKING}
         numbers = {name: each for name, each in held.items() if type(each) is int}
         seen |= {"lists": lists, "longer": longer, "numbers": numbers}
@@ -127,13 +159,18 @@ def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
 
 
 def listed(data: Any) -> list[dict[str, Any]]:
-    """Lists of paths that data sets have as attributes: which files are missing, or newer than an index."""
+    """Lists of paths that data sets have as attributes: which files are missing, or newer than an
+    index."""
     seen, owner = [], data
     for _ in range(DEPTH):
-        texts = [str(each) for _, each in members(owner) if isinstance(each, (str, Path)) and str(each)]
+        texts = [
+            str(each) for _, each in members(owner) if isinstance(each, (str, Path)) and str(each)
+        ]
         roots = ["", *filter(os.path.isdir, texts)]
         for name, rows in members(owner):
-            paths = [_path(row) for row in rows[:PATHS]] if isinstance(rows, (list, tuple)) else [None]
+            paths = (
+                [_path(row) for row in rows[:PATHS]] if isinstance(rows, (list, tuple)) else [None]
+            )
             tried = [[os.path.join(root, each) for root in roots] for each in paths if each]
             places = [next(filter(os.path.exists, each), "") for each in tried]
             if None in paths or not any(places):
@@ -144,7 +181,9 @@ def listed(data: Any) -> list[dict[str, Any]]:
             row["needed"] = not spare
             for index in set(filter(os.path.isfile, texts)) - set(places):
                 written = os.path.getmtime(index) + 1
-                if newer := [place for place in places if place and os.path.getmtime(place) > written]:
+                if newer := [
+                    place for place in places if place and os.path.getmtime(place) > written
+                ]:
                     row |= {"index": index, "newer": newer[:5]}
             seen.append(row)
         owner = getattr(owner, "dataset", None)
@@ -154,13 +193,17 @@ def listed(data: Any) -> list[dict[str, Any]]:
 def _path(row: Any) -> str | None:
     """The path in a row of a list: the row itself, or its first text with a suffix."""
     parts = [row] if isinstance(row, (str, Path)) else [each for _, each in members(row)]
-    return next((str(each) for each in parts if isinstance(each, (str, Path)) and Path(each).suffix), None)
+    return next(
+        (str(each) for each in parts if isinstance(each, (str, Path)) and Path(each).suffix), None
+    )
 
 
 def pin(batch: Any) -> dict[str, Any]:
-    """Tensors that torch's own walk does not pin, and fields that a pin_memory() of the user's loses.
+    """Tensors that torch's own walk does not pin, and fields that a pin_memory() of the user's
+    loses.
 
-    Pinning needs a GPU: here, in the process of the probe, Tensor.pin_memory gives a copy that is noted.
+    Pinning needs a GPU: here, in the process of the probe, Tensor.pin_memory gives a copy that is
+    noted.
     """
     copies: list[torch.Tensor] = []
 
@@ -196,13 +239,24 @@ def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
             rows = [part.get(field) for part in parts]
             if any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
                 continue
-            extents, room = torch.tensor([row.shape for row in rows]), torch.tensor(tensor.shape[1:])
+            extents, room = (
+                torch.tensor([row.shape for row in rows]),
+                torch.tensor(tensor.shape[1:]),
+            )
             varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
             if varying and (extents <= room).all() and rows[0].dtype == tensor.dtype:
                 lengths, longest = extents[:, varying[0]].double(), int(room[varying[0]])
-                others = {name: _count(each, longest) for name, each in tensors.items() if name != path}
-                by = [n for n, c in others.items() if c.equal(lengths) or c.equal(longest - lengths)]
-                said[path] = {"lengths": lengths.tolist()[:8], "shape": list(tensor.shape), "by": by[:1]}
+                others = {
+                    name: _count(each, longest) for name, each in tensors.items() if name != path
+                }
+                by = [
+                    n for n, c in others.items() if c.equal(lengths) or c.equal(longest - lengths)
+                ]
+                said[path] = {
+                    "lengths": lengths.tolist()[:8],
+                    "shape": list(tensor.shape),
+                    "by": by[:1],
+                }
     return said
 
 
@@ -214,7 +268,8 @@ def _count(value: torch.Tensor, longest: int) -> torch.Tensor:
 
 
 def shared_bytes(batch: Any) -> tuple[int, int]:
-    """What a batch takes in shared memory, each storage once and in whole pages; and how many storages."""
+    """What a batch takes in shared memory, each storage once and in whole pages; and how many
+    storages."""
     page, storages = os.sysconf("SC_PAGE_SIZE"), {}
     for _, tensor in walk_tensors(batch):
         if tensor.layout is torch.strided and tensor.numel():

@@ -1,5 +1,5 @@
-"""Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples, without workers,
-and restored in the middle."""
+"""Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples,
+without workers, and restored in the middle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ from millrace.audit.runner.tap import Tap, index_list, reseed
 from millrace.audit.runner.target import Options, Rank, Target
 
 MOST_BATCHES = 50  # show whether an order changes
-SAMPLES, BATCH, FEW = 48, 16, 3  # repeated of each worker in each epoch; at most in a batch; indices
+SAMPLES, BATCH, FEW = (
+    48,
+    16,
+    3,
+)  # repeated of each worker in each epoch; at most in a batch; indices
 MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
 SKIPS = "skip_first_batches"  # accelerate's function for loaders without a state
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
@@ -36,24 +40,30 @@ PLACES += ("batch_sampler.batch_sampler.sampler",)
 
 
 def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was read)."""
+    """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
+    read)."""
     loader = target.loader()
     tap = Tap(loader, rank, options.workers, options.start_method, max_batches=options.max_batches)
     plain = []
     for epoch in range(options.epochs):
         rank.barrier()
         tap.run(share=1 / (options.epochs - epoch))
-        plain.append({"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)})
+        plain.append(
+            {"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)}
+        )
     tap.close()
     return {"plain": plain}
 
 
 def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss it.
+    """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss
+    it.
 
     `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
     """
-    tap = Tap(target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES)
+    tap = Tap(
+        target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES
+    )
     seen: dict[str, Any] = {"parts": list(parts(tap, "set_epoch")), "flags": {}}
     for place, part in parts(tap).items():
         if isinstance(getattr(part, "shuffle", None), bool):
@@ -67,9 +77,11 @@ def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
 
 
 def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses Join.
+    """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses
+    Join.
 
-    `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of them.
+    `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
+    them.
     """
     function, sampler = target.loop(), None
     seen: dict[str, Any] = {"calls": None, "joins": False, "evaluation": None}
@@ -84,9 +96,12 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     loader, calls, joins = target.loader(), [], []
     for name, part in parts(Tap(loader, rank, 0), "set_epoch").items():
         part = loader if name == "loader" else part
-        part.set_epoch = noting(part.set_epoch, lambda *args, name=name: calls.append([name, *args]))
+        part.set_epoch = noting(
+            part.set_epoch, lambda *args, name=name: calls.append([name, *args])
+        )
     Join.__init__ = noting(Join.__init__, lambda *_: joins.append(True))
-    # It may train for long: its first epochs say enough. Again and again, as no error leaves a __del__.
+    # It may train for long: its first epochs say enough. Again and again, as no error leaves a
+    # __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, max(1.0, rank.left() - 2), 0.5)
     with suppress(KeyboardInterrupt):
@@ -106,9 +121,18 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     if core is None or isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
         return {"epochs": None}
     drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
-    batch = list(drawn) if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None else [drawn]
-    # The same indices on all ranks, so that they can be compared; several, as one may be an empty sample.
-    few = list(range(min(FEW, length(core.dataset) or 1))) if hasattr(batch[0], "__index__") else batch[:1]
+    batch = (
+        list(drawn)
+        if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None
+        else [drawn]
+    )
+    # The same indices on all ranks, so that they can be compared; several, as one may be an empty
+    # sample.
+    few = (
+        list(range(min(FEW, length(core.dataset) or 1)))
+        if hasattr(batch[0], "__index__")
+        else batch[:1]
+    )
     batch = [few[place % len(few)] for place in range(min(len(batch), BATCH))]
     indices = [batch] * (max(1, tap.core.num_workers) * max(2, -(-SAMPLES // len(batch))))
     plain = copy.copy(core)
@@ -126,10 +150,11 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
 
 
 def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """Two passes: the `samples` of the first; `stable` fields are equal in both, `random` ones are not.
+    """Two passes: the `samples` of the first; `stable` fields are equal in both, `random` ones are
+    not.
 
-    `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass had another
-    order. `shuffled_by`: what made an order.
+    `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
+    had another order. `shuffled_by`: what made an order.
     """
     tap = Tap(target.loader(), rank, workers=0, max_batches=options.max_batches)
     core, half, complete, drawn = tap.original, rank.left() / 2, True, set()
@@ -146,7 +171,9 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         complete &= len(passes[-1]) < MOST and rank.left() > until
     first, second = passes if complete else [each[: min(map(len, passes))] for each in passes]
     names, alike = list(first[0]) if first else [], list if rows is not None else Counter
-    one, other = ({name: [each.get(name) for each in seen] for name in names} for seen in (first, second))
+    one, other = (
+        {name: [each.get(name) for each in seen] for name in names} for seen in (first, second)
+    )
     stable = [name for name in names if alike(one[name]) == alike(other[name])]
     return {
         "iterable": rows is None,
@@ -157,7 +184,9 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         "random": [name for name in names if name not in stable],
         "reordered": any(one[name] != other[name] for name in stable),
         # What is called for every sample is no order of samples.
-        "shuffled_by": [name for name, count in orders.items() if rows is not None or count < len(first)],
+        "shuffled_by": [
+            name for name, count in orders.items() if rows is not None or count < len(first)
+        ],
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
 
@@ -166,13 +195,17 @@ def _rows(core: DataLoader | None) -> int | None:
     """How long a dataset is that is asked for one sample at a time."""
     if core is None or isinstance(core.dataset, IterableDataset):
         return None
-    whole_batches = core.batch_sampler is None and isinstance(next(iter(core.sampler), 0), (list, tuple))
+    whole_batches = core.batch_sampler is None and isinstance(
+        next(iter(core.sampler), 0), (list, tuple)
+    )
     return None if whole_batches else length(core.dataset)
 
 
 def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
     if rows is not None:
-        yield from (fields(tap.original.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS)))
+        yield from (
+            fields(tap.original.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS))
+        )
     elif tap.original is not None and isinstance(tap.original.dataset, IterableDataset):
         yield from map(fields, tap.original.dataset)
     else:
@@ -189,15 +222,21 @@ def _shuffles() -> Counter[str]:
     for place, holder in holders.items():
         for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
             title = f"{place}.{name}"
-            setattr(holder, name, noting(vars(holder)[name], lambda *_, title=title: calls.update([title])))
+            setattr(
+                holder,
+                name,
+                noting(vars(holder)[name], lambda *_, title=title: calls.update([title])),
+            )
     return calls
 
 
 def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with equal seeds.
-    `next`: what comes after a restart from the state of when epoch 0 had ended; None if there was no time.
+    """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with
+    equal seeds. `next`: what comes after a restart from the state of when epoch 0 had ended; None
+    if there was no time.
 
-    `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop sees.
+    `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop
+    sees.
     """
     began = time.monotonic()
     tap = _started(target, options, rank)
@@ -228,7 +267,9 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         state = copy.deepcopy(parts(tap)[how].state_dict())
         tap.close()
         # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
-        seen["next"] = _restored(target, options, rank, how, (state, 0), told, passes=1 if told else 2)
+        seen["next"] = _restored(
+            target, options, rank, how, (state, 0), told, passes=1 if told else 2
+        )
     return seen
 
 
@@ -241,10 +282,11 @@ def _restored(
     told: bool,
     passes: int = 1,
 ) -> dict[str, Any]:
-    """What a loader gives after a restart from a state, or after so many batches that accelerate skips.
+    """What a loader gives after a restart from a state, or after so many batches that accelerate
+    skips.
 
-    `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to its end.
-    `raised`: what the restart raised.
+    `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to its
+    end. `raised`: what the restart raised.
     """
     state, at = place
     tap = _started(target, options, rank)
@@ -265,7 +307,11 @@ def _restored(
             raise
         seen["raised"] = trace.described(error)
     tap.close()
-    return {**seen, "passes": [tap.notes(number) for number in range(len(tap.ended))], "ended": tap.ended}
+    return {
+        **seen,
+        "passes": [tap.notes(number) for number in range(len(tap.ended))],
+        "ended": tap.ended,
+    }
 
 
 def _started(target: Target, options: Options, rank: Rank) -> Tap:
@@ -275,7 +321,9 @@ def _started(target: Target, options: Options, rank: Rank) -> Tap:
     tap = Tap(loader, rank, options.workers, max_batches=MOST_BATCHES)
     if tap.core is not None and (_stateful(loader) or _accelerates(loader)):
         # Such a loader asks its sampler for its state.
-        tap.core.__dict__.update(sampler=tap.original.sampler, batch_sampler=tap.original.batch_sampler)
+        tap.core.__dict__.update(
+            sampler=tap.original.sampler, batch_sampler=tap.original.batch_sampler
+        )
     return tap
 
 
@@ -294,13 +342,20 @@ def _stateful(part: Any) -> bool:
 
 
 def parts(tap: Tap, method: str = "") -> dict[str, Any]:
-    """The loader itself, its samplers and dataset by their places; those that have the method, if named."""
+    """The loader itself, its samplers and dataset by their places; those that have the method, if
+    named."""
     listed: dict[str, Any] = {"loader": tap.view}
     for place in PLACES:
-        part = reduce(lambda owner, name: getattr(owner, name, None), place.split("."), tap.original)
+        part = reduce(
+            lambda owner, name: getattr(owner, name, None), place.split("."), tap.original
+        )
         if part is not None and all(part is not each for each in listed.values()):
             listed[place] = part
-    return {name: part for name, part in listed.items() if not method or callable(getattr(part, method, 0))}
+    return {
+        name: part
+        for name, part in listed.items()
+        if not method or callable(getattr(part, method, 0))
+    }
 
 
 def tell_epoch(tap: Tap, number: int) -> None:

@@ -1,4 +1,5 @@
-"""Token rows of the first batches, with what the labels leave to train on, alone and beside other samples."""
+"""Token rows of the first batches, with what the labels leave to train on, alone and beside other
+samples."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ SPECIAL = ("eos", "pad", "audio", "image", "video")
 
 
 def token_rows(batch: Any) -> Iterator[dict]:
-    """Yield ids, labels and attention mask of each row; nothing if the batch is not of that kind."""
+    """Yield ids, labels and attention mask of each row; nothing if the batch is not of that
+    kind."""
     if not isinstance(batch, Mapping) or "labels" not in batch or "input_ids" not in batch:
         return
     ids, labels, mask = (batch.get(name) for name in ("input_ids", "labels", "attention_mask"))
     if any(
-        getattr(t, "ndim", 0) != 2 or t.shape[1] > LONGEST or t.is_floating_point() for t in (ids, labels)
+        getattr(t, "ndim", 0) != 2 or t.shape[1] > LONGEST or t.is_floating_point()
+        for t in (ids, labels)
     ):
         return
     loss = next((batch[name] for name in ("loss_mask", "loss_weights") if name in batch), None)
@@ -33,7 +36,8 @@ def token_rows(batch: Any) -> Iterator[dict]:
 
 
 def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """Note the rows of a few batches, each also as its sample alone gives it, and the special tokens."""
+    """Note the rows of a few batches, each also as its sample alone gives it, and the special
+    tokens."""
     reseed(options.seed)
     loader = target.loader()
     batches, special = [], {}
@@ -45,7 +49,9 @@ def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             for row, sample in zip(rows, samples, strict=False):
                 with contextlib.suppress(Exception):
                     once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
-                    row["alone"] = once[0] if once == again and len(samples) == len(batch["labels"]) else None
+                    row["alone"] = (
+                        once[0] if once == again and len(samples) == len(batch["labels"]) else None
+                    )
             if rank.left() < 2:
                 break
     for _, value in walk(loader, code=True) if batches else ():

@@ -1,4 +1,5 @@
-"""The first look: whether the loader can be made and gives a batch in time, and in which environment."""
+"""The first look: whether the loader can be made and gives a batch in time, and in which
+environment."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from millrace.audit.runner.target import Options, Rank, Target, locate
 def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """Read a batch without workers; what it raises is for other probes to find out.
 
-    `imported`: modules of installed libraries, and variables that were set for them. `batch_seconds`: what
-    the batch took, once the loader was made.
+    `imported`: modules of installed libraries, and variables that were set for them.
+    `batch_seconds`: what the batch took, once the loader was made.
     """
     before = dict(os.environ)
     for name in filter(None, (options.val_loader, options.model, options.loop)):
@@ -32,10 +33,17 @@ def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     core = tap.original
     methods = getattr(core, "multiprocessing_context", None) or torch.multiprocessing
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    places = {name: str(getattr(module, "__file__", "")) for name, module in list(sys.modules.items())}
+    places = {
+        name: str(getattr(module, "__file__", "")) for name, module in list(sys.modules.items())
+    }
     # The loader's own package is none: what it does when it is imported belongs to each process.
-    own = {name.split(":")[0].split(".")[0] for name in (options.loader, options.val_loader, options.model)}
-    libraries = [name for name in places if "-packages" in places[name] and name.split(".")[0] not in own]
+    own = {
+        name.split(":")[0].split(".")[0]
+        for name in (options.loader, options.val_loader, options.model)
+    }
+    libraries = [
+        name for name in places if "-packages" in places[name] and name.split(".")[0] not in own
+    ]
     return {
         "python": sys.version.split()[0],
         "torch": torch.__version__,

@@ -1,4 +1,5 @@
-"""The same samples from workers that are forked, spawned and served, and what cannot be sent to them."""
+"""The same samples from workers that are forked, spawned and served, and what cannot be sent to
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ SENT = ("spawn", "forkserver")
 
 
 def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by each method, twice."""
+    """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by each method,
+    twice."""
     loader = Tap(target.loader(), rank, workers=0).original
     if not getattr(loader, "num_workers", None):
         return {"workers": None if loader is None else 0}
@@ -37,7 +39,10 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     script = options.loader.rpartition(":")[0]
     if script.endswith(".py"):
         # Spawned workers import the user's script first, as they do where it is run.
-        sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__ = str(Path(script).resolve()), None
+        sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__ = (
+            str(Path(script).resolve()),
+            None,
+        )
     view, drawn = copy.copy(loader), []
     vars(view).update(pin_memory=False, timeout=0, generator=None)
     if not isinstance(loader.dataset, IterableDataset):
@@ -50,19 +55,29 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             break
         reseed(options.seed)
         method = name.split()[0]
-        torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts itself
-        how = {"max_batches": 2 if batched else 2 * SAMPLES, "indices": [drawn, drawn] if drawn else None}
+        torch.multiprocessing.set_start_method(
+            method, force=True
+        )  # also for what a script starts itself
+        how = {
+            "max_batches": 2 if batched else 2 * SAMPLES,
+            "indices": [drawn, drawn] if drawn else None,
+        }
         tap = Tap(view, rank, 1, method, functions=Holding, **how)
         try:
             tap.run(share=math.inf)  # half of the samples would prove nothing
         except Exception as error:
-            sent = {part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")}
+            sent = {
+                part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")
+            }
             bad = [unpicklable(each, part) for part, each in sent.items()] if method in SENT else []
             if any(bad):
                 seen["pickled"] = list(filter(None, bad))
                 break
             log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
-            seen["runs"][name] = {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
+            seen["runs"][name] = {
+                "raised": trace.described(error),
+                "unguarded": "bootstrapping phase" in log,
+            }
             continue
         finally:
             tap.close()
@@ -81,12 +96,15 @@ class Holding(Functions):
 
     def collate_fn(self, samples: Any) -> Noted:
         note, batch = super().collate_fn(samples)
-        holds = {path: type(each).__name__ for path, each in walk(get_worker_info().dataset, "dataset")}
+        holds = {
+            path: type(each).__name__ for path, each in walk(get_worker_info().dataset, "dataset")
+        }
         return Noted({**note, "fields": fields(batch), "holds": holds}, batch)
 
 
 def unpicklable(value: Any, path: str) -> dict[str, str] | None:
-    """Why a part cannot be sent to a new process, and the path of the innermost thing that is the cause."""
+    """Why a part cannot be sent to a new process, and the path of the innermost thing that is the
+    cause."""
     bad, below = None, [(path, value)]
     while below:
         path, value = below.pop(0)

@@ -23,7 +23,8 @@ STEPS, SECONDS, RATE = 100, 6.0, 1e-3
 
 
 def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`one`: how the model takes a batch of one; `overfit`: the loss before and after steps on a batch.
+    """`one`: how the model takes a batch of one; `overfit`: the loss before and after steps on a
+    batch.
 
     A model without weights (on the device meta) takes shapes alone, and learns nothing.
     """
@@ -40,7 +41,9 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         each.eval()
     norms = [name for name, each in network.named_modules() if isinstance(each, _BatchNorm)]
     if (call := _call(network, whole)) is None:
-        return seen | {"one": {"unknown": "no way to call the model with a batch was found", "norms": norms}}
+        return seen | {
+            "one": {"unknown": "no way to call the model with a batch was found", "norms": norms}
+        }
     [note] = loader.notes(0)
     alone = _alone(core, whole, note)
     if alone is not None:
@@ -54,13 +57,15 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             seen["one"]["raised"] = trace.described(error)
     if any(each.is_meta for each in network.parameters()):
         return seen
-    seen["overfit"] = _overfit(network, call, whole, time.monotonic() + min(SECONDS, rank.left() / 2))
+    seen["overfit"] = _overfit(
+        network, call, whole, time.monotonic() + min(SECONDS, rank.left() / 2)
+    )
     return seen
 
 
 def _alone(core: Any, whole: Any, note: dict[str, Any]) -> Any:
-    """A batch of one: a sample collated alone, or the first row of a batch that comes whole; None if neither
-    can be made."""
+    """A batch of one: a sample collated alone, or the first row of a batch that comes whole; None
+    if neither can be made."""
     if core is not None and core.batch_sampler is not None:
         data, stream = core.dataset, isinstance(core.dataset, IterableDataset)
         sample = next(iter(data)) if stream else data[next(iter(next(iter(core.batch_sampler))))]
@@ -81,7 +86,10 @@ def _edges(loader: Any, rank: Rank, ranks: int) -> dict[str, Any]:
     if core is None:
         return {}
     iterable = isinstance(core.dataset, IterableDataset)
-    seen = {"samples": length(core.dataset if iterable else core.sampler), "batch_size": core.batch_size}
+    seen = {
+        "samples": length(core.dataset if iterable else core.sampler),
+        "batch_size": core.batch_size,
+    }
     # In a world of one a DistributedSampler gives what all ranks would share.
     replicas = ranks if getattr(core.sampler, "num_replicas", 0) == 1 else 1
     return seen | {"drop_last": core.drop_last, "iterable": iterable, "replicas": replicas}
@@ -104,7 +112,8 @@ def _call(network: Any, batch: Any) -> Callable[[Any], Any] | None:
 
 
 def _loss(given: Any, batch: Any) -> torch.Tensor | None:
-    """The loss that a model gives, or the usual one of (inputs, targets): cross entropy or squared error."""
+    """The loss that a model gives, or the usual one of (inputs, targets): cross entropy or squared
+    error."""
     given = given.get("loss") if isinstance(given, Mapping) else getattr(given, "loss", given)
     if given is None or given.dim() == 0:
         return given
@@ -113,17 +122,22 @@ def _loss(given: Any, batch: Any) -> torch.Tensor | None:
         return None
     if wanted.dtype == torch.int64 and given.dim() == wanted.dim() + 1:
         return functional.cross_entropy(given, wanted)
-    return functional.mse_loss(given, wanted.to(given.dtype)) if given.shape == wanted.shape else None
+    return (
+        functional.mse_loss(given, wanted.to(given.dtype)) if given.shape == wanted.shape else None
+    )
 
 
 def _overfit(network: Any, call: Callable[[Any], Any], batch: Any, until: float) -> dict[str, Any]:
-    """Steps along the signs of the gradient, by hand: torch.optim imports a compiler for seconds."""
+    """Steps along the signs of the gradient, by hand: torch.optim imports a compiler for
+    seconds."""
     weights = [each for each in network.parameters() if each.requires_grad]
     losses: list[float] = []
     try:
         while len(losses) < STEPS and time.monotonic() < until:
             if (loss := _loss(call(batch), batch)) is None:
-                return {"unknown": "the model gives no loss, and the batch no target that fits its output"}
+                return {
+                    "unknown": "the model gives no loss, and the batch no target that fits its output"
+                }
             losses.append(float(loss.detach()))
             slopes = torch.autograd.grad(loss, weights, allow_unused=True)
             for weight, slope in zip(weights, slopes, strict=True):

@@ -22,8 +22,11 @@ IDS = "recording recording_id rec_id id uid utt_id key __key__ sample_id image_i
 
 
 def rich(value: Any) -> bool:
-    """Say whether a field contains so much that equal contents are no chance: 64 values, or 8 fractions."""
-    raw = value.tobytes() if hasattr(value, "getextrema") else value if isinstance(value, str) else ()
+    """Say whether a field contains so much that equal contents are no chance: 64 values, or 8
+    fractions."""
+    raw = (
+        value.tobytes() if hasattr(value, "getextrema") else value if isinstance(value, str) else ()
+    )
     array = hasattr(value, "reshape") and hasattr(value, "dtype")
     flat = value.reshape(-1)[:4096].tolist() if array else raw
     fractions = {number for number in flat if isinstance(number, float) and number % 1}
@@ -37,7 +40,9 @@ def marks(sample: Any) -> dict[str, str]:
     # Numbers that differ tell samples apart; equal ones may be counted from 0 in each split.
     ids = {f"number {name}" if str(value).isdigit() else name: value for name, value in ids.items()}
     ids = {name: str(value) for name, value in ids.items() if isinstance(value, (str, int))}
-    return ids | {f"content {name}".strip(): digest(value) for name, value in parts.items() if rich(value)}
+    return ids | {
+        f"content {name}".strip(): digest(value) for name, value in parts.items() if rich(value)
+    }
 
 
 def base(data: Any, index: Any) -> tuple[Any, Any]:
@@ -48,20 +53,28 @@ def base(data: Any, index: Any) -> tuple[Any, Any]:
 
 
 def source(data: Any) -> str:
-    """Digest what a data set holds: two that are alike have the same sample at an index; "" if unknown."""
+    """Digest what a data set holds: two that are alike have the same sample at an index; "" if
+    unknown."""
     below = base(data, 0)[0]
     scope = getattr(below, "__dict__", {"": below})  # a list may be a data set
     scope = {name: value for name, value in scope.items() if "transform" not in name}
     with contextlib.suppress(Exception):
         held = pickle.dumps([type(below), scope])
-        return hashlib.blake2b(held).hexdigest()[:16] if below is not data or len(held) > 4096 else ""
+        return (
+            hashlib.blake2b(held).hexdigest()[:16] if below is not data or len(held) > 4096 else ""
+        )
     return ""
 
 
 def by_recording(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
     """Return what `read` does, of a loader that says which recordings its samples are of."""
     names: dict[str, str] = {}
-    note: dict[str, Any] = {"read": 0, "complete": True, "marks": {"recording": names}, "unstable": []}
+    note: dict[str, Any] = {
+        "read": 0,
+        "complete": True,
+        "marks": {"recording": names},
+        "unstable": [],
+    }
     for name in loader.recordings():
         names[str(name)] = str(name)
         note["read"] += 1
@@ -82,18 +95,24 @@ def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
     rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
     lists, held, below = [], "", data
     if batches is not None:
-        drawn = batches if loader.batch_sampler is None else dict.fromkeys(chain.from_iterable(batches))
+        drawn = (
+            batches if loader.batch_sampler is None else dict.fromkeys(chain.from_iterable(batches))
+        )
         rows = ((index, data[index]) for index in drawn)
         held, below = source(data), base(data, 0)[0]
         lists = list(getattr(below, "__dict__", {}).values())
-        lists = [each for each in lists if isinstance(each, (list, tuple)) or getattr(each, "shape", ())]
+        lists = [
+            each for each in lists if isinstance(each, (list, tuple)) or getattr(each, "shape", ())
+        ]
         lists = [each for each in lists if len(each) == len(below)]
     for index, sample in rows:
         here, place = marks(sample), index if batches is None else base(data, index)[1]
         if note["read"] < 4 and batches is not None:
             again = marks(data[index])
             note["unstable"] += [kind for kind in here if here[kind] != again.get(kind)]
-        named = chain(files(sample, below, MEDIA), *(files(each[place], below, MEDIA) for each in lists))
+        named = chain(
+            files(sample, below, MEDIA), *(files(each[place], below, MEDIA) for each in lists)
+        )
         found = [*here.items(), *(("file", os.path.realpath(file)) for file, _ in named)]
         for kind, mark in found + [("index", f"{held}:{place}")] * bool(held):
             note["marks"].setdefault(kind, {}).setdefault(mark, index)
@@ -113,8 +132,13 @@ def splits(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     notes = {"val": read(val, rank, start * 0.5), "train": read(target.loader(), rank, start * 0.1)}
     theirs, ours = notes["val"].pop("marks"), notes["train"].pop("marks")
     shared = {}
-    for kind in sorted(set(theirs) & set(ours) - {*notes["val"]["unstable"], *notes["train"]["unstable"]}):
+    for kind in sorted(
+        set(theirs) & set(ours) - {*notes["val"]["unstable"], *notes["train"]["unstable"]}
+    ):
         equal = sorted(set(theirs[kind]) & set(ours[kind]))
-        pairs = [{"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]} for mark in equal[:5]]
+        pairs = [
+            {"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]}
+            for mark in equal[:5]
+        ]
         shared[kind] = {"count": len(equal), "examples": pairs}
     return {**notes, "shared": shared}

@@ -16,20 +16,34 @@ from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
 BATCHES, CHANNELS = 6, (1, 3, 4)
-TRANSFORMS = {"Normalize", "ToTensor", "ToTensorV2", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"}
+TRANSFORMS = {
+    "Normalize",
+    "ToTensor",
+    "ToTensorV2",
+    "PILToTensor",
+    "ToImage",
+    "ToDtype",
+    "ConvertImageDtype",
+}
 
 
 def flat(value: Any) -> list | None:
-    """Return the transforms that a Compose, nn.Sequential or list applies in turn, nested ones in line."""
+    """Return the transforms that a Compose, nn.Sequential or list applies in turn, nested ones in
+    line."""
     inner = getattr(value, "transforms", value)
-    inner = list(inner) if isinstance(inner, (list, tuple, torch.nn.Sequential, torch.nn.ModuleList)) else []
+    inner = (
+        list(inner)
+        if isinstance(inner, (list, tuple, torch.nn.Sequential, torch.nn.ModuleList))
+        else []
+    )
     if not inner or any(not callable(step) or isinstance(step, type) for step in inner):
         return None
     return [step for part in inner for step in (flat(part) or [part])]
 
 
 def look(value: Any) -> dict:
-    """Describe what a transform took or gave: kind, dtype, shape, range; of several values the image."""
+    """Describe what a transform took or gave: kind, dtype, shape, range; of several values the
+    image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
         first = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
         value = value.get("image", first) if isinstance(value, Mapping) else first
@@ -47,17 +61,29 @@ def look(value: Any) -> dict:
 
 def numbers(value: Any) -> list[float] | None:
     """Return constants as a list: of a number, a list, a tensor or an array."""
-    value = value.flatten().tolist() if hasattr(value, "dtype") and hasattr(value, "flatten") else value
+    value = (
+        value.flatten().tolist() if hasattr(value, "dtype") and hasattr(value, "flatten") else value
+    )
     value = [value] if isinstance(value, (int, float)) else value
     known = isinstance(value, (list, tuple)) and 0 < len(value) <= 4096
-    return [float(v) for v in value] if known and all(isinstance(v, (int, float)) for v in value) else None
+    return (
+        [float(v) for v in value]
+        if known and all(isinstance(v, (int, float)) for v in value)
+        else None
+    )
 
 
 def watch(step: Any) -> dict:
-    """Let a transform note what it takes and gives; its class keeps its name, and it stays an instance."""
+    """Let a transform note what it takes and gives; its class keeps its name, and it stays an
+    instance."""
     kind = type(step)
-    note = {"class": getattr(step, "__name__", kind.__name__), "module": str(getattr(step, "__module__", ""))}
-    constants = {name: numbers(getattr(step, name, None)) for name in ("mean", "std", "max_pixel_value")}
+    note = {
+        "class": getattr(step, "__name__", kind.__name__),
+        "module": str(getattr(step, "__module__", "")),
+    }
+    constants = {
+        name: numbers(getattr(step, name, None)) for name in ("mean", "std", "max_pixel_value")
+    }
     note |= {name: value for name, value in constants.items() if value}
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
@@ -66,7 +92,10 @@ def watch(step: Any) -> dict:
             taken = look(args or named)
         before = note.setdefault("in", taken)
         if "min" in taken and "min" in before:
-            before |= {"min": min(before["min"], taken["min"]), "max": max(before["max"], taken["max"])}
+            before |= {
+                "min": min(before["min"], taken["min"]),
+                "max": max(before["max"], taken["max"]),
+            }
         try:
             result = kind.__call__(self, *args, **named)
         except Exception as error:
@@ -78,24 +107,31 @@ def watch(step: Any) -> dict:
 
     # Functions, and classes with slots or a metaclass, are not watched: constants are read.
     with contextlib.suppress(Exception):
-        step.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+        step.__class__ = type(
+            kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__}
+        )
     return note
 
 
 def inventory(loader: Any) -> dict[str, list[dict]]:
-    """Return the chains of transforms that the loader reaches, and attributes that are a mean with a std."""
+    """Return the chains of transforms that the loader reaches, and attributes that are a mean with
+    a std."""
     chains, constants, known = [], [], set()
     for path, value in list(walk(loader, "loader", code=True)):
         inner = flat(value) or []
         named = path.endswith(("transform", "transforms", "augment", "preprocess")) and inner
-        if id(value) not in known and (named or {type(s).__name__ for s in [value, *inner]} & TRANSFORMS):
+        if id(value) not in known and (
+            named or {type(s).__name__ for s in [value, *inner]} & TRANSFORMS
+        ):
             known |= {id(part) for _, part in walk(value, limit=200, code=True)}
             chains.append({"path": path, "steps": [watch(step) for step in inner or [value]]})
         elif id(value) not in known:
             scope = getattr(value, "__dict__", {})
             mean = numbers(scope.get("mean", scope.get("mean_")))
             std = numbers(scope.get("std", scope.get("scale_")))
-            constants += [{"path": path, "mean": mean, "std": std}] if mean and std and any(mean) else []
+            constants += (
+                [{"path": path, "mean": mean, "std": std}] if mean and std and any(mean) else []
+            )
     return {"chains": chains, "constants": constants}
 
 
@@ -109,11 +145,14 @@ def index_batches(loader: Any, limit: int | None = None) -> list | None:
     if loader.batch_size and limit is None:
         drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    return list(islice(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, limit))
+    return list(
+        islice(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, limit)
+    )
 
 
 def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple[list, Any]]:
-    """Yield (samples, batch) as the loader makes them, in this process; no samples if they are unknown."""
+    """Yield (samples, batch) as the loader makes them, in this process; no samples if they are
+    unknown."""
     batches = index_batches(loader, limit)
     if batches is None:
         yield from (([], batch) for batch in islice(Tap(loader, rank, 0).epoch(), limit))
@@ -121,17 +160,22 @@ def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple
         if loader.batch_sampler is None:
             yield [sample := loader.dataset[indices]], loader.collate_fn(sample)
         else:
-            yield (samples := [loader.dataset[index] for index in indices]), loader.collate_fn(samples)
+            yield (
+                (samples := [loader.dataset[index] for index in indices]),
+                loader.collate_fn(samples),
+            )
 
 
 def channel_axis(shape: torch.Size) -> int | None:
-    """Return the axis of the channels of images (B, C, H, W) or (B, H, W, C) and of clips, else None."""
+    """Return the axis of the channels of images (B, C, H, W) or (B, H, W, C) and of clips, else
+    None."""
     axes = [axis for axis in (*range(1, len(shape) - 2), len(shape) - 1) if shape[axis] in CHANNELS]
     return axes[0] if len(shape) in (4, 5) and axes else None
 
 
 def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's name."""
+    """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's
+    name."""
     rows = isinstance(batch, (list, tuple)) and all(isinstance(row, Mapping) for row in batch)
     for path, tensor in walk_tensors(batch):
         name, _, place = path.partition(".")[::-1] if rows else path.rpartition(".")
@@ -142,17 +186,29 @@ def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def measured(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the figures of a float field, or of images of integers; nothing for others."""
     axis = channel_axis(tensor.shape)
-    if not tensor.numel() or tensor.is_complex() or (axis is None and not tensor.is_floating_point()):
+    if (
+        not tensor.numel()
+        or tensor.is_complex()
+        or (axis is None and not tensor.is_floating_point())
+    ):
         return {}
     place = axis if axis is not None else tensor.dim() - 1 if tensor.dim() == 2 else None
     values = tensor.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
     values = values.movedim(place, 0).flatten(1) if place is not None else values.flatten()[None]
-    # Eight-bit values are whole; scaled twice they are multiples of 1/65025, many of them below 1/255.
+    # Eight-bit values are whole; scaled twice they are multiples of 1/65025, many of them below
+    # 1/255.
     few = values[:, : 40000 // len(values)]
     small = few[(few > 0) & (few < 1 / 255)] * 65025
-    row = {"image": axis is not None, "dtype": str(tensor.dtype).split(".")[-1], "shape": list(tensor.shape)}
+    row = {
+        "image": axis is not None,
+        "dtype": str(tensor.dtype).split(".")[-1],
+        "shape": list(tensor.shape),
+    }
     row |= {"channels": len(values), "count": values.shape[1]}
-    row |= {"mean": values.sum(1), "std": values.square().sum(1)}  # sums, until all batches are merged
+    row |= {
+        "mean": values.sum(1),
+        "std": values.square().sum(1),
+    }  # sums, until all batches are merged
     row |= {"min": values.amin(1), "max": values.amax(1)}
     row |= {"whole": bool((few == few.round()).all()), "distinct": few.unique().numel()}
     grid = bool(((small - small.round()).abs() < 0.01).all())
@@ -171,7 +227,8 @@ def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[str, Any]:
-    """Return mean, std, min and max of each channel; read while more than `until` seconds are left."""
+    """Return mean, std, min and max of each channel; read while more than `until` seconds are
+    left."""
     rows: dict[str, list[dict]] = {}
     complete = False
     with contextlib.suppress(Exception):  # other probes say what a loader raises
@@ -193,7 +250,9 @@ def values(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     loader, start = target.loader(), rank.left()
     note = {"expect": options.expect, **inventory(loader)}
     note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
-    unit = any(0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values())
+    unit = any(
+        0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values()
+    )
     if unit and (val := target.val_loader()) is not None:
         if not figures(val, rank, 1, start * 0.1)["fields"]:  # nothing to compare: read nothing
             return note

@@ -18,16 +18,22 @@ VERDICTS = (*reversed(registry.VERDICTS), "ignored")  # the worst first
 def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
     """The report. An entry has the verdict of its worst finding; without any it is not decidable.
 
-    `context`: loader, command, probes (Results by name); if wanted ignored (reasons by entry), only (names).
+    `context`: loader, command, probes (Results by name); if wanted ignored (reasons by entry), only
+    (names).
     """
-    rows: dict[str, list[dict]] = {name: [] for name in ENTRIES if name in (context.get("only") or ENTRIES)}
+    rows: dict[str, list[dict]] = {
+        name: [] for name in ENTRIES if name in (context.get("only") or ENTRIES)
+    }
     for row in map(asdict, sorted(findings, key=lambda each: VERDICTS.index(each.verdict))):
         known = ENTRIES[name := row.pop("entry")]
         row["fix"] = row["fix"] or known.fix * (row["verdict"] == "fail")
         rows.get(name, []).append(row)
     entries, probes = [], []
     for name, own in rows.items():
-        own, known = own or [asdict(Finding(name, "not decidable", "no check gave a result"))], ENTRIES[name]
+        own, known = (
+            own or [asdict(Finding(name, "not decidable", "no check gave a result"))],
+            ENTRIES[name],
+        )
         entries.append({"name": name, "title": known.title, "link": known.urls[0], "findings": own})
     for name, result in context["probes"].items():
         head = {"name": name, "status": result.status, "seconds": result.seconds}
@@ -43,13 +49,16 @@ def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
 
 
 def exit_code(document: dict, strict: bool = False) -> int:
-    """0; 1 with a fail (`strict`: or a verdict not decidable); 2 not loadable; 3 the loader hung or died."""
+    """0; 1 with a fail (`strict`: or a verdict not decidable); 2 not loadable; 3 the loader hung or
+    died."""
     look = next(each["status"] for each in document["probes"] if each["name"] == "look")
     if look == "raised":
         return 2
     if look != "ok" or "end" in [entry["name"] for entry in select(document, "fail")]:
         return 3
-    return int(document["counts"]["fail"] > 0 or (strict and document["counts"]["not decidable"] > 0))
+    return int(
+        document["counts"]["fail"] > 0 or (strict and document["counts"]["not decidable"] > 0)
+    )
 
 
 def select(document: dict, verdict: str) -> list[dict]:
@@ -58,24 +67,33 @@ def select(document: dict, verdict: str) -> list[dict]:
 
 
 def remarks(document: dict) -> dict[str, list[tuple[str, ...]]]:
-    """What is neither fail nor pass, by title: names and what is said of them; one reason is one row."""
+    """What is neither fail nor pass, by title: names and what is said of them; one reason is one
+    row."""
     undecided: dict[tuple[str, str], list[str]] = {}
     for entry in select(document, "not decidable"):
         for row in entry["findings"]:
             if row["verdict"] == "not decidable":
                 said = row["cause"], row["needs"] and f"needs {row['needs']}"
                 undecided.setdefault(said, []).append(entry["name"])
-    ignored = [(e["name"], e["findings"][0], f"reason: {e['reason']}") for e in select(document, "ignored")]
+    ignored = [
+        (e["name"], e["findings"][0], f"reason: {e['reason']}") for e in select(document, "ignored")
+    ]
     return {
         "Not decidable": [(" ".join(names), *said) for said, names in undecided.items()],
-        "Ignored": [(name, f"{row['verdict']}: {row['cause']}", reason) for name, row, reason in ignored],
+        "Ignored": [
+            (name, f"{row['verdict']}: {row['cause']}", reason) for name, row, reason in ignored
+        ],
         "Measured": [(name, shown(value)) for name, value in document["measured"].items()],
     }
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What evidence says, a name and a line each, without what is empty and without stacks."""
-    return [(str(key), shown(each)) for key, each in mapping.items() if each not in EMPTY and key != "trace"]
+    return [
+        (str(key), shown(each))
+        for key, each in mapping.items()
+        if each not in EMPTY and key != "trace"
+    ]
 
 
 def shown(value: Any) -> str:

@@ -10,19 +10,24 @@ from millrace.common.errors import MillraceError
 
 
 def with_reasons(document: dict, reasons: Mapping[str, str]) -> dict:
-    """The report, where an entry that is no pass and has a reason is ignored, and all others count."""
+    """The report, where an entry that is no pass and has a reason is ignored, and all others
+    count."""
     entries = []
     for entry in document["entries"]:
         verdict = entry["findings"][0]["verdict"]  # the worst is the first
         reason = reasons.get(entry["name"]) if verdict in ("fail", "not decidable") else None
         entries.append({**entry, "verdict": "ignored" if reason else verdict, "reason": reason})
     numbers = Counter(entry["verdict"] for entry in entries)
-    return {**document, "entries": entries, "counts": {name: numbers[name] for name in document["counts"]}}
+    return {
+        **document,
+        "entries": entries,
+        "counts": {name: numbers[name] for name in document["counts"]},
+    }
 
 
 def check(document: dict, refuse: str, place: str) -> None:
-    """Raise MillraceError if an entry fails that `refuse` names (all, none, or names with commas), or if the
-    loader gave no batch."""
+    """Raise MillraceError if an entry fails that `refuse` names (all, none, or names with commas),
+    or if the loader gave no batch."""
     look = next(probe for probe in document["probes"] if probe["name"] == "look")
     if look["status"] != "ok" and refuse != "none":
         problem = f"the loader {look['status']}: {look['error']}. Training does not start"
@@ -38,8 +43,11 @@ def check(document: dict, refuse: str, place: str) -> None:
 
 
 def reasons(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Reasons by entry, of texts such as `DP9=it is bounded by the corpus`; MillraceError if one has none."""
+    """Reasons by entry, of texts such as `DP9=it is bounded by the corpus`; MillraceError if one
+    has none."""
     parts = [pair.partition("=") for pair in pairs or ()]
     if bare := [entry for entry, _, reason in parts if not reason.strip()]:
-        raise MillraceError(f"{bare[0]} is to be ignored without a reason", remedy=f"Write {bare[0]}=why")
+        raise MillraceError(
+            f"{bare[0]} is to be ignored without a reason", remedy=f"Write {bare[0]}=why"
+        )
     return {entries.get(entry).name: reason for entry, _, reason in parts}

@@ -1,4 +1,5 @@
-"""The report as one HTML page that needs nothing else, in light and dark, by the standard library alone."""
+"""The report as one HTML page that needs nothing else, in light and dark, by the standard library
+alone."""
 
 from __future__ import annotations
 
@@ -32,17 +33,23 @@ def page(document: dict) -> str:
     sections |= {title: _table(rows) for title, rows in remarks(document).items()}
     for title in ("Pass", "Not applicable"):
         entries = select(document, title.lower())
-        sections[title] = _table([(e["name"], e["title"], e["findings"][0]["cause"]) for e in entries])
+        sections[title] = _table(
+            [(e["name"], e["title"], e["findings"][0]["cause"]) for e in entries]
+        )
     sections["Probes"] = _table([tuple(probe.values()) for probe in document["probes"]])
     css = resources.files("millrace.common.report").joinpath("page.css").read_text(encoding="utf-8")
-    tiles = (f"<div><dt>{name}</dt><dd>{count}</dd></div>" for name, count in document["counts"].items())
+    tiles = (
+        f"<div><dt>{name}</dt><dd>{count}</dd></div>" for name, count in document["counts"].items()
+    )
     return PAGE.substitute(
         style=css + STYLE,
         title=_html(f"Audit of {document['loader']}"),
         environment=_html(shown(document["environment"])[1:-1]),
         command=_html(document["command"]),
         tiles="".join(tiles),
-        sections="".join(f"<section><h2>{n}</h2>{body}</section>" for n, body in sections.items() if body),
+        sections="".join(
+            f"<section><h2>{n}</h2>{body}</section>" for n, body in sections.items() if body
+        ),
     )
 
 
@@ -51,7 +58,9 @@ def _fail(entry: dict) -> str:
     body = f"<h3>{entry['name']}: {_html(entry['title'])}</h3>"
     for row in (row for row in entry["findings"] if row["verdict"] == "fail"):
         lines = {"Cause": row["cause"], **dict(pairs(row["evidence"])), "Fix": row["fix"]}
-        cells = (f"<dt>{_html(name)}</dt><dd>{_html(value, 300)}</dd>" for name, value in lines.items())
+        cells = (
+            f"<dt>{_html(name)}</dt><dd>{_html(value, 300)}</dd>" for name, value in lines.items()
+        )
         whole = escape(json.dumps(row["evidence"], indent=1, default=str))
         body += f"<dl>{''.join(cells)}</dl>"
         body += f"<details><summary>As measured</summary><pre>{whole}</pre></details>"

@@ -1,4 +1,5 @@
-"""The report on a terminal of 100 columns: fails first, then what is not decidable, then the rest."""
+"""The report on a terminal of 100 columns: fails first, then what is not decidable, then the
+rest."""
 
 from __future__ import annotations
 
@@ -10,9 +11,14 @@ from millrace.common.errors import printable
 
 def text(document: dict) -> str:
     """The report in short: of long texts six lines; the JSON and the page have them whole."""
-    place = {**document["environment"], "seconds": round(sum(each["seconds"] for each in document["probes"]))}
+    place = {
+        **document["environment"],
+        "seconds": round(sum(each["seconds"] for each in document["probes"])),
+    }
     lines = _wrap("Audit of ", f"{document['loader']} {shown(place)}")
-    lines.append(", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number))
+    lines.append(
+        ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
+    )
     for probe in document["probes"]:
         if probe["status"] not in ("ok", "skipped"):
             lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
@@ -37,5 +43,10 @@ def text(document: dict) -> str:
 
 def _wrap(start: str, words: str, indent: int = 0) -> list[str]:
     """At most six lines of these words, each below the first, or `indent` columns in."""
-    width, below = {"width": 100, "max_lines": 6, "placeholder": " ..."}, " " * (indent or len(start))
-    return textwrap.wrap(shown(words), initial_indent=start, subsequent_indent=below, **width) or [start]
+    width, below = (
+        {"width": 100, "max_lines": 6, "placeholder": " ..."},
+        " " * (indent or len(start)),
+    )
+    return textwrap.wrap(shown(words), initial_indent=start, subsequent_indent=below, **width) or [
+        start
+    ]

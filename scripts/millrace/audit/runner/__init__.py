@@ -1,1 +1,1 @@
-"""Runs the user's loader in processes of its own, in time and without a trace, and notes what it gives."""
+"""Runs the user's loader in processes of its own, within a time, and notes what it gives."""

@@ -31,8 +31,8 @@ def fields(sample: Any) -> dict[str, str]:
 
 
 def rows(batch: Any) -> list[dict[str, str]] | None:
-    """Digests of the samples that a batch was stacked from, along the first dimension of all its parts, as
-    `fields` gives them for the samples themselves; None if the batch is not made so."""
+    """Digests of the samples that a batch was stacked from, along the first dimension of all its
+    parts, as `fields` gives them for the samples themselves; None if the batch is not made so."""
     lengths = set(_lengths(batch, DEPTH))
     if len(lengths) != 1 or None in lengths:
         return None
@@ -69,7 +69,8 @@ def _row(part: Any, number: int) -> Any:
 
 
 def members(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a mapping, a sequence or an object, by name or place; nothing for a single value."""
+    """The fields of a mapping, a sequence or an object, by name or place; nothing for a single
+    value."""
     if isinstance(value, Mapping):
         yield from ((str(name), each) for name, each in value.items())
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -94,7 +95,9 @@ def describe(value: Any) -> dict[str, Any]:
     return said
 
 
-def walk_tensors(value: Any, path: str = "", depth: int = DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
+def walk_tensors(
+    value: Any, path: str = "", depth: int = DEPTH
+) -> Iterator[tuple[str, torch.Tensor]]:
     """All tensors in a value, with their paths, such as `("labels.0", tensor)`."""
     if isinstance(value, torch.Tensor):
         yield path, value
@@ -110,8 +113,8 @@ def _feed(state: Any, value: Any, depth: int) -> None:
             plain = value.detach().resolve_conj().resolve_neg().contiguous()
             state.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
     elif type(value) in NUMBERS and _is_short(value):
-        # A number is the tensor that default_collate makes of it, an array below too: a batch compares with
-        # the samples it is made of.
+        # A number is the tensor that default_collate makes of it, an array below too: a batch
+        # compares with the samples it is made of.
         dtype, layout = NUMBERS[type(value)]
         state.update(f"tensor torch.{dtype} ()".encode() + struct.pack(layout, value))
     elif isinstance(value, (str, bytes, bool, int, float, complex, type(None))):

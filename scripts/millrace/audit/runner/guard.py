@@ -1,8 +1,9 @@
-"""Runs probes in processes of their own: in time, within memory, and without leaving anything behind.
+"""Runs probes in processes of their own: in time, within memory, and without leaving anything
+behind.
 
-The audit's own process starts a guard and writes to it what is to be audited, a line of JSON each; the guard
-answers with a line of results. The guard has loaded torch, and forks a process for each audit, which loads
-the libraries of the loader; from it one process a rank is forked for each probe.
+The audit's own process starts a guard and writes to it what is to be audited, a line of JSON each;
+the guard answers with a line of results. The guard has loaded torch, and forks a process for each
+audit, which loads the libraries of the loader; from it one process a rank is forked for each probe.
 """
 
 from __future__ import annotations
@@ -39,21 +40,28 @@ LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
 
 
 class Guard:
-    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look", "epochs"])`.
+    """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look",
+    "epochs"])`.
 
     Raises MillraceError if torch cannot be imported.
     """
 
     def __enter__(self) -> Guard:
         self._scratch = tempfile.mkdtemp(prefix="audit-")
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MILLRACE_AUDIT": self._scratch}
-        # Not as a module of its own: spawned workers would import it as their main module. This package may
-        # have been found by a path that only the caller knows.
+        environment = {
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MILLRACE_AUDIT": self._scratch,
+        }
+        # Not as a module of its own: spawned workers would import it as their main module. This
+        # package may have been found by a path that only the caller knows.
         place = str(Path(__file__).parents[3])
         code = f"import sys; sys.path.append({place!r}); from {__name__} import main; main()"
         # In a session of its own, as it clears up after signals to the caller's group.
         how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        self._process = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **how)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, text=True, **how
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,17 +74,25 @@ class Guard:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def audit(self, options: Options, probes: list[str]) -> dict[str, Result]:
-        """Run the probes on the loader that the options name; each has its result, "skipped" included."""
+        """Run the probes on the loader that the options name; each has its result, "skipped"
+        included."""
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
+            self._process.stdin.write(
+                json.dumps({"options": asdict(options), "probes": probes}) + "\n"
+            )
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         if answer.startswith(NO_TORCH):
             problem = f"torch cannot be imported: {answer.removeprefix(NO_TORCH).strip()}"
-            raise MillraceError(problem, sys.executable, "Start the audit with the Python that trains")
+            raise MillraceError(
+                problem, sys.executable, "Start the audit with the Python that trains"
+            )
         if not answer:
-            error = {"type": "SystemError", "text": f"the guard ended with code {self._process.wait()}"}
+            error = {
+                "type": "SystemError",
+                "text": f"the guard ended with code {self._process.wait()}",
+            }
             return {name: Result("died", [], error, 0.0) for name in probes}
         return {name: Result(**result) for name, result in json.loads(answer).items()}
 
@@ -106,7 +122,9 @@ def main() -> None:
             processes.die_with_parent(signal.SIGTERM)
             request = json.loads(line)
             results = _audit(Options(**request["options"]), request["probes"], scratch)
-            answers.write(json.dumps({name: asdict(result) for name, result in results.items()}) + "\n")
+            answers.write(
+                json.dumps({name: asdict(result) for name, result in results.items()}) + "\n"
+            )
             answers.flush()
             os._exit(0)
     finally:
@@ -135,7 +153,8 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
 
 
 def _stands_still(name: str, results: dict[str, Result]) -> bool:
-    """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was slow."""
+    """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was
+    slow."""
     seconds, error = results[name].seconds, results[name].error
     if name == "look":
         return not error["busy"]
@@ -148,10 +167,15 @@ def _stands_still(name: str, results: dict[str, Result]) -> bool:
 
 
 def _import(libraries: list[str], environment: dict[str, str]) -> None:
-    """Load the libraries that each probe would import anew, which may take seconds in every process."""
+    """Load the libraries that each probe would import anew, which may take seconds in every
+    process."""
     before = dict(os.environ)
     os.environ.update(environment)
-    with open(os.devnull, "w") as no, contextlib.redirect_stdout(no), contextlib.redirect_stderr(no):
+    with (
+        open(os.devnull, "w") as no,
+        contextlib.redirect_stdout(no),
+        contextlib.redirect_stderr(no),
+    ):
         for name in libraries:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
@@ -169,7 +193,9 @@ class _Run:
         self.world = options.ranks if probe.ranks else 1
 
     def result(self) -> Result:
-        limit = self.options.memory_mb * 2**20 or min(8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2)
+        limit = self.options.memory_mb * 2**20 or min(
+            8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2
+        )
         before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
@@ -199,7 +225,9 @@ class _Run:
         data = [self._answer(rank).get("data", {}) for rank in range(self.world)]
         _clear(below, seen, files - before)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return Result(status, data, error, round(time.monotonic() - self.deadline + self.seconds, 2))
+        return Result(
+            status, data, error, round(time.monotonic() - self.deadline + self.seconds, 2)
+        )
 
     def _fork(self, rank: int, port: int) -> int:
         if pid := os.fork():
@@ -219,11 +247,17 @@ class _Run:
             os.dup2(target, stream)
         faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
         faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "LOCAL_WORLD_SIZE": self.world}
+        place = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": self.world,
+            "LOCAL_WORLD_SIZE": self.world,
+        }
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         place["TMPDIR"] = tempfile.tempdir = str(self.folder)  # what lies there is removed
         os.environ.update({name: str(value) for name, value in place.items()})
-        # Workers of a forkserver, the default on Python 3.14, are forked from one that has loaded torch.
+        # Workers of a forkserver, the default on Python 3.14, are forked from one that has loaded
+        # torch.
         multiprocessing.set_forkserver_preload(["torch.utils.data"])
         me = Rank(rank, self.world, self.folder, self.deadline)
         try:
@@ -247,31 +281,39 @@ class _Run:
     def _why(self, rank: int, code: int) -> tuple[str, dict[str, Any]]:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
-        name = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
+        name = (
+            signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
+        )
         log, text = self._log(rank), f"rank {rank} ended with {name}"
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
         return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
 
     def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
-        """Where the processes stand that did not end: the workers first, as the others wait for them."""
+        """Where the processes stand that did not end: the workers first, as the others wait for
+        them."""
         before, busy = self._log(rank), linux.is_busy([pid, *linux.descendants(pid)])
         for each in [*linux.descendants(pid), pid]:
             written, until = len(self._log(rank)), time.monotonic() + 1
             with contextlib.suppress(OSError):
-                os.kill(each, 0 if linux.is_tracker(each) else signal.SIGUSR1)  # it would end a tracker
+                os.kill(
+                    each, 0 if linux.is_tracker(each) else signal.SIGUSR1
+                )  # it would end a tracker
                 os.kill(each, signal.SIGCONT)  # a stopped process says nothing
             while len(self._log(rank)) == written and time.monotonic() < until:
                 time.sleep(POLL)
             time.sleep(0.1)  # for the rest of its stack
         frames, where = trace.frames(self._log(rank)[len(before) :]), ""
-        if "in _feed" in before:  # multiprocessing prints why a worker's batch cannot be sent, and goes on
+        if (
+            "in _feed" in before
+        ):  # multiprocessing prints why a worker's batch cannot be sent, and goes on
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"
         where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
         return {"text": text, "where": where, "trace": frames[:20], "rank": rank, "busy": busy}
 
 
 def _join_group(me: Rank) -> None:
-    """A gloo group, as a training script has one; the user's own init_process_group then changes nothing."""
+    """A gloo group, as a training script has one; the user's own init_process_group then changes
+    nothing."""
     import torch.distributed as dist
 
     if dist.is_available():
@@ -282,7 +324,8 @@ def _join_group(me: Rank) -> None:
 
 
 def _unseed() -> None:
-    """Random states as a fresh process has them: those of the guard are the same in all that it forks."""
+    """Random states as a fresh process has them: those of the guard are the same in all that it
+    forks."""
     import torch
 
     torch.seed()

@@ -1,4 +1,5 @@
-"""What Linux shows of processes, their memory and their files; elsewhere these functions find nothing."""
+"""What Linux shows of processes, their memory and their files; elsewhere these functions find
+nothing."""
 
 from __future__ import annotations
 

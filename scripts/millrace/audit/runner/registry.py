@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Probe:
-    """`place`: its module and function. `ranks`: runs in all ranks, else in one process with a world of one.
+    """`place`: its module and function. `ranks`: runs in all ranks, else in one process with a
+    world of one.
 
     `share`: of the audit's time, which it may use up.
     """
@@ -49,8 +50,8 @@ PROBES = {
 class Result:
     """How a probe ended: "ok", "raised", "hung", "late", "memory", "died" or "skipped".
 
-    "hung": the loader stood still; "late": the time of the probe was over.
-    `data`: what each rank saw. `error`: type, text and where of an exception, or where it hung, or a signal.
+    "hung": the loader stood still; "late": the time of the probe was over. `data`: what each rank
+    saw. `error`: type, text and where of an exception, or where it hung, or a signal.
     """
 
     status: str

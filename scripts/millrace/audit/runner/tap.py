@@ -1,4 +1,5 @@
-"""Reads a loader's batches and notes how they came about: worker, indices, contents and random states."""
+"""Reads a loader's batches and notes how they came about: worker, indices, contents and random
+states."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ MOST_WORKERS = 2  # show what more would show
 
 
 class Tap:
-    """A loader that is listened to. The user's object stays as it is; its own collate_fn, worker_init_fn,
-    sampler and generator are in use.
+    """A loader that is listened to. The user's object stays as it is; its own collate_fn,
+    worker_init_fn, sampler and generator are in use.
 
-    `workers` (None: the loader's own, but at most 2) and `start_method` replace the loader's own where they
-    are given. `indices`: instead of the sampler's, one list a batch.
+    `workers` (None: the loader's own, but at most 2) and `start_method` replace the loader's own
+    where they are given. `indices`: instead of the sampler's, one list a batch.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class Tap:
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
-        """The user's batches, untouched; at most `max_batches`, and for this share of the time left."""
+        """The user's batches, untouched; at most `max_batches`, and for this share of the time
+        left."""
         self.drawn.clear()
         self.made.clear()
         notes: list[dict[str, Any]] = []
@@ -73,7 +75,9 @@ class Tap:
                 ids = list(map(str, self.view.sample_ids(batch)))
                 notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
             elif not any(made["batch"] == notes[-1]["batch"] for made in reversed(self.made)):
-                notes[-1]["rows"] = rows(batch)  # nobody has seen its samples before they were collated
+                notes[-1]["rows"] = rows(
+                    batch
+                )  # nobody has seen its samples before they were collated
             yield batch
             slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
@@ -107,7 +111,10 @@ class Tap:
         for name, value in list(getattr(loader, "__dict__", {}).items()):
             parts = value if isinstance(value, list) else [value]
             if any(isinstance(each, DataLoader) for each in parts):
-                parts = [self._listening(each) if isinstance(each, DataLoader) else each for each in parts]
+                parts = [
+                    self._listening(each) if isinstance(each, DataLoader) else each
+                    for each in parts
+                ]
                 return _copy(loader, {name: parts if isinstance(value, list) else parts[0]})
         return loader
 
@@ -123,7 +130,9 @@ class Tap:
             if self.start_method:
                 context = torch.multiprocessing.get_context(self.start_method)
                 changes["_DataLoader__multiprocessing_context"] = context
-        if hasattr(loader, "_initial_iter_for_state_dict"):  # torchdata's, once it was asked for its state
+        if hasattr(
+            loader, "_initial_iter_for_state_dict"
+        ):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
         self.functions = functions = self.kind(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
@@ -138,7 +147,8 @@ class Tap:
         def get_iterator(core: DataLoader) -> Any:
             iterator = kind._get_iterator(core)
             own = type(iterator)
-            # By its class: an iterator that refers to itself would live on, and with it its workers.
+            # By its class: an iterator that refers to itself would live on, and with it its
+            # workers.
             methods = {"_next_data": lambda self: taken(own._next_data(self))}
             iterator.__class__ = type(own.__name__, (own,), methods)
             return iterator
@@ -152,7 +162,8 @@ class Tap:
         return noted.batch
 
     def _join(self, notes: list[dict[str, Any]]) -> None:
-        """Add what is known of how each batch was made. Batches are known by content, equal ones by turn."""
+        """Add what is known of how each batch was made. Batches are known by content, equal ones by
+        turn."""
         left: dict[str, list[dict[str, Any]]] = {}
         for made in self.made:
             left.setdefault(made["batch"], []).append(made)
@@ -161,7 +172,9 @@ class Tap:
             if alike := left.get(note["batch"]):
                 made = alike.pop(0)
             elif step < len(self.made) and not isinstance(self.core.dataset, IterableDataset):
-                made = self.made[step]  # a wrapper makes other batches of them; indices are dealt in turn
+                made = self.made[
+                    step
+                ]  # a wrapper makes other batches of them; indices are dealt in turn
             stacked = note.pop("rows", None)
             if stacked and "samples" not in made:
                 made = {**made, "samples": stacked}
@@ -200,7 +213,8 @@ class Indices:
 
 
 class Functions:
-    """The user's functions, which note samples, the batch that is made of them, and states of generators."""
+    """The user's functions, which note samples, the batch that is made of them, and states of
+    generators."""
 
     def __init__(self, loader: DataLoader) -> None:
         self.init, self.collate = loader.worker_init_fn, loader.collate_fn
@@ -239,7 +253,8 @@ def reseed(seed: int) -> None:
 
 
 def states(*holders: Any) -> dict[str, str]:
-    """Digests of the random states of torch, Python and NumPy, and of the generators that objects hold."""
+    """Digests of the random states of torch, Python and NumPy, and of the generators that objects
+    hold."""
     seen = {"torch": digest(torch.get_rng_state()), "python": digest(random.getstate())}
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
@@ -259,7 +274,8 @@ def _state(generator: Any) -> str:
 
 
 def batch_size(batch: Any) -> int:
-    """Samples of a batch: the first extent of its first tensor, else the length of its first list."""
+    """Samples of a batch: the first extent of its first tensor, else the length of its first
+    list."""
     for _, tensor in walk_tensors(batch):
         return int(tensor.shape[0]) if tensor.dim() else 1
     for _, value in members(batch):
@@ -269,12 +285,20 @@ def batch_size(batch: Any) -> int:
 
 
 def index_list(drawn: Any) -> list[Any] | None:
-    """Sample indices of what a sampler handed out: an index, a list of them, or an object with `rows`."""
+    """Sample indices of what a sampler handed out: an index, a list of them, or an object with
+    `rows`."""
     if drawn is None:
         return None
     drawn = getattr(drawn, "rows", drawn)
-    values = list(drawn) if hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes)) else [drawn]
-    return [int(each) if hasattr(each, "__index__") else str(getattr(each, "id", each)) for each in values]
+    values = (
+        list(drawn)
+        if hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes))
+        else [drawn]
+    )
+    return [
+        int(each) if hasattr(each, "__index__") else str(getattr(each, "id", each))
+        for each in values
+    ]
 
 
 def _copy(loader: Any, changes: dict[str, Any]) -> Any:

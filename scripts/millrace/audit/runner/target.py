@@ -21,7 +21,8 @@ class WrongName(MillraceError):
 
 @dataclass(frozen=True)
 class Options:
-    """The command line. `workers` None: the loader's own, but at most 2; `start_method` "": its own."""
+    """The command line. `workers` None: the loader's own, but at most 2; `start_method` "": its
+    own."""
 
     loader: str
     args: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +97,8 @@ class Target:
         return thing if is_made else thing(**self._taken_by(thing))
 
     def _taken_by(self, factory: Any) -> dict[str, Any]:
-        """The arguments of --arg that a factory takes: it need not take all that the training loader does."""
+        """The arguments of --arg that a factory takes: it need not take all that the training
+        loader does."""
         args = self.options.args
         if not callable(factory):
             return args
@@ -125,8 +127,12 @@ def parse_args(pairs: list[str]) -> dict[str, Any]:
 
 
 def expectation(text: str) -> str:
-    """--expect: 0-1, imagenet, none, or a mean and a standard deviation; others raise ValueError."""
-    if text in ("", "0-1", "imagenet", "none") or len([float(each) for each in text.split(",")]) == 2:
+    """--expect: 0-1, imagenet, none, or a mean and a standard deviation; others raise
+    ValueError."""
+    if (
+        text in ("", "0-1", "imagenet", "none")
+        or len([float(each) for each in text.split(",")]) == 2
+    ):
         return text
     raise ValueError(text)
 
@@ -135,7 +141,9 @@ def locate(name: str) -> Any:
     """What `package.module:name` or `file.py:name` leads to."""
     place, _, attribute = name.rpartition(":")
     if not (place and attribute):
-        raise WrongName("is not module:name", name, "Write package.module:factory or file.py:factory")
+        raise WrongName(
+            "is not module:name", name, "Write package.module:factory or file.py:factory"
+        )
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
@@ -152,8 +160,12 @@ def locate(name: str) -> Any:
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
-            names = [each for each, value in vars(thing).items() if callable(value) and each[0] != "_"]
-            raise WrongName(f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}")
+            names = [
+                each for each, value in vars(thing).items() if callable(value) and each[0] != "_"
+            ]
+            raise WrongName(
+                f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}"
+            )
         thing = getattr(thing, part)
     return thing
 
@@ -168,12 +180,16 @@ def _loader(name: str, args: dict[str, Any], method: str) -> Any:
                 getattr(thing, prepare)(*values)
         thing = getattr(thing, method)()
     kind = type(thing).__name__
-    several = isinstance(thing, (list, tuple)) and any(hasattr(each, "collate_fn") for each in thing)
+    several = isinstance(thing, (list, tuple)) and any(
+        hasattr(each, "collate_fn") for each in thing
+    )
     if several or isinstance(thing, (Mapping, str, type)) or not hasattr(thing, "__iter__"):
         remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
         what = "holds loaders: name a function that returns one" if several else "gives no batches"
         raise MillraceError(f"gave a {kind}, which {what}", name, remedy)
     if hasattr(thing, "__next__"):
-        remedy = "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
+        remedy = (
+            "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
+        )
         raise MillraceError(f"gave an iterator ({kind}), which ends for good", name, remedy)
     return thing

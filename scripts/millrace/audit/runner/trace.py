@@ -12,9 +12,12 @@ _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<froz
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost first."""
+    """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost
+    first."""
     stack = traceback.extract_tb(error.__traceback__)
-    frames = [f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)]
+    frames = [
+        f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)
+    ]
     frames = [frame for frame in frames if "millrace/audit/" not in frame]
     text, kind = str(error).strip(), type(error).__name__
     if "Original Traceback" in text:  # of a worker: the last line says what

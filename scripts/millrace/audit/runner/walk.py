@@ -1,4 +1,5 @@
-"""What an object holds, at any depth: items, attributes, bound arguments, and what its functions name."""
+"""What an object holds, at any depth: items, attributes, bound arguments, and what its functions
+name."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "dat
 BOUND = {partial: ("func", "args", "keywords"), MethodType: ("__self__", "__func__")}
 
 
-def walk(root: Any, name: str = "", limit: int = 3000, code: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield (path, object) for all that an object holds, the nearest first; paths such as `data.steps.0`.
+def walk(
+    root: Any, name: str = "", limit: int = 3000, code: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Yield (path, object) for all that an object holds, the nearest first; paths such as
+    `data.steps.0`.
 
-    `code`: also for closures, and globals that functions name. `limit`: of objects that are looked into.
+    `code`: also for closures, and globals that functions name. `limit`: of objects that are looked
+    into.
     """
     queue, seen = deque([(name, root)]), set()
     while queue and len(seen) < limit:
@@ -32,7 +37,9 @@ def walk(root: Any, name: str = "", limit: int = 3000, code: bool = False) -> It
         elif id(value) not in seen and not isinstance(value, NAMES):
             seen.add(id(value))
             yield path, value
-            queue.extend((f"{path}.{step}" if path else step, part) for step, part in parts(value, code))
+            queue.extend(
+                (f"{path}.{step}" if path else step, part) for step, part in parts(value, code)
+            )
 
 
 def parts(value: Any, code: bool = False) -> list[tuple[str, Any]]:
@@ -57,5 +64,7 @@ def _named(function: FunctionType) -> list[tuple[str, Any]]:
         return []
     scope, names = function.__globals__, function.__code__
     cells = zip(names.co_freevars, function.__closure__ or (), strict=True)
-    held = [(name, cell.cell_contents) for name, cell in cells if cell != CellType()]  # an empty one raises
+    held = [
+        (name, cell.cell_contents) for name, cell in cells if cell != CellType()
+    ]  # an empty one raises
     return held + [(name, scope[name]) for name in names.co_names if name in scope]

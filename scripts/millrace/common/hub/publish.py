@@ -1,4 +1,5 @@
-"""Make a repository hold exactly what is to be published, in one step that readers see as a whole."""
+"""Make a repository hold exactly what is to be published, in one step that readers see as a
+whole."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _ATTEMPTS, _LONGEST_WAIT = 8, 60.0
 
 @dataclass(frozen=True)
 class File:
-    """A file to publish: its path in the repository, bytes, SHA-256, and where it lies, or its content."""
+    """A file to publish: its path in the repository, bytes, SHA-256, and where it lies, or its
+    content."""
 
     path: str
     size: int
@@ -43,7 +45,8 @@ class File:
         return cls(path, os.path.getsize(source), digest, source)
 
     def is_same(self, entry: Any) -> bool:
-        """Whether a file of the remote tree has these bytes; of a small one git's SHA-1 is all there is."""
+        """Whether a file of the remote tree has these bytes; of a small one git's SHA-1 is all
+        there is."""
         if entry.size != self.size or entry.lfs:
             return entry.size == self.size and entry.lfs.sha256 == self.sha256
         content = self.source if isinstance(self.source, bytes) else self.source.read_bytes()
@@ -65,12 +68,19 @@ class Plan:
 
     def lines(self, named: int = 10) -> list[str]:
         """Files and bytes of each kind, and the names of the first `named` that would change."""
-        kinds = {"delete": self.deletes, "add": self.adds, "change": self.changes, "keep": self.same}
+        kinds = {
+            "delete": self.deletes,
+            "add": self.adds,
+            "change": self.changes,
+            "keep": self.same,
+        }
         lines = []
         for kind, files in kinds.items():
             size = sum(file.size for file in files)
             lines += [
-                f"{kind} {counted(len(files), 'file')} ({size:,} bytes)" if files else f"{kind} nothing"
+                f"{kind} {counted(len(files), 'file')} ({size:,} bytes)"
+                if files
+                else f"{kind} nothing"
             ]
             if named and kind != "keep":
                 lines += [f"  {file.path} ({file.size:,} bytes)" for file in files[:named]]
@@ -78,14 +88,15 @@ class Plan:
         return lines
 
     def check_deletes(self, most: float) -> None:
-        """Raise MillraceError if a larger share of what is below DATA would be deleted than `most`."""
+        """Raise MillraceError if a larger share of what is below DATA would be deleted than
+        `most`."""
         there = sum(file.path.startswith(DATA) for file in self.changes + self.same + self.deletes)
         if len(self.deletes) > most * there:
             share = f"{len(self.deletes)} of {there} files below {DATA} would be deleted"
-            remedy = (
-                "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
+            remedy = "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
+            raise MillraceError(
+                f"{share}, more than max_delete_fraction {most:g} allows", remedy=remedy
             )
-            raise MillraceError(f"{share}, more than max_delete_fraction {most:g} allows", remedy=remedy)
 
 
 def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
@@ -98,7 +109,9 @@ def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
         if not PATH.fullmatch(file.path):
             raise MillraceError("not a path that can be published", repr(file.path))
         entry = remote.pop(file.path, None)
-        (plan.adds if entry is None else plan.same if file.is_same(entry) else plan.changes).append(file)
+        (plan.adds if entry is None else plan.same if file.is_same(entry) else plan.changes).append(
+            file
+        )
     plan.deletes = [
         File(path, remote[path].size, "", b"") for path in sorted(remote) if path.startswith(DATA)
     ]
@@ -106,13 +119,17 @@ def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
 
 
 def publish(
-    repository: Repository, files: Sequence[File], max_delete_fraction: float = 1.0, first_wait: float = 1.0
+    repository: Repository,
+    files: Sequence[File],
+    max_delete_fraction: float = 1.0,
+    first_wait: float = 1.0,
 ) -> dict[str, Any]:
-    """Make the repository hold `files`, and below DATA nothing else. Returns the receipt: commit and
-    files, without times and tokens, so that it is the same for the same publication.
+    """Make the repository hold `files`, and below DATA nothing else. Returns the receipt: commit
+    and files, without times and tokens, so that it is the same for the same publication.
 
-    Plans from the remote tree, and anew after any error, until there is nothing to do. Raises MillraceError
-    for too many deletes, for what no attempt mends, and after eight attempts in a row that sent nothing.
+    Plans from the remote tree, and anew after any error, until there is nothing to do. Raises
+    MillraceError for too many deletes, for what no attempt mends, and after eight attempts in a row
+    that sent nothing.
     """
     sent: dict[str, Any] = {}  # the client's operations of files whose bytes the Hub has, by path
 
@@ -131,7 +148,9 @@ def publish(
                 raise ConnectionError("the repository does not hold what was sent")
 
     _patiently(repository.repo_id, attempt, sent, first_wait)
-    log.info("%s: %s at commit %s", repository.repo_id, counted(len(files), "file"), repository.head)
+    log.info(
+        "%s: %s at commit %s", repository.repo_id, counted(len(files), "file"), repository.head
+    )
     rows = [{"path": file.path, "sha256": file.sha256, "size": file.size} for file in files]
     return {**repository.name, "commit": repository.head, "files": rows}
 
@@ -144,15 +163,20 @@ def difference(repository: Repository, files: Sequence[File], endpoint: str) -> 
     return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])
 
 
-def _patiently(name: str, attempt: Callable, sent: Sequence | dict = (), first_wait: float = 1.0) -> Any:
-    """Try again after errors that pass; where more was sent than before, the Hub is slow but not down."""
+def _patiently(
+    name: str, attempt: Callable, sent: Sequence | dict = (), first_wait: float = 1.0
+) -> Any:
+    """Try again after errors that pass; where more was sent than before, the Hub is slow but not
+    down."""
     failures = before = 0
     while True:
         try:
             return attempt()
         except MillraceError:
             raise
-        except Exception as error:  # the client lets through what its transports raise, of many kinds
+        except (
+            Exception
+        ) as error:  # the client lets through what its transports raise, of many kinds
             if problem := final(error, name):
                 raise problem from error
             failures, before = 1 if len(sent) > before else failures + 1, len(sent)
@@ -176,11 +200,13 @@ def _send(repository: Repository, plan: Plan, sent: dict[str, Any]) -> None:
 
 
 def _commit(repository: Repository, plan: Plan, sent: dict[str, Any]) -> None:
-    """One commit on the head that was planned from. A large first publication comes in several, with the
-    card in the last: before it, nothing says how to load what is there."""
+    """One commit on the head that was planned from. A large first publication comes in several,
+    with the card in the last: before it, nothing says how to load what is there."""
     from huggingface_hub import CommitOperationDelete
 
-    changes: list[Any] = [CommitOperationDelete(file.path, is_folder=False) for file in plan.deletes]
+    changes: list[Any] = [
+        CommitOperationDelete(file.path, is_folder=False) for file in plan.deletes
+    ]
     # Copies, as the client takes an operation once; card and manifest go last.
     sends = sorted(plan.sends, key=lambda file: isinstance(file.source, bytes))
     changes += [copy(sent.get(file.path) or _addition(file)) for file in sends]
@@ -194,7 +220,8 @@ def _commit(repository: Repository, plan: Plan, sent: dict[str, Any]) -> None:
 
 
 def _is_there(repository: Repository, plan: Plan, files: Sequence[File]) -> bool:
-    """Read back what was changed, as the rest is that of the parent commit; of very much, the whole tree."""
+    """Read back what was changed, as the rest is that of the parent commit; of very much, the whole
+    tree."""
     paths = [file.path for file in plan.sends + plan.deletes]
     is_few = len(paths) <= _CHANGES
     rest = make_plan(plan.sends if is_few else files, repository.tree(paths if is_few else None))
@@ -202,10 +229,13 @@ def _is_there(repository: Repository, plan: Plan, files: Sequence[File]) -> bool
 
 
 def _addition(file: File) -> Any:
-    """The client's operation, which has read the file; raises MillraceError if it is not what it was."""
+    """The client's operation, which has read the file; raises MillraceError if it is not what it
+    was."""
     from huggingface_hub import CommitOperationAdd
 
     operation = CommitOperationAdd(file.path, file.source)
     if operation.upload_info.sha256.hex() != file.sha256:
-        raise MillraceError("it has changed since it was planned", str(file.source), "Run the workflow again")
+        raise MillraceError(
+            "it has changed since it was planned", str(file.source), "Run the workflow again"
+        )
     return operation

@@ -1,4 +1,5 @@
-"""A repository of a Hub, as the client library sees it: checked names, its tree, errors people can act on."""
+"""A repository of a Hub, as the client library sees it: checked names, its tree, errors people can
+act on."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from millrace.common.settings import setting
 
 LOCAL = "local"
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
-_ENDPOINT = r"local|https://[A-Za-z0-9_.-]+(:[0-9]+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?"
+_ENDPOINT = (
+    r"local|https://[A-Za-z0-9_.-]+(:[0-9]+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?"
+)
 # What no further attempt mends: status -> what is wrong, what to do.
 _FINAL = {
     400: ("the Hub refuses the request", "Mend what it names, and publish again"),
@@ -24,7 +27,10 @@ _FINAL = {
     402: ("the account's storage is used up", "Free some of it, or extend it"),
     403: ("the token may not do this", "Use one with write access to the repository"),
     404: ("no such repository, or the token may not see it", "Check `repo`, or use another token"),
-    413: ("the Hub takes no files or requests of this size", "Make smaller shards: speech.max_shard_size_gb"),
+    413: (
+        "the Hub takes no files or requests of this size",
+        "Make smaller shards: speech.max_shard_size_gb",
+    ),
 }
 
 
@@ -40,13 +46,16 @@ class HubSettings:
     )
     private: bool = setting(True, "create it private, and refuse one that is public")
     licence: str = setting(
-        "", "the Hub's name of the licence, such as cc-by-4.0; empty means unknown", pattern="[a-z0-9.-]*"
+        "",
+        "the Hub's name of the licence, such as cc-by-4.0; empty means unknown",
+        pattern="[a-z0-9.-]*",
     )
 
 
 @dataclass
 class Repository:
-    """`repo_id` of `kind` ("dataset" or "model") on a Hub; `head` is its commit when last looked at."""
+    """`repo_id` of `kind` ("dataset" or "model") on a Hub; `head` is its commit when last looked
+    at."""
 
     api: Any  # huggingface_hub.HfApi
     repo_id: str
@@ -57,12 +66,14 @@ class Repository:
     def __post_init__(self) -> None:
         if not re.fullmatch(f"{_NAME}/{_NAME}", self.repo_id) or self.repo_id.endswith(".git"):
             where = f"repo {self.repo_id!r}"
-            raise MillraceError("not a repository", where, "Write namespace/name, as on the Hub's page")
+            raise MillraceError(
+                "not a repository", where, "Write namespace/name, as on the Hub's page"
+            )
         self.name = {"repo_id": self.repo_id, "repo_type": self.kind}  # for the client
 
     def look(self) -> bool:
-        """Note the head; False if there is no such repository. Raises MillraceError if the public can read
-        what is to be private."""
+        """Note the head; False if there is no such repository. Raises MillraceError if the public
+        can read what is to be private."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         try:
@@ -73,12 +84,15 @@ class Repository:
             return False
         if self.private and not info.private:
             remedy = "Make it private in its settings on the Hub, choose another, or set `private: false`"
-            raise MillraceError("the repository is public, and private was asked", self.repo_id, remedy)
+            raise MillraceError(
+                "the repository is public, and private was asked", self.repo_id, remedy
+            )
         self.head = info.sha
         return True
 
     def tree(self, paths: Sequence[str] | None = None) -> list[Any]:
-        """The files at the head, by a request for each 1,000; or those of `paths` that exist, by one."""
+        """The files at the head, by a request for each 1,000; or those of `paths` that exist, by
+        one."""
         from huggingface_hub.hf_api import RepoFile
 
         place = {**self.name, "revision": self.head}
@@ -90,10 +104,13 @@ class Repository:
 
 
 def flags(section: Mapping[str, Any], server_dir: str, *names: str) -> str:
-    """The `hub` section of a lane's config as those of add_flags, and its other keys `names`, for a shell."""
+    """The `hub` section of a lane's config as those of add_flags, and its other keys `names`, for a
+    shell."""
     keys = ("endpoint", "repo", *names)
     texts = [f"--{name.replace('_', '-')} {shlex.quote(str(section[name]))}" for name in keys]
-    return " ".join([*texts, *([] if section["private"] else ["--public"]), f"--server-dir {server_dir}"])
+    return " ".join(
+        [*texts, *([] if section["private"] else ["--public"]), f"--server-dir {server_dir}"]
+    )
 
 
 def add_flags(parser: Any) -> None:
@@ -116,7 +133,9 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
         if endpoint == LOCAL:
             from millrace.common.hub.server import new_token, serve
 
-            os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its store would be a second copy on this disk
+            os.environ.setdefault(
+                "HF_HUB_DISABLE_XET", "1"
+            )  # its store would be a second copy on this disk
             os.environ["HF_HUB_OFFLINE"] = "0"  # which is meant for the real one
             token = new_token()
             endpoint = stack.enter_context(serve(args.server_dir, token))
@@ -140,7 +159,9 @@ def final(error: BaseException | None, repo_id: str) -> MillraceError | None:
         if type(error) is ValueError:  # the client's own check of the card, say
             return MillraceError(words(error), repo_id)
         if type(error).__name__ == "OfflineModeIsEnabled":
-            return MillraceError("HF_HUB_OFFLINE is set, so the client sends nothing", repo_id, "Unset it")
+            return MillraceError(
+                "HF_HUB_OFFLINE is set, so the client sends nothing", repo_id, "Unset it"
+            )
         error = error.__cause__ or error.__context__
     return None
 

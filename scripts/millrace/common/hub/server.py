@@ -1,9 +1,11 @@
-"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing more.
+"""A small Hub of one's own on loopback: what `huggingface_hub` and `datasets` call, and nothing
+more.
 
     python -m millrace.common.hub.server results/speech/hub/server --port 8017
 
-It prints the variables that a client needs: HF_ENDPOINT, and HF_TOKEN, which is new at each start and is
-written nowhere. It answers programs of this machine that have the token, and no page of the web.
+It prints the variables that a client needs: HF_ENDPOINT, and HF_TOKEN, which is new at each start
+and is written nowhere. It answers programs of this machine that have the token, and no page of the
+web.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from millrace.common.hub.store import BRANCH, RefusedError, Repository, Store
 
 _PAGE_FILES, _MAX_COMMIT_BYTES = 1000, 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
-_TEXTS, _MAX_TEXT_BYTES = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"), 10 << 20
+_TEXTS, _MAX_TEXT_BYTES = (
+    (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes"),
+    10 << 20,
+)
 _STORE, _TOKEN = web.AppKey("store", Store), web.AppKey("token", str)
 _NAME = "{name:[^/]+/[^/]+}"
 _API = f"/api/{{kind:datasets|models}}/{_NAME}"
@@ -40,10 +45,14 @@ def new_token() -> str:
 
 
 @contextlib.contextmanager
-def serve(folder: str | Path, token: str, port: int = 0, middlewares: Sequence = ()) -> Iterator[str]:
+def serve(
+    folder: str | Path, token: str, port: int = 0, middlewares: Sequence = ()
+) -> Iterator[str]:
     """Serve the Hub in `folder` from a thread to clients with `token`; yields its endpoint,
     `http://127.0.0.1:PORT`."""
-    app = web.Application(client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals])
+    app = web.Application(
+        client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals]
+    )
     app[_STORE], app[_TOKEN] = Store(folder), token
     app.add_routes(_routes)
     loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
@@ -78,8 +87,10 @@ async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
 
 
 def _check_client(request: web.Request) -> None:
-    """Raise RefusedError for who is not meant: pages of the web, and programs that do not have the token."""
-    # A page whose own name leads to this machine is no client, nor is one that a browser sends here.
+    """Raise RefusedError for who is not meant: pages of the web, and programs that do not have the
+    token."""
+    # A page whose own name leads to this machine is no client, nor is one that a browser sends
+    # here.
     if request.url.host not in ("127.0.0.1", "localhost"):
         raise RefusedError(403, "only 127.0.0.1 is served")
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
@@ -120,7 +131,10 @@ async def _validate_yaml(_: web.Request) -> web.Response:
 @_routes.post("/api/repos/create")
 async def _create(request: web.Request) -> web.Response:
     wish = await request.json()
-    kind, name = f"{wish.get('type', 'model')}s", f"{wish.get('organization') or 'local'}/{wish['name']}"
+    kind, name = (
+        f"{wish.get('type', 'model')}s",
+        f"{wish.get('organization') or 'local'}/{wish['name']}",
+    )
     if kind not in ("datasets", "models"):
         raise RefusedError(400, f"{kind} are not served")
     is_new = Repository(request.app[_STORE], kind, name).create(wish.get("visibility") == "private")
@@ -132,7 +146,12 @@ async def _create(request: web.Request) -> web.Response:
 @_routes.get(f"{_API}/revision/{{revision}}")
 async def _info(request: web.Request) -> web.Response:
     repository, commit = _repository(request), _commit_at(request)
-    answer = {"id": repository.name, "sha": commit["oid"], "lastModified": commit["date"], "tags": []}
+    answer = {
+        "id": repository.name,
+        "sha": commit["oid"],
+        "lastModified": commit["date"],
+        "tags": [],
+    }
     files = [] if "expand" in request.query else [{"rfilename": path} for path in commit["files"]]
     return _json(answer | {"private": repository.is_private, "siblings": files})
 
@@ -173,7 +192,9 @@ async def _preupload(request: web.Request) -> web.Response:
 @_routes.get(f"{_API}/xet-write-token/{{revision}}")
 async def _xet_token(request: web.Request) -> web.Response:
     """Send hf_xet to a folder of this machine; a token it must have, though nobody asks for it."""
-    return _json({"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40})
+    return _json(
+        {"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40}
+    )
 
 
 @_routes.post(f"/{{kind:datasets}}/{_NAME}.git/info/lfs/objects/batch")

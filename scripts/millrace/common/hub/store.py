@@ -1,7 +1,9 @@
-"""Repositories of the local Hub on disk: contents by SHA-256, the files of every commit, one branch.
+"""Repositories of the local Hub on disk: contents by SHA-256, the files of every commit, one
+branch.
 
-A reader follows `main` to a commit and from there to contents. All three are written beside their place and
-renamed, contents first and `main` last, so that a process killed at any moment leaves a whole repository.
+A reader follows `main` to a commit and from there to contents. All three are written beside their
+place and renamed, contents first and `main` last, so that a process killed at any moment leaves a
+whole repository.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
-# hf_xet cuts files into chunks; the `shards` of its folder list them. A shard is a header of 48 bytes, then
-# records of 48 bytes: of a file one, its segments, with _VERIFIED as many sums, with _SUMMED its SHA-256.
+# hf_xet cuts files into chunks; the `shards` of its folder list them. A shard is a header of 48
+# bytes, then records of 48 bytes: of a file one, its segments, with _VERIFIED as many sums, with
+# _SUMMED its SHA-256.
 _RECORD, _END_OF_FILES = 48, b"\xff" * 32
 _VERIFIED, _SUMMED = 1 << 31, 1 << 30
 
@@ -67,19 +70,24 @@ class Store:
             actual = hashlib.file_digest(handle, "sha256").hexdigest(), handle.tell()
             os.fsync(handle.fileno())
         if actual != (sha256, size):
-            raise RefusedError(400, f"{size} bytes of {sha256} were due, {actual[1]} of {actual[0]} came")
+            raise RefusedError(
+                400, f"{size} bytes of {sha256} were due, {actual[1]} of {actual[0]} came"
+            )
         self.content(sha256).parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, self.content(sha256))
 
     def require(self, sums: set[str]) -> None:
-        """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in here."""
+        """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in
+        here."""
         missing = {sha256 for sha256 in sums if not self.content(sha256).exists()}
         with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
             for sha256, path in _fetch_xet(self.xet, missing, Path(folder)).items():
                 self.add(path, sha256, path.stat().st_size)
                 missing.remove(sha256)
         if missing:
-            raise RefusedError(400, f"{len(missing)} contents were not uploaded, the first is {min(missing)}")
+            raise RefusedError(
+                400, f"{len(missing)} contents were not uploaded, the first is {min(missing)}"
+            )
 
 
 class Repository:
@@ -116,12 +124,18 @@ class Repository:
         """Commit all operations, as the client sends them, or none; the oid."""
         for operation in operations:
             if not _PATH.fullmatch(f"{operation['value']['path']}/"):
-                raise RefusedError(400, f"{operation['value']['path']!r} is not a path inside a repository")
-        self.store.require({each["value"]["oid"] for each in operations if each["key"] == "lfsFile"})
+                raise RefusedError(
+                    400, f"{operation['value']['path']!r} is not a path inside a repository"
+                )
+        self.store.require(
+            {each["value"]["oid"] for each in operations if each["key"] == "lfsFile"}
+        )
         with self._locked():
             head = self.commit_at(BRANCH)
             if parent not in (None, head["oid"]):
-                raise RefusedError(412, "A commit has happened since. Please refresh and try again.")
+                raise RefusedError(
+                    412, "A commit has happened since. Please refresh and try again."
+                )
             files = dict(head["files"])
             for operation in operations:
                 path, value = operation["value"]["path"], operation["value"]
@@ -151,10 +165,18 @@ class Repository:
         return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
 
     def _pointer(self, path: str, sha256: str) -> dict:
-        """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not git's."""
+        """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not
+        git's."""
         size = self.store.content(sha256).stat().st_size
         lfs = {"oid": sha256, "size": size, "pointerSize": 134}
-        return {"type": "file", "path": path, "size": size, "oid": sha256[:40], "sha256": sha256, "lfs": lfs}
+        return {
+            "type": "file",
+            "path": path,
+            "size": size,
+            "oid": sha256[:40],
+            "sha256": sha256,
+            "lfs": lfs,
+        }
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -176,7 +198,8 @@ def _read_commit(path: Path) -> dict:
 
 
 def _fetch_xet(folder: Path, wanted: set[str], target: Path) -> dict[str, Path]:
-    """Write those of the contents `wanted` (SHA-256) that `folder` has into `target`; their paths."""
+    """Write those of the contents `wanted` (SHA-256) that `folder` has into `target`; their
+    paths."""
     source = folder / "xet/xorbs"
     if not wanted or not source.is_dir():
         return {}
@@ -195,12 +218,15 @@ def _fetch_xet(folder: Path, wanted: set[str], target: Path) -> dict[str, Path]:
             for sha256, xet_hash, size in _xet_files(shard.read_bytes()):
                 if sha256 in wanted and sha256 not in files:
                     files[sha256] = target / sha256
-                    group.start_download_file(hf_xet.XetFileInfo(xet_hash, size), str(files[sha256]))
+                    group.start_download_file(
+                        hf_xet.XetFileInfo(xet_hash, size), str(files[sha256])
+                    )
     return files
 
 
 def _xet_files(shard: bytes) -> Iterator[tuple[str, str, int]]:
-    """(SHA-256, Xet hash, size) of the files of a shard; hashes are written as four little-endian numbers."""
+    """(SHA-256, Xet hash, size) of the files of a shard; hashes are written as four little-endian
+    numbers."""
 
     def hash_at(at: int) -> str:
         return "".join(f"{number:016x}" for number in struct.unpack_from("<4Q", shard, at))
@@ -208,7 +234,9 @@ def _xet_files(shard: bytes) -> Iterator[tuple[str, str, int]]:
     at = _RECORD
     while shard[at : at + 32] != _END_OF_FILES:
         start, (flags, count) = at, struct.unpack_from("<II", shard, at + 32)
-        size = sum(struct.unpack_from("<I", shard, at + _RECORD * i + 36)[0] for i in range(1, count + 1))
+        size = sum(
+            struct.unpack_from("<I", shard, at + _RECORD * i + 36)[0] for i in range(1, count + 1)
+        )
         at += _RECORD * (1 + count + (count if flags & _VERIFIED else 0))
         if flags & _SUMMED:
             yield hash_at(at), hash_at(start), size

@@ -1,1 +1,1 @@
-"""From a dataset to training: plans, workers, shared memory, open files, samples that cannot be used."""
+"""From a dataset to training: plans, workers, shared memory, open files, unusable samples."""

@@ -1,4 +1,5 @@
-"""Samples that cannot be used: their reasons, their counts, and the share of them that stops a run."""
+"""Samples that cannot be used: their reasons, their counts, and the share of them that stops a
+run."""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ class BadSample:
 
 
 class BadSamples:
-    """Counts of what was left out over all workers of a rank; `check` stops a run that loses too much.
+    """Counts of what was left out over all workers of a rank; `check` stops a run that loses too
+    much.
 
-    The share is taken of at least 1,000 of `rows` (or of all): one bad sample after a resume stops nothing.
-    `place(row, message)` names a row for people.
+    The share is taken of at least 1,000 of `rows` (or of all): one bad sample after a resume stops
+    nothing. `place(row, message)` names a row for people.
     """
 
-    def __init__(self, max_bad_fraction: float, rows: int, place: Callable[[int, str], str]) -> None:
+    def __init__(
+        self, max_bad_fraction: float, rows: int, place: Callable[[int, str], str]
+    ) -> None:
         self.max_bad_fraction, self.place = max_bad_fraction, place
         self.judged_rows = min(_JUDGED_ROWS, rows)
         self.planned = 0
@@ -53,7 +57,8 @@ class BadSamples:
         return sum(self.reasons.values())
 
     def add(self, batch: Any) -> None:
-        """Count the samples of a batch (those of a filler are counted in the batch that it repeats)."""
+        """Count the samples of a batch (those of a filler are counted in the batch that it
+        repeats)."""
         if batch.filler:
             return
         self.planned += batch.planned
@@ -68,7 +73,8 @@ class BadSamples:
             return
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.reasons.most_common())
         examples = "; ".join(
-            f"{self.place(bad.row, bad.message)} ({bad.reason}): {bad.message}" for bad in self.examples
+            f"{self.place(bad.row, bad.message)} ({bad.reason}): {bad.message}"
+            for bad in self.examples
         )
         raise MillraceError(
             f"{self.count} of {self.planned} samples so far cannot be used, more than max_bad_fraction "

@@ -47,13 +47,17 @@ class RawFile:
 
 
 def locking() -> str:
-    """How HDF5 locks files here: TRUE, FALSE or BEST_EFFORT (its default: locks unless there are none)."""
+    """How HDF5 locks files here: TRUE, FALSE or BEST_EFFORT (its default: locks unless there are
+    none)."""
     value = os.environ.get(_LOCKING, "BEST_EFFORT").upper()
-    return {"1": "TRUE", "0": "FALSE"}.get(value, value if value in ("TRUE", "FALSE") else "BEST_EFFORT")
+    return {"1": "TRUE", "0": "FALSE"}.get(
+        value, value if value in ("TRUE", "FALSE") else "BEST_EFFORT"
+    )
 
 
 def _lock(descriptor: int, path: str) -> None:
-    """Take the shared lock that HDF5 takes for reading, so that nobody opens the file for writing."""
+    """Take the shared lock that HDF5 takes for reading, so that nobody opens the file for
+    writing."""
     if locking() == "FALSE":
         return
     try:
@@ -66,12 +70,15 @@ def _lock(descriptor: int, path: str) -> None:
 
 def refused_lock(path: str, error: OSError) -> MillraceError:
     """The error for a file that another program has locked, or whose file system has no locks."""
-    problem = f"the lock for reading was refused ({_LOCKING} is {locking()}; {error.strerror or error})"
+    problem = (
+        f"the lock for reading was refused ({_LOCKING} is {locking()}; {error.strerror or error})"
+    )
     return MillraceError(problem, path, f"A program may be writing to it. {_LOCK_REMEDY}")
 
 
 def is_swmr(path: str | os.PathLike) -> bool:
-    """Whether a writer has the HDF5 file open for readers beside it (SWMR): a flag in its superblock."""
+    """Whether a writer has the HDF5 file open for readers beside it (SWMR): a flag in its
+    superblock."""
     with contextlib.suppress(OSError), open(path, "rb") as handle:
         head = handle.read(12)
         return head[:4] == b"\x89HDF" and len(head) == 12 and head[8] >= 3 and bool(head[11] & 4)

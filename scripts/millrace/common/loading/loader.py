@@ -1,4 +1,5 @@
-"""From a dataset to training: workers, order, resume, shared memory, and the limit on samples left out."""
+"""From a dataset to training: workers, order, resume, shared memory, and the limit on samples left
+out."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class BatchDataset(Protocol):
         """The batch of one step, with `step`, `filler`, `planned` (rows) and `bad` (BadSample)."""
 
     def check(self, batch: Any) -> None:
-        """Raise MillraceError for values that are not trained on; called for a process's first batch."""
+        """Raise MillraceError for values that are not trained on; called for a process's first
+        batch."""
 
     def place(self, row: int, message: str) -> str:
         """Where a row stands, for people."""
@@ -42,7 +44,8 @@ class BatchDataset(Protocol):
 
 
 class BatchLoader:
-    """Feeds a training loop: the batches of a rank in step order, read and decoded by worker processes.
+    """Feeds a training loop: the batches of a rank in step order, read and decoded by worker
+    processes.
 
         loader = open_loader("results/asr/buckets", workers=4)  # millrace.asr.planning.loader
         for epoch in range(3):
@@ -50,10 +53,11 @@ class BatchLoader:
             for batch in loader:
                 loss = model(batch["audio"], batch["lengths"], batch["transcripts"])
 
-    One pass is the rest of the plan from `start_step`. `plans` gives the plan of an epoch by its number;
-    without it, set `plan` and `start_step` between passes. Workers live on. After `load_state_dict` the next
-    pass goes on where `state_dict` was taken. `bad` counts what was left out since the loader was made.
-    Raises MillraceError as the dataset does, and above `max_bad_fraction`.
+    One pass is the rest of the plan from `start_step`. `plans` gives the plan of an epoch by its
+    number; without it, set `plan` and `start_step` between passes. Workers live on. After
+    `load_state_dict` the next pass goes on where `state_dict` was taken. `bad` counts what was left
+    out since the loader was made. Raises MillraceError as the dataset does, and above
+    `max_bad_fraction`.
     """
 
     def __init__(
@@ -77,7 +81,10 @@ class BatchLoader:
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
         if workers:
             options |= {"persistent_workers": True, "prefetch_factor": prefetch_batches}
-            options |= {"multiprocessing_context": start_method, "worker_init_fn": seeding.start_worker}
+            options |= {
+                "multiprocessing_context": start_method,
+                "worker_init_fn": seeding.start_worker,
+            }
         # What runs the workers: `_feed` is its sampler and its data set.
         self.data_loader = DataLoader(self._feed, batch_size=None, sampler=self._feed, **options)
 
@@ -101,36 +108,40 @@ class BatchLoader:
         if epoch == self.plan.epoch:
             return
         if self.plans is None:
-            problem = (
-                f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch {epoch}"
-            )
+            problem = f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch {epoch}"
             raise MillraceError(problem, remedy="Give BatchLoader plans, a function of the epoch")
         self.plan, self.start_step = self.plans(epoch), 0
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, the step after the last batch that was handed out, and a checksum of the plan."""
+        """The epoch, the step after the last batch that was handed out, and a checksum of the
+        plan."""
         plan = self.plan
         checksum = zlib.crc32(plan.offsets, zlib.crc32(plan.rows, plan.world_size))
         return {"epoch": plan.epoch, "step": self._position, "plan_crc32": checksum}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next pass begin where `state` was taken; MillraceError if the plan is another one now."""
+        """Let the next pass begin where `state` was taken; MillraceError if the plan is another one
+        now."""
         self.set_epoch(state["epoch"])
         if self.state_dict() != {**state, "step": self._position}:
             problem = f"the loader's state of epoch {state['epoch']} belongs to another plan"
-            raise MillraceError(problem, remedy="Take the data, settings, seed and ranks of that run")
+            raise MillraceError(
+                problem, remedy="Take the data, settings, seed and ranks of that run"
+            )
         self._position = self._resume_at = state["step"]
 
     @property
     def slots(self) -> BatchSlots | None:
-        """The shared memory of the workers there are; None before the first pass, and if there is no room."""
+        """The shared memory of the workers there are; None before the first pass, and if there is
+        no room."""
         return self._feed.slots
 
     def __len__(self) -> int:
         return max(0, len(self.dataset) - self.start_step)
 
     def __iter__(self) -> Iterator[Any]:
-        # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers expect.
+        # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
+        # expect.
         start, self._resume_at = self._resume_at, None
         self._position = self._feed.start_step = self.start_step if start is None else start
         if self.data_loader.num_workers and getattr(self.data_loader, "_iterator", None) is None:
@@ -148,7 +159,8 @@ class BatchLoader:
 
 
 class _Feed:
-    """Both ends of a DataLoader: the sampler of requests in the trainer, the dataset in the workers."""
+    """Both ends of a DataLoader: the sampler of requests in the trainer, the dataset in the
+    workers."""
 
     def __init__(self, dataset: BatchDataset, workers: int) -> None:
         self.dataset, self.workers, self.start_step, self.slots = dataset, workers, 0, None
@@ -161,15 +173,20 @@ class _Feed:
             ahead = step + max(self.workers, 1)
             following = plan.batch(ahead, rank) if ahead < steps else None
             epoch = getattr(plan, "epoch", 0)
-            yield BatchRequest(step, plan.batch(step, rank), plan.is_filler(step, rank), following, epoch)
+            yield BatchRequest(
+                step, plan.batch(step, rank), plan.is_filler(step, rank), following, epoch
+            )
 
     def __getitem__(self, request: BatchRequest) -> tuple[Any, Any]:
-        """The batch, which is counted, and what the trainer gets: the same unless there is a transform."""
+        """The batch, which is counted, and what the trainer gets: the same unless there is a
+        transform."""
         try:
             rows = request.rows
             if len(rows) and not 0 <= rows.min() <= rows.max() < self.dataset.rows:
                 words = f"the plan names rows {rows.min()} to {rows.max()} of {self.dataset.rows}"
-                raise MillraceError(words, f"step {request.step}", "Make plan and data set of the same rows")
+                raise MillraceError(
+                    words, f"step {request.step}", "Make plan and data set of the same rows"
+                )
             batch = self.dataset.load(request, self.slots)
             if self._checked != os.getpid():
                 self.dataset.check(batch)

@@ -1,4 +1,5 @@
-"""Few open files per process: the least recent is closed, and a forked or spawned process opens its own."""
+"""Few open files per process: the least recent is closed, and a forked or spawned process opens its
+own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class OpenFiles(Generic[Handle]):
     `close_inherited`: for HDF5 that would take the parent's lock away. Pickles without handles.
     """
 
-    def __init__(self, open_file: Callable[[Any], Handle], limit: int, close_inherited: bool = False) -> None:
+    def __init__(
+        self, open_file: Callable[[Any], Handle], limit: int, close_inherited: bool = False
+    ) -> None:
         if limit < 1:
             raise ValueError(f"at least one file must be open, not {limit}")
         self.open_file, self.limit, self.close_inherited = open_file, limit, close_inherited

@@ -10,7 +10,8 @@ import numpy as np
 class Plan(Protocol):
     """Which rows form which batch: an epoch of `len(plan)` steps, the same number on every rank.
 
-    A plan that is resumed from a loader's state also has `epoch`, `world_size`, and arrays `rows`, `offsets`.
+    A plan that is resumed from a loader's state also has `epoch`, `world_size`, and arrays `rows`,
+    `offsets`.
     """
 
     def __len__(self) -> int: ...

@@ -1,7 +1,9 @@
-"""Shared memory that is used again for every batch: a worker decodes into it, the trainer reads it in place.
+"""Shared memory that is used again for every batch: a worker decodes into it, the trainer reads it
+in place.
 
-A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as decoding.
-Slots are mapped once. The trainer's tensor holds a lease; a slot whose memory nobody references is free.
+A fresh shared-memory segment per batch costs a page fault per 4 KiB on both sides, half as much as
+decoding. Slots are mapped once. The trainer's tensor holds a lease; a slot whose memory nobody
+references is free.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _OPEN: weakref.WeakValueDictionary[int, BatchSlots] = weakref.WeakValueDictionar
 
 
 class BatchSlots:
-    """`slots` shared buffers of `samples` float32 for each of `workers` workers, made before these start."""
+    """`slots` shared buffers of `samples` float32 for each of `workers` workers, made before these
+    start."""
 
     _made = 0
 
@@ -32,8 +35,11 @@ class BatchSlots:
         self.busy = torch.zeros((workers, slots), dtype=torch.uint8).share_memory_()
         _OPEN[self.number] = self
 
-    def take(self, worker: int, count: int, samples: int) -> tuple[np.ndarray, tuple[int, int, int]] | None:
-        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None if full."""
+    def take(
+        self, worker: int, count: int, samples: int
+    ) -> tuple[np.ndarray, tuple[int, int, int]] | None:
+        """In a worker: a free slot as float32 (count, samples), not zeroed, and its address; None
+        if full."""
         busy = self.busy.numpy()[worker]
         free = np.flatnonzero(busy == 0)
         if not len(free) or not 0 < count * samples <= self.samples:
@@ -48,12 +54,18 @@ class BatchSlots:
 
 
 class _Lease:
-    """What the trainer's array stands on: it goes when the last tensor that shares the memory goes."""
+    """What the trainer's array stands on: it goes when the last tensor that shares the memory
+    goes."""
 
     def __init__(self, slots: BatchSlots, worker: int, slot: int, shape: tuple[int, int]) -> None:
         self._slots, self._place = slots, (worker, slot)
         address = slots.buffers[worker].data_ptr() + slot * slots.samples * 4
-        self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": "<f4", "version": 3}
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "typestr": "<f4",
+            "version": 3,
+        }
 
     def __del__(self) -> None:
         self._slots.release(*self._place)
@@ -77,13 +89,15 @@ def shortage(needed: int) -> str:
 
 
 def require_room(needed: int) -> None:
-    """Raise MillraceError if /dev/shm has no room for these bytes of each rank: a worker would die of it."""
+    """Raise MillraceError if /dev/shm has no room for these bytes of each rank: a worker would die
+    of it."""
     if problem := shortage(needed):
         raise MillraceError(problem, remedy=REMEDY)
 
 
 def shared_floats(count: int) -> torch.Tensor:
-    """float32 zeros in new shared memory, which takes room once written; MillraceError if none is left."""
+    """float32 zeros in new shared memory, which takes room once written; MillraceError if none is
+    left."""
     lacking = MillraceError(
         f"no room is left for a batch of {count * 4 / 1e6:.1f} MB", "/dev/shm", f"{REMEDY}, or none"
     )

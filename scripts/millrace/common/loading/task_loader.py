@@ -1,4 +1,5 @@
-"""A task's batches as the training loop takes them, for whoever looks at a loader without training."""
+"""A task's batches as the training loop takes them, for whoever looks at a loader without
+training."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from millrace.common.training.task import Task
 class TaskLoader:
     """The batches of `task` on this rank: every pass is the next epoch, as in training.
 
-    `data_loader` is torch's, which runs the workers; the audit puts one that it listens to in its place.
-    `ids` gives the ids of a batch's samples (the task's `batch_ids`). After `load_state_dict` the next pass
-    goes on where `state_dict` was taken. `epochs`: so many are there now; after the last the first one comes.
-    `names` gives those of the recordings that it reads.
+    `data_loader` is torch's, which runs the workers; the audit puts one that it listens to in its
+    place. `ids` gives the ids of a batch's samples (the task's `batch_ids`). After
+    `load_state_dict` the next pass goes on where `state_dict` was taken. `epochs`: so many are
+    there now; after the last the first one comes. `names` gives those of the recordings that it
+    reads.
     """
 
     def __init__(
@@ -31,7 +33,8 @@ class TaskLoader:
         loader = task.batch_loader(self.ranks.rank)
         loader.plan, self.data_loader = task.plan(0, self.ranks.world_size), loader.data_loader
         self._ids, self._epochs, self.recordings = ids or task.batch_ids, epochs, names
-        # (epoch, step) of this pass, of the next one and of a state; copies of this loader share them.
+        # (epoch, step) of this pass, of the next one and of a state; copies of this loader share
+        # them.
         self._position = {"now": (0, 0), "next": (0, 0), "state": (0, 0)}
 
     def set_epoch(self, epoch: int) -> None:
@@ -41,7 +44,8 @@ class TaskLoader:
             self._position.update(now=(epoch, 0), next=(epoch, 0), state=(epoch, 0))
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and the step after the last batch that was handed out; the next epoch after its end."""
+        """The epoch, and the step after the last batch that was handed out; the next epoch after
+        its end."""
         return dict(zip(("epoch", "step"), self._position["state"], strict=True))
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -70,7 +74,8 @@ class TaskLoader:
 
 
 class HeldOut:
-    """A split that no gradient sees, of which only the recordings are looked at: it gives no batches."""
+    """A split that no gradient sees, of which only the recordings are looked at: it gives no
+    batches."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self.recordings = names
@@ -80,7 +85,8 @@ class HeldOut:
 
 
 class TaskModel(torch.nn.Module):
-    """The model of a task as its loop calls it, without weights: it takes shapes and gives shapes."""
+    """The model of a task as its loop calls it, without weights: it takes shapes and gives
+    shapes."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""The counters of a rank's GPU. CUDA numbers the GPUs that a process may see, NVML those of the machine."""
+"""The counters of a rank's GPU. CUDA numbers the GPUs that a process may see, NVML those of the
+machine."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 
 class GpuCounters:
-    """NVML's counters of the GPU that CUDA shows this process as number `device`, a rank's local rank.
+    """NVML's counters of the GPU that CUDA shows this process as number `device`, a rank's local
+    rank.
 
     `read` raises whatever NVML does where there is no driver or no such GPU.
     """
@@ -27,17 +29,20 @@ class GpuCounters:
             numbers = range(pynvml.nvmlDeviceGetCount())
             handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in numbers]
             uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
-            self._handle = handles[nvml_number(self.device, os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)]
+            self._handle = handles[
+                nvml_number(self.device, os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+            ]
         use = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
         return use, int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
 
 def nvml_number(device: int, visible: str | None, uuids: Sequence[str]) -> int:
-    """NVML's number of the GPU that is CUDA's number `device` where CUDA_VISIBLE_DEVICES is `visible`.
+    """NVML's number of the GPU that is CUDA's number `device` where CUDA_VISIBLE_DEVICES is
+    `visible`.
 
-    `uuids` are those of all GPUs, by NVML's number. As in CUDA a name may be the beginning of a UUID, and
-    whatever follows the first entry that names no GPU is not seen. Raises LookupError for a device that CUDA
-    would not see, and for a part of a GPU (MIG), of which NVML counts no use.
+    `uuids` are those of all GPUs, by NVML's number. As in CUDA a name may be the beginning of a
+    UUID, and whatever follows the first entry that names no GPU is not seen. Raises LookupError for
+    a device that CUDA would not see, and for a part of a GPU (MIG), of which NVML counts no use.
     """
     if visible is None:
         seen = list(range(len(uuids)))
@@ -54,7 +59,8 @@ def nvml_number(device: int, visible: str | None, uuids: Sequence[str]) -> int:
 
 
 def _number_of(entry: str, uuids: Sequence[str]) -> int | None:
-    """The number of the one GPU that an entry of CUDA_VISIBLE_DEVICES means; None if it means none."""
+    """The number of the one GPU that an entry of CUDA_VISIBLE_DEVICES means; None if it means
+    none."""
     if entry.isdecimal():
         return int(entry) if int(entry) < len(uuids) else None
     if not entry.startswith("GPU-"):

@@ -1,7 +1,8 @@
-"""How much memory a training step takes at its peak, on a GPU and on the host, with a limit that ends it.
+"""How much memory a training step takes at its peak, on a GPU and on the host, with a limit that
+ends it.
 
-GB are 2**30 bytes everywhere, as torch and nvidia-smi count. A meter measures steps from `begin` on, when all
-else is set up; `peak` is in bytes, `facts` are in GB and ready for JSON.
+GB are 2**30 bytes everywhere, as torch and nvidia-smi count. A meter measures steps from `begin`
+on, when all else is set up; `peak` is in bytes, `facts` are in GB and ready for JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 GB = 1 << 30
-# What a trial on the host may take above its limit: enough to measure, too little to harm the machine.
+# What a trial on the host may take above its limit: enough to measure, too little to harm the
+# machine.
 _HARD, _HARD_ROOM, _SHARE_OF_FREE = 1.5, GB // 4, 0.8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _OUT_OF_MEMORY = (
@@ -36,8 +38,8 @@ class HostMeter:
         self._before = highest_resident()
         forget_highest_resident()
         self._fixed = resident()
-        # Beyond this (or most of what the machine has free) allocations fail as errors of Python or torch,
-        # and the kernel kills no process.
+        # Beyond this (or most of what the machine has free) allocations fail as errors of Python or
+        # torch, and the kernel kills no process.
         room = max(int(self.limit * _HARD) - self._fixed, 0) + _HARD_ROOM
         room = min(room, int(kernel_bytes("MemAvailable", "meminfo") * _SHARE_OF_FREE))
         if data := kernel_bytes("VmData"):
@@ -49,15 +51,21 @@ class HostMeter:
         return max(self._before, highest_resident())
 
     def facts(self) -> dict[str, Any]:
-        sizes = {"peak_gb": self.peak(), "step_peak_gb": highest_resident(), "fixed_gb": self._fixed}
+        sizes = {
+            "peak_gb": self.peak(),
+            "step_peak_gb": highest_resident(),
+            "fixed_gb": self._fixed,
+        }
         return {name: size / GB for name, size in sizes.items()}
 
 
 class CudaMeter:
-    """The peak that torch's allocator has reserved, plus what the device holds beside it (context, NCCL).
+    """The peak that torch's allocator has reserved, plus what the device holds beside it (context,
+    NCCL).
 
-    Reserved, not allocated, is what the device must have. The allocator may not reserve more than the limit:
-    as on a device of that size it then gives cached blocks back and tries again (`retries`), and may fail.
+    Reserved, not allocated, is what the device must have. The allocator may not reserve more than
+    the limit: as on a device of that size it then gives cached blocks back and tries again
+    (`retries`), and may fail.
     """
 
     def __init__(self, limit_gb: float) -> None:
@@ -91,7 +99,8 @@ class CudaMeter:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on the host or a device (allocator, cuBLAS, NCCL)."""
+    """Whether an error says that memory has run out, on the host or a device (allocator, cuBLAS,
+    NCCL)."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, (RuntimeError, OSError)) and says_out_of_memory(str(error))
@@ -136,16 +145,20 @@ def host_memory() -> int:
 
 
 def return_freed_memory() -> None:
-    """Have glibc give freed blocks back at once, so that resident memory is what is in use and repeats."""
-    _set_malloc({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 16, _M_TRIM_THRESHOLD: 1 << 16}, trim=True)
+    """Have glibc give freed blocks back at once, so that resident memory is what is in use and
+    repeats."""
+    _set_malloc(
+        {_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 16, _M_TRIM_THRESHOLD: 1 << 16}, trim=True
+    )
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Have glibc reuse freed blocks of up to 32 MB instead of giving them back after every tar member.
+    """Have glibc reuse freed blocks of up to 32 MB instead of giving them back after every tar
+    member.
 
-    By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much as
-    reading. Process-wide. Once in a process: what is set afterwards (return_freed_memory) stays.
+    By default blocks above 128 KiB are mapped and unmapped each time: page faults then cost as much
+    as reading. Process-wide. Once in a process: what is set afterwards (return_freed_memory) stays.
     """
     _set_malloc({_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20})
 

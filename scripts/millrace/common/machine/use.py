@@ -1,7 +1,8 @@
-"""How busy the machine is while a run trains: the GPU's counters, and the CPU time of trainer and workers.
+"""How busy the machine is while a run trains: the GPU's counters, and the CPU time of trainer and
+workers.
 
-A thread reads both about twice a second. GPU use is NVML's: the share of time in which at least one kernel
-ran (as nvidia-smi shows it); it says nothing of how full the kernels are.
+A thread reads both about twice a second. GPU use is NVML's: the share of time in which at least one
+kernel ran (as nvidia-smi shows it); it says nothing of how full the kernels are.
 """
 
 from __future__ import annotations
@@ -70,13 +71,17 @@ class Sampler:
         for worker in self._workers:
             with contextlib.suppress(psutil.Error):  # it has ended
                 workers += sum(worker.cpu_times()[:2])
-        self.readings.append(Reading(time.perf_counter(), sum(trainer.cpu_times()[:2]), workers, *gpu))
+        self.readings.append(
+            Reading(time.perf_counter(), sum(trainer.cpu_times()[:2]), workers, *gpu)
+        )
 
     def use(self, spans: list[tuple[float, float]], cores: float) -> dict[str, Any]:
-        """Use during `spans`, the (begin, end) of steps in perf_counter's seconds; None: not measured.
+        """Use during `spans`, the (begin, end) of steps in perf_counter's seconds; None: not
+        measured.
 
-        `cpu` and its parts are shares (0 to 1) of `cores`, `gpu` is the mean, `gpu_quantiles` are its 10, 50
-        and 90 %. Readings more than a fifth of whose interval lies outside (evaluations) do not count.
+        `cpu` and its parts are shares (0 to 1) of `cores`, `gpu` is the mean, `gpu_quantiles` are
+        its 10, 50 and 90 %. Readings more than a fifth of whose interval lies outside (evaluations)
+        do not count.
         """
         # Seconds within spans before each reading: interpolated between the spans' ends.
         ends = np.array([0.0, *(end for span in spans for end in span)])
@@ -104,7 +109,8 @@ class Sampler:
 
 
 def cores() -> float:
-    """CPU cores for this process: its affinity, and a container's quota (cgroup v2) if that is smaller."""
+    """CPU cores for this process: its affinity, and a container's quota (cgroup v2) if that is
+    smaller."""
     count = float(len(psutil.Process().cpu_affinity()))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -1,8 +1,9 @@
-"""Figures people read: one style, colours that all eyes tell apart, and SVGs with the same bytes every time.
+"""Figures people read: one style, colours that all eyes tell apart, and SVGs with the same bytes
+every time.
 
-Lengths are in inches from the figure's top left, so that a figure grows with what it shows and its type does
-not shrink. Text stays text: it can be searched, and scripts that matplotlib's font lacks appear in the
-reader's.
+Lengths are in inches from the figure's top left, so that a figure grows with what it shows and its
+type does not shrink. Text stays text: it can be searched, and scripts that matplotlib's font lacks
+appear in the reader's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) for any colour vision; grey is for the rest.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) for any colour vision; grey is for the
+# rest.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#9AA4AF"
 INK, MUTED, GRID, PAPER = "#1B2126", "#59636E", "#DDE2E7", "#FFFFFF"
@@ -41,12 +43,15 @@ Legend = Sequence[tuple[str, str]]  # name, colour
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in the house's style inside this context, without a display; matplotlib's settings stay."""
+    """Draw in the house's style inside this context, without a display; matplotlib's settings
+    stay."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rc("font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": _SIZE})
+        matplotlib.rc(
+            "font", **{"family": "sans-serif", "sans-serif": ["DejaVu Sans"], "size": _SIZE}
+        )
         matplotlib.rc("text", color=INK, parse_math=False)
         matplotlib.rc("axes", labelcolor=MUTED, edgecolor=GRID, facecolor="none", axisbelow=True)
         matplotlib.rc("axes.spines", top=False, right=False)
@@ -88,17 +93,23 @@ class Sheet:
         for line, left, name, colour in entries:
             baseline = 0.8 + _LINE * line
             self.text(left + 0.17, baseline, name)
-            corner, size = (left / WIDTH, 1 - baseline / self.height), (0.11 / WIDTH, 0.11 / self.height)
+            corner, size = (
+                (left / WIDTH, 1 - baseline / self.height),
+                (0.11 / WIDTH, 0.11 / self.height),
+            )
             swatch = Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure)
             self.figure.add_artist(swatch)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """New axes with their top left corner at (left, top)."""
         bottom = self.height - top - height
-        return self.figure.add_axes((left / WIDTH, bottom / self.height, width / WIDTH, height / self.height))
+        return self.figure.add_axes(
+            (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        )
 
     def text(self, left: float, baseline: float, text: str, **font: Any) -> None:
-        """A line of text, its baseline `baseline` inches below the top; `font` as for matplotlib's Text."""
+        """A line of text, its baseline `baseline` inches below the top; `font` as for matplotlib's
+        Text."""
         self.figure.text(left / WIDTH, 1 - baseline / self.height, label(text), **font)
 
 
@@ -108,7 +119,9 @@ class Panel:
 
     title: str  # what they measure, and in which unit
     names: Sequence[str]
-    series: Sequence[tuple[str | Sequence[str], Sequence[float]]]  # a colour, or one per bar; their lengths
+    series: Sequence[
+        tuple[str | Sequence[str], Sequence[float]]
+    ]  # a colour, or one per bar; their lengths
     notes: Sequence[str]  # at the ends of the bars
     ranges: Sequence[tuple[float, float]] = ()  # hairlines
     marks: Sequence[float] = ()  # upright lines
@@ -122,7 +135,9 @@ class Panel:
         ends = [0.0 for _ in bars]
         for colour, lengths in self.series:
             # A hairline of paper between the parts keeps them apart without their colours.
-            axes.barh(bars, lengths, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6)
+            axes.barh(
+                bars, lengths, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6
+            )
             ends = [end + length for end, length in zip(ends, lengths, strict=True)]
         for bar, (low, high) in enumerate(self.ranges):
             if high > low:
@@ -142,13 +157,21 @@ class Panel:
 
 
 def bar_chart(
-    title: str, subtitle: str, panels: list[Panel], legend: Legend = (), columns: int = 1, nothing: str = ""
+    title: str,
+    subtitle: str,
+    panels: list[Panel],
+    legend: Legend = (),
+    columns: int = 1,
+    nothing: str = "",
 ) -> str:
     """The SVG of panels side by side in `columns`, or of the sentence `nothing` if none has a bar.
 
     A panel without names shares those of the panel at its left. `legend` holds (name, colour).
     """
-    panels, nothing = [panel for panel in panels if panel.notes], nothing or "There is nothing to show."
+    panels, nothing = (
+        [panel for panel in panels if panel.notes],
+        nothing or "There is nothing to show.",
+    )
     with style():
         if not panels:
             sheet = Sheet(0.38, title, subtitle)
@@ -159,7 +182,9 @@ def bar_chart(
         before, behind = [0.1] * columns, [0.35] * columns
         for place, panel in enumerate(panels):
             column = place % columns
-            before[column] = max(before[column], *(text_width(name) + 0.1 for name in panel.names), 0.0)
+            before[column] = max(
+                before[column], *(text_width(name) + 0.1 for name in panel.names), 0.0
+            )
             behind[column] = max(behind[column], *(text_width(note) + 0.35 for note in panel.notes))
         width = (WIDTH - 0.15 - sum(before) - sum(behind)) / columns
         lefts = [0.15 + sum(before[: n + 1]) + sum(behind[:n]) + width * n for n in range(columns)]
@@ -180,7 +205,9 @@ class Curves(NamedTuple):
     """Curves over a count, such as steps."""
 
     title: str
-    lines: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]  # a colour, matplotlib's dashes, points
+    lines: Sequence[
+        tuple[str, str, Sequence[tuple[float, float]]]
+    ]  # a colour, matplotlib's dashes, points
     count: str = "step"
 
 
@@ -208,7 +235,8 @@ def line_chart(title: str, subtitle: str, panels: Sequence[Curves], legend: Lege
 
 
 def count_axis(axis: Any, ticks: int = 5, whole: bool = True) -> None:
-    """Round ticks with thousands set apart on a matplotlib axis; `whole` if only whole numbers occur."""
+    """Round ticks with thousands set apart on a matplotlib axis; `whole` if only whole numbers
+    occur."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(ticks, integer=whole, steps=[1, 2, 2.5, 5, 10]))
@@ -216,9 +244,12 @@ def count_axis(axis: Any, ticks: int = 5, whole: bool = True) -> None:
 
 
 def svg(figure: Figure, title: str, description: str) -> str:
-    """The figure as SVG, with a title and a description for those who do not see it; the same every time."""
+    """The figure as SVG, with a title and a description for those who do not see it; the same every
+    time."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    figure.savefig(
+        buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
     text = re.sub(r"^.*?(?=<svg )", "", buffer.getvalue(), flags=re.DOTALL)
     text = text.replace("'DejaVu Sans', sans-serif", _FONT)
     title, description = html.escape(label(title)), html.escape(label(description))
@@ -309,7 +340,8 @@ def human_share(part: float, whole: float = 1.0) -> str:
 
 
 def nice_step(span: float, max_steps: int) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that divides `span` into at most so many steps."""
+    """The smallest of 1, 2, 2.5, 5 times a power of ten that divides `span` into at most so many
+    steps."""
     raw = max(span, 1e-12) / max_steps
     power = 10.0 ** math.floor(math.log10(raw))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= raw * (1 - 1e-9))

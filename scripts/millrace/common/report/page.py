@@ -1,6 +1,8 @@
-"""A page for people: one HTML file that needs nothing else, with tables and figures, in light and dark.
+"""A page for people: one HTML file that needs nothing else, with tables and figures, in light and
+dark.
 
-page.html.j2 is the frame of all pages, parts.html.j2 holds what they are made of, page.css their look.
+page.html.j2 is the frame of all pages, parts.html.j2 holds what they are made of, page.css their
+look.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Cell = str | Number | Code
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. The first cell of a row is its heading; columns with a Number are set right."""
+    """A table with a caption. The first cell of a row is its heading; columns with a Number are set
+    right."""
 
     caption: str
     columns: Sequence[str]
@@ -46,13 +49,18 @@ class Table:
     def __post_init__(self) -> None:
         for row in (*self.rows, self.total):
             if row and len(row) != len(self.columns):
-                raise ValueError(f"{self.caption}: {len(row)} cells for {len(self.columns)} columns: {row}")
+                raise ValueError(
+                    f"{self.caption}: {len(row)} cells for {len(self.columns)} columns: {row}"
+                )
 
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
         rows = [row for row in (*self.rows, self.total) if row]
-        return [any(isinstance(row[place], Number) for row in rows) for place in range(len(self.columns))]
+        return [
+            any(isinstance(row[place], Number) for row in rows)
+            for place in range(len(self.columns))
+        ]
 
 
 def render(template: str | os.PathLike, **values: Any) -> str:
@@ -66,7 +74,12 @@ def render(template: str | os.PathLike, **values: Any) -> str:
         # Not of Markup, a subclass of str: what is marked safe stays as it is.
         finalize=lambda value: label(value) if type(value) is str else value,
     )
-    filters = {"count": human_count, "bytes": human_bytes, "share": human_share, "inline": inline_svg}
+    filters = {
+        "count": human_count,
+        "bytes": human_bytes,
+        "share": human_share,
+        "inline": inline_svg,
+    }
     environment.filters.update(filters)
     for kind in (Number, Code):
         environment.tests[kind.__name__] = lambda value, kind=kind: isinstance(value, kind)

@@ -3,8 +3,8 @@
     with StepProfiler(folder, 20, device) as profiler:
         loop.train(task, settings, folder, on_step=profiler.on_step)
 
-The loop marks its steps and phases; forward hooks of all modules mark the parts of the model. Profiled steps
-are slower than others: read shares here, rates in the benchmark.
+The loop marks its steps and phases; forward hooks of all modules mark the parts of the model.
+Profiled steps are slower than others: read shares here, rates in the benchmark.
 """
 
 from __future__ import annotations
@@ -32,20 +32,31 @@ from millrace.common.training.task import TrainingStep
 Span = tuple[float, float]  # begin and end, in seconds
 
 TRACE = "trace.json.gz"
-# The phases in the order of a step; the loop marks most of them. 2 are the parts of the forward pass.
-_ORDER = {"data wait": 0, "forward": 1, "backward": 3, "optimiser": 4, "communication": 5, "idle": 6}
+# The phases in the order of a step; the loop marks most of them. 2 are the parts of the forward
+# pass.
+_ORDER = {
+    "data wait": 0,
+    "forward": 1,
+    "backward": 3,
+    "optimiser": 4,
+    "communication": 5,
+    "idle": 6,
+}
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::")  # how torch.distributed names what it does
 _OPERATORS = 15
 _DEPTH = 3  # of single children (wrappers) that are gone through to find the model's parts
 
 
 class StepProfiler:
-    """A context around a run: profiles `steps` steps after `skip` others (fewer if the run ends before).
+    """A context around a run: profiles `steps` steps after `skip` others (fewer if the run ends
+    before).
 
     Writes trace and table unless the run fails. On rank 0 only.
     """
 
-    def __init__(self, folder: Path, steps: int, device: str, *, skip: int = 3, rank: int = 0) -> None:
+    def __init__(
+        self, folder: Path, steps: int, device: str, *, skip: int = 3, rank: int = 0
+    ) -> None:
         self.folder, self.device = folder, torch.device(device)
         activities = [ProfilerActivity.CPU]
         activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
@@ -60,7 +71,9 @@ class StepProfiler:
     def __enter__(self) -> StepProfiler:
         if self._profile is not None:
             self._hooks.callback(modules.register_module_forward_pre_hook(self._before).remove)
-            self._hooks.callback(modules.register_module_forward_hook(self._after, always_call=True).remove)
+            self._hooks.callback(
+                modules.register_module_forward_hook(self._after, always_call=True).remove
+            )
             self._profile.start()
         return self
 
@@ -80,17 +93,25 @@ class StepProfiler:
 
     def _write(self, running: profile) -> None:
         self._hooks.close()
-        phases = table(running.events(), running.key_averages(), self.device.type) if not self._failed else {}
+        phases = (
+            table(running.events(), running.key_averages(), self.device.type)
+            if not self._failed
+            else {}
+        )
         if not phases.get("steps"):
             return
-        with tempfile.TemporaryDirectory() as scratch, atomic.replacing(self.folder / TRACE) as partial:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            atomic.replacing(self.folder / TRACE) as partial,
+        ):
             running.export_chrome_trace(f"{scratch}/{TRACE}")
             shutil.copyfile(f"{scratch}/{TRACE}", partial)
         atomic.write_json(self.folder / PROFILE, phases)
 
     def _before(self, module: torch.nn.Module, _: Any) -> None:
         if isinstance(module, TrainingStep):
-            # A model that marks its parts itself (see meters.part) calls some of them past their hooks.
+            # A model that marks its parts itself (see meters.part) calls some of them past their
+            # hooks.
             own = getattr(module.model, "marks_parts", False)
             self._parts = {} if own else {id(part): label for label, part in parts_of(module)}
         elif label := self._parts.get(id(module)):
@@ -106,7 +127,8 @@ class StepProfiler:
 
 
 def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The parts of a model that are worth a line, by name: its children, or those of what wraps them.
+    """The parts of a model that are worth a line, by name: its children, or those of what wraps
+    them.
 
     Lists of layers are taken apart; the layers of a list share a name.
     """
@@ -119,7 +141,12 @@ def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
         for name, child in children:
             if isinstance(child, torch.nn.ModuleList):
                 parts.extend((name, layer) for layer in child)
-            elif depth and heavy <= 2 and _parameters(child) > 0.9 * total and len(list(child.children())):
+            elif (
+                depth
+                and heavy <= 2
+                and _parameters(child) > 0.9 * total
+                and len(list(child.children()))
+            ):
                 visit(child, depth - 1)
             else:
                 parts.append((name, child))
@@ -135,20 +162,25 @@ def _parameters(module: torch.nn.Module) -> int:
 def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str) -> dict[str, Any]:
     """Times of the profiled steps by phase, and the operators that take most.
 
-    `phases`: host seconds within the phase, and device seconds of the kernels it started; no moment counts in
-    two phases, but for the parts of "forward". "idle" is host time of the steps in no phase. NCCL's kernels
-    also spin while they wait for other ranks: they are "communication" where no other kernel ran beside them,
-    and never `device_busy_seconds`. `device_seconds` end when the device was done with the last step.
+    `phases`: host seconds within the phase, and device seconds of the kernels it started; no moment
+    counts in two phases, but for the parts of "forward". "idle" is host time of the steps in no
+    phase. NCCL's kernels also spin while they wait for other ranks: they are "communication" where
+    no other kernel ran beside them, and never `device_busy_seconds`. `device_seconds` end when the
+    device was done with the last step.
     """
     events = list(events)
     marked, kernels = _marked(events), _kernels(events)
     steps = marked.pop("step", [])
     run = _until_done(steps, kernels)
-    host = _by_phase({phase: _within(spans, steps) for phase, spans in marked.items()}, "communication")
+    host = _by_phase(
+        {phase: _within(spans, steps) for phase, spans in marked.items()}, "communication"
+    )
     host["idle"] = max(0.0, _covered(steps) - _of_phases(host))
     device = _by_phase({phase: _within(spans, run) for phase, spans in kernels.items()})
     busy = _of_phases(device) - device.get("communication", 0.0)
-    operators = [op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")]
+    operators = [
+        op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")
+    ]
     operators.sort(key=lambda op: (-op.self_device_time_total, -op.self_cpu_time_total, op.key))
     phases = sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
     return {
@@ -196,7 +228,8 @@ def _kernels(events: Iterable[FunctionEvent]) -> dict[str, list[Span]]:
     launchers: dict[int, FunctionEvent] = {}
     for event in events:
         if event.device_type == DeviceType.CPU:
-            # The operator, or the driver's call within it: of two operators of one name torch leaves one.
+            # The operator, or the driver's call within it: of two operators of one name torch
+            # leaves one.
             launchers.setdefault(event.linked_correlation_id or event.id, event)
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in events:
@@ -212,13 +245,17 @@ def _kernels(events: Iterable[FunctionEvent]) -> dict[str, list[Span]]:
 
 
 def _phases_of(event: FunctionEvent | None) -> list[str]:
-    """The phase of the step in which an operator ran, and the part of the model; "other" outside of all."""
+    """The phase of the step in which an operator ran, and the part of the model; "other" outside of
+    all."""
     parts: list[str] = []
     while event is not None:
         label = event.name.removeprefix(MARK)
         if event.name.startswith(_COLLECTIVES):
             return ["communication"]
-        if event.name.startswith("autograd::engine::evaluate_function") and event.cpu_parent is None:
+        if (
+            event.name.startswith("autograd::engine::evaluate_function")
+            and event.cpu_parent is None
+        ):
             # On a GPU the backward pass runs in a thread of its own, outside of the mark.
             return ["backward"]
         if label != event.name and ": " in label:
@@ -239,10 +276,12 @@ def _until_done(steps: list[Span], kernels: Mapping[str, list[Span]]) -> list[Sp
 
 
 def _by_phase(spans: Mapping[str, list[Span]], first: str = "") -> dict[str, float]:
-    """Seconds by phase; a moment in several phases counts in one, in `first` or else in the step's order.
+    """Seconds by phase; a moment in several phases counts in one, in `first` or else in the step's
+    order.
 
-    The host calls collectives within the backward pass: there "communication" is `first`. On the device it is
-    last, as it is hidden behind other kernels. Parts of a phase are counted by themselves.
+    The host calls collectives within the backward pass: there "communication" is `first`. On the
+    device it is last, as it is hidden behind other kernels. Parts of a phase are counted by
+    themselves.
     """
     parts = {phase: _covered(of) for phase, of in spans.items() if ": " in phase}
     seconds, before = {}, list[Span]()

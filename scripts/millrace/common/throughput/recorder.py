@@ -5,9 +5,9 @@
         loop.train(task, settings, folder, on_step=recorder.on_step)
     # and where the task makes its batches:  for batch in recorder.watch(loader): ...
 
-`measure(line, batch)` adds what the lane counts of a batch (samples, seconds of audio) to the step's line.
-Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and throughput.json; the others
-write what their samplers have seen to throughput.rank-<number>.json.
+`measure(line, batch)` adds what the lane counts of a batch (samples, seconds of audio) to the
+step's line. Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and
+throughput.json; the others write what their samplers have seen to throughput.rank-<number>.json.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _WAITING = 256  # steps whose end a GPU has not reached yet
 class StepRecorder:
     """A context around a run; `watch` its batches and call `on_step` after every optimiser step.
 
-    A step's time is from when its first batch is asked for to its end, without evaluations and checkpoints.
-    On a GPU it is the device's, and memory is what PyTorch's allocator held at most during the step; on the
-    CPU it is the process's largest resident set. `facts` are kept in throughput.json for the report.
+    A step's time is from when its first batch is asked for to its end, without evaluations and
+    checkpoints. On a GPU it is the device's, and memory is what PyTorch's allocator held at most
+    during the step; on the CPU it is the process's largest resident set. `facts` are kept in
+    throughput.json for the report.
     """
 
     def __init__(
@@ -50,11 +51,15 @@ class StepRecorder:
         self.folder, self.ranks, self._measure = folder, ranks, measure
         self.on_gpu = device == "cuda"
         # Named by its number: of "cuda" alone a thread of its own would read GPU 0, on every rank.
-        self.device = torch.device("cuda", ranks.local_rank) if self.on_gpu else torch.device(device)
+        self.device = (
+            torch.device("cuda", ranks.local_rank) if self.on_gpu else torch.device(device)
+        )
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
         self.sampler = Sampler(GpuCounters(ranks.local_rank) if self.on_gpu else None)
-        self.spans: list[tuple[float, float]] = []  # begin and end of the steps so far, by perf_counter
+        self.spans: list[
+            tuple[float, float]
+        ] = []  # begin and end of the steps so far, by perf_counter
         self.spent: Counter[str] = Counter()
         self._line: StepLine | None = None  # of the step that runs
         self._begin: Any = None
@@ -126,7 +131,11 @@ class StepRecorder:
             return
         line, self._line = self._line, None
         line["step"] = step
-        peak = torch.cuda.max_memory_allocated(self.device) if self.on_gpu else memory.highest_resident()
+        peak = (
+            torch.cuda.max_memory_allocated(self.device)
+            if self.on_gpu
+            else memory.highest_resident()
+        )
         line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
         self.spans.append((self._begin[0], time.perf_counter()))
         if self.ranks.rank:
@@ -151,12 +160,20 @@ class StepRecorder:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What a measurement was made on."""
-    facts: dict[str, Any] = {"cores": cores(), "cpu": platform.machine(), "torch": str(torch.__version__)}
+    facts: dict[str, Any] = {
+        "cores": cores(),
+        "cpu": platform.machine(),
+        "torch": str(torch.__version__),
+    }
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        facts["cpu"] = next(ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name"))
+        facts["cpu"] = next(
+            ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name")
+        )
     facts |= {"device": "cpu", "device_memory_bytes": None}
-    if device.type == "cuda" and torch.cuda.is_available():  # without one the run has failed, and says so
+    if (
+        device.type == "cuda" and torch.cuda.is_available()
+    ):  # without one the run has failed, and says so
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts

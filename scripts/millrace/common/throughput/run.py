@@ -15,7 +15,8 @@ METRICS, SUMMARY = "metrics.jsonl", "metrics.json"
 # Written by recorder and profile; named here, where torch is not needed.
 STEPS, FACTS, PROFILE = "steps.jsonl", "throughput.json", "profile.json"
 RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
-# Of a step's time, in its order. "decode" is what the training process spends on reading and decoding itself.
+# Of a step's time, in its order. "decode" is what the training process spends on reading and
+# decoding itself.
 PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 UNITS = ("audio_seconds", "tokens", "flops")
 
@@ -33,7 +34,9 @@ class StepLine(TypedDict, total=False):
     wait_seconds: float  # until the batches came; read and decode are parts of it
     read_seconds: float  # of a loader that reads in the trainer (baseline)
     decode_seconds: float
-    worker_read_seconds: float  # of a loader whose workers read: of all of them, not part of wait_seconds
+    worker_read_seconds: (
+        float  # of a loader whose workers read: of all of them, not part of wait_seconds
+    )
     worker_decode_seconds: float
     buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
     peak_memory_bytes: int
@@ -41,10 +44,12 @@ class StepLine(TypedDict, total=False):
 
 
 class Run:
-    """A run in its folder. Rates and shares are those of the steady part of the log; None: not measured."""
+    """A run in its folder. Rates and shares are those of the steady part of the log; None: not
+    measured."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read it. Raises MillraceError if it has logged nothing; the other files may be missing."""
+        """Read it. Raises MillraceError if it has logged nothing; the other files may be
+        missing."""
         self.folder = folder = Path(folder)
         self.name = folder.name
         self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
@@ -61,7 +66,8 @@ class Run:
         self.profile = _document(folder / PROFILE)
         self.steps: list[StepLine] = _lines(folder / STEPS)
 
-        # Of three lines or more the first, with the start of workers and first allocations, is not steady.
+        # Of three lines or more the first, with the start of workers and first allocations, is not
+        # steady.
         first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
         self.steady = self.windows[1:] if first else self.windows
         self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
@@ -72,7 +78,8 @@ class Run:
         return _number((self.facts.get("use") or {}).get(name))
 
     def rate(self, count: str, *lines: dict[str, Any]) -> float | None:
-        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks; of these lines if given."""
+        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks; of these lines if
+        given."""
         return _ratio((line["counts"].get(count), line["seconds"]) for line in lines or self.steady)
 
     def padding(self, unit: str, *lines: dict[str, Any]) -> float | None:
@@ -100,9 +107,12 @@ class Run:
 
     @property
     def peak_memory(self) -> int | None:
-        """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the trainer."""
+        """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the
+        trainer."""
         lines = (self.facts, *self.windows, *self.steps)
-        return max((int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None)
+        return max(
+            (int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None
+        )
 
     @property
     def lost_samples(self) -> int:
@@ -111,7 +121,8 @@ class Run:
         return round(math.fsum(number for name, number in counts if name.startswith("unusable_")))
 
     def worker_seconds(self, name: str) -> float | None:
-        """Seconds a step that workers spend on `read` or `decode`; None if they were not measured."""
+        """Seconds a step that workers spend on `read` or `decode`; None if they were not
+        measured."""
         return _ratio((step.get(f"worker_{name}_seconds"), 1.0) for step in self.steady_steps)
 
     @cached_property
@@ -125,7 +136,8 @@ class Run:
 
     @property
     def slowest_rank(self) -> tuple[int, float] | None:
-        """The rank that takes most time before it meets the others, and how many times the fastest one's."""
+        """The rank that takes most time before it meets the others, and how many times the fastest
+        one's."""
         lines = [line.get("own_seconds_by_rank", ()) for line in self.steady]
         lines = [seconds for seconds in lines if len(seconds) == self.world_size]
         totals = [math.fsum(of) for of in zip(*lines, strict=True)]
@@ -139,7 +151,8 @@ class Run:
         return math.fsum(line["counts"].get("samples", 0) for line in self.windows)
 
     def loss_after(self, samples: float) -> tuple[float | None, int]:
-        """Mean training loss of the last quarter of the first `samples`, and the steps that they took.
+        """Mean training loss of the last quarter of the first `samples`, and the steps that they
+        took.
 
         By lines of the log: the one in which they end counts whole if most of it is inside.
         """
@@ -152,7 +165,8 @@ class Run:
         return _losses(lines)[1], int(lines[-1]["step"])
 
     def training_losses(self) -> list[float | None]:
-        """Mean training loss of the first and of the last quarter of the lines, weighted by their units."""
+        """Mean training loss of the first and of the last quarter of the lines, weighted by their
+        units."""
         return _losses(self.windows)
 
 
@@ -177,7 +191,8 @@ def _number(value: Any) -> float | None:
 
 
 def _lines(path: Path) -> list[Any]:
-    """The whole lines of a log (a killed run may have cut its last one) with a step and its seconds."""
+    """The whole lines of a log (a killed run may have cut its last one) with a step and its
+    seconds."""
     rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
     return [row for row in rows if _number(row.get("seconds"))]

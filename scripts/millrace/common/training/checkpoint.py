@@ -30,7 +30,8 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class WholeCheckpoint:
-    """A whole checkpoint. `header` is checkpoint.json; `damaged` are newer ones that are not whole."""
+    """A whole checkpoint. `header` is checkpoint.json; `damaged` are newer ones that are not
+    whole."""
 
     folder: Path
     step: int
@@ -39,7 +40,8 @@ class WholeCheckpoint:
 
 
 class _Digesting(io.RawIOBase):
-    """Writes to a file and digests what goes by. Not seekable, so that torch.save writes front to back."""
+    """Writes to a file and digests what goes by. Not seekable, so that torch.save writes front to
+    back."""
 
     def __init__(self, handle: io.BufferedWriter) -> None:
         self.handle, self.digest = handle, hashlib.sha256()
@@ -57,7 +59,8 @@ class _Digesting(io.RawIOBase):
 
 
 class Checkpoints:
-    """The checkpoints in one folder. Only one process writes (rank 0); `total_limit` 0 keeps all."""
+    """The checkpoints in one folder. Only one process writes (rank 0); `total_limit` 0 keeps
+    all."""
 
     def __init__(self, folder: str | os.PathLike, total_limit: int = 3) -> None:
         self.folder, self.total_limit = Path(folder), total_limit
@@ -65,8 +68,8 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], header: dict[str, Any]) -> None:
         """Write a checkpoint of optimiser step `step`, then remove the oldest beyond the limit.
 
-        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError (disk full)
-        with the older checkpoints untouched.
+        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError
+        (disk full) with the older checkpoints untouched.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
@@ -82,11 +85,15 @@ class Checkpoints:
                     raise digesting.error or error from None
                 handle.flush()
                 os.fsync(handle.fileno())
-                written = {"state_bytes": handle.tell(), "state_sha256": digesting.digest.hexdigest()}
+                written = {
+                    "state_bytes": handle.tell(),
+                    "state_sha256": digesting.digest.hexdigest(),
+                }
             whole = {**header, "format": FORMAT, "step": step, **written}
             atomic.write_json(partial / "checkpoint.json", whole)
             if final.exists():
-                # Only a damaged one can be there: a whole one would have been resumed from, beyond this step.
+                # Only a damaged one can be there: a whole one would have been resumed from, beyond
+                # this step.
                 self._remove(final)
             os.replace(partial, final)
         except BaseException:
@@ -97,7 +104,8 @@ class Checkpoints:
         self._prune(step)
 
     def named(self, name: str) -> WholeCheckpoint:
-        """The checkpoint `best`, `last` (the newest that is whole), or of a name such as step-00000500.
+        """The checkpoint `best`, `last` (the newest that is whole), or of a name such as
+        step-00000500.
 
         Raises MillraceError if it is not there, or damaged.
         """
@@ -106,22 +114,26 @@ class Checkpoints:
         if name == "last" and (newest := self.newest()):
             return newest
         if name not in names[1:]:
-            remedy = f"There are: {', '.join(names)}" if names[1:] else "Is this the folder of a run?"
+            remedy = (
+                f"There are: {', '.join(names)}" if names[1:] else "Is this the folder of a run?"
+            )
             raise MillraceError(f"there is no checkpoint {name}", str(self.folder), remedy)
         return self.at(self.folder / name)
 
     def newest(self) -> WholeCheckpoint | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
-        Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged: to begin
-        anew over them must be the user's choice.
+        Says what is wrong with damaged ones. Raises MillraceError where all there are are damaged:
+        to begin anew over them must be the user's choice.
         """
         damaged: list[str] = []
         for step, folder in reversed(self._steps()):
             try:
                 header = self._checked(folder)
             except ValueError as problem:
-                log.warning("%s: damaged checkpoint (%s); falling back to the one before", folder, problem)
+                log.warning(
+                    "%s: damaged checkpoint (%s); falling back to the one before", folder, problem
+                )
                 damaged.append(folder.name)
                 continue
             if damaged:
@@ -129,11 +141,14 @@ class Checkpoints:
             return WholeCheckpoint(folder, step, header, tuple(damaged))
         if damaged:
             remedy = "Restore one from a backup, or remove the folder to train from the beginning"
-            raise MillraceError(f"all {len(damaged)} checkpoints are damaged", str(self.folder), remedy)
+            raise MillraceError(
+                f"all {len(damaged)} checkpoints are damaged", str(self.folder), remedy
+            )
         return None
 
     def mark_best(self, step: int) -> None:
-        """Make the checkpoint of `step` the best one: `best/`, which is never pruned and shares its bytes."""
+        """Make the checkpoint of `step` the best one: `best/`, which is never pruned and shares its
+        bytes."""
         name, best = f"step-{step:08d}", self.folder / "best"
         partial = self.folder / f".{name}.{os.getpid()}.best.partial"
         self._sweep()
@@ -152,16 +167,25 @@ class Checkpoints:
         return WholeCheckpoint(Path(folder), header["step"], header)
 
     def load(self, checkpoint: WholeCheckpoint, mapped: bool = False) -> dict[str, Any]:
-        """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its pages."""
-        return torch.load(checkpoint.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped)
+        """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its
+        pages."""
+        return torch.load(
+            checkpoint.folder / "state.pt", map_location="cpu", weights_only=True, mmap=mapped
+        )
 
     def _checked(self, folder: Path) -> dict[str, Any]:
         """checkpoint.json; raises ValueError where the checkpoint is damaged."""
         try:
             header = jsonl.read(folder / "checkpoint.json")
-            size, digest, written_as = header["state_bytes"], header["state_sha256"], header["format"]
+            size, digest, written_as = (
+                header["state_bytes"],
+                header["state_sha256"],
+                header["format"],
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"checkpoint.json cannot be read: {getattr(error, 'problem', error)}") from None
+            raise ValueError(
+                f"checkpoint.json cannot be read: {getattr(error, 'problem', error)}"
+            ) from None
         if written_as != FORMAT:
             problem = f"this checkpoint has format {written_as}, this version reads {FORMAT}"
             remedy = "Go on with the version of Millrace that wrote it, or train in another folder"
@@ -179,13 +203,16 @@ class Checkpoints:
 
     def _steps(self) -> list[tuple[int, Path]]:
         try:
-            names = [(_NAME.fullmatch(entry.name), Path(entry.path)) for entry in os.scandir(self.folder)]
+            names = [
+                (_NAME.fullmatch(entry.name), Path(entry.path)) for entry in os.scandir(self.folder)
+            ]
         except FileNotFoundError:
             return []
         return sorted((int(match[1]), path) for match, path in names if match)
 
     def _prune(self, saved: int) -> None:
-        """Remove the oldest beyond the limit, and what is newer than the one just saved, which is damaged.
+        """Remove the oldest beyond the limit, and what is newer than the one just saved, which is
+        damaged.
 
         What fails the cheap test of size does not count towards the limit.
         """
@@ -225,6 +252,8 @@ def _discard(path: Path) -> None:
 
 def _looks_whole(folder: Path) -> bool:
     try:
-        return jsonl.read(folder / "checkpoint.json")["state_bytes"] == os.path.getsize(folder / "state.pt")
+        return jsonl.read(folder / "checkpoint.json")["state_bytes"] == os.path.getsize(
+            folder / "state.pt"
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -35,7 +35,8 @@ def kind_of(device: str) -> str:
 
 
 def auto_precision(device: str) -> str:
-    """What the precision `auto` stands for on a device: bf16-mixed if it computes in it, else 32-true."""
+    """What the precision `auto` stands for on a device: bf16-mixed if it computes in it, else
+    32-true."""
     has_bf16 = kind_of(device) == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if has_bf16 else "32-true"
 
@@ -44,9 +45,16 @@ def resolved(settings: LoopSettings) -> LoopSettings:
     """`settings` with the precision that `auto` stands for; rank 0 logs it."""
     if settings.precision != "auto":
         return settings
-    settings, device = replace(settings, precision=auto_precision(settings.device)), kind_of(settings.device)
+    settings, device = (
+        replace(settings, precision=auto_precision(settings.device)),
+        kind_of(settings.device),
+    )
     if Ranks.from_environment().is_main:
-        name = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else device
+        name = (
+            torch.cuda.get_device_name()
+            if device == "cuda" and torch.cuda.is_available()
+            else device
+        )
         log.info("precision %s (auto, on %s)", settings.precision, name)
     return settings
 
@@ -77,21 +85,26 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     if several or ddp:
         timeout = datetime.timedelta(seconds=settings.timeout_seconds)
         unused = bool(settings.find_unused_parameters)
-        strategy = DDPStrategy(timeout=timeout, find_unused_parameters=unused, gradient_as_bucket_view=True)
+        strategy = DDPStrategy(
+            timeout=timeout, find_unused_parameters=unused, gradient_as_bucket_view=True
+        )
     with warnings.catch_warnings():
-        # Fabric would rather be a CUDA run, or be told by Slurm's variables how many tasks there are.
+        # Fabric would rather be a CUDA run, or be told by Slurm's variables how many tasks there
+        # are.
         warnings.simplefilter("ignore")
         fabric = Fabric(
             accelerator=device,
             devices=ranks.local_world_size,
             num_nodes=ranks.world_size // ranks.local_world_size,
             precision=settings.precision,
-            # Named, because Fabric takes a Slurm allocation for a launch by srun and refuses other counts.
+            # Named, because Fabric takes a Slurm allocation for a launch by srun and refuses other
+            # counts.
             plugins=[TorchElasticEnvironment() if several else LightningEnvironment()],
             strategy=strategy,
         )
         fabric.launch()
-    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can save.
+    # Until here a rank whose launcher is killed would wait for ranks that never come; now it can
+    # save.
     end_with_launcher(0)
     return fabric
 
@@ -114,8 +127,8 @@ def _switch_tf32(tf32: str) -> None:
 def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None:
     """Connect the ranks of one machine so that the network cannot reach them.
 
-    Under torchrun they meet in its launcher's store. Without it (`srun --ntasks 2`) rank 0 opens one, as
-    torch's own would listen on all interfaces.
+    Under torchrun they meet in its launcher's store. Without it (`srun --ntasks 2`) rank 0 opens
+    one, as torch's own would listen on all interfaces.
     """
     stay_on_loopback()
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -125,7 +138,9 @@ def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None
     timeout = datetime.timedelta(seconds=timeout_seconds)
     listener = listen(address, int(port)) if ranks.is_main else None
     place = (LOOPBACK, int(port), ranks.world_size, ranks.is_main, timeout)
-    store = torch.distributed.TCPStore(*place, master_listen_fd=listener.detach() if listener else None)
+    store = torch.distributed.TCPStore(
+        *place, master_listen_fd=listener.detach() if listener else None
+    )
     if device == "cuda":
         torch.cuda.set_device(ranks.local_rank)
     torch.distributed.init_process_group(
@@ -145,13 +160,20 @@ def autocast(device_type: str, precision: str) -> contextlib.AbstractContextMana
 
 @contextlib.contextmanager
 def peers(ranks: Ranks, where: str) -> Iterator[None]:
-    """Code inside talks to other ranks: raises MillraceError where one of them is gone or silent."""
+    """Code inside talks to other ranks: raises MillraceError where one of them is gone or
+    silent."""
     try:
         yield
     except RuntimeError as error:
-        is_lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in _LOST)
+        is_lost = isinstance(error, torch.distributed.DistError) or any(
+            sign in str(error) for sign in _LOST
+        )
         if ranks.world_size == 1 or not is_lost:
             raise
         cause = re.sub(_SOURCE, "", str(error)).partition(". ")[0]
-        remedy = "See the first error among the ranks; the same command goes on from the last checkpoint"
-        raise MillraceError(f"rank {ranks.rank} has lost another rank ({cause})", where, remedy) from error
+        remedy = (
+            "See the first error among the ranks; the same command goes on from the last checkpoint"
+        )
+        raise MillraceError(
+            f"rank {ranks.rank} has lost another rank ({cause})", where, remedy
+        ) from error

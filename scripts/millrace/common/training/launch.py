@@ -1,13 +1,14 @@
-"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving short, and
-the exit code that asks for a requeue survives; ranks on several nodes of a Slurm job.
+"""torchrun with what a cluster needs: stop signals reach the ranks and nobody cuts their saving
+short, and the exit code that asks for a requeue survives; ranks on several nodes of a Slurm job.
 
-`python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain torchrun
-works as well, but turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of SIGUSR1 unless
-told to handle it. With `--log-dir` each rank has a log there, and rank 0's lines come here too.
+`python -m millrace.common.training.launch [flags of torchrun] -m <step> [flags of the step]`. Plain
+torchrun works as well, but turns every code into 1, gives its ranks 30 s after SIGTERM, and dies of
+SIGUSR1 unless told to handle it. With `--log-dir` each rank has a log there, and rank 0's lines
+come here too.
 
-With `--nodes N` as the first flag, inside of a Slurm job: srun starts one launcher on each of N nodes, and a
-node that is lost is named. Launchers that srun has started (`srun --nodes 2 --ntasks-per-node 1 python -m …`)
-meet at the first of their nodes. All nodes see the same files.
+With `--nodes N` as the first flag, inside of a Slurm job: srun starts one launcher on each of N
+nodes, and a node that is lost is named. Launchers that srun has started (`srun --nodes 2
+--ntasks-per-node 1 python -m …`) meet at the first of their nodes. All nodes see the same files.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE, STOP_SIGNALS, Requeue
 from millrace.common.training.ranks import LOOPBACK, job_port, listen
 
-# One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others, which might
-# not notice for long.
+# One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others,
+# which might not notice for long.
 SRUN = "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --input=none"
 _TORCHRUN_PORT = 29500  # the default of --master-port
 _MEETING_SECONDS = 600
@@ -45,7 +46,8 @@ _LOST = re.compile(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one failed."""
+    """Run torchrun's command line; 0, REQUEUE_EXIT_CODE if the ranks stopped in order, 1 if one
+    failed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     processes.take_training_environment()
     try:
@@ -58,14 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch_nodes(nodes: int, arguments: list[str]) -> int:
-    """Start a launcher with these arguments on each of `nodes` nodes of this Slurm job; name a lost node."""
+    """Start a launcher with these arguments on each of `nodes` nodes of this Slurm job; name a lost
+    node."""
     if "SLURM_JOB_ID" not in os.environ:
-        remedy = "Submit it with sbatch --nodes, as `snakemake --profile slurm` does, or take one node"
+        remedy = (
+            "Submit it with sbatch --nodes, as `snakemake --profile slurm` does, or take one node"
+        )
         raise MillraceError(f"--nodes {nodes} needs a Slurm job", remedy=remedy)
     command = [*SRUN.format(nodes).split(), sys.executable, "-m", __spec__.name, *arguments]
     ranks, lost = {}, ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as srun:
-        before = {number: signal.signal(number, lambda n, _: srun.send_signal(n)) for number in STOP_SIGNALS}
+        before = {
+            number: signal.signal(number, lambda n, _: srun.send_signal(n))
+            for number in STOP_SIGNALS
+        }
         for line in srun.stderr:
             sys.stderr.write(line)
             sys.stderr.flush()
@@ -116,21 +124,34 @@ def launch_ranks(arguments: list[str]) -> int:
         handler_registry.register(backend, _rendezvous(backend, meeting, args.node_rank))
         if args.log_dir:
             config.logs_specs = _log_per_rank(args.log_dir)
-            config.role, config.log_line_prefix_template = "", "${role_name}"  # lines without a prefix
+            config.role, config.log_line_prefix_template = (
+                "",
+                "${role_name}",
+            )  # lines without a prefix
         elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        # torchrun ends the others once the first one has left, so a rank that had saved may die of SIGTERM;
-        # and so does one that was still being started.
+        # torchrun ends the others once the first one has left, so a rank that had saved may die of
+        # SIGTERM; and so does one that was still being started.
         stopped = {*codes.values()} <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
         if stopped and (signals or REQUEUE_EXIT_CODE in codes.values()):
-            log.info("the ranks have stopped in order; exit code %d asks for a requeue", REQUEUE_EXIT_CODE)
+            log.info(
+                "the ranks have stopped in order; exit code %d asks for a requeue",
+                REQUEUE_EXIT_CODE,
+            )
             return REQUEUE_EXIT_CODE
-        # The cause comes first: killed, failed (perhaps for losing a killed one), ended by torchrun.
-        distances = {rank: 2 if code == -signal.SIGTERM else int(code >= 0) for rank, code in codes.items()}
+        # The cause comes first: killed, failed (perhaps for losing a killed one), ended by
+        # torchrun.
+        distances = {
+            rank: 2 if code == -signal.SIGTERM else int(code >= 0) for rank, code in codes.items()
+        }
         ended = sorted(codes, key=lambda rank: (distances[rank], rank))
-        names = {code: f"signal {signal.Signals(-code).name}" for code in codes.values() if code < 0}
-        parts = [f"rank {rank}: {names.get(codes[rank], f'exit code {codes[rank]}')}" for rank in ended]
+        names = {
+            code: f"signal {signal.Signals(-code).name}" for code in codes.values() if code < 0
+        }
+        parts = [
+            f"rank {rank}: {names.get(codes[rank], f'exit code {codes[rank]}')}" for rank in ended
+        ]
         if args.log_dir:
             text = Path(args.log_dir, f"rank-{ended[0]}.log").read_text(errors="replace")
             parts[0] += f" ({text.strip().rpartition(chr(10))[2]})"
@@ -153,12 +174,16 @@ class _Meeting(NamedTuple):
 def _meeting(args: Namespace) -> _Meeting:
     """Say where torchrun's launchers meet, and set how many there are.
 
-    Raises MillraceError for a way of meeting that unpickles what comes over the network, as torchrun's c10d
-    and etcd do.
+    Raises MillraceError for a way of meeting that unpickles what comes over the network, as
+    torchrun's c10d and etcd do.
     """
     if args.rdzv_backend != "static":
-        remedy = "Give --master-addr and --master-port on every node, or start the launchers with srun"
-        problem = f"--rdzv-backend {args.rdzv_backend} runs code that others on the network may send"
+        remedy = (
+            "Give --master-addr and --master-port on every node, or start the launchers with srun"
+        )
+        problem = (
+            f"--rdzv-backend {args.rdzv_backend} runs code that others on the network may send"
+        )
         raise MillraceError(problem, remedy=remedy)
     if args.rdzv_endpoint:
         address, _, port = args.rdzv_endpoint.rpartition(":")
@@ -181,12 +206,16 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
         raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    index, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
+    index, job, step = (
+        int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID")
+    )
     args.nnodes, args.node_rank = str(nodes), index
 
     first, count = index * int(args.nproc_per_node), int(args.nproc_per_node)
     node, last = os.environ["SLURMD_NODENAME"], first + count - 1
-    log.info("node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count)
+    log.info(
+        "node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count
+    )
     return _Meeting(re.search(r"NodeAddr=(\S+)", text)[1], job_port(job, step), node)
 
 
@@ -208,7 +237,9 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
         def next_rendezvous(self) -> Any:
             if listener and self._store is None:
                 place = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
-                self._store = TCPStore(*place, multi_tenant=True, master_listen_fd=listener.detach())
+                self._store = TCPStore(
+                    *place, multi_tenant=True, master_listen_fd=listener.detach()
+                )
             return super().next_rendezvous()
 
     return lambda params: Rendezvous(
@@ -217,7 +248,8 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
 
 
 def _log_per_rank(folder: str) -> Any:
-    """torchrun's choice of logs: `folder`/rank-N.log of all ranks, and rank 0's lines on our stderr too."""
+    """torchrun's choice of logs: `folder`/rank-N.log of all ranks, and rank 0's lines on our stderr
+    too."""
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
     class RankLogs(DefaultLogsSpecs):

@@ -1,4 +1,5 @@
-"""The training loop of all lanes: ranks, precision, accumulation, checkpoints, orderly stops, logs."""
+"""The training loop of all lanes: ranks, precision, accumulation, checkpoints, orderly stops,
+logs."""
 
 from __future__ import annotations
 
@@ -31,10 +32,11 @@ Hook = Callable[[int], None] | None
 
 
 def train(task: Task, settings: LoopSettings, folder: str | Path, on_step: Hook = None) -> Result:
-    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every step.
+    """Train `task` in `folder`, from its newest checkpoint on; `on_step` is called after every
+    step.
 
-    Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the user can
-    mend, for numbers that are no longer finite, and where another rank has died.
+    Raises Requeue (SystemExit) after a stop signal, when all is saved; MillraceError for what the
+    user can mend, for numbers that are no longer finite, and where another rank has died.
     """
     ranks = Ranks.from_environment()
     if not ranks.is_main:
@@ -45,9 +47,21 @@ def train(task: Task, settings: LoopSettings, folder: str | Path, on_step: Hook 
 
 class _Loop:
     def __init__(
-        self, task: Task, settings: LoopSettings, folder: Path, ranks: Ranks, stop: StopSignals, on_step: Hook
+        self,
+        task: Task,
+        settings: LoopSettings,
+        folder: Path,
+        ranks: Ranks,
+        stop: StopSignals,
+        on_step: Hook,
     ) -> None:
-        self.task, self.settings, self.folder, self.ranks, self.stop = task, settings, folder, ranks, stop
+        self.task, self.settings, self.folder, self.ranks, self.stop = (
+            task,
+            settings,
+            folder,
+            ranks,
+            stop,
+        )
         self.on_step = on_step
         folder.mkdir(parents=True, exist_ok=True)
         self.fabric = devices.launch(ranks, settings)
@@ -76,7 +90,9 @@ class _Loop:
         checkpoint = self._resume()
         ids, board = bool(self.settings.log_ids), bool(self.settings.tensorboard)
         step = checkpoint.step if checkpoint else -1
-        with run_log.RunLog(self.folder, self.ranks.rank, step, ids=ids, tensorboard=board) as self.log:
+        with run_log.RunLog(
+            self.folder, self.ranks.rank, step, ids=ids, tensorboard=board
+        ) as self.log:
             self.window.clock.lap("setup")
             self._evaluate_if_due()
             while not self.finished:
@@ -84,7 +100,9 @@ class _Loop:
         model, digest = self.updates.model, weights_digest(self.updates.model)
         if len(set(self.exchange.gathered(digest))) > 1:
             remedy = "Does the model change weights by itself, or leave parameters out of a step?"
-            raise MillraceError("the ranks have ended with different weights", str(self.folder), remedy)
+            raise MillraceError(
+                "the ranks have ended with different weights", str(self.folder), remedy
+            )
         resumed = checkpoint.step if checkpoint else None
         return Result(model, self.position, self.loss, self.evaluations, resumed, digest)
 
@@ -99,7 +117,9 @@ class _Loop:
                     self._optimiser_step(batches, min(settings.grad_acc, steps - at.step))
                 if at.step == steps:
                     if next(batches, None) is not None:
-                        raise MillraceError(f"the loader has more than {steps} batches", f"epoch {epoch}")
+                        raise MillraceError(
+                            f"the loader has more than {steps} batches", f"epoch {epoch}"
+                        )
                     figures = {"epoch": epoch, "epoch_samples": at.epoch_samples}
                     self.log.line("epoch", at.optimizer_step, figures)
                     at.end_epoch()
@@ -127,12 +147,18 @@ class _Loop:
         total = settings.max_steps
         if not total:
             later = settings.epochs - at.epoch - 1
-            whole = self.task.steps_per_epoch(at.epoch + 1, at.world_size) if later and at.spans else steps
+            whole = (
+                self.task.steps_per_epoch(at.epoch + 1, at.world_size)
+                if later and at.spans
+                else steps
+            )
             total = at.optimizer_step + math.ceil((steps - at.step) / settings.grad_acc)
             total += later * math.ceil(whole / settings.grad_acc)
         if self.schedule is None:
             warmup = settings.warmup_steps or math.ceil(settings.warmup_ratio * total)
-            self.schedule = Schedule(settings.lr_scheduler_type, warmup, total, settings.min_lr_ratio)
+            self.schedule = Schedule(
+                settings.lr_scheduler_type, warmup, total, settings.min_lr_ratio
+            )
         self.schedule.move_end(at.optimizer_step, total)
 
     def _optimiser_step(self, batches: Iterator[Any], count: int) -> None:
@@ -173,7 +199,8 @@ class _Loop:
 
     def _next(self, batches: Iterator[Any], step: int) -> MicroBatch:
         at = self.position
-        # What a loader draws without an address depends on the step alone, and spares the model's draws.
+        # What a loader draws without an address depends on the step alone, and spares the model's
+        # draws.
         addressed = seeding.addressed(self.settings.seed, "loader", at.epoch, step, self.ranks.rank)
         with record_function(f"{MARK}data wait"), addressed:
             batch = next(batches, None)
@@ -225,7 +252,12 @@ class _Loop:
     def _evaluate_if_due(self) -> None:
         step, settings = self.position.optimizer_step, self.settings
         periodic = step > 0 and settings.eval_steps and step % settings.eval_steps == 0
-        ended = self.task.every_epoch and step > 0 and self.position.step == 0 and not self.position.spans
+        ended = (
+            self.task.every_epoch
+            and step > 0
+            and self.position.step == 0
+            and not self.position.spans
+        )
         due = self.finished or periodic or ended or (step == 0 and settings.eval_at_start)
         if not due or step in self.evaluations:
             return
@@ -275,7 +307,11 @@ class _Loop:
                 "ranks": per_rank,
                 "task": self.task.state_dict(),
             }
-            header = {"seed": self.settings.seed, "torch": str(torch.__version__), "position": position}
+            header = {
+                "seed": self.settings.seed,
+                "torch": str(torch.__version__),
+                "position": position,
+            }
             self.checkpoints.save(step, state, header)
         self.exchange.from_main(None)  # barrier: wait until the checkpoint is on disk
         self.saved_step = step
@@ -289,14 +325,19 @@ class _Loop:
                 checkpoint = self.checkpoints.newest()
                 step = checkpoint.step if checkpoint else -1
                 # The sample ids are those of all ranks, also of former ones.
-                for path in (self.folder / run_log.METRICS, *self.folder.glob("sample_ids.*.jsonl")):
+                for path in (
+                    self.folder / run_log.METRICS,
+                    *self.folder.glob("sample_ids.*.jsonl"),
+                ):
                     run_log.truncate(path, step)
                 lines = known(self.folder / run_log.METRICS)
             except MillraceError as error:
                 problem = (error.problem, error.where, error.remedy)
         # Plain values, as the ranks exchange no objects.
         newest = checkpoint and (str(checkpoint.folder), checkpoint.step, checkpoint.header)
-        newest, problem, (self.loss, self.evaluations) = self.exchange.from_main((newest, problem, lines))
+        newest, problem, (self.loss, self.evaluations) = self.exchange.from_main(
+            (newest, problem, lines)
+        )
         checkpoint = newest and WholeCheckpoint(Path(newest[0]), *newest[1:])
         if problem:
             raise MillraceError(*problem)
@@ -307,7 +348,9 @@ class _Loop:
         if checkpoint.header["seed"] != self.settings.seed:
             seeds = f"seed {checkpoint.header['seed']}, not {self.settings.seed}"
             remedy = "Set that seed, or train in another folder"
-            raise MillraceError(f"the checkpoint was trained with {seeds}", str(checkpoint.folder), remedy)
+            raise MillraceError(
+                f"the checkpoint was trained with {seeds}", str(checkpoint.folder), remedy
+            )
 
         state = self.checkpoints.load(checkpoint, mapped=self.device.type != "cpu")
         self.updates.load_state_dict(state, checkpoint.step)
@@ -322,7 +365,9 @@ class _Loop:
             seeding.set_rng_state(per_rank[rank]["rng"])
         else:
             mine = per_rank if rank == 0 else []
-            seeding.seed_all(self.settings.seed, "rank", rank, self.ranks.world_size, at.optimizer_step)
+            seeding.seed_all(
+                self.settings.seed, "rank", rank, self.ranks.world_size, at.optimizer_step
+            )
         self.window.load([part["window"] for part in mine])
         self.task.load_rank_states([part.get("task", {}) for part in mine])
         for _, metrics in sorted(self.evaluations.items()):

@@ -14,8 +14,9 @@ from torch.profiler import record_function
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.task import MicroBatch
 
-# In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait for the
-# slowest; gradients travel during `backward`. `idle`: the rest of a step (logging, the host's own work).
+# In the order of a step. `sync`: the ranks tell each other weights and flags, so it holds the wait
+# for the slowest; gradients travel during `backward`. `idle`: the rest of a step (logging, the
+# host's own work).
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 # Not part of a step: left out of rates and shares.
 APART = ("setup", "evaluate", "save")
@@ -25,11 +26,12 @@ _FOLD_AT = 4096
 
 
 class Clock:
-    """Cuts time into laps: what passed since the last mark belongs to the name given at the next one.
+    """Cuts time into laps: what passed since the last mark belongs to the name given at the next
+    one.
 
-    On a GPU the marks are CUDA events in the training stream, so that laps are the device's time and nothing
-    waits for it: `data_wait` is how long the GPU stood still for data, not how long the host did. On the CPU
-    it is the wall clock. Laps leave no gaps: the shares add up to 1.
+    On a GPU the marks are CUDA events in the training stream, so that laps are the device's time
+    and nothing waits for it: `data_wait` is how long the GPU stood still for data, not how long the
+    host did. On the CPU it is the wall clock. Laps leave no gaps: the shares add up to 1.
     """
 
     def __init__(self, device_type: str = "cpu") -> None:
@@ -44,7 +46,8 @@ class Clock:
             self._fold()
 
     def restart(self) -> dict[str, float]:
-        """Seconds by name since the last call; waits for the device. Forgets all laps but the last mark."""
+        """Seconds by name since the last call; waits for the device. Forgets all laps but the last
+        mark."""
         self._fold()
         seconds, self._seconds = dict(self._seconds), Counter()
         return seconds
@@ -72,11 +75,12 @@ def seconds_between(begin: torch.cuda.Event | float, end: torch.cuda.Event | flo
 
 
 def figures(per_rank: Sequence[Mapping[str, float]], laps: Mapping[str, float]) -> dict[str, Any]:
-    """What a line of metrics.jsonl says: counts and their rates, padding and time shares (0 to 1), seconds.
+    """What a line of metrics.jsonl says: counts and their rates, padding and time shares (0 to 1),
+    seconds.
 
-    `per_rank` are the sums of each rank's counts, `laps` the seconds of one rank by phase; rates are those of
-    the whole run. Tasks count what they like, by name. Two counts `x` and `padded_x` (seconds of audio,
-    tokens, FLOPs; `x` of them useful) give the share of padding in that unit.
+    `per_rank` are the sums of each rank's counts, `laps` the seconds of one rank by phase; rates
+    are those of the whole run. Tasks count what they like, by name. Two counts `x` and `padded_x`
+    (seconds of audio, tokens, FLOPs; `x` of them useful) give the share of padding in that unit.
     """
     total: Counter[str] = Counter()
     for counts in per_rank:
@@ -120,7 +124,8 @@ class Window:
                 self.counts[name] += float(count)
 
     def close(self, exchange: Exchange) -> dict[str, Any]:
-        """The figures of all ranks (`loss` is None where nothing had weight); begins the next window."""
+        """The figures of all ranks (`loss` is None where nothing had weight); begins the next
+        window."""
         laps = self.clock.restart()
         # Before a step's first collective a rank waits for nobody: this is its own time.
         own = math.fsum(laps.get(name, 0.0) for name in ("data_wait", "copy", "forward"))
@@ -137,7 +142,8 @@ class Window:
         return line | ({"own_seconds_by_rank": list(seconds)} if len(parts) > 1 else {})
 
     def state_dict(self) -> dict[str, float]:
-        """The loss so far. Counts and times belong to the process: rates are not those of two runs mixed."""
+        """The loss so far. Counts and times belong to the process: rates are not those of two runs
+        mixed."""
         return {"loss": float(self._loss), "weight": self.weight}
 
     def load(self, parts: Sequence[dict[str, float]]) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Position:
     """`epoch` and `step` say what comes next: step `step` of the plan for `world_size` ranks.
 
-    A step of the plan is one batch on every rank; `optimizer_step` counts updates of the weights. When ranks
-    come or go in the middle of an epoch, the rest of it is planned anew: `spans` holds (world size, steps
-    done) of the plans before, `step` begins again at 0. `samples` counts the whole run, `epoch_samples` this
-    epoch; `history` says from which optimiser step on there were how many ranks; `seconds` is the time spent
-    in steps.
+    A step of the plan is one batch on every rank; `optimizer_step` counts updates of the weights.
+    When ranks come or go in the middle of an epoch, the rest of it is planned anew: `spans` holds
+    (world size, steps done) of the plans before, `step` begins again at 0. `samples` counts the
+    whole run, `epoch_samples` this epoch; `history` says from which optimiser step on there were
+    how many ranks; `seconds` is the time spent in steps.
     """
 
     epoch: int = 0
@@ -44,5 +44,7 @@ class Position:
     @classmethod
     def from_dict(cls, value: dict) -> Position:
         """The position that `asdict` described (tuples may have become lists)."""
-        pairs = {name: tuple((int(a), int(b)) for a, b in value[name]) for name in ("spans", "history")}
+        pairs = {
+            name: tuple((int(a), int(b)) for a, b in value[name]) for name in ("spans", "history")
+        }
         return cls(**{**value, **pairs})

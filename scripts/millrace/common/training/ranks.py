@@ -1,4 +1,5 @@
-"""Ranks of a run: who we are (torchrun's environment), where ranks meet, and what they tell each other."""
+"""Ranks of a run: who we are (torchrun's environment), where ranks meet, and what they tell each
+other."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def job_port(job: int, step: int) -> int:
 def listen(address: str, port: int) -> socket.socket:
     """Listen at this address of this machine alone; `port` 0 takes a free one.
 
-    Where the machine's own name means loopback (as Debian's /etc/hosts has it), other nodes could not come
-    in by it: then at all addresses. Raises MillraceError if the port is taken.
+    Where the machine's own name means loopback (as Debian's /etc/hosts has it), other nodes could
+    not come in by it: then at all addresses. Raises MillraceError if the port is taken.
     """
     resolved = socket.gethostbyname(address)
     is_name_of_loopback = resolved.startswith("127.") and address not in (LOOPBACK, "localhost")
@@ -33,7 +34,9 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server(("" if is_name_of_loopback else resolved, port))
     except OSError as error:
         remedy = "Give another --master-port, and an address of this machine"
-        raise MillraceError(f"cannot listen ({error.strerror})", f"{address}:{port}", remedy) from error
+        raise MillraceError(
+            f"cannot listen ({error.strerror})", f"{address}:{port}", remedy
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); one rank without it.
+        """What torchrun has set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); one rank without
+        it.
 
         Raises MillraceError where only a part is set, or the numbers do not fit together.
         """
@@ -57,7 +61,10 @@ class Ranks:
             return cls()
         with contextlib.suppress(KeyError, ValueError):
             ranks = cls(*(int(texts[name]) for name in names))
-            fits = 0 <= ranks.rank < ranks.world_size and 0 <= ranks.local_rank < ranks.local_world_size
+            fits = (
+                0 <= ranks.rank < ranks.world_size
+                and 0 <= ranks.local_rank < ranks.local_world_size
+            )
             if fits and ranks.world_size % ranks.local_world_size == 0:
                 return ranks
         environment = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
@@ -71,13 +78,15 @@ class Ranks:
 
 
 def end_with_launcher(signal_number: int) -> None:
-    """Have this rank get a signal when torchrun dies, 0 for none; does nothing outside of torchrun."""
+    """Have this rank get a signal when torchrun dies, 0 for none; does nothing outside of
+    torchrun."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(signal_number)
 
 
 def adopt_slurm_tasks() -> None:
-    """Make the tasks of one srun ranks, as torchrun would; does nothing outside of srun and under torchrun.
+    """Make the tasks of one srun ranks, as torchrun would; does nothing outside of srun and under
+    torchrun.
 
     Tasks are those of `srun --ntasks-per-node=N`, the same number on each node.
     """
@@ -87,14 +96,20 @@ def adopt_slurm_tasks() -> None:
         return
     tasks, nodes, rank, local, job, step = map(int, texts)
     address = LOOPBACK if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    values = {"RANK": rank, "WORLD_SIZE": tasks, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": tasks // nodes}
+    values = {
+        "RANK": rank,
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": local,
+        "LOCAL_WORLD_SIZE": tasks // nodes,
+    }
     os.environ.update({name: str(value) for name, value in values.items()})
     os.environ.setdefault("MASTER_ADDR", address)
     os.environ.setdefault("MASTER_PORT", str(job_port(job, step)))
 
 
 class Exchange:
-    """Small values between the ranks, host to host over gloo; every rank makes the same calls in order.
+    """Small values between the ranks, host to host over gloo; every rank makes the same calls in
+    order.
 
     Never waits for a device, and fails at once if a rank has died, because its sockets close.
     """
@@ -164,7 +179,8 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(content: Any) -> Any:
-    """The value of such a tensor. Raises pickle.UnpicklingError for anything but plain values and tensors."""
+    """The value of such a tensor. Raises pickle.UnpicklingError for anything but plain values and
+    tensors."""
     import torch
 
     return torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)

@@ -23,12 +23,14 @@ NOTE, PREVIOUS = "run.json", "previous"
 def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
     """Keep other processes out of `folder` while this one trains in it.
 
-    Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then raises
-    MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept out.
+    Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then
+    raises MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept
+    out.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    # Of the process (lockf), not of the open file: workers inherit files, and may live a little longer.
+    # Of the process (lockf), not of the open file: workers inherit files, and may live a little
+    # longer.
     with open(folder / ".lock", "ab") as handle:
         deadline, is_said = time.monotonic() + patience, False
         while True:
@@ -39,11 +41,15 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     break
             if time.monotonic() >= deadline:
-                remedy = "Wait for it, end it, or name another --output-dir. Start the ranks of one run "
+                remedy = (
+                    "Wait for it, end it, or name another --output-dir. Start the ranks of one run "
+                )
                 remedy += "with millrace.common.training.launch, not with srun alone"
                 raise MillraceError("another process is training here", str(folder), remedy)
             if not is_said:
-                log.warning("%s: another process is training here; waiting %.0f s", folder, patience)
+                log.warning(
+                    "%s: another process is training here; waiting %.0f s", folder, patience
+                )
             is_said = True
             time.sleep(0.2)
         yield
@@ -52,9 +58,10 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
 def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
     """Make `folder` the folder of the run that `identity` describes; return the run's digest.
 
-    A folder of the same run is left as it is: the run goes on. What another run has left is moved to
-    `previous/<its digest>`, where its checkpoints stay whole. Call it on one rank, before the others look.
-    Raises MillraceError for a folder of no run that holds the one you are in (jobname=.., --metrics FILE).
+    A folder of the same run is left as it is: the run goes on. What another run has left is moved
+    to `previous/<its digest>`, where its checkpoints stay whole. Call it on one rank, before the
+    others look. Raises MillraceError for a folder of no run that holds the one you are in
+    (jobname=.., --metrics FILE).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +73,9 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     if stale := [path for path in visible if path.name not in (NOTE, PREVIOUS)]:
         if before == "unknown" and Path.cwd().is_relative_to(folder.resolve()):
-            problem = f"{len(stale)} files and folders here are of no run, and you are in this folder"
+            problem = (
+                f"{len(stale)} files and folders here are of no run, and you are in this folder"
+            )
             raise MillraceError(problem, str(folder.resolve()), "Name a folder of the run's own")
         endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         targets = (folder / PREVIOUS / f"{before}{ending}" for ending in endings)
@@ -74,6 +83,8 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
         target.mkdir(parents=True)
         for path in stale:
             path.rename(target / path.name)
-        log.info("%s holds another run; it was moved to %s, and this one begins anew", folder, target)
+        log.info(
+            "%s holds another run; it was moved to %s, and this one begins anew", folder, target
+        )
     atomic.write_json(folder / NOTE, {"digest": digest, "run": identity})
     return digest

@@ -1,4 +1,5 @@
-"""What a run writes while it trains: metrics.jsonl, TensorBoard events, a progress bar, sample ids."""
+"""What a run writes while it trains: metrics.jsonl, TensorBoard events, a progress bar, sample
+ids."""
 
 from __future__ import annotations
 
@@ -42,11 +43,15 @@ class RunLog:
     `resumed_step` is the optimiser step the run goes on from, -1 for one that begins.
     """
 
-    def __init__(self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool) -> None:
+    def __init__(
+        self, folder: Path, rank: int, resumed_step: int, *, ids: bool, tensorboard: bool
+    ) -> None:
         self._metrics = open(folder / METRICS, "ab") if rank == 0 else None  # noqa: SIM115 - as long as the run
         self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab") if ids else None  # noqa: SIM115
         self._board = self._bar = None
-        self._first: tuple[int, float] | None = None  # step and time from which on the rate is measured
+        self._first: tuple[int, float] | None = (
+            None  # step and time from which on the rate is measured
+        )
         self._total = 0
         if rank == 0 and tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -70,10 +75,14 @@ class RunLog:
             self._write(self._ids, {"step": step, "epoch": epoch, "ids": ids})
 
     def line(
-        self, event: str, step: int, figures: dict[str, Any], describe: Callable[..., str] | None = None
+        self,
+        event: str,
+        step: int,
+        figures: dict[str, Any],
+        describe: Callable[..., str] | None = None,
     ) -> None:
-        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log: what
-        `describe` makes of event and figures, if it is given."""
+        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log:
+        what `describe` makes of event and figures, if it is given."""
         if self._metrics is None:
             return
         self._write(self._metrics, {"event": event, "step": step, **figures})
@@ -88,14 +97,20 @@ class RunLog:
             if self._bar is not None:
                 self._bar.set_postfix_str(", ".join(gist))
             else:
-                log.info("%s", progress.line(step, self._total, "steps", self._seconds_left(step), *gist))
+                log.info(
+                    "%s", progress.line(step, self._total, "steps", self._seconds_left(step), *gist)
+                )
         elif event == "eval":
             shown = ", ".join(f"{name} {value:.4g}" for name, value in figures["metrics"].items())
             log.info("step %d: held-out %s", step, shown or "data: none")
 
     def _seconds_left(self, step: int) -> float | None:
         first, since = self._first or (step, 0.0)
-        return (time.monotonic() - since) / (step - first) * (self._total - step) if step > first else None
+        return (
+            (time.monotonic() - since) / (step - first) * (self._total - step)
+            if step > first
+            else None
+        )
 
     @staticmethod
     def _gist(figures: dict[str, Any]) -> list[str]:
@@ -105,13 +120,17 @@ class RunLog:
         if "audio_seconds" in rates:
             parts.append(f"{rates['audio_seconds']:.0f} audio-s/s")
         if padding:
-            parts.append(f"padding {100 * padding.get('audio_seconds', next(iter(padding.values()))):.1f} %")
+            parts.append(
+                f"padding {100 * padding.get('audio_seconds', next(iter(padding.values()))):.1f} %"
+            )
         parts.append(f"data wait {100 * figures['time_share']['data_wait']:.1f} %")
         return parts
 
     @staticmethod
     def _write(handle: BinaryIO, line: dict[str, Any]) -> None:
-        handle.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        handle.write(
+            orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        )
         handle.flush()
 
     def sync(self) -> None:
@@ -142,7 +161,8 @@ def _scalars(prefix: str, figures: dict[str, Any]) -> Iterator[tuple[str, float]
 class Result:
     """`model` is the trained one, the same on every rank (`digest` is of its bits).
 
-    `loss`: last line of metrics.jsonl; `evaluations`: metrics by step; `resumed_step`: None if it began anew.
+    `loss`: last line of metrics.jsonl; `evaluations`: metrics by step; `resumed_step`: None if it
+    began anew.
     """
 
     model: torch.nn.Module
@@ -154,7 +174,9 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """For metrics.json: counts, the last loss, the first and last evaluation."""
-        evaluations = [{"step": step, **metrics} for step, metrics in sorted(self.evaluations.items())]
+        evaluations = [
+            {"step": step, **metrics} for step, metrics in sorted(self.evaluations.items())
+        ]
         return {
             "epochs": self.position.epoch,
             "optimizer_steps": self.position.optimizer_step,

@@ -1,4 +1,5 @@
-"""Learning rates: warm-up, then cosine, linear or constant; pure in the step, steady if the end moves."""
+"""Learning rates: warm-up, then cosine, linear or constant; pure in the step, steady if the end
+moves."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ KINDS = ("cosine", "linear", "constant")
 class Schedule:
     """The factor of the learning rate at optimiser step 0, 1, ... of `total_steps`.
 
-    Warm-up: (step + 1) / (warmup_steps + 1). Then, with the share p of the way from there to the end: cosine
-    m + (1 - m) (1 + cos(pi p)) / 2, linear m + (1 - m) (1 - p), constant 1, where m is `min_lr_ratio`.
+    Warm-up: (step + 1) / (warmup_steps + 1). Then, with the share p of the way from there to the
+    end: cosine m + (1 - m) (1 + cos(pi p)) / 2, linear m + (1 - m) (1 - p), constant 1, where m is
+    `min_lr_ratio`.
 
-    The number of steps ahead changes with the number of ranks and the plan of each epoch. `move_end` then
-    leads from the share reached to the new end, without a jump.
+    The number of steps ahead changes with the number of ranks and the plan of each epoch.
+    `move_end` then leads from the share reached to the new end, without a jump.
     """
 
     kind: str
@@ -30,7 +32,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise MillraceError(f"unknown schedule {self.kind!r}", "lr_scheduler_type", f"One of {KINDS}")
+            raise MillraceError(
+                f"unknown schedule {self.kind!r}", "lr_scheduler_type", f"One of {KINDS}"
+            )
         self.anchor_step = max(self.anchor_step, self.warmup_steps)
 
     def share(self, step: int) -> float:
@@ -50,7 +54,8 @@ class Schedule:
         return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * shape
 
     def move_end(self, step: int, total_steps: int) -> None:
-        """From `step` on, lead to `total_steps` instead; nothing changes where that was the end already."""
+        """From `step` on, lead to `total_steps` instead; nothing changes where that was the end
+        already."""
         if total_steps != self.total_steps:
             self.anchor_share, self.anchor_step = self.share(step), max(step, self.warmup_steps)
             self.total_steps = total_steps

@@ -1,6 +1,8 @@
-"""Addressed randomness: every draw derives from a seed and names (epoch, sample id), not from history.
+"""Addressed randomness: every draw derives from a seed and names (epoch, sample id), not from
+history.
 
-So a draw is the same for any number of ranks and workers and after a resume, and differs between epochs.
+So a draw is the same for any number of ranks and workers and after a resume, and differs between
+epochs.
 """
 
 from __future__ import annotations
@@ -23,15 +25,21 @@ from millrace.common.stopping import STOP_SIGNALS
 def derive(seed: int, *names: int | str | bytes) -> int:
     """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same everywhere.
 
-    `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1, "2")`.
+    `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1,
+    "2")`.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name in (seed, *names):
         kind = b"b" if isinstance(name, bytes) else b"s" if isinstance(name, str) else b"i"
-        # int() lets numpy's integers in, and keeps floats that only look like integers out of addresses.
+        # int() lets numpy's integers in, and keeps floats that only look like integers out of
+        # addresses.
         if kind == b"i" and not isinstance(name, int | np.integer):
             raise TypeError(f"an address is made of int, str and bytes, not {type(name).__name__}")
-        raw = name if isinstance(name, bytes) else str(name if kind == b"s" else int(name)).encode("utf-8")
+        raw = (
+            name
+            if isinstance(name, bytes)
+            else str(name if kind == b"s" else int(name)).encode("utf-8")
+        )
         digest.update(kind + len(raw).to_bytes(8, "little") + raw)
     return int.from_bytes(digest.digest(), "little") >> 1
 
@@ -42,7 +50,8 @@ def generator(seed: int, *names: int | str | bytes) -> np.random.Generator:
 
 
 def seed_all(seed: int, *names: int | str | bytes, device: bool = True) -> None:
-    """Seed Python, numpy, torch and (if `device`) its devices, for code that draws without an address."""
+    """Seed Python, numpy, torch and (if `device`) its devices, for code that draws without an
+    address."""
     random.seed(derive(seed, *names, "python"))
     np.random.seed(derive(seed, *names, "numpy") % 2**32)
     drawn = derive(seed, *names, "torch")
@@ -54,7 +63,8 @@ def seed_all(seed: int, *names: int | str | bytes, device: bool = True) -> None:
 
 @contextlib.contextmanager
 def addressed(seed: int, *names: int | str | bytes) -> Iterator[None]:
-    """Code inside draws from an address (on the host); afterwards the generators are as they were."""
+    """Code inside draws from an address (on the host); afterwards the generators are as they
+    were."""
     with preserved(device=False):
         seed_all(seed, *names, device=False)
         yield
@@ -71,7 +81,8 @@ def preserved(device: bool = True) -> Iterator[None]:
 
 
 def rng_state(device: bool = True) -> dict[str, Any]:
-    """The states of all generators (of CUDA's if used), in types that torch.load(weights_only=True) reads."""
+    """The states of all generators (of CUDA's if used), in types that torch.load(weights_only=True)
+    reads."""
     name, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
     state["torch"] = torch.get_rng_state()
@@ -91,16 +102,18 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def one_interop_thread() -> None:
-    """One thread between operators: ranks and workers are the parallelism. At the start of a process."""
+    """One thread between operators: ranks and workers are the parallelism. At the start of a
+    process."""
     with contextlib.suppress(RuntimeError):  # it is set already, or too late to be set
         torch.set_num_interop_threads(1)
 
 
 def start_worker(number: int) -> None:
-    """`worker_init_fn` of every DataLoader: one thread, seeded generators, no stop signals but the trainer's.
+    """`worker_init_fn` of every DataLoader: one thread, seeded generators, no stop signals but the
+    trainer's.
 
-    Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for which it
-    needs its workers; it ends them itself, and they leave when it is gone.
+    Slurm and torchrun signal whole groups of processes. The trainer wants to finish its step, for
+    which it needs its workers; it ends them itself, and they leave when it is gone.
     """
     torch.set_num_threads(1)
     one_interop_thread()
@@ -110,11 +123,14 @@ def start_worker(number: int) -> None:
         # For threads that were there before the signals were blocked.
         signal.signal(stop, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True, name="stop signals").start()
+    threading.Thread(
+        target=_exit_when_told, args=(os.getppid(),), daemon=True, name="stop signals"
+    ).start()
 
 
 def _exit_when_told(trainer: int) -> None:
-    """Exit on SIGTERM from the trainer: a loader that is closed, or Python at its end, sends it and waits."""
+    """Exit on SIGTERM from the trainer: a loader that is closed, or Python at its end, sends it and
+    waits."""
     while True:
         received = signal.sigwaitinfo(STOP_SIGNALS)
         if received.si_signo == signal.SIGTERM and received.si_pid == trainer:

@@ -31,12 +31,16 @@ class LoopSettings:
     """Steps are optimiser steps: `grad_acc` batches of every rank, all samples with one weight."""
 
     epochs: int = setting(1, "passes over the data; ignored if --max-steps is set", at_least=1)
-    max_steps: int = setting(0, "optimiser steps of the whole run; 0: as many as --epochs has", at_least=0)
+    max_steps: int = setting(
+        0, "optimiser steps of the whole run; 0: as many as --epochs has", at_least=0
+    )
     grad_acc: int = setting(1, "batches of every rank that make one optimiser step", at_least=1)
     lr: float = setting(2e-05, "peak learning rate of AdamW", at_least=0)
     lr_scheduler_type: str = setting("cosine", "learning rate after the warm-up", among=KINDS)
     warmup_ratio: float = setting(0.02, "share of all steps that warms up", at_least=0, at_most=1)
-    warmup_steps: int = setting(0, "steps that warm up; above 0 it replaces --warmup-ratio", at_least=0)
+    warmup_steps: int = setting(
+        0, "steps that warm up; above 0 it replaces --warmup-ratio", at_least=0
+    )
     min_lr_ratio: float = setting(
         0.0, "share of the learning rate that is left at the end", at_least=0, at_most=1
     )
@@ -46,9 +50,13 @@ class LoopSettings:
     adam_beta1: float = setting(0.9, "decay of the first moment", at_least=0, below=1)
     adam_beta2: float = setting(0.999, "decay of the second moment", at_least=0, below=1)
     adam_epsilon: float = setting(1e-08, "added to the root of the second moment", at_least=0)
-    max_grad_norm: float = setting(1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0)
+    max_grad_norm: float = setting(
+        1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0
+    )
     precision: str = setting(
-        "auto", "number format; auto: bf16-mixed where the GPU has it, else 32-true", among=PRECISIONS
+        "auto",
+        "number format; auto: bf16-mixed where the GPU has it, else 32-true",
+        among=PRECISIONS,
     )
     tf32: str = setting(
         "convolutions",
@@ -69,7 +77,9 @@ class LoopSettings:
     eval_steps: int = setting(0, "steps between evaluations; 0: only at the end", at_least=0)
     eval_at_start: int = setting(0, "1: evaluate the untrained model too", at_least=0)
     seed: int = setting(42, "seed of everything random", at_least=0, in_config=False)
-    log_ids: int = setting(0, "1: write the sample ids of every step to sample_ids.<rank>.jsonl", at_least=0)
+    log_ids: int = setting(
+        0, "1: write the sample ids of every step to sample_ids.<rank>.jsonl", at_least=0
+    )
     tensorboard: int = setting(1, "1: write TensorBoard events", at_least=0)
     device: str = setting("auto", "auto: a GPU where there is one", among=DEVICES)
     timeout_seconds: float = setting(
@@ -82,7 +92,14 @@ class LoopSettings:
     @property
     def length(self) -> dict:
         """The settings that fix where the learning-rate schedule begins and ends."""
-        names = ("epochs", "max_steps", "lr_scheduler_type", "warmup_ratio", "warmup_steps", "min_lr_ratio")
+        names = (
+            "epochs",
+            "max_steps",
+            "lr_scheduler_type",
+            "warmup_ratio",
+            "warmup_steps",
+            "min_lr_ratio",
+        )
         return {name: getattr(self, name) for name in names}
 
 

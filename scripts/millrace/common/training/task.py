@@ -18,14 +18,18 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Task:
-    """A lane's training task. An epoch's plan is a pure function of (seed, epoch, world size, spans).
+    """A lane's training task. An epoch's plan is a pure function of (seed, epoch, world size,
+    spans).
 
-    A lane brings all methods up to `load_state_dict`; the others, and these values, as it needs them.
+    A lane brings all methods up to `load_state_dict`; the others, and these values, as it needs
+    them.
     """
 
     every_epoch = False  # save, evaluate and write a line at the end of every epoch too
     first_epoch = 0  # where a run without a checkpoint begins
-    stop: StopSignals | None = None  # set by the loop, for a loader that waits long (see StopSignals.leave)
+    stop: StopSignals | None = (
+        None  # set by the loop, for a loader that waits long (see StopSignals.leave)
+    )
     exchange = Exchange(1)  # between the ranks; set by the loop
     describe: Callable[[str, dict[str, Any]], str] | None = None  # the log's words for a line
     _loader: Any = None  # whose workers outlive epochs
@@ -34,7 +38,8 @@ class Task:
         """The untrained model, on the host; generators are seeded, the same on every rank."""
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Sized:
-        """The plan of an epoch, or of what is left after `spans` (see Position), as long as its steps."""
+        """The plan of an epoch, or of what is left after `spans` (see Position), as long as its
+        steps."""
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -45,21 +50,26 @@ class Task:
         """
 
     def batch_ids(self, batch: Any) -> np.ndarray:
-        """The ids of the batch's samples; none for an empty batch or a filler, which has no loss."""
+        """The ids of the batch's samples; none for an empty batch or a filler, which has no
+        loss."""
 
-    def training_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, float, Mapping[str, float]]:
+    def training_step(
+        self, model: nn.Module, batch: Any
+    ) -> tuple[torch.Tensor, float, Mapping[str, float]]:
         """(loss, weight, counts): the loss is the mean over `weight` units (samples, tokens, ...).
 
-        The update is that of the mean over the units of all ranks and accumulated batches, however they are
-        split. `weight` is a number of the host: reading it from a device would stop the device. Counts are
-        summed over ranks, see meters.figures (`audio_seconds`, `padded_audio_seconds`, ...).
+        The update is that of the mean over the units of all ranks and accumulated batches, however
+        they are split. `weight` is a number of the host: reading it from a device would stop the
+        device. Counts are summed over ranks, see meters.figures (`audio_seconds`,
+        `padded_audio_seconds`, ...).
         """
 
     def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
         """Metrics of held-out data, called on every rank without gradients; rank 0's count."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values that tell whether the plan is still the same (a digest of its inputs)."""
+        """Tensors and plain values that tell whether the plan is still the same (a digest of its
+        inputs)."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError where the plan would now be another one."""
@@ -76,11 +86,12 @@ class Task:
         return 1.0
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
-        """Of an evaluation: that of the lowest is kept as checkpoints/best; None: nothing is better."""
+        """Of an evaluation: that of the lowest is kept as checkpoints/best; None: nothing is
+        better."""
 
     def observe(self, metrics: dict[str, float]) -> str:
-        """Called on every rank after an evaluation, and after a resume with all before it in order; a reason
-        ends the run."""
+        """Called on every rank after an evaluation, and after a resume with all before it in order;
+        a reason ends the run."""
         return ""
 
     def rank_state(self) -> dict[str, Any]:
@@ -88,7 +99,8 @@ class Task:
         return {}
 
     def load_rank_states(self, states: list[dict[str, Any]]) -> None:
-        """Take up the rank's own state, or all of them on rank 0 if the number of ranks has changed."""
+        """Take up the rank's own state, or all of them on rank 0 if the number of ranks has
+        changed."""
 
     def close(self) -> None:
         """End the workers."""
@@ -99,8 +111,8 @@ class Task:
 class MicroBatch:
     """One batch on its way through the model; the model's side fills in `weight` and `counts`.
 
-    No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside (half-precision
-    waveforms give wrong features).
+    No dataclass, tuple or dict: wrapped modules copy those, and cast the tensors inside
+    (half-precision waveforms give wrong features).
     """
 
     def __init__(self, batch: Any, ids: np.ndarray) -> None:
@@ -123,11 +135,15 @@ class TrainingStep(nn.Module):
             loss, weight, batch.counts = self._training_step(self.model, batch.batch)
             batch.weight = float(weight)
             if not (math.isfinite(batch.weight) and batch.weight >= 0):
-                raise MillraceError(f"the weight of a batch is {batch.weight}", f"samples {batch.ids[:5]}")
+                raise MillraceError(
+                    f"the weight of a batch is {batch.weight}", f"samples {batch.ids[:5]}"
+                )
             if batch.weight > 0:
                 return loss
         # The others wait for this rank's gradients: give zeros, not nothing, and not 0 * nan.
-        return torch.stack([p.sum().float() for p in self.parameters() if p.requires_grad]).sum() * 0.0
+        return (
+            torch.stack([p.sum().float() for p in self.parameters() if p.requires_grad]).sum() * 0.0
+        )
 
 
 def weights_digest(model: nn.Module) -> int:

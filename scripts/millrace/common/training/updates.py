@@ -18,8 +18,8 @@ from millrace.common.training.task import MicroBatch, Task, TrainingStep
 class Updates:
     """The model, its optimiser (AdamW, or the task's), and the way from losses to new weights.
 
-    Every rank calls `add` for the same number of batches, then `apply`. Gradients end up as those of
-    sum(loss * weight) / sum(weight) over the batches of all ranks.
+    Every rank calls `add` for the same number of batches, then `apply`. Gradients end up as those
+    of sum(loss * weight) / sum(weight) over the batches of all ranks.
     """
 
     def __init__(self, task: Task, settings: LoopSettings, fabric: Fabric) -> None:
@@ -35,8 +35,8 @@ class Updates:
         self.wrapped = fabric.setup_module(TrainingStep(task, self.model))
         self.optimizer = fabric.setup_optimizers(task.optimizer(self.model) or self._adam())
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups]
-        # Losses are divided by about the mean weight of a batch, which keeps half-precision gradients in
-        # range. A power of two, so that it cancels exactly.
+        # Losses are divided by about the mean weight of a batch, which keeps half-precision
+        # gradients in range. A power of two, so that it cancels exactly.
         self._scale = 1.0
         self._infinite = torch.zeros((), dtype=torch.bool, device=self.device)
         self._checked_step = 0
@@ -49,7 +49,8 @@ class Updates:
             lr=settings.lr,
             betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_epsilon,
-            # With a scaler, a fused step would unscale for itself, and the gradients could not be clipped.
+            # With a scaler, a fused step would unscale for itself, and the gradients could not be
+            # clipped.
             fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
         )
 
@@ -57,7 +58,9 @@ class Updates:
         """Two groups: matrices with weight decay, vectors (biases, norms) without."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if not trained:
-            raise MillraceError("the model has no parameter to train", remedy="Unfreeze a part of it")
+            raise MillraceError(
+                "the model has no parameter to train", remedy="Unfreeze a part of it"
+            )
         matrices = [parameter for parameter in trained if parameter.ndim >= 2]
         vectors = [parameter for parameter in trained if parameter.ndim < 2]
         groups = [{"params": matrices, "weight_decay": self.settings.weight_decay}]
@@ -85,10 +88,15 @@ class Updates:
 
     def _alone(self, more: bool) -> contextlib.AbstractContextManager:
         several = self.fabric.world_size > 1
-        return self.fabric.no_backward_sync(self.wrapped) if more and several else contextlib.nullcontext()
+        return (
+            self.fabric.no_backward_sync(self.wrapped)
+            if more and several
+            else contextlib.nullcontext()
+        )
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
-        """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the rate's."""
+        """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the
+        rate's."""
         ranks = self.fabric.world_size
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         # DDP has averaged over ranks; what is wanted is the sum.
@@ -109,9 +117,12 @@ class Updates:
         self.optimizer.zero_grad(set_to_none=True)
 
     def check_finite(self, step: int) -> None:
-        """Raise where a gradient was not finite, before such weights can be saved. Waits for the device."""
+        """Raise where a gradient was not finite, before such weights can be saved. Waits for the
+        device."""
         if bool(self._infinite):
-            problem = f"the gradient is not finite (after step {self._checked_step}, by step {step})"
+            problem = (
+                f"the gradient is not finite (after step {self._checked_step}, by step {step})"
+            )
             remedy = "Lower lr or max_grad_norm, or look at the samples of these steps (log_ids). "
             raise MillraceError(problem, remedy=remedy + "The checkpoints before are good")
         self._checked_step = step

@@ -1,1 +1,1 @@
-"""What the Snakefile needs: the config, the lanes of a parse, partition files, the note of a run."""
+"""What the Snakefile needs: config, lanes of a parse, partition files, the note of a run."""

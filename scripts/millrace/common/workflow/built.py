@@ -1,7 +1,9 @@
-"""What the partitions were last built from, and how the sources differ from that, in the user's words.
+"""What the partitions were last built from, and how the sources differ from that, in the user's
+words.
 
-A partition file is copied to `built/` when the jobs' outputs are up to date, and to `built/<stage>/` when
-those of the first jobs are: so the comparison is with what was built, whatever dry runs have seen since.
+A partition file is copied to `built/` when the jobs' outputs are up to date, and to
+`built/<stage>/` when those of the first jobs are: so the comparison is with what was built,
+whatever dry runs have seen since.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Items:
-    """What a lane's partition files hold: `of` gives the items of a content by name, `kinds` what differs
-    between two states of one ("text", "audio"), `outputs` what the jobs write, in that order, {} for the id.
+    """What a lane's partition files hold: `of` gives the items of a content by name, `kinds` what
+    differs between two states of one ("text", "audio"), `outputs` what the jobs write, in that
+    order, {} for the id.
 
-    `stages` are the first of the outputs, by the name of the targets that end there (`<lane>_<stage>`);
-    `merged`, for the items of a stage, what its merge reads of a group and then writes, {} for the group.
-    Of files without a `noun` nothing is said: only their times are kept.
+    `stages` are the first of the outputs, by the name of the targets that end there
+    (`<lane>_<stage>`); `merged`, for the items of a stage, what its merge reads of a group and then
+    writes, {} for the group. Of files without a `noun` nothing is said: only their times are kept.
     """
 
     noun: str
@@ -37,7 +40,9 @@ class Items:
     outputs: Sequence[str]
     group: Callable[[str], str] = lambda name: "tars"  # of a partition, by its id
     shown: Callable[[str], str] = os.path.basename  # an item's name in a line
-    noun_of: Callable[[str], str] | None = None  # of an item by its name, if there are several kinds
+    noun_of: Callable[[str], str] | None = (
+        None  # of an item by its name, if there are several kinds
+    )
     stages: Mapping[str, Sequence[str]] = field(default_factory=dict)
     merged: Sequence[str] = ()
     stage: str = ""
@@ -53,12 +58,15 @@ class Items:
         return folder / "built" / self.stage
 
     def is_current(self, path: Path) -> bool:
-        """Whether the outputs of a partition file are all there, none older than what it was made from."""
+        """Whether the outputs of a partition file are all there, none older than what it was made
+        from."""
         return _in_order([str(path), *(output.format(path.stem) for output in self.outputs)])
 
     def is_merged(self, group: str) -> bool:
         """Whether the merge of this stage knows the group as it is now."""
-        return bool(self.stage and self.merged) and _in_order([path.format(group) for path in self.merged])
+        return bool(self.stage and self.merged) and _in_order(
+            [path.format(group) for path in self.merged]
+        )
 
     def has_output(self, name: str) -> bool:
         """Whether anything is left that the jobs of a partition wrote."""
@@ -71,7 +79,8 @@ def unsaid(outputs: Sequence[str], stages: Mapping[str, Sequence[str]] | None = 
 
 
 def keep(folder: Path, items: Items) -> set[str]:
-    """Copy the partition files of `folder` that are built as they are; return all ids, old ones too."""
+    """Copy the partition files of `folder` that are built as they are; return all ids, old ones
+    too."""
     for each in (items, *map(items.until, items.stages)):
         copies = each.copies(folder)
         copies.mkdir(parents=True, exist_ok=True)
@@ -83,10 +92,11 @@ def keep(folder: Path, items: Items) -> set[str]:
 
 
 def restore_times(folder: Path, items: Items) -> None:
-    """Give partition files that say again what all that is there was built from the time that they had then.
+    """Give partition files that say again what all that is there was built from the time that they
+    had then.
 
-    So an edit that was undone makes nothing pending, however large the file is, and whatever has been
-    written in between by dry runs.
+    So an edit that was undone makes nothing pending, however large the file is, and whatever has
+    been written in between by dry runs.
     """
     stages = [items, *map(items.until, items.stages)]
     for path in folder.glob("*.json"):
@@ -103,9 +113,9 @@ def restore_times(folder: Path, items: Items) -> None:
 def compare(
     folder: Path, names: Collection[str], total: int, items: Items, left_out: Collection[str]
 ) -> tuple[list[str], list[str], int]:
-    """How the partition files `names` in `folder`, of `total` items, differ from what was built: phrases for
-    the user, a line for each difference, how many partitions differ. Groups in `left_out` are not chosen, but
-    not gone; those that have gone end with the last stage.
+    """How the partition files `names` in `folder`, of `total` items, differ from what was built:
+    phrases for the user, a line for each difference, how many partitions differ. Groups in
+    `left_out` are not chosen, but not gone; those that have gone end with the last stage.
     """
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
@@ -134,19 +144,29 @@ def compare(
         before |= {item: one[item] for item in one if item not in same}
         after |= {item: two[item] for item in two if item not in same}
 
-    new, gone = ([name for name in one if name not in two] for one, two in ((after, before), (before, after)))
+    new, gone = (
+        [name for name in one if name not in two] for one, two in ((after, before), (before, after))
+    )
     both = [name for name in after if name in before and before[name] != after[name]]
-    changed = {name: " and ".join(items.kinds(before[name], after[name]) or ["content"]) for name in both}
+    changed = {
+        name: " and ".join(items.kinds(before[name], after[name]) or ["content"]) for name in both
+    }
     lines = [f"changed\t{name}\t{kinds}" for name, kinds in changed.items()]
     lines += [f"new\t{name}" for name in new] + [f"gone\t{name}" for name in gone]
     phrases = [f"{group}: {_count(number, items.noun)} gone" for group, number in vanished.items()]
     nouns: dict[str, tuple[list[str], ...]] = {}
     for kind, each in enumerate((changed, new, gone)):
         for name in each:
-            of_noun = nouns.setdefault(items.noun_of(name) if items.noun_of else items.noun, ([], [], []))
+            of_noun = nouns.setdefault(
+                items.noun_of(name) if items.noun_of else items.noun, ([], [], [])
+            )
             of_noun[kind].append(f"{items.shown(name)}: {changed[name]}" if kind == 0 else name)
     for noun, parts in nouns.items():
-        counts = f"{_count(len(parts[0]), noun)} changed", f"{len(parts[1])} new", f"{len(parts[2])} gone"
+        counts = (
+            f"{_count(len(parts[0]), noun)} changed",
+            f"{len(parts[1])} new",
+            f"{len(parts[2])} gone",
+        )
         shown = [f" ({', '.join(each)})" if each and len(lines) <= NAMED else "" for each in parts]
         phrases.append(", ".join(map("".join, zip(counts, shown, strict=True))))
     return phrases, lines, len(pending)

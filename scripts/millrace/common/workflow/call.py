@@ -1,7 +1,7 @@
 """How Snakemake was called, and from where: what the workflow needs to know while it is parsed.
 
-At that time Snakemake has parsed its command line, but keeps targets and modes to itself. So they are parsed
-once more, by its own parser: a word such as `asr_big.yaml` may be anything.
+At that time Snakemake has parsed its command line, but keeps targets and modes to itself. So they
+are parsed once more, by its own parser: a word such as `asr_big.yaml` may be anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 # Options of Snakemake that name rules, beside the targets.
 _NAMING = ("targets", "forcerun", "until", "prioritize")
 # Modes of Snakemake that run nothing, and are no dry run.
-_READING = ("lint", "list_rules", "list_target_rules", "dag", "rulegraph", "filegraph", "d3dag", "summary")
+_READING = (
+    "lint",
+    "list_rules",
+    "list_target_rules",
+    "dag",
+    "rulegraph",
+    "filegraph",
+    "d3dag",
+    "summary",
+)
 _READING += (
     "detailed_summary",
     "list_changes",
@@ -22,8 +31,20 @@ _READING += (
     "list_params_changes",
     "list_untracked",
 )
-_READING += ("unlock", "archive", "containerize", "generate_unit_tests", "cleanup_metadata", "cleanup_shadow")
-_READING += ("conda_create_envs_only", "conda_cleanup_envs", "list_conda_envs", "container_cleanup_images")
+_READING += (
+    "unlock",
+    "archive",
+    "containerize",
+    "generate_unit_tests",
+    "cleanup_metadata",
+    "cleanup_shadow",
+)
+_READING += (
+    "conda_create_envs_only",
+    "conda_cleanup_envs",
+    "list_conda_envs",
+    "container_cleanup_images",
+)
 _READING += ("delete_all_output", "delete_temp_output")
 # The folders that steps and input functions name.
 _FOLDERS = ("results/", "resources/", "logs/", "benchmarks/")
@@ -40,8 +61,11 @@ class Call(NamedTuple):
         return {name.partition("_")[0] for name in self.asked if name.isidentifier()}
 
 
-def parse(argv: Sequence[str], parser: Callable[[], Any], rule_name: Callable[[str], str] = str) -> Call:
-    """Read Snakemake's command line; nothing was asked for if that is not what started this process.
+def parse(
+    argv: Sequence[str], parser: Callable[[], Any], rule_name: Callable[[str], str] = str
+) -> Call:
+    """Read Snakemake's command line; nothing was asked for if that is not what started this
+    process.
 
     `argv` begins with the program, `parser` makes Snakemake's own, `rule_name` gives
     the name that a rule of Millrace has in the workflow: a module may rename them.
@@ -59,24 +83,28 @@ def parse(argv: Sequence[str], parser: Callable[[], Any], rule_name: Callable[[s
         if str(name).startswith(before) and str(name).endswith(after)
     }
     only_reports = options.report and not options.report_after_run
-    return Call(frozenset(asked), bool(only_reports) or any(getattr(options, mode) for mode in _READING))
+    return Call(
+        frozenset(asked), bool(only_reports) or any(getattr(options, mode) for mode in _READING)
+    )
 
 
 def refuse_other_paths(in_module: Callable[[str], str]) -> None:
-    """Exit if the `prefix` or `replace_prefix` of a module would move our files: steps and input functions
-    name many files that no rule names. `in_module` gives what becomes of a path."""
+    """Exit if the `prefix` or `replace_prefix` of a module would move our files: steps and input
+    functions name many files that no rule names. `in_module` gives what becomes of a path."""
     for path in _FOLDERS:
         if in_module(path) != path:
-            problem = f"`prefix` and `replace_prefix` are not possible: {path} would be {in_module(path)}"
-            remedy = (
-                "Leave it out; where files must not mix, run Millrace in a folder of its own (--directory)"
+            problem = (
+                f"`prefix` and `replace_prefix` are not possible: {path} would be {in_module(path)}"
             )
-            sys.exit(f"Millrace: the module statement: {problem}, and steps would not find it. {remedy}")
+            remedy = "Leave it out; where files must not mix, run Millrace in a folder of its own (--directory)"
+            sys.exit(
+                f"Millrace: the module statement: {problem}, and steps would not find it. {remedy}"
+            )
 
 
 def own_shell(shell: Any, prefix: str) -> Any:
-    """Snakemake's `shell` for our rules: each command has `prefix` (a format string), after what the
-    importing workflow gives to all commands by `shell.prefix`."""
+    """Snakemake's `shell` for our rules: each command has `prefix` (a format string), after what
+    the importing workflow gives to all commands by `shell.prefix`."""
 
     class Shell(shell):
         @classmethod

@@ -20,17 +20,29 @@ import yaml
 from millrace.common import settings
 from millrace.common.errors import MillraceError
 
-# Lanes in the order of the data: the name of rule file, script folder, config section and results folder.
+# Lanes in the order of the data: the name of rule file, script folder, config section and results
+# folder.
 LANES = ("speech", "asr", "music", "image", "audit")
 # Those that are built if the config has no `lanes`.
 DEFAULT_LANES = ["speech", "asr"]
 # YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
 EXPONENT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
-JSON_SCALAR = re.compile(r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE)
+JSON_SCALAR = re.compile(
+    r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE
+)
 # Words of JSON Schema, as messages say them.
 _KINDS = {
-    **{"object": "keys with values (`key: value`, with a space)", "array": "a list", "string": "text"},
-    **{"number": "a number", "integer": "a whole number", "boolean": "true or false", "null": "null"},
+    **{
+        "object": "keys with values (`key: value`, with a space)",
+        "array": "a list",
+        "string": "text",
+    },
+    **{
+        "number": "a number",
+        "integer": "a whole number",
+        "boolean": "true or false",
+        "null": "null",
+    },
 }
 # Whole numbers up to here are the same in JSON, numpy and torch.
 LARGEST = 2**53
@@ -45,9 +57,10 @@ def validate_config(
 ) -> dict:
     """Check the config against the closed schemas and fill in defaults; return a new dict.
 
-    `command_line` is what of it `--config` gave, `files` are those it was read from. Exits with one line per
-    problem, which names the key, when something is wrong: a traceback out of a Snakefile helps nobody.
-    Without `check` defaults are filled in only: the process of a cluster job reads what was checked already.
+    `command_line` is what of it `--config` gave, `files` are those it was read from. Exits with one
+    line per problem, which names the key, when something is wrong: a traceback out of a Snakefile
+    helps nobody. Without `check` defaults are filled in only: the process of a cluster job reads
+    what was checked already.
     """
     try:
         if repeated := [line for path in files if check for line in _duplicate_keys(Path(path))]:
@@ -80,7 +93,9 @@ def check_syntax(path: str | os.PathLike) -> None:
         # A bracket that is never closed is only missed at the end.
         mark = getattr(error, "context_mark" if "stream end" in problem else "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
-    sys.exit(f"Millrace: {path}{place}: the file {problem}. Write keys as `lanes: [speech]`, one a line")
+    sys.exit(
+        f"Millrace: {path}{place}: the file {problem}. Write keys as `lanes: [speech]`, one a line"
+    )
 
 
 def checked_config(
@@ -112,7 +127,9 @@ def checked_config(
             continue
         problems += _problems(result[lane], schema, lane)
         if not problems and lane in wanted and "checkedBy" in schema:
-            problems += [f"  {lane}.{line}" for line in pkgutil.resolve_name(schema["checkedBy"])(section)]
+            problems += [
+                f"  {lane}.{line}" for line in pkgutil.resolve_name(schema["checkedBy"])(section)
+            ]
     if problems:
         raise MillraceError("\n".join(problems))
     return result
@@ -121,7 +138,8 @@ def checked_config(
 def load_schema(path: Path) -> dict:
     """A lane's schema. `settingsOf` names dataclasses whose settings are properties of its object.
 
-    `checkedBy` names a function of the lane's section that yields what is wrong outside of the config.
+    `checkedBy` names a function of the lane's section that yields what is wrong outside of the
+    config.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
@@ -133,20 +151,30 @@ def load_schema(path: Path) -> dict:
 
 
 def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
-    """`value` with text that matches `pattern` read as JSON wherever `rule` wants a number or truth value."""
+    """`value` with text that matches `pattern` read as JSON wherever `rule` wants a number or truth
+    value."""
     rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
     if isinstance(value, dict):
         others = rule.get("additionalProperties") or {}
         rules = rule.get("properties", {})
         # A run or a country may be called 1.
         named = {str(key): child for key, child in value.items()}
-        return {key: _typed(child, rules.get(key, others), schema, pattern) for key, child in named.items()}
+        return {
+            key: _typed(child, rules.get(key, others), schema, pattern)
+            for key, child in named.items()
+        }
     if isinstance(value, list):
-        items = next((part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {})
+        items = next(
+            (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
+        )
         return [_typed(child, items, schema, pattern) for child in value]
     wanted = rule.get("type", [])
     wanted = {wanted} if isinstance(wanted, str) else set(wanted)
-    if isinstance(value, str) and wanted & {"number", "integer", "boolean"} and pattern.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and wanted & {"number", "integer", "boolean"}
+        and pattern.fullmatch(value)
+    ):
         return json.loads(value.lower())
     return value
 
@@ -183,7 +211,11 @@ def _with_defaults(section: dict, schema: dict) -> dict:
     for key, rule in schema.get("properties", {}).items():
         if key not in result and "default" in rule:
             result[key] = rule["default"]
-        if rule.get("type") == "object" and isinstance(result.get(key), dict) and "properties" in rule:
+        if (
+            rule.get("type") == "object"
+            and isinstance(result.get(key), dict)
+            and "properties" in rule
+        ):
             result[key] = _with_defaults(result[key], rule)
     return result
 
@@ -206,7 +238,9 @@ def _message(error: Any) -> str:
     """What is wrong with a value, and where that is known how to write it."""
     wanted, value = error.validator_value, error.instance
     if value is None:
-        default = "write {} for its defaults" if wanted == "object" else "delete the line for the default"
+        default = (
+            "write {} for its defaults" if wanted == "object" else "delete the line for the default"
+        )
         return f"has no value; give it one, or {default}"
     if error.validator == "oneOf":
         return f"cannot be {value!r}"
@@ -239,12 +273,16 @@ def _validator(schema: dict) -> Any:
     from jsonschema import Draft202012Validator, validators
 
     def is_number(_: Any, value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
 
     def is_integer(_: Any, value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
 
-    types = Draft202012Validator.TYPE_CHECKER.redefine_many({"number": is_number, "integer": is_integer})
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"number": is_number, "integer": is_integer}
+    )
     words = {"sumsTo": _sums_to, "ascending": _ascending, "rising": _rising}
     return validators.extend(Draft202012Validator, words, type_checker=types)(schema)
 
@@ -267,7 +305,9 @@ def _ascending(_: Any, pairs: list[list[str]], instance: Any, schema: dict) -> I
     for low, high in pairs if isinstance(instance, dict) else []:
         values = instance.get(low), instance.get(high)
         if all(isinstance(value, int | float) for value in values) and not values[0] < values[1]:
-            yield ValidationError(f"{values[0]} is not below {high}, which is {values[1]}", path=[low])
+            yield ValidationError(
+                f"{values[0]} is not below {high}, which is {values[1]}", path=[low]
+            )
 
 
 def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
@@ -281,10 +321,14 @@ def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
 
 
 def _right_place(name: str, value: Any, schemas: Mapping[str, dict]) -> str:
-    """How to write a key that stands at the top and belongs into a section: `speech.max_cer`, `max_cer`."""
+    """How to write a key that stands at the top and belongs into a section: `speech.max_cer`,
+    `max_cer`."""
     section, *inner = name.split(".")
     if not inner:
-        section, inner = next((lane for lane in LANES if name in schemas[lane]["properties"]), ""), [name]
+        section, inner = (
+            next((lane for lane in LANES if name in schemas[lane]["properties"]), ""),
+            [name],
+        )
     if section not in LANES:
         return _suggest(name, ["lanes", *LANES])
     text = "".join(f"{{{key}: " for key in inner) + str(value) + "}" * len(inner)

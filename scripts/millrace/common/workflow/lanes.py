@@ -26,8 +26,8 @@ _CHOICES = "results/{}/partitions/index/choices.json"
 
 
 class Stage(NamedTuple):
-    """What the target <lane>_<stage> makes, which is not all of the lane: its files, and the keys of the
-    config that decide on them (with a point or without)."""
+    """What the target <lane>_<stage> makes, which is not all of the lane: its files, and the keys
+    of the config that decide on them (with a point or without)."""
 
     files: Callable[[], list[str]]
     keys: Collection[str]
@@ -49,8 +49,8 @@ class Lanes:
         jobs: int | None = None,
         asked: Call | None = None,
     ) -> None:
-        """`basedir` is the folder of the clone. `jobs` is Snakemake's --jobs, which it keeps only for other
-        executors than its local one; `asked` is what it was asked for."""
+        """`basedir` is the folder of the clone. `jobs` is Snakemake's --jobs, which it keeps only
+        for other executors than its local one; `asked` is what it was asked for."""
         self._asked = asked = asked if asked and is_main_process else Call()
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         # A lane whose target is asked for by name is switched on for this run.
@@ -66,11 +66,15 @@ class Lanes:
         self._left_over = ""
         if is_main_process:
             try:
-                self._left_over = left_over.settle(self._say, self._is_run, on_cluster=jobs is not None)
+                self._left_over = left_over.settle(
+                    self._say, self._is_run, on_cluster=jobs is not None
+                )
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
             except KeyboardInterrupt:
-                sys.exit("Millrace: interrupted before anything was started; what a killed run left goes on")
+                sys.exit(
+                    "Millrace: interrupted before anything was started; what a killed run left goes on"
+                )
             if self._is_run:
                 run_lock.enter()
                 _forget_shown()
@@ -80,7 +84,8 @@ class Lanes:
         return f"Millrace: {self._left_over or run_lock.holder()}"
 
     def shell_prefix(self, deployment: str) -> str:
-        """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has one."""
+        """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has
+        one."""
         package = shlex.quote(str(self.basedir / "scripts"))
         prefix = f"export PYTHONPATH={package}" + "${PYTHONPATH:+:$PYTHONPATH}; "
         if "conda" not in deployment.lower():
@@ -93,8 +98,8 @@ class Lanes:
     def flag(self, lane: str, key: str) -> str:
         """A key of the config as the step's flag.
 
-        Snakemake compares the values of a rule's params as a set, without their names: two that change places
-        would pass unseen, and a dry run could not say which key has changed.
+        Snakemake compares the values of a rule's params as a set, without their names: two that
+        change places would pass unseen, and a dry run could not say which key has changed.
         """
         return f"--{key.replace('_', '-')} {self.config[lane][key]}"
 
@@ -103,8 +108,11 @@ class Lanes:
         return {"gpus": self.gpus(), "is_local": self.is_local, "ancient": ancient}
 
     def gpus(self) -> int | None:
-        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run elsewhere."""
-        uncounted = any((DEVICES / name).exists() for name in ("kfd", "dxg"))  # AMD's, and those of WSL
+        """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run
+        elsewhere."""
+        uncounted = any(
+            (DEVICES / name).exists() for name in ("kfd", "dxg")
+        )  # AMD's, and those of WSL
         if uncounted or not self.is_local:
             return None
         count = sum(path.name[6:].isdigit() for path in DEVICES.glob("nvidia*"))
@@ -112,27 +120,33 @@ class Lanes:
         return min(count, sum(name not in ("", "-1") for name in visible))
 
     def memory_mb(self, payload: float, per_mb: float = 0) -> int | Callable[..., int]:
-        """A rule's memory: `payload` MB, `per_mb` for each MB of input, and Snakemake's in each cluster job.
+        """A rule's memory: `payload` MB, `per_mb` for each MB of input, and Snakemake's in each
+        cluster job.
 
         Doubled at each further attempt, as Slurm kills a job that needs more.
         """
-        return self._need(lambda mb, attempt: round(300 + payload + mb) * 2 ** (attempt - 1), per_mb)
+        return self._need(
+            lambda mb, attempt: round(300 + payload + mb) * 2 ** (attempt - 1), per_mb
+        )
 
     def runtime(self, minutes: float, per_mb: float = 0) -> int | Callable[..., int]:
-        """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further attempt."""
+        """A rule's time limit: `minutes`, and `per_mb` for each MB of input; more at each further
+        attempt."""
         return self._need(lambda more, attempt: round(minutes + more) * attempt, per_mb)
 
     def _need(self, of: Callable[[float, int], int], per_mb: float) -> int | Callable[..., int]:
         if per_mb:
             return lambda wildcards, input, attempt: of(per_mb * _size_mb(input), attempt)
-        # A plain number spares each of many jobs a call; here nothing is killed for asking too little.
+        # A plain number spares each of many jobs a call; here nothing is killed for asking too
+        # little.
         return of(0, 1) if self.is_local else lambda wildcards, attempt: of(0, attempt)
 
     def sources(self, lane: str, module: Any) -> Sources:
-        """The lane's sources: synced in the main process, unless a run holds the lock; else as last synced.
+        """The lane's sources: synced in the main process, unless a run holds the lock; else as last
+        synced.
 
-        `module` is the lane's sources.py. A lane that is switched off is not synced. Missing sources stop the
-        targets that need them, what is damaged stops the workflow, with one line.
+        `module` is the lane's sources.py. A lane that is switched off is not synced. Missing
+        sources stop the targets that need them, what is damaged stops the workflow, with one line.
         """
         folder, remedy = f"results/{lane}/partitions", module.REMEDY
         last = workflow_sources.load(folder)
@@ -156,7 +170,8 @@ class Lanes:
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:
-            # A full disk, or a folder that may not be read: Snakemake would print a place in our code.
+            # A full disk, or a folder that may not be read: Snakemake would print a place in our
+            # code.
             place = error.filename or "results"
             sys.exit(f"Millrace: {lane}: {place}: {error.strerror}. Mend that, and try again")
         finally:
@@ -165,7 +180,11 @@ class Lanes:
         for note in sources.notes:
             self._say(f"{lane}: {note}")
         if missing := sources.missing:
-            text = f"{lane}: {missing.text}: {remedy}" if missing.pristine else f"{lane}: {missing.text}"
+            text = (
+                f"{lane}: {missing.text}: {remedy}"
+                if missing.pristine
+                else f"{lane}: {missing.text}"
+            )
             sources.missing = SourcesMissing(f"Millrace: {text}", missing.pristine)
             if missing.pristine:
                 self._say(text)
@@ -181,8 +200,8 @@ class Lanes:
         stages: Mapping[str, Stage] | None = None,
         listed: lost.Listed | None = None,
     ) -> None:
-        """Register what the lane builds when it is switched on, and say what of that, as far as it is asked
-        for, differs from what was built; and which files that its indices list are lost.
+        """Register what the lane builds when it is switched on, and say what of that, as far as it
+        is asked for, differs from what was built; and which files that its indices list are lost.
         """
         self._targets[lane] = targets
         if lane not in self._sources:
@@ -193,7 +212,9 @@ class Lanes:
                 files, now = targets, self._choices[lane]
                 if stages and stage in stages:
                     files, keys = stages[stage]
-                    now = {key: value for key, value in now.items() if key.partition(".")[0] in keys}
+                    now = {
+                        key: value for key, value in now.items() if key.partition(".")[0] in keys
+                    }
                 self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
@@ -204,8 +225,8 @@ class Lanes:
     def remaking(
         self, lane: str, inputs: Callable[..., list[str]], workflow: Any
     ) -> Callable[..., list[str]]:
-        """The input function of the merge of a lane, or of the job that makes what an index lists: what has
-        been lost is made again.
+        """The input function of the merge of a lane, or of the job that makes what an index lists:
+        what has been lost is made again.
         """
         return lost.Remaker(self._remade.get(lane, ()), inputs, workflow)
 
@@ -213,12 +234,15 @@ class Lanes:
         """Say what differs from what these files were made from: items of the sources, and keys."""
         built = self._built_choices(lane)
         before = [built.get(path, {}) for path in files]
-        keys = dict.fromkeys(text for each in before for text in workflow_sources.differences(each, now))
+        keys = dict.fromkeys(
+            text for each in before for text in workflow_sources.differences(each, now)
+        )
         if line := "; ".join(filter(None, [changes, *keys])):
             self._say(f"{lane}: {line}")
 
     def _asked_stage(self, lane: str, stages: Mapping[str, Stage]) -> str | None:
-        """Until which of its stages a lane is asked for: "" for everything, None for nothing of it."""
+        """Until which of its stages a lane is asked for: "" for everything, None for nothing of
+        it."""
         asked = sorted(self._asked.asked) or ["all"]
         found = [self._stage_of(lane, target, stages) for target in asked]
         reached = {stage for stage in found if stage is not None}
@@ -265,7 +289,8 @@ class Lanes:
                 sys.exit(f"Millrace: {lane}: {error}")
 
     def success(self, outputs: Iterable[str]) -> None:
-        """A run has succeeded, so these outputs are up to date: note the config they were made with."""
+        """A run has succeeded, so these outputs are up to date: note the config they were made
+        with."""
         made = set(outputs)
         for lane, choices in self._choices.items():
             with contextlib.suppress(SourcesMissing):
@@ -274,7 +299,8 @@ class Lanes:
                     atomic.write_if_changed(_CHOICES.format(lane), content)
 
     def say_end(self, failed: bool, logs: list[str]) -> None:
-        """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's own."""
+        """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's
+        own."""
         from millrace.common.workflow import status
 
         _forget_shown()
@@ -292,7 +318,8 @@ class Lanes:
 
 
 def _forget_shown() -> None:
-    """Delete what is made to be shown once, so that the next run, or dry run, makes it pending again."""
+    """Delete what is made to be shown once, so that the next run, or dry run, makes it pending
+    again."""
     for path in Path("results").glob("*/hub/diff.txt"):
         path.unlink(missing_ok=True)
 
@@ -303,7 +330,8 @@ def _size_mb(paths: Iterable[str]) -> float:
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
-    """The values of a section by key, those of objects with a point; not of what is switched off."""
+    """The values of a section by key, those of objects with a point; not of what is switched
+    off."""
     flat: dict[str, Any] = {}
     for key, value in section.items() if section.get("enabled", True) else ():
         if key not in without:

@@ -1,7 +1,7 @@
 """What a killed run has left: jobs in Slurm's queue, and processes of its steps on this host.
 
-They go on without their Snakemake. A run that starts beside them would run their steps twice at once, so it
-waits for the jobs, and ends the processes.
+They go on without their Snakemake. A run that starts beside them would run their steps twice at
+once, so it waits for the jobs, and ends the processes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from typing import NamedTuple
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import run_lock
 
-# Names the run in the environment of its local steps. Steps in Slurm's jobs have none: the queue lists them.
+# Names the run in the environment of its local steps. Steps in Slurm's jobs have none: the queue
+# lists them.
 MARK = "MILLRACE_RUN"
 PAUSE = 5.0  # seconds between two looks at the queue
 PATIENCE = 120.0  # seconds that a step may need to save, from SIGTERM to SIGKILL
-# A run's jobs have one name, [<slurm-jobname-prefix>_]<uuid>, and the comment rule_<rule>[_wildcards_<...>].
+# A run's jobs have one name, [<slurm-jobname-prefix>_]<uuid>, and the comment
+# rule_<rule>[_wildcards_<...>].
 _RUN = re.compile(r"([\w-]+_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Job(NamedTuple):
-    """One of this folder's jobs in Slurm's queue; `run` is the name that all jobs of its run have."""
+    """One of this folder's jobs in Slurm's queue; `run` is the name that all jobs of its run
+    have."""
 
     run: str
     state: str
@@ -68,7 +71,9 @@ def steps() -> list[Step]:
     alive = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            marks = re.findall(rf"(?:^|\0){MARK}=([^\0]+)", (entry / "environ").read_text(errors="replace"))
+            marks = re.findall(
+                rf"(?:^|\0){MARK}=([^\0]+)", (entry / "environ").read_text(errors="replace")
+            )
             if marks and os.readlink(entry / "cwd") == os.getcwd() and run_lock.is_dead(marks[-1]):
                 command = (entry / "cmdline").read_text(errors="replace")
                 modules = re.findall(r"\bmillrace\.(\w+)\.(\w+)\b", command)[-1:]
@@ -78,7 +83,8 @@ def steps() -> list[Step]:
 
 
 def end(processes: list[Step]) -> None:
-    """End the steps: SIGTERM to the first process of each, which may save; SIGKILL to all that are late."""
+    """End the steps: SIGTERM to the first process of each, which may save; SIGKILL to all that are
+    late."""
     asked, late = set(), time.monotonic() + PATIENCE
     while processes:
         is_late = time.monotonic() > late
@@ -117,9 +123,11 @@ def describe(who: str, processes: list[Step], queue: list[Job]) -> list[str]:
 
 
 def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
-    """Say what a killed run has left, and let it end if this run `acts`; what is left, with its lock.
+    """Say what a killed run has left, and let it end if this run `acts`; what is left, with its
+    lock.
 
-    While the lock is there nothing is waited for or ended: its holder lives, or the user has not decided.
+    While the lock is there nothing is waited for or ended: its holder lives, or the user has not
+    decided.
     """
     locked = run_lock.is_held()
     if locked and not run_lock.stale():

@@ -16,8 +16,8 @@ _NAMED = 5
 class Listed(NamedTuple):
     """What a lane's indices list: paths, and the declared output of the job that makes one of them.
 
-    `maker` is asked for lost files only; None if its job has run since the index was written. Targets of the
-    stages `before` end before these files are made.
+    `maker` is asked for lost files only; None if its job has run since the index was written.
+    Targets of the stages `before` end before these files are made.
     """
 
     paths: Callable[[], Iterable[str]]
@@ -43,7 +43,9 @@ def _missing(folder: str, names: list[str]) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             # A link stays in the listing where what it leads to is gone.
-            present = {entry.name for entry in entries if not entry.is_symlink() or os.path.exists(entry)}
+            present = {
+                entry.name for entry in entries if not entry.is_symlink() or os.path.exists(entry)
+            }
     except (FileNotFoundError, NotADirectoryError):
         return names
     return [name for name in names if name not in present]
@@ -58,14 +60,16 @@ def shown(paths: Collection[str]) -> str:
 
 
 class Remaker:
-    """An input function that has the jobs of lost files run again, as --forcerun would, but for jobs of the
-    DAG only.
+    """An input function that has the jobs of lost files run again, as --forcerun would, but for
+    jobs of the DAG only.
 
-    It is asked while the DAG grows, before Snakemake looks for what is pending. Its inputs are those of
-    `inputs`, so a job is recorded as always.
+    It is asked while the DAG grows, before Snakemake looks for what is pending. Its inputs are
+    those of `inputs`, so a job is recorded as always.
     """
 
-    def __init__(self, outputs: Iterable[str], inputs: Callable[[Any], list[str]], workflow: Any) -> None:
+    def __init__(
+        self, outputs: Iterable[str], inputs: Callable[[Any], list[str]], workflow: Any
+    ) -> None:
         self._outputs, self._inputs, self._workflow = outputs, inputs, workflow
 
     def __call__(self, wildcards: Any) -> list[str]:

@@ -1,8 +1,9 @@
-"""Partitions: bounded groups of source items, kept in step with the sources while the workflow is parsed.
+"""Partitions: bounded groups of source items, kept in step with the sources while the workflow is
+parsed.
 
-A partition file holds all that its job needs to know of its sources, and is rewritten only when that changes.
-So Snakemake's plain comparison of file times lists exactly the partitions that changed, before anything has
-run.
+A partition file holds all that its job needs to know of its sources, and is rewritten only when
+that changes. So Snakemake's plain comparison of file times lists exactly the partitions that
+changed, before anything has run.
 """
 
 from __future__ import annotations
@@ -31,25 +32,30 @@ class Stat:
 
     @classmethod
     def of(cls, path: str | os.PathLike, status: os.stat_result | None = None) -> Stat:
-        """The stat of the file that `path` leads to; `status`, if it was asked already. Raises OSError."""
+        """The stat of the file that `path` leads to; `status`, if it was asked already. Raises
+        OSError."""
         status = status or os.stat(path)
         return cls(os.fspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
 
     @property
     def signature(self) -> list[int]:
-        """Equal on this host as long as nobody has written to the file, or put another in its place."""
+        """Equal on this host as long as nobody has written to the file, or put another in its
+        place."""
         return [self.size, self.mtime_ns, self.inode]
 
     def as_dict(self) -> dict:
-        """Path, size and mtime: what a partition file records of a medium (inodes differ between hosts)."""
+        """Path, size and mtime: what a partition file records of a medium (inodes differ between
+        hosts)."""
         return {"path": self.path, "size": self.size, "mtime_ns": self.mtime_ns}
 
 
 class DigestCache:
-    """Facts of one kind read from files, by path and signature, so that an unchanged file is not read again.
+    """Facts of one kind read from files, by path and signature, so that an unchanged file is not
+    read again.
 
-    The cache is disposable: a missing or damaged one costs time, never truth. So does one of another
-    `version`: give another where the facts change their meaning, or depend on more than the file.
+    The cache is disposable: a missing or damaged one costs time, never truth. So does one of
+    another `version`: give another where the facts change their meaning, or depend on more than the
+    file.
     """
 
     def __init__(self, path: str | os.PathLike, version: int = 1) -> None:
@@ -65,7 +71,8 @@ class DigestCache:
             pass
 
     def get(self, stat: Stat, read: Callable[[str], Any], again: bool = False) -> Any:
-        """The facts of the file: cached where size, mtime and inode are as they were, else `read(path)`."""
+        """The facts of the file: cached where size, mtime and inode are as they were, else
+        `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
         if again or not self.knows(stat):
             self.reads += 1
@@ -90,12 +97,15 @@ class DigestCache:
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""
         if self._new != self._old:
-            atomic.write_bytes(self.path, orjson.dumps({"version": self.version, "entries": self._new}))
+            atomic.write_bytes(
+                self.path, orjson.dumps({"version": self.version, "entries": self._new})
+            )
 
 
 @dataclass(slots=True)
 class Placement:
-    """Where an item lives for ever: partition `number` (from 0) of its `group`. Costs bound partitions."""
+    """Where an item lives for ever: partition `number` (from 0) of its `group`. Costs bound
+    partitions."""
 
     item: str
     group: str
@@ -110,11 +120,12 @@ class Placement:
 
 
 class Assignment:
-    """The append-only table item -> partition. A known item never moves; a new one fills the last partition.
+    """The append-only table item -> partition. A known item never moves; a new one fills the last
+    partition.
 
-    `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file is precious
-    where placements mean more than grouping (the splits of a data set), so a damaged one is an error, never
-    remade. `labels` are the further fields that every line must have.
+    `limit` bounds the sum of costs of a partition (a single dearer item gets one alone). The file
+    is precious where placements mean more than grouping (the splits of a data set), so a damaged
+    one is an error, never remade. `labels` are the further fields that every line must have.
     """
 
     def __init__(self, path: str | os.PathLike, limit: float, labels: Sequence[str] = ()) -> None:
@@ -140,12 +151,19 @@ class Assignment:
 
     def _parse(self, number: int, row: Any) -> Placement:
         try:
-            item, group, partition, cost = (row.pop(key) for key in ("item", "group", "number", "cost"))
+            item, group, partition, cost = (
+                row.pop(key) for key in ("item", "group", "number", "cost")
+            )
             if any(key not in row for key in self.labels):
                 raise KeyError
             # Few groups and splits, many lines: each text is in memory once.
-            labels = {key: sys.intern(value) if type(value) is str else value for key, value in row.items()}
-            placement = Placement(str(item), sys.intern(str(group)), int(partition), float(cost), labels)
+            labels = {
+                key: sys.intern(value) if type(value) is str else value
+                for key, value in row.items()
+            }
+            placement = Placement(
+                str(item), sys.intern(str(group)), int(partition), float(cost), labels
+            )
             if placement.number < 0 or not 0 <= placement.cost < float("inf"):
                 raise ValueError
             return placement
@@ -169,8 +187,11 @@ class Assignment:
         """Where an item is placed; None for a new one."""
         return self.placements.get(item)
 
-    def place(self, item: str, group: str, cost: float, labels: Mapping[str, Any] | None = None) -> Placement:
-        """Place a new item in the last open partition of the group, or in a new one; a known item stays."""
+    def place(
+        self, item: str, group: str, cost: float, labels: Mapping[str, Any] | None = None
+    ) -> Placement:
+        """Place a new item in the last open partition of the group, or in a new one; a known item
+        stays."""
         if item in self.placements:
             return self.placements[item]
         number, used = self._last.get(group, (0, 0.0))
@@ -190,13 +211,16 @@ class Assignment:
 def sync_files(
     folder: str | os.PathLike, contents: Mapping[str, Any] | Iterable[tuple[str, Any]]
 ) -> list[str]:
-    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written. Returns ids."""
+    """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written.
+    Returns ids."""
     folder, names, suffix = Path(folder), [], ".json"
     for name, value in contents.items() if isinstance(contents, Mapping) else contents:
         atomic.write_if_changed(folder / f"{name}{suffix}", atomic.json_bytes(value))
         names.append(name)
     present = set(names)
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []:
+    for entry in (
+        sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []
+    ):
         name = entry.name.removesuffix(suffix)
         if entry.name.endswith(suffix) and not entry.name.startswith(".") and name not in present:
             os.unlink(entry.path)

@@ -1,8 +1,9 @@
 """Placements of items, from the parse that draws them to the first job that rests on them.
 
-A parse writes partition files, and beside them a draft: what the assignment file is to hold. A step that
-reads a partition keeps the draft before it does anything else. So placements last however the workflow is run
-(as a module, without hooks, on a cluster, killed half-way), and a dry run decides nothing.
+A parse writes partition files, and beside them a draft: what the assignment file is to hold. A step
+that reads a partition keeps the draft before it does anything else. So placements last however the
+workflow is run (as a module, without hooks, on a cluster, killed half-way), and a dry run decides
+nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def settings_when_placed(placements: Placements) -> dict[str, Any]:
 
 
 def write_draft(folder: Path, placements: Placements, settings: Mapping[str, Any]) -> None:
-    """Note for the jobs over the partitions of `folder` what they have to keep, if there is anything."""
+    """Note for the jobs over the partitions of `folder` what they have to keep, if there is
+    anything."""
     files: dict[Path, bytes] = {}
     if placements.added:
         files[placements.path] = placements.content()
@@ -74,7 +76,8 @@ def read_partition(path: str | os.PathLike) -> Any:
 
 
 def keep_draft(folder: Path) -> None:
-    """Write the placements that the partitions in `folder` rest on, unless a job has done so before.
+    """Write the placements that the partitions in `folder` rest on, unless a job has done so
+    before.
 
     Jobs that do it at the same time write the same bytes.
     """
@@ -82,7 +85,9 @@ def keep_draft(folder: Path) -> None:
     for path, file in draft.items():
         if _digest(path) not in (file["before"], _sha256(file["content"].encode())):
             remedy = "Run the workflow once more: it makes the partitions again, by the file as it is now"
-            raise MillraceError("the file was changed after partitions were made by it", path, remedy)
+            raise MillraceError(
+                "the file was changed after partitions were made by it", path, remedy
+            )
         atomic.write_if_changed(path, file["content"].encode())
     if draft:
         (folder / STATE).unlink(missing_ok=True)

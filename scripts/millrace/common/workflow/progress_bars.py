@@ -1,4 +1,5 @@
-"""snakemake-logger-plugin-rich, but a failed job shows its message, all logs and what the executor says."""
+"""snakemake-logger-plugin-rich, but a failed job shows its message, all logs and what the executor
+says."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ class ProgressBars(LogHandler):
             super().emit(record)
 
     def _show_failed(self, record: logging.LogRecord) -> None:
-        # The plugin reads the rule's own log, which a job that never started has not written, and leaves out
-        # what the executor says (on Slurm: a time limit, a lost node).
+        # The plugin reads the rule's own log, which a job that never started has not written, and
+        # leaves out what the executor says (on Slurm: a time limit, a lost node).
         message = self.messages.get(record.jobid, "")
         lines = [f"✗ Failed: {message} ({record.rule_name})", *filter(None, [record.rule_msg])]
         for path in map(Path, record.log):
             lines.append(f"── {path}" if path.is_file() else f"── {path} was not written")
             lines += path.read_text(errors="replace").splitlines() if path.is_file() else []
-        self.console.print("\n".join(lines), style="yellow", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(
+            "\n".join(lines), style="yellow", markup=False, highlight=False, soft_wrap=True
+        )

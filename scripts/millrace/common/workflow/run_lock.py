@@ -1,7 +1,9 @@
-"""Who holds the workflow's lock: Snakemake's own names files, not its holder, and outlives a killed run.
+"""Who holds the workflow's lock: Snakemake's own names files, not its holder, and outlives a killed
+run.
 
-So each main process of Millrace leaves a note while it lasts, named after its process and host. A later parse
-that finds the lock, and everybody who noted himself dead, says so; removing the lock stays the user's choice.
+So each main process of Millrace leaves a note while it lasts, named after its process and host. A
+later parse that finds the lock, and everybody who noted himself dead, says so; removing the lock
+stays the user's choice.
 """
 
 from __future__ import annotations
@@ -26,10 +28,15 @@ def this_run() -> str:
 
 
 def is_dead(run: str) -> bool:
-    """Whether the run's process has ended; False if it is one of another host, which nobody here can see."""
+    """Whether the run's process has ended; False if it is one of another host, which nobody here
+    can see."""
     process, _, host = run.partition("@")
     pid, _, started = process.partition("-")
-    return pid.isdigit() and host == socket.gethostname() and str(processes.started(int(pid))) != started
+    return (
+        pid.isdigit()
+        and host == socket.gethostname()
+        and str(processes.started(int(pid))) != started
+    )
 
 
 def enter() -> None:
@@ -42,7 +49,8 @@ def enter() -> None:
             with contextlib.suppress(OSError):
                 note.unlink()
 
-    # A folder that cannot be written to is reported where it matters; a dry run does not need to write.
+    # A folder that cannot be written to is reported where it matters; a dry run does not need to
+    # write.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
@@ -80,7 +88,9 @@ def holder() -> str:
     text = f"the workflow is locked by a run that goes on ({_names(others)})"
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
         return f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command again"
-    return f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
+    return (
+        f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
+    )
 
 
 def _notes() -> tuple[list[Path], list[Path]]:

@@ -1,4 +1,5 @@
-"""What the lanes that train share: their runs, how ranks are started, and the audit of a run's loader."""
+"""What the lanes that train share: their runs, how ranks are started, and the audit of a run's
+loader."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ ACCEPTED = "results/audit/{lane}/{run}/accepted.json"
 
 
 class Audited(NamedTuple):
-    """The loader of a run: module:factory with its arguments, the files that say what it reads, and how many
-    ranks and epochs it has. Beside the factory stand <factory>_validation and <factory>_model."""
+    """The loader of a run: module:factory with its arguments, the files that say what it reads, and
+    how many ranks and epochs it has. Beside the factory stand <factory>_validation and
+    <factory>_model."""
 
     loader: str
     arguments: dict[str, Any]
@@ -33,10 +35,11 @@ class Audited(NamedTuple):
 
 
 class RunInputs:
-    """Input functions and parameters of the rules of a lane that trains, over the partitions of this parse.
+    """Input functions and parameters of the rules of a lane that trains, over the partitions of
+    this parse.
 
-    A lane adds `run_arguments(wildcards)`, the flags of a run; `audited(run)`, its loader; `audited_runs()`,
-    those of the config that are or will be trained.
+    A lane adds `run_arguments(wildcards)`, the flags of a run; `audited(run)`, its loader;
+    `audited_runs()`, those of the config that are or will be trained.
     """
 
     lane = step = ""  # the step that trains
@@ -49,12 +52,15 @@ class RunInputs:
         is_local: bool = False,
         ancient: Callable[[str], str] = str,
     ) -> None:
-        """`gpus`: those of this machine for its jobs, None if they are unknown or jobs run elsewhere;
-        `is_local`: jobs run on this machine; `ancient` marks a file whose time does not count."""
+        """`gpus`: those of this machine for its jobs, None if they are unknown or jobs run
+        elsewhere; `is_local`: jobs run on this machine; `ancient` marks a file whose time does not
+        count."""
         self.section, self.sources = section, sources
         self._here, self._is_local, self._ancient = gpus, is_local, ancient
         # What is set before training's Python starts.
-        self.environment = " ".join(f"{name}={value}" for name, value in TRAINING_ENVIRONMENT.items())
+        self.environment = " ".join(
+            f"{name}={value}" for name, value in TRAINING_ENVIRONMENT.items()
+        )
 
     def metrics(self, run: str) -> str:
         """What a run writes last."""
@@ -81,7 +87,8 @@ class RunInputs:
         return self.section["runs"].get(run, {}).get("device", "auto")
 
     def gpus(self, wildcards: Any = None) -> int:
-        """GPUs of a run on a machine: one a rank, unless it trains on the CPU or this machine has none."""
+        """GPUs of a run on a machine: one a rank, unless it trains on the CPU or this machine has
+        none."""
         run = getattr(wildcards, "run", "")
         return 0 if self.on_cpu(self.device(run)) else self.ranks(run)
 
@@ -102,11 +109,13 @@ class RunInputs:
         return f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir {logs} -m"
 
     def gate(self, wildcards: Any) -> list[str]:
-        """What is there once the audit of a run's loader lets it start; nothing for runs out of the config.
+        """What is there once the audit of a run's loader lets it start; nothing for runs out of the
+        config.
 
-        Its time does not count (`ancient`) while the metrics are as they would be made now: of these files,
-        none of them newer, by this command. So an audit that runs again makes no finished run pending; but a
-        run with other settings or data is, though Snakemake looks no further below a job that is pending.
+        Its time does not count (`ancient`) while the metrics are as they would be made now: of
+        these files, none of them newer, by this command. So an audit that runs again makes no
+        finished run pending; but a run with other settings or data is, though Snakemake looks no
+        further below a job that is pending.
         """
         run = wildcards.run
         if run not in self.section["runs"]:
@@ -117,15 +126,22 @@ class RunInputs:
         command, made = f"{record.get('shellcmd')} ", _mtime(metrics)
         is_same = made and {*record.get("input", ())} - {path} == {*files}
         is_same &= all(
-            f" {text} " in command for text in (self.run_arguments(wildcards), self.launcher(wildcards))
+            f" {text} " in command
+            for text in (self.run_arguments(wildcards), self.launcher(wildcards))
         )
-        return [self._ancient(path) if is_same and all(_mtime(file) <= made for file in files) else path]
+        return [
+            self._ancient(path) if is_same and all(_mtime(file) <= made for file in files) else path
+        ]
 
 
 def flags(chosen: Mapping[str, Any]) -> str:
     """Command-line flags; values are quoted for the shell, objects written as JSON."""
-    texts = {name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()}
-    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items()))
+    texts = {
+        name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()
+    }
+    return " ".join(
+        f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items())
+    )
 
 
 def _mtime(path: str) -> float:

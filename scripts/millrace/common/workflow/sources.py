@@ -1,7 +1,9 @@
-"""The shape of every lane's sources: settings, partition files kept in step, digest tables, a message.
+"""The shape of every lane's sources: settings, partition files kept in step, digest tables, a
+message.
 
-A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys of the
-lane's config, and `collect(settings, folder, table)`, which reads the sources and returns `Contents`.
+A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys
+of the lane's config, and `collect(settings, folder, table)`, which reads the sources and returns
+`Contents`.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ Tables = Callable[..., partitions.DigestCache]
 
 
 class SourcesMissing(SystemExit):
-    """There is nothing to build from. Raised by an input function it ends Snakemake with its one line.
-    If only the demo corpus was never fetched, it is `pristine`: a hint, and there are no partitions.
+    """There is nothing to build from. Raised by an input function it ends Snakemake with its one
+    line. If only the demo corpus was never fetched, it is `pristine`: a hint, and there are no
+    partitions.
     """
 
     def __init__(self, text: str, pristine: bool = False) -> None:
@@ -34,10 +37,10 @@ class SourcesMissing(SystemExit):
 class Sources:
     """What the rules need: partition ids by group (a country, "tars"), and source files by split.
 
-    `missing` says why there are none, `notes` are lines about sources and settings that do not stop a run,
-    `changes_until` says what differs from what the targets of a stage ("": all) were built from. `unchanged`
-    are files that say what they said when they were built, whatever their times; `check` reads what a dry run
-    has no time for.
+    `missing` says why there are none, `notes` are lines about sources and settings that do not stop
+    a run, `changes_until` says what differs from what the targets of a stage ("": all) were built
+    from. `unchanged` are files that say what they said when they were built, whatever their times;
+    `check` reads what a dry run has no time for.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -64,13 +67,13 @@ class Sources:
 class Contents:
     """What a lane found: the content of each partition file by id, and their assignment.
 
-    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on is as it
-    was at the last sync. The rest may be complete only after it. `others` are more files of the same kind, by
-    sub-folder and name: what belongs to no partition. `notes` are lines for the user. `items` tells how they
-    compare with what was built, by sub-folder ("" for the partitions; with one for "gone", groups that were
-    built and are no more are listed there for the merge), `then` what all make. `settings` count
-    for new placements only, `placed` says so. Groups in `left_out` are not chosen. `unchanged` and `check`
-    are those of Sources.
+    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on
+    is as it was at the last sync. The rest may be complete only after it. `others` are more files
+    of the same kind, by sub-folder and name: what belongs to no partition. `notes` are lines for
+    the user. `items` tells how they compare with what was built, by sub-folder ("" for the
+    partitions; with one for "gone", groups that were built and are no more are listed there for the
+    merge), `then` what all make. `settings` count for new placements only, `placed` says so. Groups
+    in `left_out` are not chosen. `unchanged` and `check` are those of Sources.
     """
 
     assignment: placements.Placements | None
@@ -92,13 +95,20 @@ class Contents:
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
-    """What is wrong with the folder that a config key names; and one up or down where `patterns` match."""
+    """What is wrong with the folder that a config key names; and one up or down where `patterns`
+    match."""
     inside = sorted(path.iterdir()) if path.is_dir() else []
-    state = "does not exist" if not path.exists() else "is not a folder" if not path.is_dir() else ""
+    state = (
+        "does not exist" if not path.exists() else "is not a folder" if not path.is_dir() else ""
+    )
     shown = ", ".join(each.name for each in inside[:3])
     state = state or (f"holds {shown}" if inside else "is empty (is its disk mounted?)")
     near = (path.parent, path.parent.parent, *filter(Path.is_dir, inside))
-    right = [f"; set it to {each}" for each in near if any(any(each.glob(pattern)) for pattern in patterns)]
+    right = [
+        f"; set it to {each}"
+        for each in near
+        if any(any(each.glob(pattern)) for pattern in patterns)
+    ]
     return f"{key}: {path} {state}{''.join(right[:1])}; expected there: {expected}"
 
 
@@ -121,12 +131,14 @@ def sync(
     folder: str | os.PathLike,
     is_run: bool = False,
 ) -> Sources:
-    """Bring the partition files under `folder` in step with a lane's sources, and return the partitions.
+    """Bring the partition files under `folder` in step with a lane's sources, and return the
+    partitions.
 
     Files whose content is the same are not written. With `collect` returning None the lane needs no
-    partitions. If the sources are missing, everything stays as the last sync left it. New placements are a
-    draft until a job reads a partition (placements.py); `is_run`: jobs may follow. Raises MillraceError for
-    damaged sources and assignments, OSError for what may not be read or written.
+    partitions. If the sources are missing, everything stays as the last sync left it. New
+    placements are a draft until a job reads a partition (placements.py); `is_run`: jobs may follow.
+    Raises MillraceError for damaged sources and assignments, OSError for what may not be read or
+    written.
     """
     folder = Path(folder)
     tables: list[partitions.DigestCache] = []
@@ -173,7 +185,8 @@ def _changes_until(folder: Path, contents: Contents, names: Collection[str], unt
 
 
 def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | None:
-    """Complete `contents` from the last sync, and return the ids; None if all must be made again."""
+    """Complete `contents` from the last sync, and return the ids; None if all must be made
+    again."""
     known = jsonl.read_or({}, folder / placements.STATE)
     if not contents.state or contents.state != known.get("state"):
         return None
@@ -194,7 +207,8 @@ def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | No
 def _rebuild(
     folder: Path, contents: Contents, tables: list[partitions.DigestCache], is_run: bool
 ) -> list[str]:
-    """Write all partition files, and what the next parse needs to leave them alone; return the ids."""
+    """Write all partition files, and what the next parse needs to leave them alone; return the
+    ids."""
     # A sync that is interrupted leaves no state: the next one makes everything again.
     (folder / placements.STATE).unlink(missing_ok=True)
     names = partitions.sync_files(folder, contents.partitions)
@@ -222,7 +236,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys of `now` that had another value before, with both values."""
 
     def shown(value: Any) -> str:
-        pairs = [f"{k} {v}" for k, v in sorted(value.items())] if isinstance(value, dict) else [str(value)]
+        pairs = (
+            [f"{k} {v}" for k, v in sorted(value.items())]
+            if isinstance(value, dict)
+            else [str(value)]
+        )
         return ", ".join(pairs)
 
     changed = [key for key in now if key in before and before[key] != now[key]]
@@ -230,8 +248,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _changes(folder: Path, contents: Contents, names: Collection[str], stage: str) -> str:
-    """One line of what differs from what the targets of a stage were built from, and what that makes pending;
-    "" if nothing does.
+    """One line of what differs from what the targets of a stage were built from, and what that
+    makes pending; "" if nothing does.
     """
     phrases, lines, pending = [], [], []
     for name, items in contents.items.items():
@@ -251,9 +269,11 @@ def _changes(folder: Path, contents: Contents, names: Collection[str], stage: st
 
 
 def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> None:
-    """List the groups that were built and are no more: an input of the merge, which deletes their files.
+    """List the groups that were built and are no more: an input of the merge, which deletes their
+    files.
 
-    What the last merge was told of stays in the list, and with it the list, while the groups are not back.
+    What the last merge was told of stays in the list, and with it the list, while the groups are
+    not back.
     """
     items, present = contents.items[""], {*contents.groups, *contents.left_out}
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}

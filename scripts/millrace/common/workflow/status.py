@@ -1,4 +1,5 @@
-"""Where a workflow stands, and how a run ended: read off the files that steps and Snakemake leave behind."""
+"""Where a workflow stands, and how a run ended: read off the files that steps and Snakemake leave
+behind."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from millrace.common.workflow.config import LANES
 
 _STATES = ("done", "pending", "running", "failed")
 _STAMP = re.compile(r"\d\d:\d\d:\d\d (\w+) ")  # time and level, before what a step says
-# Seconds that a job may be silent and still count as running; the jobs of a killed run may well go on.
+# Seconds that a job may be silent and still count as running; the jobs of a killed run may well go
+# on.
 _PATIENCE = {"going on": 3600.0, "killed": 60.0}
 _LISTED = {"running": 5, "failed": 3}
 
@@ -38,10 +40,13 @@ class Job(NamedTuple):
     written: float
 
     def last_words(self) -> str:
-        """How far a running job is, the error of one that has failed; else the last line of its log."""
+        """How far a running job is, the error of one that has failed; else the last line of its
+        log."""
         with open(self.log, "rb") as handle:
             handle.seek(max(handle.seek(0, 2) - 20_000, 0))
-            lines = [line for line in handle.read().decode(errors="replace").splitlines() if line.strip()]
+            lines = [
+                line for line in handle.read().decode(errors="replace").splitlines() if line.strip()
+            ]
         for line in reversed(lines):
             stamp = _STAMP.match(line)
             if self.state == "running" and (known := progress.parse(line)):
@@ -49,11 +54,16 @@ class Job(NamedTuple):
             if self.state == "failed" and stamp and stamp[1] == "ERROR":
                 return line[stamp.end() :]
         last = _STAMP.sub("", lines[-1].strip()) if lines else "nothing in the log"
-        return last if self.state == "running" else f"ended without an error message; last line: {last}"
+        return (
+            last
+            if self.state == "running"
+            else f"ended without an error message; last line: {last}"
+        )
 
 
 class Run(NamedTuple):
-    """The last run that had jobs: "going on", "succeeded", "failed" or "killed"; `steps` of it are done."""
+    """The last run that had jobs: "going on", "succeeded", "failed" or "killed"; `steps` of it are
+    done."""
 
     state: str = ""
     log: str = ""
@@ -89,8 +99,9 @@ def mtime(path: str | os.PathLike) -> float:
 
 
 def of_lane(lane: str) -> Any:
-    """The lane's status.py: PAGES; `steps()`: name, output with {} for a job's name, sources of each job or
-    None, if those jobs are known that have begun; `facts()`: what there is to say of a file, by path."""
+    """The lane's status.py: PAGES; `steps()`: name, output with {} for a job's name, sources of
+    each job or None, if those jobs are known that have begun; `facts()`: what there is to say of a
+    file, by path."""
     return importlib.import_module(f"millrace.{lane}.status")
 
 
@@ -98,22 +109,33 @@ def partition_files(lane: str) -> dict[str, dict[str, list[str]]]:
     """The partition files of the last parse, as sources of jobs: by group, and by id."""
     folder = f"results/{lane}/partitions"
     groups = sources.load(folder).partitions
-    return {group: {name: [f"{folder}/{name}.json"] for name in names} for group, names in groups.items()}
+    return {
+        group: {name: [f"{folder}/{name}.json"] for name in names}
+        for group, names in groups.items()
+    }
 
 
 def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
     """The jobs of a lane, in the order of its steps; `now` is in seconds since 1970.
 
-    A job is done if its output is newer than its sources, and without Snakemake's mark of what is unfinished.
-    It runs if there is that mark, and its log goes on. It has failed if its log is newer than its sources and
-    its benchmark, which Snakemake writes after a success.
+    A job is done if its output is newer than its sources, and without Snakemake's mark of what is
+    unfinished. It runs if there is that mark, and its log goes on. It has failed if its log is
+    newer than its sources and its benchmark, which Snakemake writes after a success.
     """
     marks = _marks()
     for step, output, jobs in of_lane(lane).steps():
-        begun = {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")} if jobs is None else {}
+        begun = (
+            {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")}
+            if jobs is None
+            else {}
+        )
         for name, inputs in (jobs or begun).items():
             log, path = f"logs/{lane}/{step}/{name}.log", output.replace("{}", name)
-            written, mark, newest = mtime(log), marks.get(path, 0.0), max(map(mtime, inputs), default=0.0)
+            written, mark, newest = (
+                mtime(log),
+                marks.get(path, 0.0),
+                max(map(mtime, inputs), default=0.0),
+            )
             goes_on = now - written < _PATIENCE.get(run.state, 0.0)
             state = "pending"
             if written >= mark > run.started - 2 and mark and goes_on:
@@ -126,7 +148,8 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
 
 
 def _marks() -> dict[str, float]:
-    """Outputs that Snakemake has begun and not finished, and since when; it writes long names in pieces."""
+    """Outputs that Snakemake has begun and not finished, and since when; it writes long names in
+    pieces."""
     folder, marks = Path(".snakemake/incomplete"), {}
     for path in folder.rglob("*"):
         name = "".join(part.removeprefix("@") for part in path.relative_to(folder).parts)
@@ -136,17 +159,27 @@ def _marks() -> dict[str, float]:
 
 
 def screen(now: float) -> list[str]:
-    """The lines of `millrace status`, for the workflow in the current folder. Nothing is written."""
+    """The lines of `millrace status`, for the workflow in the current folder. Nothing is
+    written."""
     run = last_run()
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
     seconds = progress.clock((now if run.state == "going on" else run.written) - run.started)
     head = f"run of {begun} {run.state}, {seconds}, {run.steps} done"
     lines = [head if run.log else f"no run in {os.getcwd()} yet"]
     lines += [f"  log: {run.log}"] if run.state in ("failed", "killed") else []
-    for lane in (lane for lane in LANES if Path("logs", lane).is_dir() or Path("results", lane).is_dir()):
-        files = (os.path.join(root, name) for root, _, names in os.walk(f"results/{lane}") for name in names)
+    for lane in (
+        lane for lane in LANES if Path("logs", lane).is_dir() or Path("results", lane).is_dir()
+    ):
+        files = (
+            os.path.join(root, name)
+            for root, _, names in os.walk(f"results/{lane}")
+            for name in names
+        )
         size = sum(os.stat(path).st_size for path in files if os.path.isfile(path)) / 1e6
-        lines += ["", f"{lane}: {f'{size:.1f} MB' if size < 1000 else f'{size / 1000:.1f} GB'} on disk"]
+        lines += [
+            "",
+            f"{lane}: {f'{size:.1f} MB' if size < 1000 else f'{size / 1000:.1f} GB'} on disk",
+        ]
         lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
         jobs = list(jobs_of(lane, run, now))
         counts = Counter((job.step, job.state) for job in jobs)
@@ -166,13 +199,15 @@ def screen(now: float) -> list[str]:
 
 
 def closing_lines(lanes: Iterable[str], since: float, failed: bool, logs: list[str]) -> list[str]:
-    """What a run that began at `since` has made, and its pages; or which of its jobs failed, and why."""
+    """What a run that began at `since` has made, and its pages; or which of its jobs failed, and
+    why."""
     if failed:
         run, now = Run("failed"), time.time()
         jobs = [job for lane in lanes for job in jobs_of(lane, run, now)]
         jobs = [job for job in jobs if job.state == "failed" and job.written >= since]
         texts = [
-            f"{job.lane}_{job.step} {job.name}: {job.last_words()} (log: {job.log})" for job in jobs[:10]
+            f"{job.lane}_{job.step} {job.name}: {job.last_words()} (log: {job.log})"
+            for job in jobs[:10]
         ]
         texts += [f"{len(jobs) - 10} more jobs"] if len(jobs) > 10 else []
         return [f"failed: {text}" for text in texts or [f"no step says why, see {' '.join(logs)}"]]

@@ -7,17 +7,28 @@ import sys
 from typing import Any
 
 # Whoever asks for one of these gets plain text: the bars show no commands, and are never quiet.
-_PLAIN = ("printshellcmds", "debug_dag", "quiet", "nocolor", "log_handler_settings", "skip_plugin_handlers")
+_PLAIN = (
+    "printshellcmds",
+    "debug_dag",
+    "quiet",
+    "nocolor",
+    "log_handler_settings",
+    "skip_plugin_handlers",
+)
 
 
 def use_progress_bars(manager: Any) -> None:
-    """Give Snakemake's LoggerManager progress bars, if it writes to a terminal and the plugin is installed.
+    """Give Snakemake's LoggerManager progress bars, if it writes to a terminal and the plugin is
+    installed.
 
-    A profile's `logger: rich` would hold for files and pipes too, and fail where there is no such plugin.
+    A profile's `logger: rich` would hold for files and pipes too, and fail where there is no such
+    plugin.
     """
     settings = manager.settings
     streams = (sys.stderr, sys.stdout) if settings.stdout else (sys.stderr,)
-    if any(getattr(settings, name) for name in _PLAIN) or not all(stream.isatty() for stream in streams):
+    if any(getattr(settings, name) for name in _PLAIN) or not all(
+        stream.isatty() for stream in streams
+    ):
         return
     if os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb":
         return
@@ -25,6 +36,8 @@ def use_progress_bars(manager: Any) -> None:
         from millrace.common.workflow.progress_bars import ProgressBars
     except ImportError:
         return
-    for handler in [each for each in manager.logger.handlers if each.name == "DefaultStreamHandler"]:
+    for handler in [
+        each for each in manager.logger.handlers if each.name == "DefaultStreamHandler"
+    ]:
         manager.logger.removeHandler(handler)
     manager.logger.addHandler(ProgressBars(settings, None))

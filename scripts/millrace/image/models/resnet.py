@@ -1,4 +1,5 @@
-"""ResNets as PyTorch's ImageNet example names them, of transformers, and one for images of 8 to 64 pixels."""
+"""ResNets as PyTorch's ImageNet example names them, of transformers, and one for images of 8 to 64
+pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-# Layer type, channels and blocks of each stage. All have strides in the 3 x 3 convolution, as torchvision's.
+# Layer type, channels and blocks of each stage. All have strides in the 3 x 3 convolution, as
+# torchvision's.
 ARCHITECTURES = {
     "resnet18": ("basic", (64, 128, 256, 512), (2, 2, 2, 2)),
     "resnet34": ("basic", (64, 128, 256, 512), (3, 4, 6, 3)),
@@ -17,7 +19,8 @@ ARCHITECTURES = {
 
 
 def build(arch: str, classes: int) -> nn.Module:
-    """The model with random weights: float32 (images, 3, height, width) to `.logits` (images, classes)."""
+    """The model with random weights: float32 (images, 3, height, width) to `.logits` (images,
+    classes)."""
     import torch
     from transformers import ResNetConfig, ResNetForImageClassification
 
@@ -27,7 +30,10 @@ def build(arch: str, classes: int) -> nn.Module:
     config = ResNetConfig(embedding_size=16 if small else 64, num_labels=classes, **shape)
     model = ResNetForImageClassification(config)
     if small:
-        # The 7 x 7 convolution of stride 2 and the pooling after it would leave 2 x 2 pixels of 8 x 8.
-        model.resnet.embedder.embedder.convolution = torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        # The 7 x 7 convolution of stride 2 and the pooling after it would leave 2 x 2 pixels of 8 x
+        # 8.
+        model.resnet.embedder.embedder.convolution = torch.nn.Conv2d(
+            3, 16, 3, padding=1, bias=False
+        )
         model.resnet.embedder.pooler = torch.nn.Identity()
     return model

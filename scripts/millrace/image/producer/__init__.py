@@ -1,1 +1,1 @@
-"""The producer of the next epochs: pointers between it and the trainer, epoch folders, the shuffle."""
+"""The producer of the next epochs: pointers between it and the trainer, folders, the shuffle."""

@@ -1,6 +1,7 @@
 """Epoch folders: epoch 0 is `train/`, epoch e is `train_<e>/`, whole as soon as it has that name.
 
-A folder is removed only if it bears the producer's mark, a file that is written before the folder is named.
+A folder is removed only if it bears the producer's mark, a file that is written before the folder
+is named.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def folder_of(root: str | os.PathLike, epoch: int) -> Path:
 
 
 def read_mark(root: str | os.PathLike, epoch: int) -> dict[str, Any] | None:
-    """The mark of `train_<epoch>/`; None if there is no such folder, or if the producer has not made it."""
+    """The mark of `train_<epoch>/`; None if there is no such folder, or if the producer has not
+    made it."""
     path = folder_of(root, epoch) / MARK
     try:
         with own_file(path):
@@ -72,4 +74,6 @@ def sweep(root: str | os.PathLike) -> None:
 def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():  # a network file system keeps files that somebody has open
-        log.warning("%s: some files are still open; the next start of the producer removes them", folder)
+        log.warning(
+            "%s: some files are still open; the next start of the producer removes them", folder
+        )

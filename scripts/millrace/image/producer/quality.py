@@ -1,4 +1,5 @@
-"""How well an epoch is mixed: what a pool of K files promises, and what the order of ids and labels shows."""
+"""How well an epoch is mixed: what a pool of K files promises, and what the order of ids and labels
+shows."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from millrace.image.records.record_set import RecordSet
 class Spread(NamedTuple):
     """What is expected of an epoch, as shares of it; each is 1 after a full shuffle.
 
-    `record`: over how much of it the records of one file are spread. `mean_class`, `worst_class`: in how
-    much of it a class is found, in the mean over classes and for the class that lies in the fewest files.
+    `record`: over how much of it the records of one file are spread. `mean_class`, `worst_class`:
+    in how much of it a class is found, in the mean over classes and for the class that lies in the
+    fewest files.
     """
 
     pool: int
@@ -43,13 +45,16 @@ def expected_spread(records: RecordSet, pool: int) -> Spread:
         """That a pool of `size` files has one of `holding` files."""
         return 1.0 - math.comb(files - holding, size) / math.comb(files, size)
 
-    by_class = [sum(chance(n, size) * size for size in sizes) / files for n in holding.tolist() if n]
+    by_class = [
+        sum(chance(n, size) * size for size in sizes) / files for n in holding.tolist() if n
+    ]
     record = sum(size * size for size in sizes) / files**2
     return Spread(pool, record, float(np.mean(by_class)), min(by_class))
 
 
 def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
-    """Mean entropy, in bits, of the labels in runs of `run` records: 0 in class order, highest if mixed."""
+    """Mean entropy, in bits, of the labels in runs of `run` records: 0 in class order, highest if
+    mixed."""
     run = min(run, len(labels))
     whole = labels[: len(labels) // run * run].reshape(-1, run)
     shares = (np.unique(row, return_counts=True)[1] / run for row in whole)
@@ -57,5 +62,6 @@ def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
 
 
 def neighbour_distance(ids: np.ndarray) -> float:
-    """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if mixed."""
+    """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if
+    mixed."""
     return float(np.abs(np.diff(np.argsort(ids))).mean() / len(ids))

@@ -1,10 +1,11 @@
 """The sentry: pointers between trainer and producer in a folder that both see.
 
-Slow counts the epochs that are trained, so it is also the epoch in work; fast is the newest epoch that lies
-whole on disk; top counts the epochs that are wanted. The trainer writes slow and top, the producer fast. Each
-file has one writer and is replaced by a rename: nothing is locked, no update is lost. Each side counts in a
-file of its own while it lives, and the other side looks whether that count moves. No time stamp is compared,
-no file holds an absolute path, and files are opened anew each time.
+Slow counts the epochs that are trained, so it is also the epoch in work; fast is the newest epoch
+that lies whole on disk; top counts the epochs that are wanted. The trainer writes slow and top, the
+producer fast. Each file has one writer and is replaced by a rename: nothing is locked, no update is
+lost. Each side counts in a file of its own while it lives, and the other side looks whether that
+count moves. No time stamp is compared, no file holds an absolute path, and files are opened anew
+each time.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ OLD_POINTERS, BOOT = "train/semaphore.npy", ""
 with contextlib.suppress(OSError):  # Linux only
     BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 _STEPS = {"trainer": "train_active", "producer": "create_epochs"}
-# How a side is started that has never been there; "{folder}" is the folder as the host that asks sees it.
-_FLAGS = {"trainer": ["{folder}"], "producer": ["--raw_data_dir={folder}", "--local_scratch_dir={folder}"]}
+# How a side is started that has never been there; "{folder}" is the folder as the host that asks
+# sees it.
+_FLAGS = {
+    "trainer": ["{folder}"],
+    "producer": ["--raw_data_dir={folder}", "--local_scratch_dir={folder}"],
+}
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,17 @@ class Times:
     """How a side of the sentry keeps time, by its own clock only."""
 
     beat: float = setting(1.0, "seconds between two signs of life", above=0)
-    dead_after: float = setting(120.0, "seconds without a sign of life after which a side is dead", above=0)
-    wait_limit: float = setting(1800.0, "seconds to wait for a side that is dead or not there", above=0)
+    dead_after: float = setting(
+        120.0, "seconds without a sign of life after which a side is dead", above=0
+    )
+    wait_limit: float = setting(
+        1800.0, "seconds to wait for a side that is dead or not there", above=0
+    )
 
 
 class Wanted(NamedTuple):
-    """The trainer's pointers. `attempt` counts the starts of trainers, `flags` start this one again."""
+    """The trainer's pointers. `attempt` counts the starts of trainers, `flags` start this one
+    again."""
 
     slow: int
     top: int
@@ -61,7 +71,8 @@ class Wanted(NamedTuple):
 class Made(NamedTuple):
     """The producer's: newest whole epoch, the trainer's attempt that it knows, whether all is made.
 
-    `boot` is drawn by the producer's kernel when it starts: what an earlier one left may not be on disk.
+    `boot` is drawn by the producer's kernel when it starts: what an earlier one left may not be on
+    disk.
     """
 
     fast: int
@@ -72,7 +83,8 @@ class Made(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """The sign of life of a side. `writer` is drawn when it starts; `where` and `activity` are for people."""
+    """The sign of life of a side. `writer` is drawn when it starts; `where` and `activity` are for
+    people."""
 
     count: int
     writer: str
@@ -82,10 +94,12 @@ class Beat(NamedTuple):
 
 
 class Pointers:
-    """The files of a sentry, each read anew at every call; None if the side has never been there."""
+    """The files of a sentry, each read anew at every call; None if the side has never been
+    there."""
 
     def __init__(self, folder: str | os.PathLike, place: str | os.PathLike | None = None) -> None:
-        """`folder` holds the epochs, `place` the pointers: `sentry/` in `folder`, if it is not given."""
+        """`folder` holds the epochs, `place` the pointers: `sentry/` in `folder`, if it is not
+        given."""
         self.folder = Path(folder)
         self.place = Path(place) if place else self.folder / "sentry"
 
@@ -102,7 +116,8 @@ class Pointers:
         return self._read(f"{side}.beat", Beat)
 
     def counting(self, side: str, seconds: float) -> Beat | None:
-        """The sign of life of `side` if its count moves within `seconds`; None if it stands still."""
+        """The sign of life of `side` if its count moves within `seconds`; None if it stands
+        still."""
         first, deadline = self.beat(side), time.monotonic() + seconds
         while first and first.is_working and time.monotonic() < deadline:
             time.sleep(seconds / 15)
@@ -111,7 +126,8 @@ class Pointers:
         return None
 
     def command(self, side: str) -> str:
-        """The command that starts a side, with the flags that it had last and the folder as it is here."""
+        """The command that starts a side, with the flags that it had last and the folder as it is
+        here."""
         last = self.wanted() if side == "trainer" else self.made()
         words = list(last.flags if last and last.flags else _FLAGS[side])
         if self.place != self.folder / "sentry":
@@ -120,7 +136,8 @@ class Pointers:
         return shlex.join(["python", "-m", f"millrace.image.{_STEPS[side]}", *words])
 
     def write(self, name: str, value: Wanted | Made | Beat) -> None:
-        """Replace a file by a rename. Pointers are fsynced; a beat that a power cut loses does no harm."""
+        """Replace a file by a rename. Pointers are fsynced; a beat that a power cut loses does no
+        harm."""
         raw = orjson.dumps(value._asdict(), option=orjson.OPT_APPEND_NEWLINE)
         if not isinstance(value, Beat):
             return atomic.write_bytes(self.place / name, raw)
@@ -133,7 +150,8 @@ class Pointers:
         try:
             return kind(**orjson.loads(path.read_bytes()))
         except OSError as error:
-            # ESTALE: replaced while a network file system opened it. The next look reads the new one.
+            # ESTALE: replaced while a network file system opened it. The next look reads the new
+            # one.
             if error.errno in (errno.ENOENT, errno.ESTALE):
                 return None
             raise
@@ -156,21 +174,27 @@ class _Side(Pointers):
         flags: Sequence[str] = (),
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`flags` start this side again; a path in them begins with "{folder}". `is_stopped` ends a wait."""
+        """`flags` start this side again; a path in them begins with "{folder}". `is_stopped` ends a
+        wait."""
         super().__init__(folder, place)
         self.times, self.flags = times or Times(), list(flags)
         self._is_stopped = is_stopped
         self.poll = min(self.times.beat, 1.0) / 5
         self.activity = "starts"  # for people, who ask the status
         self._writer, self._count, self._successor = secrets.token_hex(8), 0, ""
-        self._ending, self._thread = threading.Event(), threading.Thread(target=self._live, daemon=True)
+        self._ending, self._thread = (
+            threading.Event(),
+            threading.Thread(target=self._live, daemon=True),
+        )
         self._seen: Beat | None = None
         self._seen_at, self._is_dead = time.monotonic(), False
 
     def __enter__(self) -> Self:
         self.place.mkdir(parents=True, exist_ok=True)
         if (self.folder / OLD_POINTERS).exists():
-            text = "%s of the original scripts is not used and may be removed; the pointers lie in %s"
+            text = (
+                "%s of the original scripts is not used and may be removed; the pointers lie in %s"
+            )
             log.info(text, self.folder / OLD_POINTERS, self.place)
         self._await_place()
         self._beat(True)
@@ -186,7 +210,8 @@ class _Side(Pointers):
             self._beat(False)
 
     def _await_place(self) -> None:
-        """Wait `dead_after` seconds for another process of this side to end; raise if it goes on counting.
+        """Wait `dead_after` seconds for another process of this side to end; raise if it goes on
+        counting.
 
         One that was killed stands still; one that was told to end may be in the middle of a file.
         """
@@ -196,11 +221,14 @@ class _Side(Pointers):
             if time.monotonic() > deadline:
                 raise MillraceError(text, str(self.place), "Wait for it, or end it")
             if not is_said:
-                log.info("%s: %s; waiting %g s for its end", self.place, text, self.times.dead_after)
+                log.info(
+                    "%s: %s; waiting %g s for its end", self.place, text, self.times.dead_after
+                )
             is_said = True
 
     def check(self) -> None:
-        """Raise MillraceError if another process has taken this side's place, Requeue on `is_stopped`."""
+        """Raise MillraceError if another process has taken this side's place, Requeue on
+        `is_stopped`."""
         if self._is_stopped():
             raise Requeue
         if self._successor:
@@ -208,7 +236,8 @@ class _Side(Pointers):
             raise MillraceError(problem, str(self.place), f"Start one {self.name} only")
 
     def wait(self, ready: Callable[[], T | None], what: str) -> T:
-        """Poll `ready` until it gives a value; say who is waited for, and how to start it if it is not there.
+        """Poll `ready` until it gives a value; say who is waited for, and how to start it if it is
+        not there.
 
         Raises MillraceError if the other side gives no sign of life for `wait_limit` seconds.
         """
@@ -221,7 +250,9 @@ class _Side(Pointers):
                 problem = f"waited {silent:.0f} s for {what}, but {self._how()}"
                 remedy = f"Start it, then this again: {self.command(self.other)}"
                 raise MillraceError(problem, str(self.folder), remedy)
-            if is_there is not said and (said is None or not self._is_dead):  # of a death, `_watch` tells
+            if is_there is not said and (
+                said is None or not self._is_dead
+            ):  # of a death, `_watch` tells
                 remedy = "" if is_there else f". Start it: {self.command(self.other)}"
                 log.info("waiting for %s: %s%s", what, self._how(), remedy)
             said = is_there
@@ -231,7 +262,9 @@ class _Side(Pointers):
     def _how(self) -> str:
         if self._seen is None:
             return f"no {self.other} has started"
-        dead = f"is dead, no sign of life for {self.times.dead_after:g} s (was: {self._seen.activity})"
+        dead = (
+            f"is dead, no sign of life for {self.times.dead_after:g} s (was: {self._seen.activity})"
+        )
         return f"the {self.other} ({self._seen.where}) {dead if self._is_dead else self._seen.activity}"
 
     def _live(self) -> None:
@@ -239,7 +272,10 @@ class _Side(Pointers):
             try:
                 self._beat(True)
                 self._watch()
-            except (OSError, MillraceError) as error:  # a full disk, a server away: the next beat may do
+            except (
+                OSError,
+                MillraceError,
+            ) as error:  # a full disk, a server away: the next beat may do
                 log.warning("%s", error)
 
     def _beat(self, is_working: bool) -> None:
@@ -249,7 +285,9 @@ class _Side(Pointers):
             return
         self._count += 1
         where = f"{socket.gethostname()}, pid {os.getpid()}"
-        self.write(f"{self.name}.beat", Beat(self._count, self._writer, is_working, where, self.activity))
+        self.write(
+            f"{self.name}.beat", Beat(self._count, self._writer, is_working, where, self.activity)
+        )
 
     def _watch(self) -> None:
         """Look whether the other side's count moves; say so if it is dead, and if it is back."""
@@ -258,7 +296,12 @@ class _Side(Pointers):
             if self._is_dead:
                 log.info("the %s is back (%s)", self.other, now.where)
             self._seen, self._seen_at, self._is_dead = now, clock, False
-        elif now and now.is_working and not self._is_dead and clock - self._seen_at >= self.times.dead_after:
+        elif (
+            now
+            and now.is_working
+            and not self._is_dead
+            and clock - self._seen_at >= self.times.dead_after
+        ):
             self._is_dead = True
             log.error("%s. Start it again: %s", self._how(), self.command(self.other))
 
@@ -270,7 +313,8 @@ class Trainer(_Side):
     _pointers = Wanted(0, 0, 0, [])
 
     def want(self, top: int, start: int = 0) -> None:
-        """Epochs `start` to `top` - 1 are to be trained; those before are trained. Comes before all else."""
+        """Epochs `start` to `top` - 1 are to be trained; those before are trained. Comes before all
+        else."""
         before = self.wanted()
         self._point(Wanted(start, top, before.attempt + 1 if before else 1, self.flags))
 
@@ -281,7 +325,9 @@ class Trainer(_Side):
         """
         made = self.made()
         is_safe = made is not None and (made.is_done or made.attempt == self._pointers.attempt)
-        is_whole = is_safe and made.fast >= epoch and epochs.read_mark(self.folder, epoch) is not None
+        is_whole = (
+            is_safe and made.fast >= epoch and epochs.read_mark(self.folder, epoch) is not None
+        )
         return epoch == 0 or is_whole
 
     def trained(self, epoch: int) -> None:
@@ -296,7 +342,9 @@ class Trainer(_Side):
         self.write("trainer.json", pointers)
         # The producer may have ended: nobody else removes the last epochs.
         if pointers.slow >= pointers.top:
-            removed = [number for number in epochs.whole(self.folder) if epochs.remove(self.folder, number)]
+            removed = [
+                number for number in epochs.whole(self.folder) if epochs.remove(self.folder, number)
+            ]
             done = counted(pointers.slow, "epoch"), counted(len(removed), "folder")
             log.info("%s trained; %s removed", *done)
 

@@ -1,4 +1,5 @@
-"""One epoch: the records of K files at a time, drawn without replacement, shuffled into K new files."""
+"""One epoch: the records of K files at a time, drawn without replacement, shuffled into K new
+files."""
 
 from __future__ import annotations
 
@@ -27,12 +28,18 @@ _THREADS = 2  # files that are read or written at once
 
 
 def order(count: int, *numbers: int) -> np.ndarray:
-    """The numbers below `count` in the random order that belongs to `numbers` (seed, epoch, ...)."""
-    return np.argsort(hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable")
+    """The numbers below `count` in the random order that belongs to `numbers` (seed, epoch,
+    ...)."""
+    return np.argsort(
+        hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable"
+    )
 
 
-def groups(lengths: np.ndarray, pool: int, seed: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The files of each pool of an epoch, and the order in which the records of all of them are written."""
+def groups(
+    lengths: np.ndarray, pool: int, seed: int, epoch: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The files of each pool of an epoch, and the order in which the records of all of them are
+    written."""
     files = order(len(lengths), seed, epoch)
     for start in range(0, len(files), pool):
         group = files[start : start + pool]
@@ -42,7 +49,11 @@ def groups(lengths: np.ndarray, pool: int, seed: int, epoch: int) -> Iterator[tu
 def pool_bytes(records: RecordSet) -> np.ndarray:
     """Bytes of memory that pools of 1, 2, ... files take at most."""
     is_fixed = records.layout == FIXED
-    sizes = records.lengths * np.prod((*records.size, 3)) if is_fixed else [f.bytes for f in records.files]
+    sizes = (
+        records.lengths * np.prod((*records.size, 3))
+        if is_fixed
+        else [f.bytes for f in records.files]
+    )
     return np.cumsum(np.sort(sizes)[::-1])
 
 
@@ -72,11 +83,14 @@ class EpochMaker:
         return {**made, "source": self._source, "records": len(self.records), "digest": self.digest}
 
     def make(self, epoch: int, report: Callable[[str], None]) -> None:
-        """Write `train_<epoch>/`; it appears whole. `report` is told how far it is, and may raise."""
+        """Write `train_<epoch>/`; it appears whole. `report` is told how far it is, and may
+        raise."""
         folder = epochs.folder_of(self.root, epoch)
         if folder.exists():
             problem = "is in the way of an epoch, and was not made by the producer"
-            raise MillraceError(problem, str(folder), "Move it, or name another --local_scratch_dir")
+            raise MillraceError(
+                problem, str(folder), "Move it, or name another --local_scratch_dir"
+            )
         aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
         try:
             aside.mkdir()
@@ -94,21 +108,36 @@ class EpochMaker:
 
     def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
         total, written = len(self.records.files), list[RecordFile]()
-        with Progress(total, "files", f"epoch {epoch}") as progress, ThreadPoolExecutor(_THREADS) as threads:
+        with (
+            Progress(total, "files", f"epoch {epoch}") as progress,
+            ThreadPoolExecutor(_THREADS) as threads,
+        ):
             for group, rows in groups(self.records.lengths, self.pool, self.seed, epoch):
                 report(f"makes epoch {epoch}: {len(written)} of {total} files")
                 content, start = self._read(group, threads), len(written)
-                names = [folder / file_name(self.records.split, start + n, total) for n in range(len(group))]
+                names = [
+                    folder / file_name(self.records.split, start + n, total)
+                    for n in range(len(group))
+                ]
                 parts = np.array_split(rows, len(group))
                 for file in threads.map(partial(self._write_file, *content), names, parts):
                     written.append(file)
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
                 del content  # before the next group is read
-        changes = {"epoch": epoch, "pool": self.pool, "ids_digest": self.digest, "source": self.digest}
-        return dataclasses.replace(self.records, folder=folder, files=written, has_index=True, **changes)
+        changes = {
+            "epoch": epoch,
+            "pool": self.pool,
+            "ids_digest": self.digest,
+            "source": self.digest,
+        }
+        return dataclasses.replace(
+            self.records, folder=folder, files=written, has_index=True, **changes
+        )
 
-    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> tuple[list, np.ndarray, np.ndarray]:
+    def _read(
+        self, group: np.ndarray, threads: ThreadPoolExecutor
+    ) -> tuple[list, np.ndarray, np.ndarray]:
         """Images, labels and ids of a group of files."""
         ends = np.cumsum(self.records.lengths[group])
 
@@ -120,7 +149,11 @@ class EpochMaker:
 
         parts = list(threads.map(read, range(len(group))))
         images = [image for part in parts for image in part.images]
-        return images, np.concatenate([p.labels for p in parts]), np.concatenate([p.ids for p in parts])
+        return (
+            images,
+            np.concatenate([p.labels for p in parts]),
+            np.concatenate([p.ids for p in parts]),
+        )
 
     def _write_file(
         self, images: list, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray

@@ -1,4 +1,5 @@
-"""Conversion of an image folder: record files, of which finished ones are kept, and then the index."""
+"""Conversion of an image folder: record files, of which finished ones are kept, and then the
+index."""
 
 from __future__ import annotations
 
@@ -18,17 +19,25 @@ from millrace.common.ledger import Ledger
 from millrace.image.records.deal import FilePlan, without
 from millrace.image.records.folder import Row
 from millrace.image.records.pixels import Unusable, read_image, resized
-from millrace.image.records.record_file import ENCODED, RecordFile, multiset_digest, read_facts, record_writer
+from millrace.image.records.record_file import (
+    ENCODED,
+    RecordFile,
+    multiset_digest,
+    read_facts,
+    record_writer,
+)
 from millrace.image.records.record_set import INDEX, RecordSet
 
 _BATCH = 64  # images in memory at a time
 
 
-def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, threads: int) -> list[dict]:
+def convert(
+    plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, threads: int
+) -> list[dict]:
     """Write the record files of `plans` into `folder`, but for those that are right already.
 
-    `split` is of RecordOptions.of_split. Returns what each file notes: its rejects (path, reason, detail),
-    and how many images are odd.
+    `split` is of RecordOptions.of_split. Returns what each file notes: its rejects (path, reason,
+    detail), and how many images are odd.
     """
     facts, kept = [], 0
     total = sum(len(plan.rows) for plan in plans)
@@ -50,9 +59,15 @@ def convert(plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, t
 
 
 def _write(
-    plan: FilePlan, split: Mapping, folder: Path, pool: Executor, progress: Any = None, facts: Any = None
+    plan: FilePlan,
+    split: Mapping,
+    folder: Path,
+    pool: Executor,
+    progress: Any = None,
+    facts: Any = None,
 ) -> dict[str, Any]:
-    """Write one file and return its facts; those given stay, if it is written again without rejects.
+    """Write one file and return its facts; those given stay, if it is written again without
+    rejects.
 
     Of a file with rejects only the facts count: it is always written again.
     """
@@ -63,7 +78,9 @@ def _write(
     with record_writer(folder / plan.name, len(plan.rows), size, encoded_bytes) as writer:
         for start in range(0, len(plan.rows), _BATCH):
             good, rows = [], plan.rows[start : start + _BATCH]
-            for number, (image, words) in enumerate(pool.map(partial(_load, source, pixels), rows), start):
+            for number, (image, words) in enumerate(
+                pool.map(partial(_load, source, pixels), rows), start
+            ):
                 name, *_, label = plan.rows[number]
                 if isinstance(image, Unusable):
                     rejects.append([name, image.reason, str(image)])
@@ -77,8 +94,15 @@ def _write(
                 progress.advance(len(rows), len(rows) - len(good))
         if facts and rejects:
             name, reason, detail = rejects[0]
-            raise MillraceError(f"{detail} ({reason}), read before", str(source / name), "Run it again")
-        noted = {"plan": "" if rejects else digest, "dealt": digest, "rejects": rejects, "odd": dict(odd)}
+            raise MillraceError(
+                f"{detail} ({reason}), read before", str(source / name), "Run it again"
+            )
+        noted = {
+            "plan": "" if rejects else digest,
+            "dealt": digest,
+            "rejects": rejects,
+            "odd": dict(odd),
+        }
         writer.facts = noted | (facts or {})
     return writer.facts
 
@@ -91,7 +115,9 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
             raise Unusable("missing", "a link to nowhere, or no regular file")
         content = path.read_bytes()
         if len(content) != row[1]:
-            raise MillraceError("has changed since it was listed", str(path), "Run the same command again")
+            raise MillraceError(
+                "has changed since it was listed", str(path), "Run the same command again"
+            )
         image, odd = read_image(content, pixels["exif"], path.suffix, pixels["max_pixels"])
         if pixels["layout"] != ENCODED:
             return resized(image, pixels["resize"], pixels["crop"]), odd
@@ -103,12 +129,18 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
 
 
 def finish(
-    plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, max_error_fraction: float, threads: int
+    plans: Sequence[FilePlan],
+    split: Mapping[str, Any],
+    folder: Path,
+    max_error_fraction: float,
+    threads: int,
 ) -> None:
-    """Write `rejects.jsonl`, `ledger.json`, `length.npy` and, last, the index of what `convert` wrote.
+    """Write `rejects.jsonl`, `ledger.json`, `length.npy` and, last, the index of what `convert`
+    wrote.
 
-    Rejected images leave gaps: the records are dealt again without them, so that lengths differ by one at
-    most, and the few files that this changes are written again. Files that are of no plan now are removed.
+    Rejected images leave gaps: the records are dealt again without them, so that lengths differ by
+    one at most, and the few files that this changes are written again. Files that are of no plan
+    now are removed.
     """
     source, pixels, name = split["folder"], split["pixels"], split["split"]
     ledger = Ledger("create_records", name, "image", rows_in=sum(len(plan.rows) for plan in plans))
@@ -116,10 +148,14 @@ def finish(
     for plan, noted in zip(plans, facts, strict=True):
         if noted.get("dealt") != plan.digest(pixels):
             remedy = "Convert again: its job, or the same command"
-            raise MillraceError("is missing, or was made from other images", str(folder / plan.name), remedy)
+            raise MillraceError(
+                "is missing, or was made from other images", str(folder / plan.name), remedy
+            )
         ledger.warnings.update(noted["odd"])
         ledger.rejected.update(reason for _, reason, _ in noted["rejects"])
-        rejects += [{"image": row, "reason": why, "detail": text} for row, why, text in noted["rejects"]]
+        rejects += [
+            {"image": row, "reason": why, "detail": text} for row, why, text in noted["rejects"]
+        ]
     rejects.sort(key=lambda each: each["image"])
     final = without(plans, {each["image"] for each in rejects}, name) if rejects else plans
     ledger.rows_out = sum(len(plan.rows) for plan in final)
@@ -128,7 +164,9 @@ def finish(
     cli.log.info("%s", ledger.line())
     examples = "; ".join(f"{each['image']}: {each['detail']}" for each in rejects[:3])
     if problem := ledger.too_many_errors((), max_error_fraction):
-        raise MillraceError(f"{problem}: {examples}", source, "Mend them, or raise max_error_fraction")
+        raise MillraceError(
+            f"{problem}: {examples}", source, "Mend them, or raise max_error_fraction"
+        )
     if not all(plan.rows for plan in final):
         words = f"{counted(ledger.rows_out, 'image')} of {ledger.rows_in} can be used, for {len(plans)} files"
         raise MillraceError(f"{words}: {examples}", source, "Ask for fewer files")

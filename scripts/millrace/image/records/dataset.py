@@ -21,13 +21,14 @@ from millrace.image.records.record_set import RecordSet
 
 
 class HDF5Record(Dataset):
-    """(image, label) by number as of ImageFolder: an RGB image of PIL, or what `transform` makes of it.
+    """(image, label) by number as of ImageFolder: an RGB image of PIL, or what `transform` makes of
+    it.
 
         train = HDF5Record("records/train", transform)
         loader = torch.utils.data.DataLoader(train, batch_size=256, shuffle=True, num_workers=4)
 
-    `root` is a split's folder, or a produced epoch's (records/train_1). Right in any order, with any way of
-    starting workers: each opens up to `max_open_files` files of its own.
+    `root` is a split's folder, or a produced epoch's (records/train_1). Right in any order, with
+    any way of starting workers: each opens up to `max_open_files` files of its own.
     """
 
     def __init__(
@@ -37,7 +38,11 @@ class HDF5Record(Dataset):
         target_transform: Callable | None = None,
         max_open_files: int = 256,
     ) -> None:
-        self.root, self.transform, self.target_transform = os.fspath(root), transform, target_transform
+        self.root, self.transform, self.target_transform = (
+            os.fspath(root),
+            transform,
+            target_transform,
+        )
         place = Path(os.path.abspath(root))
         self.records = RecordSet.open(place.parent, place.name)
         self.classes = self.records.classes
@@ -59,9 +64,15 @@ class HDF5Record(Dataset):
         (content,), (label,), _ = self.reader.read(file, record, 1)
         is_encoded = self.records.layout == ENCODED
         try:
-            image = read_image(content, self.records.exif)[0] if is_encoded else Image.fromarray(content)
+            image = (
+                read_image(content, self.records.exif)[0]
+                if is_encoded
+                else Image.fromarray(content)
+            )
         except Unusable as error:
             where = f"{self.records.path(file)}, record {record}"
-            raise MillraceError(str(error), where, "Leave it out, or write the file again") from None
+            raise MillraceError(
+                str(error), where, "Leave it out, or write the file again"
+            ) from None
         image, label = self.transform(image) if self.transform else image, int(label)
         return image, self.target_transform(label) if self.target_transform else label

@@ -44,8 +44,9 @@ class FilePlan:
 def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list[Row]:
     """The rows by id, shuffled by the seed.
 
-    Images of `before`, an earlier order, keep their ids; new ones take those of images that are gone, then
-    follow; if more are gone than new, the last ones take their ids. So few files change with few images.
+    Images of `before`, an earlier order, keep their ids; new ones take those of images that are
+    gone, then follow; if more are gone than new, the last ones take their ids. So few files change
+    with few images.
     """
     known, by_path = set(before), {row[0]: row for row in rows}
     new = [row for row in rows if row[0] not in known]
@@ -54,7 +55,8 @@ def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list
 
 
 def fill_gaps(order: list[Row | None], new: Sequence[Row] = ()) -> list[Row]:
-    """The order with new ones, and then the last ones, in its gaps; new ones that are left follow."""
+    """The order with new ones, and then the last ones, in its gaps; new ones that are left
+    follow."""
     gaps = [number for number, row in enumerate(order) if row is None]
     order, gaps = [*order, *new[len(gaps) :]], iter(gaps)
     for row, number in zip(new, gaps, strict=False):
@@ -68,8 +70,8 @@ def fill_gaps(order: list[Row | None], new: Sequence[Row] = ()) -> list[Row]:
 
 
 def deal(split: str, order: Sequence[Row], files: int, shuffled: bool) -> Iterator[FilePlan]:
-    """Files whose lengths differ by one at most. Shuffled ones get their records in turn, so that an added
-    image changes one of them; else each gets a stretch of the order."""
+    """Files whose lengths differ by one at most. Shuffled ones get their records in turn, so that
+    an added image changes one of them; else each gets a stretch of the order."""
     size, more = divmod(len(order), files)
     for number in range(files):
         name = file_name(split, number, files)

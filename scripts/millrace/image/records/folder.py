@@ -1,4 +1,5 @@
-"""An image folder: its classes and images in ImageFolder's order. Imported by every parse: nothing heavy."""
+"""An image folder: its classes and images in ImageFolder's order. Imported by every parse: nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from millrace.common.errors import MillraceError, counted
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 VALIDATION = ("val", "validation")
 LABELS = "synset_labels.txt"
-EXPECTED = f"train/<class>/<images> and val/ (or validation/) likewise, or val/<images> with {LABELS}"
+EXPECTED = (
+    f"train/<class>/<images> and val/ (or validation/) likewise, or val/<images> with {LABELS}"
+)
 # Path from the split's folder, size, mtime_ns, label. No file (a link to nowhere, a pipe): size -1.
 Row = tuple[str, int, int, int]
 
 
 @dataclass
 class ImageTree:
-    """`classes` are in sorted order over train and val; `rows` of each split in ImageFolder's order."""
+    """`classes` are in sorted order over train and val; `rows` of each split in ImageFolder's
+    order."""
 
     root: Path
     classes: list[str]
@@ -40,10 +44,13 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     splits, notes = {}, []
     for name in ("train", *val):
         place, skipped = root / name, list[str]()
-        # A class is a folder; its images follow in the order of their folders' paths, then of their names.
+        # A class is a folder; its images follow in the order of their folders' paths, then of their
+        # names.
         folders = {each.name: each.is_dir() for each in os.scandir(place)}
         loose = sorted(each for each in folders if not folders[each])
-        classes = {each: _images(f"{place}/{each}", each, skipped) for each in folders if folders[each]}
+        classes = {
+            each: _images(f"{place}/{each}", each, skipped) for each in folders if folders[each]
+        }
         if name != "train" and loose and not any(classes.values()):
             classes, loose = _flat(root, name, loose), []
         splits[name] = classes
@@ -55,16 +62,24 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
             raise MillraceError(words, str(place), "Bring their images, or set allow_empty to 1")
         if skipped := [*loose, *skipped]:
             why = "as they lie in no class, or their names end like no image's"
-            notes.append(f"{counted(len(skipped), 'file')} of {name}/ left out, {why}: {_shown(skipped)}")
+            notes.append(
+                f"{counted(len(skipped), 'file')} of {name}/ left out, {why}: {_shown(skipped)}"
+            )
     labels = {name: label for label, name in enumerate(sorted(set().union(*splits.values())))}
     if not splits["train"].keys() & splits[val[0]].keys():
         shown = " and ".join(_shown(sorted(classes)) for classes in splits.values())
-        raise MillraceError(f"train/ and {val[0]}/ share no class: {shown}", str(root), "Name them alike")
+        raise MillraceError(
+            f"train/ and {val[0]}/ share no class: {shown}", str(root), "Name them alike"
+        )
     tree = ImageTree(root, list(labels), {}, notes)
     for name, classes in splits.items():
-        tree.rows[name] = [(*row, labels[each]) for each in sorted(classes) for row in classes[each]]
+        tree.rows[name] = [
+            (*row, labels[each]) for each in sorted(classes) for row in classes[each]
+        ]
         if missing := [each for each in labels if each not in classes]:
-            notes.append(f"{len(missing)} of {len(labels)} classes not in {name}/: {_shown(missing)}")
+            notes.append(
+                f"{len(missing)} of {len(labels)} classes not in {name}/: {_shown(missing)}"
+            )
         for path in (*labels, *(row[0] for row in tree.rows[name])):
             is_utf8 = path.encode(errors="replace") == path.encode(errors="surrogateescape")
             if "\n" in path or "\r" in path or not is_utf8:
@@ -81,8 +96,8 @@ def _shown(names: list[str]) -> str:
 
 
 def _images(folder: str, relative: str, skipped: list[str]) -> list[tuple[str, int, int]]:
-    """(path, size, mtime_ns) of the images below `folder`, whose path in the split's is `relative`; other
-    files are added to `skipped`."""
+    """(path, size, mtime_ns) of the images below `folder`, whose path in the split's is `relative`;
+    other files are added to `skipped`."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -90,8 +105,12 @@ def _images(folder: str, relative: str, skipped: list[str]) -> list[tuple[str, i
     rows, places = [], []
     for place, _, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = Path(os.path.realpath(place)) if os.path.islink(place) else None
-        if real and any(Path(os.path.realpath(each)).is_relative_to(real) for each in Path(place).parents):
-            raise MillraceError("a link to a folder that it lies in", place, "Remove it: it has no end")
+        if real and any(
+            Path(os.path.realpath(each)).is_relative_to(real) for each in Path(place).parents
+        ):
+            raise MillraceError(
+                "a link to a folder that it lies in", place, "Remove it: it has no end"
+            )
         places.append((f"{relative}{place[len(folder) :]}", place, names))
     for below, place, names in sorted(places):
         for name in sorted(names):
@@ -116,10 +135,18 @@ def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, i
     paths = [path for path in (root / LABELS, root / val / LABELS) if path.is_file()]
     if not paths:
         problem = f"{len(images)} images that lie in no class" if images else "holds no images"
-        raise MillraceError(problem, str(root / val), f"Bring {LABELS}, line n for the n-th name. {EXPECTED}")
-    if images != sorted(images, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(30), name)):
-        problem = f"the numbers in names differ in length ({images[0]}), so the n-th name is ambiguous"
-        raise MillraceError(problem, str(root / val), "Rename them with leading zeros, or make class folders")
+        raise MillraceError(
+            problem, str(root / val), f"Bring {LABELS}, line n for the n-th name. {EXPECTED}"
+        )
+    if images != sorted(
+        images, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(30), name)
+    ):
+        problem = (
+            f"the numbers in names differ in length ({images[0]}), so the n-th name is ambiguous"
+        )
+        raise MillraceError(
+            problem, str(root / val), "Rename them with leading zeros, or make class folders"
+        )
     try:
         lines = paths[0].read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:

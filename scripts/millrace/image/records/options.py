@@ -18,19 +18,30 @@ class RecordOptions:
 
     train_files: int = setting(100, "record files of train", at_least=1, at_most=99999)
     val_files: int = setting(2, "record files of val", at_least=1, at_most=99999)
-    records_per_file: int = setting(0, "records of a file at most; 0: by the number of files", at_least=0)
-    layout: str = setting("fixed", "pixels of one size, or the images' bytes", among=("fixed", "encoded"))
+    records_per_file: int = setting(
+        0, "records of a file at most; 0: by the number of files", at_least=0
+    )
+    layout: str = setting(
+        "fixed", "pixels of one size, or the images' bytes", among=("fixed", "encoded")
+    )
     train_size: int = setting(256, "pixels: shorter side and centre crop of train", at_least=1)
     val_resize: int = setting(256, "pixels: shorter side of val", at_least=1)
     val_size: int = setting(224, "pixels: centre crop of val, at most val_resize", at_least=1)
     max_pixels: int = setting(
-        50_000_000, "width x height of an image; one of more is rejected", at_least=1, at_most=_MOST_PIXELS
+        50_000_000,
+        "width x height of an image; one of more is rejected",
+        at_least=1,
+        at_most=_MOST_PIXELS,
     )
-    exif: str = setting("ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply"))
+    exif: str = setting(
+        "ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply")
+    )
     shuffle: int = setting(1, "1: train is shuffled; 0: class after class", at_least=0, at_most=1)
     seed: int = setting(42, "of the shuffle", at_least=0, at_most=2147483647)
     allow_empty: int = setting(0, "1: classes without images are allowed", at_least=0, at_most=1)
-    max_error_fraction: float = setting(0.1, "share of damaged images allowed", at_least=0, at_most=1)
+    max_error_fraction: float = setting(
+        0.1, "share of damaged images allowed", at_least=0, at_most=1
+    )
 
     def check(self, where: str) -> None:
         """Raise MillraceError for a value that is out of its range."""
@@ -44,7 +55,9 @@ class RecordOptions:
 
         `pixels` is what decides on the bytes of its records.
         """
-        resize, crop = (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
+        resize, crop = (
+            (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
+        )
         sizes = {"resize": resize, "crop": crop} if self.layout == "fixed" else {}
         pixels = {"layout": self.layout, "exif": self.exif, "max_pixels": self.max_pixels, **sizes}
         facts = {"split": split, "folder": str(tree.root / split), "classes": tree.classes}

@@ -31,17 +31,21 @@ def read_image(
 ) -> tuple[Any, list[str]]:
     """The image in encoded bytes as RGB (PIL), and what is odd about it. Raises Unusable.
 
-    Its format is told by the content, and is one of FORMATS; a file whose name says JPEG and that is none is
-    odd. One of more than `max_pixels` (0: than Pillow opens) is refused by its header.
+    Its format is told by the content, and is one of FORMATS; a file whose name says JPEG and that
+    is none is odd. One of more than `max_pixels` (0: than Pillow opens) is refused by its header.
     """
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
         if max_pixels and width * height > max_pixels:
-            raise Unusable("too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}")
+            raise Unusable(
+                "too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}"
+            )
         odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
         is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
-        odd += [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
+        odd += (
+            [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
+        )
         whole, turn = image.convert("RGB"), None
         try:
             turn = _TURNS.get(image.getexif().get(_ORIENTATION))
@@ -58,17 +62,22 @@ def read_image(
         raise Unusable("too_large", str(error)) from None
     # PIL's decoders raise whatever a damaged file makes them run into.
     except Exception as error:
-        raise Unusable("damaged", str(error).splitlines()[0] if str(error) else repr(error)) from None
+        raise Unusable(
+            "damaged", str(error).splitlines()[0] if str(error) else repr(error)
+        ) from None
 
 
 def resized(image: Any, resize: int, crop: int) -> np.ndarray:
-    """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3). Raises Unusable."""
+    """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3). Raises
+    Unusable."""
     width, height = image.size
     short, long = min(width, height), max(width, height)
     if short != resize:
         other = int(resize * long / short)
         if resize * other > Image.MAX_IMAGE_PIXELS:
-            words = f"{width} x {height} pixels would be {other} long with {resize} at the short side"
+            words = (
+                f"{width} x {height} pixels would be {other} long with {resize} at the short side"
+            )
             raise Unusable("too_large", words)
         width, height = (resize, other) if width <= height else (other, resize)
         image = image.resize((width, height), Image.Resampling.BILINEAR)

@@ -21,8 +21,8 @@ class RecordReader:
         reader = RecordReader(records, max_open_files=4)
         images, labels, ids = reader.read(file=0, start=0, count=256)
 
-    A slice of a contiguous layout is one positioned read, into `out` if it is given; bytes are not mapped, as
-    a file that is cut meanwhile would be a crash. All else goes through h5py.
+    A slice of a contiguous layout is one positioned read, into `out` if it is given; bytes are not
+    mapped, as a file that is cut meanwhile would be a crash. All else goes through h5py.
     """
 
     def __init__(self, records: RecordSet, max_open_files: int = 4) -> None:
@@ -30,9 +30,11 @@ class RecordReader:
         self._files: OpenFiles[_File] = OpenFiles(partial(_File, records), max_open_files)
 
     def read(self, file: int, start: int, count: int, out: np.ndarray | None = None) -> Records:
-        """Records [start, start + count) of a file, less beyond its end; `out` is uint8 (>= count, H, W, 3).
+        """Records [start, start + count) of a file, less beyond its end; `out` is uint8 (>= count,
+        H, W, 3).
 
-        Raises MillraceError for a file that is not what the index says, OSError if it cannot be read.
+        Raises MillraceError for a file that is not what the index says, OSError if it cannot be
+        read.
         """
         stop = min(start + count, self.records.files[file].records)
         if not 0 <= start <= stop:
@@ -61,14 +63,24 @@ class _File:
         with own_file(self.path), open_h5(self.path) as h5:
             self.shape = shape = shape_of(h5, self.path)
             is_other = (shape.layout, shape.size) != (records.layout, records.size)
-            if is_other or shape.records != entry.records or os.path.getsize(self.path) != entry.bytes:
+            if (
+                is_other
+                or shape.records != entry.records
+                or os.path.getsize(self.path) != entry.bytes
+            ):
                 words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
             self.labels = h5["labels"][()].astype(np.int64)
             # Ids of other programs may be anything.
-            self.ids = h5["ids"][()] if records.has_index else np.arange(*records.starts[number : number + 2])
-            if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(records.classes):
+            self.ids = (
+                h5["ids"][()]
+                if records.has_index
+                else np.arange(*records.starts[number : number + 2])
+            )
+            if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(
+                records.classes
+            ):
                 words = f"has labels from {self.labels.min()} to {self.labels.max()}"
                 words += f", of {len(records.classes)} classes"
                 raise MillraceError(words, self.path, "Convert it again")

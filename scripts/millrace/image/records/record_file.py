@@ -1,8 +1,9 @@
-"""One record file (HDF5): images of a fixed size or encoded bytes, with labels and ids, written whole.
+"""One record file (HDF5): images of a fixed size or encoded bytes, with labels and ids, written
+whole.
 
-Layouts that are written: `images` uint8 (N, H, W, 3), contiguous; or `encoded` uint8, all bytes one after the
-other, with `offsets` (N + 1). Beside them `labels` and `ids` (N), and `facts`, JSON. Read are also `images`
-in any chunking, and of variable length.
+Layouts that are written: `images` uint8 (N, H, W, 3), contiguous; or `encoded` uint8, all bytes one
+after the other, with `offsets` (N + 1). Beside them `labels` and `ids` (N), and `facts`, JSON. Read
+are also `images` in any chunking, and of variable length.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ FIXED, ENCODED = "fixed", "encoded"
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A record file as its set's index lists it. `digest` is the CRC-32 of images, labels and ids."""
+    """A record file as its set's index lists it. `digest` is the CRC-32 of images, labels and
+    ids."""
 
     name: str
     records: int
@@ -35,8 +37,8 @@ class RecordFile:
 
 
 class Records(NamedTuple):
-    """Records that follow one another in a file. `images` is uint8 (n, H, W, 3), RGB; or a list of encoded
-    bytes, each a uint8 array. `labels` and `ids` are int64."""
+    """Records that follow one another in a file. `images` is uint8 (n, H, W, 3), RGB; or a list of
+    encoded bytes, each a uint8 array. `labels` and `ids` are int64."""
 
     images: Any
     labels: np.ndarray
@@ -44,8 +46,8 @@ class Records(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What lies in a record file: FIXED or ENCODED, number of records, (H, W) of a fixed layout. `dataset`
-    holds the images, at `offset` in the file if they are contiguous, else None."""
+    """What lies in a record file: FIXED or ENCODED, number of records, (H, W) of a fixed layout.
+    `dataset` holds the images, at `offset` in the file if they are contiguous, else None."""
 
     layout: str
     records: int
@@ -55,7 +57,8 @@ class Shape(NamedTuple):
 
 
 class RecordWriter:
-    """What `record_writer` gives: `facts` may be set until its end; after it `file` is the index entry."""
+    """What `record_writer` gives: `facts` may be set until its end; after it `file` is the index
+    entry."""
 
     def __init__(self, raw: BinaryIO, size: tuple[int, int] | None, with_digest: bool) -> None:
         self._raw, self.size, self._with_digest = raw, size, with_digest
@@ -66,7 +69,9 @@ class RecordWriter:
         """Add records; each image uint8 (H, W, 3) or encoded bytes, written from where it lies."""
         for image in images:
             if self.size and (image.dtype, image.shape) != (np.uint8, (*self.size, 3)):
-                raise ValueError(f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)")
+                raise ValueError(
+                    f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)"
+                )
             self.crc = zlib.crc32(image, self.crc) if self._with_digest else 0
             self.lengths.append(self._raw.write(image))
         self.labels.extend(labels)
@@ -87,9 +92,9 @@ def record_writer(
             writer.append(images, labels, ids)
         index_entry = writer.file
 
-    `records` and, without `size`, `encoded_bytes` say how much comes. If less comes (some images turn out to
-    be damaged), `facts` can be read, but no records. `is_scratch`: in a folder that is renamed when it is
-    whole, and can be made again: no fsync, no digest.
+    `records` and, without `size`, `encoded_bytes` say how much comes. If less comes (some images
+    turn out to be damaged), `facts` can be read, but no records. `is_scratch`: in a folder that is
+    renamed when it is whole, and can be made again: no fsync, no digest.
     """
     import h5py
 
@@ -122,7 +127,8 @@ def record_writer(
 
 
 def read_facts(path: str | os.PathLike) -> dict[str, Any]:
-    """What was noted in the file when it was written, with its `digest`; {} if it is missing or not ours."""
+    """What was noted in the file when it was written, with its `digest`; {} if it is missing or not
+    ours."""
     from millrace.common.loading.h5 import open_h5
 
     try:
@@ -133,7 +139,8 @@ def read_facts(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
-    """What lies in an open file. Raises MillraceError for a layout that is not read, with the remedy."""
+    """What lies in an open file. Raises MillraceError for a layout that is not read, with the
+    remedy."""
     import h5py
 
     data = {name: each for name in h5 if isinstance(each := h5.get(name), h5py.Dataset)}
@@ -145,7 +152,9 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
     elif labels is None or (images is None and not is_own):
         problem = f"`images` and `labels` are needed, the file holds {', '.join(h5) or 'nothing'}"
     elif images is None:
-        shape = Shape(ENCODED, len(data["offsets"]) - 1, None, "encoded", encoded.id.get_offset() or 0)
+        shape = Shape(
+            ENCODED, len(data["offsets"]) - 1, None, "encoded", encoded.id.get_offset() or 0
+        )
     elif h5py.check_vlen_dtype(images.dtype) == np.uint8 and images.ndim == 1:
         shape = Shape(ENCODED, len(images), None, "images", None)
     elif images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3:
@@ -171,5 +180,7 @@ def multiset_digest(ids: Iterable[np.ndarray]) -> str:
     for block in ids:
         mixed = hashing.mix(np.asarray(block).astype(np.uint64))
         count += len(block)
-        sums += np.array([mixed.sum(dtype=np.uint64), hashing.mix(mixed).sum(dtype=np.uint64)], np.uint64)
+        sums += np.array(
+            [mixed.sum(dtype=np.uint64), hashing.mix(mixed).sum(dtype=np.uint64)], np.uint64
+        )
     return f"{count}-{sums[0]:016x}{sums[1]:016x}"

@@ -1,4 +1,5 @@
-"""A set of record files (a split, or a produced epoch), and its index `records.json`, written last."""
+"""A set of record files (a split, or a produced epoch), and its index `records.json`, written
+last."""
 
 from __future__ import annotations
 
@@ -25,11 +26,18 @@ _NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
 
 
 def validation_folder(root: str | os.PathLike) -> str:
-    """`val` or `validation`, whichever a folder has. Raises MillraceError without one, or with both."""
+    """`val` or `validation`, whichever a folder has. Raises MillraceError without one, or with
+    both."""
     names = [name for name in VALIDATION if Path(root, name).is_dir()]
     if len(names) != 1:
-        problem = f"holds both {names[0]}/ and {names[1]}/" if names else "holds neither val/ nor validation/"
-        raise MillraceError(problem, os.fspath(root), "One of them is read: bring it, or move the other away")
+        problem = (
+            f"holds both {names[0]}/ and {names[1]}/"
+            if names
+            else "holds neither val/ nor validation/"
+        )
+        raise MillraceError(
+            problem, os.fspath(root), "One of them is read: bring it, or move the other away"
+        )
     return names[0]
 
 
@@ -40,11 +48,12 @@ class RecordSet:
         records = RecordSet.open("results/image/records", "train")
         file, record = records.locate(12345)
 
-    `split` is what the files' names begin with. `classes` are in sorted order over train and val; a label is
-    the number of its class; `counts`: records of each. `size` is (H, W) of the fixed layout, `seed` shuffled
-    the conversion. A produced epoch has its number in `epoch`, else 0, `pool` files shuffled together, and in
-    `source` the `ids_digest` of what it was made from: the multiset digest of all records' ids, which are
-    their numbers in the converted set, 0 to N - 1, whatever file and epoch they lie in.
+    `split` is what the files' names begin with. `classes` are in sorted order over train and val; a
+    label is the number of its class; `counts`: records of each. `size` is (H, W) of the fixed
+    layout, `seed` shuffled the conversion. A produced epoch has its number in `epoch`, else 0,
+    `pool` files shuffled together, and in `source` the `ids_digest` of what it was made from: the
+    multiset digest of all records' ids, which are their numbers in the converted set, 0 to N - 1,
+    whatever file and epoch they lie in.
     """
 
     folder: Path
@@ -66,8 +75,8 @@ class RecordSet:
     def open(cls, root: str | os.PathLike, folder: str = "train") -> RecordSet:
         """The set in `root`/`folder` (train, val, validation, train_3).
 
-        Without an index (files of other programs) the files are opened and counted. Raises MillraceError for
-        what is missing, incomplete or of a layout that is not read.
+        Without an index (files of other programs) the files are opened and counted. Raises
+        MillraceError for what is missing, incomplete or of a layout that is not read.
         """
         place = Path(root, folder)
         if not place.is_dir():
@@ -78,16 +87,25 @@ class RecordSet:
             with own_file(place / INDEX):
                 content = jsonl.read(place / INDEX)
                 if content.pop("version") != _VERSION:
-                    words, remedy = "was written by another version", "Convert again, or use that version"
+                    words, remedy = (
+                        "was written by another version",
+                        "Convert again, or use that version",
+                    )
                     raise MillraceError(f"{words} of Millrace", str(place / INDEX), remedy)
                 content["files"] = [RecordFile(**each) for each in content["files"]]
                 content["size"] = tuple(content["size"]) if content["size"] else None
                 records = cls(place, **content)
             if missing := {file.name for file in records.files}.difference(os.listdir(place)):
-                words = f"{len(missing)} of its {len(records.files)} files are missing: {min(missing)}"
-                raise MillraceError(words, str(place), "Bring them, or convert again: the others are kept")
+                words = (
+                    f"{len(missing)} of its {len(records.files)} files are missing: {min(missing)}"
+                )
+                raise MillraceError(
+                    words, str(place), "Bring them, or convert again: the others are kept"
+                )
             if len(records.counts) > len(records.classes):
-                words = f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"
+                words = (
+                    f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"
+                )
                 raise MillraceError(words, str(place / INDEX), "Convert train and val together")
         else:
             records = cls._counted(place)
@@ -99,7 +117,9 @@ class RecordSet:
             if lengths != records.lengths.tolist():
                 shown = f"{lengths[:3]}..., the files hold {records.lengths[:3].tolist()}..."
                 words = f"says {shown} ({len(records.files)} files in sorted order)"
-                raise MillraceError(words, str(place / LENGTHS), "Delete it: records are then counted")
+                raise MillraceError(
+                    words, str(place / LENGTHS), "Delete it: records are then counted"
+                )
         return records
 
     @classmethod
@@ -113,22 +133,30 @@ class RecordSet:
                 with open_h5(str(path)) as h5:
                     if "facts" in h5:
                         words = f"{INDEX} is missing: these records are not finished"
-                        raise MillraceError(words, str(place), "Wait for their writer, or start it again")
+                        raise MillraceError(
+                            words, str(place), "Wait for their writer, or start it again"
+                        )
                     shape, labels = shape_of(h5, path), h5["labels"][()]
             except OSError as error:
                 words = f"cannot be read ({str(error).splitlines()[0]})"
                 raise MillraceError(words, str(path), "Write it again, or move it away") from None
             if labels.min(initial=0) < 0:
-                raise MillraceError(f"has the label {labels.min()}", str(path), "Labels count from 0")
+                raise MillraceError(
+                    f"has the label {labels.min()}", str(path), "Labels count from 0"
+                )
             files.append(RecordFile(path.name, shape.records, path.stat().st_size))
             kinds[shape.layout, shape.size] = None
             counts.update(labels.tolist())
         if not files:
-            raise MillraceError(f"there is no {INDEX} and no *.h5", str(place), "Is it being written?")
+            raise MillraceError(
+                f"there is no {INDEX} and no *.h5", str(place), "Is it being written?"
+            )
         # A name says of how many files it is one.
         sets = Counter(name.groups() for each in files if (name := _NUMBERED.fullmatch(each.name)))
         if any(len(files) != int(total) for _, total in sets):
-            shown = ", ".join(f"{count} of {int(total)} {name}" for (name, total), count in sets.items())
+            shown = ", ".join(
+                f"{count} of {int(total)} {name}" for (name, total), count in sets.items()
+            )
             words = f"{len(files)} record files that are not one whole set: {shown}"
             raise MillraceError(
                 words, str(place), "Bring what is missing, and move away what is of another set"
@@ -185,7 +213,9 @@ def check_classes(train: RecordSet, val: RecordSet) -> None:
         ranges = " and ".join(f"{min(each)} to {max(each)}" for each in labels if each)
         problem = f"share no label ({ranges})"
     elif len(val.counts) > len(train.classes):
-        problem = f"labels of val go up to {len(val.counts) - 1}, train has {len(train.classes)} classes"
+        problem = (
+            f"labels of val go up to {len(val.counts) - 1}, train has {len(train.classes)} classes"
+        )
     else:
         return
     remedy = "Convert both together: the labels must mean the same"

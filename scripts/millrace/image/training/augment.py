@@ -10,11 +10,14 @@ from millrace.common import hashing
 SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 
-def random_crops(seed: int, epoch: int, ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def random_crops(
+    seed: int, epoch: int, ids: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Boxes, int64 (records, 4): left, top, right, bottom; and which are mirrored, one in two.
 
-    `sizes` are (width, height). A box is that of torchvision's RandomResizedCrop: the first of ten tries that
-    fits, else the largest centred one of an allowed ratio. A record's are the same wherever it is read.
+    `sizes` are (width, height). A box is that of torchvision's RandomResizedCrop: the first of ten
+    tries that fits, else the largest centred one of an allowed ratio. A record's are the same
+    wherever it is read.
     """
     keys = np.array([hashing.key(seed, epoch, number) for number in range(4 * TRIES + 1)])
     hashes = hashing.mix((np.asarray(ids, dtype=np.uint64)[:, None] ^ keys).ravel())
@@ -26,7 +29,9 @@ def random_crops(seed: int, epoch: int, ids: np.ndarray, sizes: np.ndarray) -> t
     wide, high = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
     fits = (wide > 0) & (wide <= width) & (high > 0) & (high <= height)
     first = np.argmax(fits, axis=1)[:, None]
-    wide, high, left, top = (np.take_along_axis(part, first, 1) for part in (wide, high, lefts, tops))
+    wide, high, left, top = (
+        np.take_along_axis(part, first, 1) for part in (wide, high, lefts, tops)
+    )
     left, top = np.floor(left * (width - wide + 1)), np.floor(top * (height - high + 1))
 
     none = ~fits.any(axis=1)[:, None]

@@ -45,28 +45,33 @@ class Batch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
-        images, labels = (x.to(device, non_blocking=non_blocking) for x in (self.images, self.labels))
+        images, labels = (
+            x.to(device, non_blocking=non_blocking) for x in (self.images, self.labels)
+        )
         return replace(self, images=images, labels=labels)
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
-    """float32 (n, 3, height, width) of uint8 (n, height, width, 3) RGB: scaled to [0, 1], then by ImageNet's
-    mean and deviation. Raises MillraceError for what has another type or order of axes."""
+    """float32 (n, 3, height, width) of uint8 (n, height, width, 3) RGB: scaled to [0, 1], then by
+    ImageNet's mean and deviation. Raises MillraceError for what has another type or order of
+    axes."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
         type_ = f"{images.dtype} {tuple(images.shape)}"
         problem = f"a batch of images is {type_}, not uint8 (n, height, width, 3)"
-        raise MillraceError(problem, remedy="Give RGB pixels from 0 to 255, channels last, not normalised")
+        raise MillraceError(
+            problem, remedy="Give RGB pixels from 0 to 255, channels last, not normalised"
+        )
     mean, std = (torch.tensor(values, device=images.device) for values in (MEAN, STD))
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 class RecordBatches:
-    """What BatchLoader's workers run; requests name positions in the files of their epoch: those of `records`
-    in epoch 0, else of train_<epoch>/ in `scratch`.
+    """What BatchLoader's workers run; requests name positions in the files of their epoch: those of
+    `records` in epoch 0, else of train_<epoch>/ in `scratch`.
 
-    `size` is that of the images given: centre crops, or random crops, mirrored or not with `crop_flip`. The
-    blocks of `window` records stay in memory, so that batches that share one read it once. Damaged images of
-    encoded records are left out.
+    `size` is that of the images given: centre crops, or random crops, mirrored or not with
+    `crop_flip`. The blocks of `window` records stay in memory, so that batches that share one read
+    it once. Damaged images of encoded records are left out.
     """
 
     plan: Plan | None = None
@@ -74,7 +79,13 @@ class RecordBatches:
     _epoch = _reader = _block = None
 
     def __init__(
-        self, records: RecordSet, scratch: Path, size: int, window: int, augment: str = "none", seed: int = 0
+        self,
+        records: RecordSet,
+        scratch: Path,
+        size: int,
+        window: int,
+        augment: str = "none",
+        seed: int = 0,
     ) -> None:
         self.records, self.rows, self.scratch, self.size = records, len(records), scratch, size
         self.augment, self.seed = augment, seed
@@ -95,13 +106,18 @@ class RecordBatches:
         require_room(workers * max(per_worker - 2, 1) * largest * self.size**2 * 3)
 
     def check(self, batch: Batch) -> None:
-        """Raise MillraceError if images are not uint8 from 0 to 255 at their size, channels last."""
+        """Raise MillraceError if images are not uint8 from 0 to 255 at their size, channels
+        last."""
         images, size = batch.images, self.size
         if images.dtype != torch.uint8 or (len(images) and images.shape[1:] != (size, size, 3)):
-            problem = f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"
+            problem = (
+                f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"
+            )
             raise MillraceError(problem, f"step {batch.step}", "Give RGB pixels from 0 to 255")
         if len(images) >= _JUDGED and images.max() <= 1:
-            problem = f"no pixel of {len(images)} images is above 1: they were scaled to [0, 1] before"
+            problem = (
+                f"no pixel of {len(images)} images is above 1: they were scaled to [0, 1] before"
+            )
             raise MillraceError(problem, f"step {batch.step}", "Give pixels from 0 to 255")
 
     def close(self) -> None:
@@ -135,14 +151,19 @@ class RecordBatches:
                 message = f"{records.path(file)}, record {record}: {error}"
                 bad.append(BadSample(row, record, error.reason, message))
         ids = np.array(ids, np.int64)
-        images = np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
+        images = (
+            np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
+        )
         if request.following is None:
             self.close()  # the end of the epoch, whose folder may be removed now
         tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
-        return Batch(request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler)
+        return Batch(
+            request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler
+        )
 
     def _picture(self, image: np.ndarray) -> np.ndarray:
-        """The RGB pixels of a record; without random crops its middle, at `size`. Raises Unusable."""
+        """The RGB pixels of a record; without random crops its middle, at `size`. Raises
+        Unusable."""
         is_fixed, exif = self._reader.records.layout == FIXED, self._reader.records.exif
         image = image if is_fixed else read_image(image, exif)[0]
         if self.augment != "none":

@@ -14,8 +14,8 @@ from millrace.common.training.task import Spans
 
 
 class Shape(NamedTuple):
-    """How a rank's block is cut: records of a batch at most; streams, one for each worker, to which a loader
-    deals steps in turn; neighbouring batches of a stream whose records are shuffled."""
+    """How a rank's block is cut: records of a batch at most; streams, one for each worker, to which
+    a loader deals steps in turn; neighbouring batches of a stream whose records are shuffled."""
 
     batch_size: int
     streams: int = 1
@@ -28,14 +28,21 @@ Shapes = Mapping[int, Shape]
 class BlockPlan:
     """Batches over the positions 0 to `records` - 1 of an epoch's record files.
 
-    Each rank has a contiguous block, cut into batches whose sizes differ by one at most; each stream has
-    contiguous batches of it. Nothing is dropped; with fewer records than ranks the ranks without one repeat a
-    record (`repeated`), with weight 0. `spans`: (world size, steps done) of the plans before this one in the
-    epoch, which had `shapes` by world size: what they have read is left out.
+    Each rank has a contiguous block, cut into batches whose sizes differ by one at most; each
+    stream has contiguous batches of it. Nothing is dropped; with fewer records than ranks the ranks
+    without one repeat a record (`repeated`), with weight 0. `spans`: (world size, steps done) of
+    the plans before this one in the epoch, which had `shapes` by world size: what they have read is
+    left out.
     """
 
     def __init__(
-        self, records: int, world_size: int, shapes: Shapes, epoch: int = 0, seed: int = 0, spans: Spans = ()
+        self,
+        records: int,
+        world_size: int,
+        shapes: Shapes,
+        epoch: int = 0,
+        seed: int = 0,
+        spans: Spans = (),
     ) -> None:
         self.world_size, self.epoch, self._seed = world_size, epoch, seed
         positions = np.arange(records)
@@ -60,7 +67,9 @@ class BlockPlan:
                     window = slice(at, min(at + shape.mixed_batches, last))
                     key = hashing.key(self._seed, self.epoch, rank, len(block), at)
                     joined = np.concatenate(parts[window])
-                    joined = joined[np.argsort(hashing.mix(joined.astype(np.uint64) ^ key), kind="stable")]
+                    joined = joined[
+                        np.argsort(hashing.mix(joined.astype(np.uint64) ^ key), kind="stable")
+                    ]
                     cuts = np.cumsum([len(part) for part in parts[window]])[:-1]
                     parts[window] = [np.sort(part) for part in np.split(joined, cuts)]
             ranks.append(parts)
@@ -70,7 +79,8 @@ class BlockPlan:
         return len(self._batches) // self.world_size
 
     def batch(self, step: int, rank: int) -> np.ndarray:
-        """int64 positions of the batch of `rank` at `step`, ascending; of a filler, one that is repeated."""
+        """int64 positions of the batch of `rank` at `step`, ascending; of a filler, one that is
+        repeated."""
         rows = self._batches[step * self.world_size + rank]
         return rows if len(rows) else self._batches[0][:1]
 

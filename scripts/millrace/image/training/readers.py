@@ -42,12 +42,15 @@ class FolderReader(Dataset):
 
 
 class H5Reader(Dataset):
-    """Record files: `on_group` in order, whole; else (on_demand) one record at a time in random order."""
+    """Record files: `on_group` in order, whole; else (on_demand) one record at a time in random
+    order."""
 
     def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
-            starts = [(f, at, CHUNK) for f, n in enumerate(records.lengths) for at in range(0, n, CHUNK)]
+            starts = [
+                (f, at, CHUNK) for f, n in enumerate(records.lengths) for at in range(0, n, CHUNK)
+            ]
             self.chunks = [[each] for each in starts[: -(-images // CHUNK) or None]]
         else:
             order = np.random.default_rng(seed).permutation(len(records))[: images or None]
@@ -60,13 +63,17 @@ class H5Reader(Dataset):
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> int:
-        images = [image for place in self.chunks[chunk] for image in self.reader.read(*place).images]
+        images = [
+            image for place in self.chunks[chunk] for image in self.reader.read(*place).images
+        ]
         if self.reader.records.layout != FIXED:
             images = [np.asarray(read_image(image)[0]) for image in images]
         return len(images)
 
 
-def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3) -> dict[str, Any]:
+def measure(
+    name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3
+) -> dict[str, Any]:
     """The median pass of `repeats`; before a cold one the files leave the page cache.
 
     Images a second are by the clock, seconds of CPU for 1,000 images those of all processes.
@@ -83,7 +90,12 @@ def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 
         seconds = time.perf_counter() - began
         passes.append((seconds, sum(os.times()[:4]) - cpu, images))
     seconds, cpu, images = sorted(passes)[len(passes) // 2]
-    row = {"reader": name, "state": "cold" if is_cold else "warm", "workers": workers, "images": images}
+    row = {
+        "reader": name,
+        "state": "cold" if is_cold else "warm",
+        "workers": workers,
+        "images": images,
+    }
     row |= {"images_per_second": images / seconds, "cpu_seconds_per_1000": 1000 * cpu / images}
     return {**row, "disk_bytes_per_image": reader.bytes_per_image}
 
@@ -91,8 +103,8 @@ def measure(name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 
 def readers(
     folder: Path | None, sets: list[Path], only: str, images: int, seed: int, scratch: Path
 ) -> Iterator[tuple[str, Any]]:
-    """The readers with their names: of the image folder, two of each set of records, and two of encoded
-    records, into which images of the folder are converted in `scratch`."""
+    """The readers with their names: of the image folder, two of each set of records, and two of
+    encoded records, into which images of the folder are converted in `scratch`."""
     if folder and only != "h5":
         yield "image folder", FolderReader(folder, images, seed)
     if only == "image_folder":
@@ -106,7 +118,8 @@ def readers(
 
 
 def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> RecordSet:
-    """The bytes of some images of train as they are, in record files as create_records makes them."""
+    """The bytes of some images of train as they are, in record files as create_records makes
+    them."""
     tree, options = read_tree(folder, True), RecordOptions(layout="encoded", records_per_file=1000)
     rows = in_order(tree.rows["train"], seed)[: images or None]
     plans = list(deal("train", rows, options.files("train", len(rows)), True))
@@ -134,5 +147,7 @@ def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndar
     """Positions in `records` in the order in which the producer writes them into an epoch."""
     parts = []
     for files, rows in shuffle.groups(records.lengths, pool, seed, epoch):
-        parts.append(np.concatenate([np.arange(*records.starts[file : file + 2]) for file in files])[rows])
+        parts.append(
+            np.concatenate([np.arange(*records.starts[file : file + 2]) for file in files])[rows]
+        )
     return np.concatenate(parts)

@@ -26,7 +26,9 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     seconds = [row["seconds"] for row in train]
     waited = figures.human_share(np.dot([wait for _, wait in waits], seconds) / 100, sum(seconds))
     losses = [(row["step"], row["loss"]) for row in train]
-    top1, top5 = ([(row["step"], row["metrics"][name]) for row in evals] for name in ("acc1", "acc5"))
+    top1, top5 = (
+        [(row["step"], row["metrics"][name]) for row in evals] for name in ("acc1", "acc5")
+    )
     panels = [
         Curves("Training loss", [(PALETTE[0], "-", losses)]),
         Curves("Top-1 and top-5 of val (%)", [(PALETTE[0], "-", top1), (PALETTE[1], "--", top5)]),
@@ -44,9 +46,14 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     if summary["spread"]:
         spread = Spread(**summary["spread"])
         lead += f" Expected of {spread.line(summary['records'])}."
-    tiles = [("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)), ("Waited for data", waited)]
+    tiles = [
+        ("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)),
+        ("Waited for data", waited),
+    ]
     tiles.append(("Epochs", _number(summary["epochs"])))
-    return page.render(_TEMPLATE, title="Image training", lead=lead, tiles=tiles, svgs=[svg], tables=tables)
+    return page.render(
+        _TEMPLATE, title="Image training", lead=lead, tiles=tiles, svgs=[svg], tables=tables
+    )
 
 
 def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str, Any]]) -> str:
@@ -57,20 +64,39 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
     panel = Panel("images/s", names, [(colours, rates)], [f"{rate:,.0f}" for rate in rates])
     legend = [("warm page cache", PALETTE[0]), ("cold", REST)]
     svgs = [figures.bar_chart("Reading images", "decoded pixels, without crops", [panel], legend)]
-    columns = ["Reader", "Page cache", "Workers", "Images", "Images/s", "CPU s per 1,000", "Bytes per image"]
+    columns = [
+        "Reader",
+        "Page cache",
+        "Workers",
+        "Images",
+        "Images/s",
+        "CPU s per 1,000",
+        "Bytes per image",
+    ]
     tables = [Table("Readers; bytes per image are those on disk", columns, _cells(rows))]
     if mixing:
-        bars, orders = [row["label_run_entropy"] for row in mixing], [row["order"] for row in mixing]
+        bars, orders = (
+            [row["label_run_entropy"] for row in mixing],
+            [row["order"] for row in mixing],
+        )
         panel = Panel("bits", orders, [(PALETTE[2], bars)], [f"{bar:.2f}" for bar in bars])
         svgs.append(figures.bar_chart("Shuffle quality", "label-run entropy of an epoch", [panel]))
-        columns = ["Order", "Label-run entropy (bits)", "Distance of neighbours (share of the epoch)"]
+        columns = [
+            "Order",
+            "Label-run entropy (bits)",
+            "Distance of neighbours (share of the epoch)",
+        ]
         tables.append(Table("Shuffle quality", columns, _cells(mixing)))
     lead = "CPU is that of all processes; warm rates are medians."
-    return page.render(_TEMPLATE, title="Image readers", lead=lead, tiles=[], svgs=svgs, tables=tables)
+    return page.render(
+        _TEMPLATE, title="Image readers", lead=lead, tiles=[], svgs=svgs, tables=tables
+    )
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list]:
-    return [[each if isinstance(each, str) else _number(each) for each in row.values()] for row in rows]
+    return [
+        [each if isinstance(each, str) else _number(each) for each in row.values()] for row in rows
+    ]
 
 
 def _number(value: float) -> Number:

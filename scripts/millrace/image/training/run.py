@@ -1,4 +1,5 @@
-"""A training run in its folder: where it begins, its side of the sentry, the producer as its child."""
+"""A training run in its folder: where it begins, its side of the sentry, the producer as its
+child."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from millrace.image.training.task import ImageTask
 
 # What may change without making it another run.
 _FREE = {
-    *("epochs", "workers", "print_freq", "save_steps", "mixed_batches", "max_bad_fraction", "device"),
+    *(
+        "epochs",
+        "workers",
+        "print_freq",
+        "save_steps",
+        "mixed_batches",
+        "max_bad_fraction",
+        "device",
+    ),
     *("log_ids", "timeout_seconds"),
 }
 _END_SECONDS = 60.0  # for the producer to end in order
@@ -39,15 +48,19 @@ def run(
     start_epoch: int | None = None,
     producer: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only.
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
+    only.
 
-    A run that begins takes up the checkpoint `resume` and begins with `start_epoch`. `side`, of the folder of
-    the produced epochs, is entered on rank 0. `producer`: the flags of a producer to start as a child.
+    A run that begins takes up the checkpoint `resume` and begins with `start_epoch`. `side`, of the
+    folder of the produced epochs, is entered on rank 0. `producer`: the flags of a producer to
+    start as a child.
     """
     ranks = Ranks.from_environment()
     task = ImageTask(options, root, side.folder, side if ranks.is_main else None, start_epoch or 0)
     if task.first_epoch >= options.epochs:
-        problem = f"--start-epoch {start_epoch} of --epochs {options.epochs} leaves nothing to train"
+        problem = (
+            f"--start-epoch {start_epoch} of --epochs {options.epochs} leaves nothing to train"
+        )
         raise MillraceError(problem, remedy="Epochs count from 0")
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(task))
@@ -56,7 +69,9 @@ def run(
             source = find_checkpoint(resume) if resume else None
             state = Checkpoints("").load(source) if source else None
             chosen = {**asdict(options), "data": task.state_dict()["data"]}
-            run_folder.claim(folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE})
+            run_folder.claim(
+                folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
+            )
             if source:
                 _adopt(source, state, folder, start_epoch)
             stack.enter_context(side)
@@ -74,14 +89,17 @@ def run(
 
 
 def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:
-    """Say the figures on val of a checkpoint: `resume`, or the newest of `folder`; each rank by itself."""
+    """Say the figures on val of a checkpoint: `resume`, or the newest of `folder`; each rank by
+    itself."""
     task, source = ImageTask(options, root, root), find_checkpoint(resume or folder)
     task.ranks = Ranks()
     state = Checkpoints("").load(source)
     task.load_state_dict(state["task"])
     model = task.build_model()
     model.load_state_dict(state["model"])
-    device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
+    device = torch.device(
+        "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    )
     with torch.no_grad():
         figures = task.accuracies(model.to(device).eval(), device)
     log.info("%s: loss %.4f", source.folder, figures["loss"])
@@ -99,15 +117,22 @@ def find_checkpoint(path: str | Path) -> WholeCheckpoint:
     raise MillraceError("holds no checkpoint of Millrace", str(path), remedy)
 
 
-def _adopt(source: WholeCheckpoint, state: dict[str, Any], folder: Path, start_epoch: int | None) -> None:
-    """Make `source` the first checkpoint of the run in `folder`, unless that has been trained on."""
+def _adopt(
+    source: WholeCheckpoint, state: dict[str, Any], folder: Path, start_epoch: int | None
+) -> None:
+    """Make `source` the first checkpoint of the run in `folder`, unless that has been trained
+    on."""
     own = Checkpoints(folder / "checkpoints")
     if own.newest() is not None:
         log.info("%s goes on from its own newest checkpoint, not from %s", folder, source.folder)
         return
     if start_epoch is not None:
         state["position"] |= {"epoch": start_epoch, "step": 0, "spans": (), "epoch_samples": 0}
-    header = {"seed": source.header["seed"], "torch": source.header["torch"], "position": state["position"]}
+    header = {
+        "seed": source.header["seed"],
+        "torch": source.header["torch"],
+        "position": state["position"],
+    }
     own.save(source.step, state, header)
 
 

@@ -1,4 +1,5 @@
-"""Image classification as a task of the training loop: epochs as the producer makes them, SGD, accuracies."""
+"""Image classification as a task of the training loop: epochs as the producer makes them, SGD,
+accuracies."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ _COLUMNS |= {"Acc@1": ("images", "6.2f"), "Acc@5": ("images", "6.2f")}
 class ImageTask(Task):
     """Epoch 0 is train/, epoch e is train_<e>/; evaluated on val.
 
-    `scratch` holds the produced epochs. `side` is the trainer's side of the sentry, on rank 0 only; `check`
-    raises what ends a wait for the producer. `first_epoch` is where a run without a checkpoint begins.
+    `scratch` holds the produced epochs. `side` is the trainer's side of the sentry, on rank 0 only;
+    `check` raises what ends a wait for the producer. `first_epoch` is where a run without a
+    checkpoint begins.
     """
 
     every_epoch = True
@@ -69,9 +71,13 @@ class ImageTask(Task):
                 remedy = "Take a smaller one, or 0 for that of val's records"
                 raise MillraceError(words, str(records.folder), remedy)
         share = self.ranks.local_world_size
-        streams, batch_size = math.ceil(options.workers / share), max(options.batch_size // share, 1)
+        streams, batch_size = (
+            math.ceil(options.workers / share),
+            max(options.batch_size // share, 1),
+        )
         self._shape = Shape(batch_size, max(streams, 1), options.mixed_batches)
-        # The shapes that an epoch's plans have had, by number of ranks: they may differ before a resume.
+        # The shapes that an epoch's plans have had, by number of ranks: they may differ before a
+        # resume.
         self._shapes: defaultdict[int, dict[int, Shape]] = defaultdict(dict)
         self.plan = lru_cache(2)(self._plan)
         window, crops = batch_size * options.mixed_batches, (options.augment, options.seed)
@@ -84,7 +90,9 @@ class ImageTask(Task):
         millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
         text = "%s: %.1f million parameters, %d classes, images of %d pixels; train has %s, val %s"
         counts = counted(len(self.train), "record"), counted(len(self.val), "record")
-        log.info(text, self.options.arch, millions, len(self.train.classes), self.image_size, *counts)
+        log.info(
+            text, self.options.arch, millions, len(self.train.classes), self.image_size, *counts
+        )
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
@@ -115,7 +123,9 @@ class ImageTask(Task):
             log.info("%s", self.spread.line(len(records)))
         plan = self.plan(epoch, world_size, spans)
         text = "epoch %d: %s in contiguous blocks on %s, 0 dropped, %d repeated"
-        log.info(text, epoch, counted(len(plan), "step"), counted(world_size, "rank"), plan.repeated)
+        log.info(
+            text, epoch, counted(len(plan), "step"), counted(world_size, "rank"), plan.repeated
+        )
         loader = self.batch_loader(rank)
         loader.plan, loader.start_step = plan, start_step
         self._at = (epoch, start_step, len(plan))
@@ -132,7 +142,9 @@ class ImageTask(Task):
         limit = self.options.max_bad_fraction
         # Pinning makes a context on a GPU, also where the CPU trains.
         pin = devices.kind_of(self.options.device) == "cuda"
-        return BatchLoader(batches, workers, max_bad_fraction=limit, pin_memory=pin, prefetch_batches=2)
+        return BatchLoader(
+            batches, workers, max_bad_fraction=limit, pin_memory=pin, prefetch_batches=2
+        )
 
     def _wait(self, epoch: int) -> None:
         """Wait until all ranks see the epoch; leave in order if a stop signal comes meanwhile."""
@@ -192,7 +204,9 @@ class ImageTask(Task):
         world_size, batches.rank = self.ranks.world_size, self.ranks.rank
         in_order = {world_size: self._shape._replace(mixed_batches=1)}
         batches.plan = BlockPlan(len(self.val), world_size, in_order)
-        sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, images, right in one, in five
+        sums = torch.zeros(
+            4, dtype=torch.float64, device=device
+        )  # loss, images, right in one, in five
         with closing(self._batch_loader(batches)) as loader:
             for batch in loader:
                 if batch.filler or not len(batch.ids):
@@ -205,15 +219,18 @@ class ImageTask(Task):
         return {**figures, "images": int(images)}
 
     def describe(self, event: str, figures: Mapping[str, Any]) -> str:
-        """The lines of PyTorch's ImageNet example: values since the last line, in brackets since the epoch
-        began (or the run went on)."""
+        """The lines of PyTorch's ImageNet example: values since the last line, in brackets since
+        the epoch began (or the run went on)."""
         if event == "eval":
             return " * Acc@1 {acc1:.3f} Acc@5 {acc5:.3f}".format(**figures["metrics"])
         (epoch, step, steps), counts, seconds = self._at, figures["counts"], figures["seconds"]
         if self._sums["epoch"] != epoch:
             self._sums = Counter(epoch=epoch)
         now = {"steps": counts.get("batches", 0) / self.ranks.world_size or 1, "Time": seconds}
-        now |= {"images": max(counts["samples"], 1), "Data": seconds * figures["time_share"]["data_wait"]}
+        now |= {
+            "images": max(counts["samples"], 1),
+            "Data": seconds * figures["time_share"]["data_wait"],
+        }
         now |= {"Loss": (figures["loss"] or 0.0) * now["images"]}
         now |= {"Acc@1": 100 * counts["top1"], "Acc@5": 100 * counts["top5"]}
         self._sums.update(now)
@@ -225,17 +242,26 @@ class ImageTask(Task):
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what is trained on, and the shapes of the plans of the epoch in work."""
-        of = [self.train.lengths.tolist(), self.train.ids_digest, self.train.classes, self.image_size]
+        of = [
+            self.train.lengths.tolist(),
+            self.train.ids_digest,
+            self.train.classes,
+            self.image_size,
+        ]
         shapes = {world: list(shape) for world, shape in self._shapes[self._epoch].items()}
         return {"data": jsonl.digest(of), "epoch": self._epoch, "shapes": shapes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError if the checkpoint was trained on other records."""
         if state["data"] != self.state_dict()["data"]:
-            problem = "the checkpoint was trained on other records, classes or image size than these"
+            problem = (
+                "the checkpoint was trained on other records, classes or image size than these"
+            )
             remedy = "Go on with those, or train in another --output-dir"
             raise MillraceError(problem, str(self.train.folder), remedy)
-        self._shapes[state["epoch"]] = {world: Shape(*shape) for world, shape in state["shapes"].items()}
+        self._shapes[state["epoch"]] = {
+            world: Shape(*shape) for world, shape in state["shapes"].items()
+        }
         self.plan.cache_clear()
 
 
@@ -273,7 +299,12 @@ def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
 
 
 def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean loss, and how many labels are the first, and among the first five: float32, on the device."""
+    """Mean loss, and how many labels are the first, and among the first five: float32, on the
+    device."""
     logits = model(normalised(batch.images)).logits.float()
     best = logits.detach().topk(min(5, logits.shape[1]), dim=1).indices == batch.labels[:, None]
-    return functional.cross_entropy(logits, batch.labels), best[:, 0].sum().float(), best.sum().float()
+    return (
+        functional.cross_entropy(logits, batch.labels),
+        best[:, 0].sum().float(),
+        best.sum().float(),
+    )

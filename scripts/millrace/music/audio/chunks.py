@@ -36,7 +36,8 @@ def add_track(
 
 
 def audio_files(root: Path) -> tuple[list[str], list[dict]]:
-    """Recordings below a folder by their endings, sorted, and rejects: equal names, links to nothing."""
+    """Recordings below a folder by their endings, sorted, and rejects: equal names, links to
+    nothing."""
     files: dict[str, str] = {}
     paths, rejects, seen = [], [], set()
     for folder, below, names in os.walk(root, followlinks=True):
@@ -65,7 +66,8 @@ def create_chunks(
 ) -> Iterator[tuple[list[dict], list[dict]]]:
     """Write `cqt_chunk_00001.h5` and so on; yield the (JSONL records, rejects) of each.
 
-    A chunk whose recordings have the same names, sizes and times as when it was made stays as it is.
+    A chunk whose recordings have the same names, sizes and times as when it was made stays as it
+    is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     groups = {
@@ -86,7 +88,9 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
     """Write the features of some recordings into one HDF5 file, unless it holds them already."""
     import h5py
 
-    sources = [[file, os.stat(root / file).st_size, os.stat(root / file).st_mtime_ns] for file in files]
+    sources = [
+        [file, os.stat(root / file).st_size, os.stat(root / file).st_mtime_ns] for file in files
+    ]
     try:
         with h5py.File(path, "r") as h5:
             made = json.loads(h5["made"][()])

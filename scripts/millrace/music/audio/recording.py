@@ -1,4 +1,5 @@
-"""The CQT of a recording: decoded to mono at 16 kHz, then linear magnitudes of 84 bins, 50 times a second."""
+"""The CQT of a recording: decoded to mono at 16 kHz, then linear magnitudes of 84 bins, 50 times a
+second."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def _opened(path: str | os.PathLike) -> av.container.InputContainer:
 
 
 def decode(path: str | os.PathLike) -> np.ndarray:
-    """float32 samples (n,) of a recording, mono at 16 kHz. Raises Refused if it is damaged or cut."""
+    """float32 samples (n,) of a recording, mono at 16 kHz. Raises Refused if it is damaged or
+    cut."""
     import av
 
     blocks, packets, damaged = [], 0, 0
@@ -51,7 +53,9 @@ def decode(path: str | os.PathLike) -> np.ndarray:
                 except av.InvalidDataError:
                     damaged += 1
                     continue
-                blocks += [out.to_ndarray()[0] for frame in frames for out in resampler.resample(frame)]
+                blocks += [
+                    out.to_ndarray()[0] for frame in frames for out in resampler.resample(frame)
+                ]
             blocks += [out.to_ndarray()[0] for out in resampler.resample(None)]
             is_stated = container.duration and container.format.name not in _ESTIMATED
             stated = container.duration / av.time_base if is_stated else 0.0

@@ -1,4 +1,5 @@
-"""The demo corpus on disk: tunes rendered with several soundfonts, tempi and keys, an index written last."""
+"""The demo corpus on disk: tunes rendered with several soundfonts, tempi and keys, an index written
+last."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ TUNES = "openttd-openmsx"
 FONTS = ("timgm6mb-soundfont", "fluidr3mono-gm-soundfont", "musescore-general-soundfont-small")
 VERSIONS, SECONDS = 5, 75  # of a tune; the longest of a version
 HELD_OUT = ["valid"] * 7 + ["verify"] * 7  # splits of so many tunes; the others are for training
-# Where tracks lie, in turn: HDF5 file, type, time first, storage. Every MM_EVERY-th one is a .mm file.
+# Where tracks lie, in turn: HDF5 file, type, time first, storage. Every MM_EVERY-th one is a .mm
+# file.
 MM_EVERY = 40
 CHUNKS = (
     ("demo_chunk_00001.h5", "<f4", False, {}),
@@ -39,9 +41,9 @@ TURNS = (*CHUNKS[:2], *CHUNKS)
 def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
     """Make the corpus below `root` (h5/, mm/, metadata/) and describe it in `index`.
 
-    Packages are stored in debian/ beside `root`, so that a second run needs no network. Equal packages and
-    seeds give equal bytes. Every eighth tune has one version more in the splits, without features, as public
-    data has dead links.
+    Packages are stored in debian/ beside `root`, so that a second run needs no network. Equal
+    packages and seeds give equal bytes. Every eighth tune has one version more in the splits,
+    without features, as public data has dead links.
     """
     import h5py
 
@@ -71,8 +73,13 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
             clique = splits[split_of.get(tune, "train")].setdefault(f"C-{row}", [])
             for words, magnitudes in versions if row % 8 else [*versions, ("dead link", None)]:
                 name = f"{tune.stem}:{len(clique)}"
-                video = base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()[:11]
-                version = {"version_id": f"V-{VERSIONS * 2 * row + len(clique)}", "youtube_id": video}
+                video = base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()[
+                    :11
+                ]
+                version = {
+                    "version_id": f"V-{VERSIONS * 2 * row + len(clique)}",
+                    "youtube_id": video,
+                }
                 clique.append({**version, "track_title": f"{title} ({words})"})
                 if magnitudes is None:
                     continue
@@ -85,7 +92,10 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
                 path, shape = root / "mm" / video[:2] / f"{video}.mm", magnitudes.T.shape
                 with atomic.replacing(path) as partial:
                     magnitudes.T.astype("<f2").tofile(partial)
-                with atomic.replacing(path.with_suffix(".npy")) as partial, open(partial, "wb") as handle:
+                with (
+                    atomic.replacing(path.with_suffix(".npy")) as partial,
+                    open(partial, "wb") as handle,
+                ):
                     np.save(handle, np.array(shape))
                 pointer = {"youtube_id": video, "mm_path": f"{video[:2]}/{path.name}"}
                 records.append({**pointer, "hop_s": HOP_SECONDS, "shape": shape})
@@ -95,12 +105,15 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
         atomic.write_json(root / f"metadata/{split}.json", cliques)
     packages = {name: debian.version(folder) for name, folder in folders.items()}
     counts = {split: len(cliques) for split, cliques in splits.items()}
-    atomic.write_json(index, {"packages": packages, "seed": seed, "cliques": counts, "tracks": len(records)})
+    atomic.write_json(
+        index, {"packages": packages, "seed": seed, "cliques": counts, "tracks": len(records)}
+    )
     log.info("%s: %d tracks of %d tunes (%s)", root, len(records), len(tunes), counts)
 
 
 def render(tune: Path, fonts: Sequence[Path], seed: int) -> list[tuple[str, np.ndarray]]:
-    """What was changed, in words, and the CQT of each version of a tune; the first one is as written."""
+    """What was changed, in words, and the CQT of each version of a tune; the first one is as
+    written."""
     draws, versions = random.Random(f"{seed}:{tune.stem}"), []
     for number in range(VERSIONS):
         font = fonts[number % len(fonts)]

@@ -16,15 +16,20 @@ _NOTES, _DRUMS, _PLAYING = (0x80, 0x90), 9, 1
 
 
 class Synthesiser:
-    """A soundfont, read once: `play(tune, pace=1.1, key=-2, seconds=60)` gives equal samples each time."""
+    """A soundfont, read once: `play(tune, pace=1.1, key=-2, seconds=60)` gives equal samples each
+    time."""
 
     def __init__(self, font: Path) -> None:
         try:
             files = metadata.files("pygame-ce") or []
-            library = ctypes.CDLL(str(next(file.locate() for file in files if "libfluidsynth" in file.name)))
+            library = ctypes.CDLL(
+                str(next(file.locate() for file in files if "libfluidsynth" in file.name))
+            )
         except (metadata.PackageNotFoundError, StopIteration, OSError):
             remedy = "Install a wheel of it: pip install -r requirements-demo.txt"
-            raise MillraceError("pygame-ce brings no FluidSynth on this machine", remedy=remedy) from None
+            raise MillraceError(
+                "pygame-ce brings no FluidSynth on this machine", remedy=remedy
+            ) from None
         for name in ("new_fluid_settings", "new_fluid_synth", "new_fluid_player"):
             getattr(library, name).restype = _POINTER
         for level in range(5):
@@ -34,7 +39,8 @@ class Synthesiser:
         library.fluid_settings_setnum(settings, b"synth.sample-rate", ctypes.c_double(16e3))
         library.fluid_settings_setstr(settings, b"player.timing-source", b"sample")
         library.fluid_settings_setint(settings, b"synth.lock-memory", 0)
-        # FluidSynth shares a soundfont's samples among the synthesisers of a process: this one holds them.
+        # FluidSynth shares a soundfont's samples among the synthesisers of a process: this one
+        # holds them.
         self._first = self._synthesiser()
 
     def _synthesiser(self) -> ctypes.c_void_p:
@@ -45,7 +51,8 @@ class Synthesiser:
         return synth
 
     def play(self, tune: Path, pace: float, key: int, seconds: int) -> np.ndarray:
-        """float32 mono samples at 16 kHz: `pace` times as fast, all but drums `key` semitones higher."""
+        """float32 mono samples at 16 kHz: `pace` times as fast, all but drums `key` semitones
+        higher."""
         library, samples = self._library, np.zeros((seconds, 2, 16_000), np.float32)
         synth = self._synthesiser()  # a new one, as each begins where the tune before has left it
 
@@ -56,7 +63,11 @@ class Synthesiser:
                 library.fluid_midi_event_set_key(at, library.fluid_midi_event_get_key(at) + key)
             return library.fluid_synth_handle_midi_event(synth, at)
 
-        player, callback, second = _POINTER(library.new_fluid_player(synth)), _CALLBACK(transposed), 0
+        player, callback, second = (
+            _POINTER(library.new_fluid_player(synth)),
+            _CALLBACK(transposed),
+            0,
+        )
         library.fluid_player_set_playback_callback(player, callback, synth)
         library.fluid_player_add(player, str(tune).encode())
         library.fluid_player_set_tempo(player, 0, ctypes.c_double(pace))

@@ -1,1 +1,1 @@
-"""Precomputed CQT features: metadata and splits, layouts of HDF5 and .mm files, the index, window reading."""
+"""Precomputed CQT features: metadata, splits, HDF5 and .mm layouts, the index, window reading."""

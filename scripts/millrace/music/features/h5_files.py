@@ -35,9 +35,11 @@ _AMPLIFIED = 4
 def read_file(
     root: str | os.PathLike, file: str, records: Iterable[Record], contract: Contract
 ) -> Iterator[Track]:
-    """All tracks of an HDF5 file, refused ones too. Where records give a key, the key says whose they are.
+    """All tracks of an HDF5 file, refused ones too. Where records give a key, the key says whose
+    they are.
 
-    A file that cannot be read is one refused track without id, and one for each record that points to it.
+    A file that cannot be read is one refused track without id, and one for each record that points
+    to it.
     """
     path, records = Path(root) / file, list(records)
     try:
@@ -63,7 +65,8 @@ def _line(error: Exception) -> str:
 
 
 def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> Iterator[Track]:
-    """The tracks of an open file, then the ids that records, groups or links name and that have none."""
+    """The tracks of an open file, then the ids that records, groups or links name and that have
+    none."""
     import h5py
 
     by_id, by_key = {record.id: record for record in records}, defaultdict(list)
@@ -83,11 +86,19 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
         if not isinstance(dataset := h5[raw], h5py.Dataset):
             others[own] = f"{name} is a group without features"
             continue
-        group, own_about, is_named = dataset.parent, labels.attributes(dataset), own.lower() in labels.CQT
+        group, own_about, is_named = (
+            dataset.parent,
+            labels.attributes(dataset),
+            own.lower() in labels.CQT,
+        )
         owner = labels.owner(name, own_about, about(group.name))
         keyed = by_key[name] or by_key[parent if is_named else None]
-        is_beside = not is_named and any(each in group for each in labels.CQT)  # chroma, for example
-        is_table = dataset.ndim > 1 and own.lower() not in labels.BESIDE and not (parent and is_beside)
+        is_beside = not is_named and any(
+            each in group for each in labels.CQT
+        )  # chroma, for example
+        is_table = (
+            dataset.ndim > 1 and own.lower() not in labels.BESIDE and not (parent and is_beside)
+        )
         if dataset.dtype.kind not in "iufc" or not (keyed or is_named or is_table):
             if own.lower() not in labels.BESIDE:
                 others.setdefault(owner, f"{name} has {dataset.ndim} dimensions of {dataset.dtype}")
@@ -96,15 +107,27 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
         if parts and is_beside:
             continue
         if not parts and len(keyed) > 1:
-            problem = Refused("shared_key", f"{len(keyed)} ids of the JSONL share {name}, without offsets")
+            problem = Refused(
+                "shared_key", f"{len(keyed)} ids of the JSONL share {name}, without offsets"
+            )
         elif not (parts or keyed) and owner.lower() in labels.CQT:
-            problem = Refused("no_id", f"whose is {name}? Name its group by the id, or state h5_key")
-        stated, grid = about("/") | about(group.name) | own_about, cache(partial(_chunk_grid, dataset))
+            problem = Refused(
+                "no_id", f"whose is {name}? Name its group by the id, or state h5_key"
+            )
+        stated, grid = (
+            about("/") | about(group.name) | own_about,
+            cache(partial(_chunk_grid, dataset)),
+        )
         # Of one track only: not of all in the group, nor of all in a long array.
         alone = {} if parts else about(group.name) | own_about if is_named else own_about
         duration = labels.first(alone, labels.DURATIONS, int, float)
-        for number, start, stop in parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]:
-            track, record = Track(number, H5, file, name, first=start, frames=stop - start), by_id.get(number)
+        for number, start, stop in (
+            parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]
+        ):
+            track, record = (
+                Track(number, H5, file, name, first=start, frames=stop - start),
+                by_id.get(number),
+            )
             if record and record.key and not (parts or keyed):
                 track.warnings.append("wrong_key")
             seen.update((number, *name.split("/")))
@@ -123,9 +146,15 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
             yield track
     for record in records:
         if record.id not in seen:
-            words = others.get(record.id, f"there is no data set {record.key or record.id!r} of 2 dimensions")
+            words = others.get(
+                record.id, f"there is no data set {record.key or record.id!r} of 2 dimensions"
+            )
             yield Track(record.id, H5, file, record.key or "").refuse("wrong_pointer", words)
-    lost = [each for each in sorted(others.keys() - seen - by_id.keys()) if labels.VIDEO_ID.fullmatch(each)]
+    lost = [
+        each
+        for each in sorted(others.keys() - seen - by_id.keys())
+        if labels.VIDEO_ID.fullmatch(each)
+    ]
     for number in lost if seen or lost else [""]:
         words = others.get(number) or ", ".join([*others.values()][:3]) or "it is empty"
         yield Track(number, H5, file).refuse("no_features", words)
@@ -138,13 +167,21 @@ def _describe(
     shape, bins = dataset.shape, contract.bins
     track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
     if dataset.ndim != 2 or dataset.dtype.kind != "f" or dataset.dtype.itemsize > 8:
-        raise Refused("dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed")
+        raise Refused(
+            "dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed"
+        )
     if dataset.is_virtual or dataset.external:
-        raise Refused("elsewhere", "its values lie in other files: index those, or copy it with h5repack")
+        raise Refused(
+            "elsewhere", "its values lie in other files: index those, or copy it with h5repack"
+        )
     if bins not in shape or labels.first(stated, labels.BINS, int, float) not in (None, bins):
-        raise Refused("bins", f"no axis of {list(shape)} has {bins} bins, or its attribute says otherwise")
+        raise Refused(
+            "bins", f"no axis of {list(shape)} has {bins} bins, or its attribute says otherwise"
+        )
     if shape[0] == shape[1]:
-        raise Refused("orientation_unknown", f"both axes have {bins} values: which is time? Cut the track")
+        raise Refused(
+            "orientation_unknown", f"both axes have {bins} values: which is time? Cut the track"
+        )
     track.time_axis = int(shape[0] == bins)
     track.dtype, track.bins = dataset.dtype.str, bins
     if track.frames < 0:
@@ -165,7 +202,8 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
     track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
     track.chunks, track.storage, track.pitch = list(dataset.chunks or ()), BY_H5PY, dataset.shape[1]
     axis = track.time_axis
-    # Addresses may count from behind a user block; a type that numpy lacks is converted by the library.
+    # Addresses may count from behind a user block; a type that numpy lacks is converted by the
+    # library.
     is_plain = h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
     is_plain = is_plain and not dataset.file.userblock_size and not filters
     if dataset.chunks is None:
@@ -174,26 +212,36 @@ def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np
             track.storage, track.offset = RAW, start + track.first * step
         return
     window = max(1, min(track.frames, round(contract.shingle / track.hop)))
-    across = dataset.chunks[1 - axis] * math.ceil(track.bins / dataset.chunks[1 - axis]) / track.bins
+    across = (
+        dataset.chunks[1 - axis] * math.ceil(track.bins / dataset.chunks[1 - axis]) / track.bins
+    )
     touched = math.ceil(window / dataset.chunks[axis]) * dataset.chunks[axis] * across
     if touched > _AMPLIFIED * window and track.filters:
         track.warnings.append("read_amplification")
     if is_plain:
-        # Only the part of the grid that holds the track, so that tracks of one long array share nothing.
+        # Only the part of the grid that holds the track, so that tracks of one long array share
+        # nothing.
         low = track.first // dataset.chunks[axis]
         high = -(-(track.first + track.frames) // dataset.chunks[axis])
         part = grid()[low:high] if axis == 0 else grid()[:, low:high]
         if part.size and (part >= 0).all():
-            track.storage, track.addresses, track.pitch = CHUNKS, part.ravel().tolist(), part.shape[1]
+            track.storage, track.addresses, track.pitch = (
+                CHUNKS,
+                part.ravel().tolist(),
+                part.shape[1],
+            )
 
 
 def _sides(dataset: Any) -> list[int]:
     """How many chunks lie along each axis."""
-    return [math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+    return [
+        math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+    ]
 
 
 def _check_size(dataset: Any) -> None:
-    """Raise Refused if the file has fewer bytes than the data set chunks, or bytes where it has none."""
+    """Raise Refused if the file has fewer bytes than the data set chunks, or bytes where it has
+    none."""
     size = dataset.file.id.get_filesize()
     needed = math.prod(_sides(dataset)) if dataset.chunks else dataset.nbytes
     if needed > size:
@@ -207,7 +255,9 @@ def _chunk_grid(dataset: Any) -> np.ndarray:
     grid = np.full(_sides(dataset), -1, np.int64)
 
     def enter(chunk: Any) -> None:
-        place = tuple(at // side for at, side in zip(chunk.chunk_offset, dataset.chunks, strict=True))
+        place = tuple(
+            at // side for at, side in zip(chunk.chunk_offset, dataset.chunks, strict=True)
+        )
         grid[place] = chunk.byte_offset
 
     dataset.id.chunk_iter(enter)

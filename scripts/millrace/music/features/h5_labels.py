@@ -1,4 +1,5 @@
-"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, and its hop."""
+"""What attributes, names and neighbours say of a data set in an HDF5 file: whose it is, and its
+hop."""
 
 from __future__ import annotations
 
@@ -13,11 +14,40 @@ from millrace.music.features.metadata import ID_NAMES
 from millrace.music.features.track import Refused
 
 # Names of a track's data set in its group, of what lies beside one long array, and of attributes.
-CQT = {"cqt", "data", "feature", "features", "magnitude", "magnitude_cqt", "spectrogram", "x", "values"}
+CQT = {
+    "cqt",
+    "data",
+    "feature",
+    "features",
+    "magnitude",
+    "magnitude_cqt",
+    "spectrogram",
+    "x",
+    "values",
+}
 _IDS = ("ids", "youtube_ids", "ytids", "video_ids", "track_ids", *ID_NAMES, "keys", "names")
-_STARTS = ("offsets", "offset", "starts", "start", "index", "indices", "boundaries", "ptr", "indptr")
+_STARTS = (
+    "offsets",
+    "offset",
+    "starts",
+    "start",
+    "index",
+    "indices",
+    "boundaries",
+    "ptr",
+    "indptr",
+)
 _LENGTHS = ("lengths", "length", "n_frames", "frames", "sizes")
-_HOPS = ("hop_s", "hoplen_s", "frame_hop_s", "hop_seconds", "hoplen", "hop", "hop_length", "hop_size")
+_HOPS = (
+    "hop_s",
+    "hoplen_s",
+    "frame_hop_s",
+    "hop_seconds",
+    "hoplen",
+    "hop",
+    "hop_length",
+    "hop_size",
+)
 _LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s")
 _RATES = ("sr", "sample_rate", "samplerate", "sampling_rate")
 BINS = ("n_bins", "bins", "nbins")
@@ -31,7 +61,8 @@ Attributes = dict[str, Any]
 
 
 def attributes(item: Any) -> Attributes:
-    """Attributes of a file, group or data set by their lower-case names, but those of types unknown here."""
+    """Attributes of a file, group or data set by their lower-case names, but those of types unknown
+    here."""
     result = {}
     for name in item.attrs:
         with contextlib.suppress(*UNREADABLE):
@@ -40,7 +71,8 @@ def attributes(item: Any) -> Attributes:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute or data set as Python's own values, text without padding; None if it holds nothing."""
+    """An attribute or data set as Python's own values, text without padding; None if it holds
+    nothing."""
 
     def text(each: Any) -> Any:
         each = each.decode(errors="backslashreplace") if isinstance(each, bytes) else each
@@ -61,7 +93,8 @@ def first(about: Attributes, names: Iterable[str], *kinds: type) -> Any:
 
 
 def owner(name: str, about: Attributes, about_group: Attributes) -> str:
-    """Whose data set it is by an attribute of it or its group, the nearest id in its path, or its name."""
+    """Whose data set it is by an attribute of it or its group, the nearest id in its path, or its
+    name."""
     *groups, own = name.split("/")
     is_id = VIDEO_ID.fullmatch(own) and not re.fullmatch("[a-z_]+", own)  # but `spectrogram`
     for stated in [about] if is_id or not groups else [about, about_group]:
@@ -74,10 +107,11 @@ def owner(name: str, about: Attributes, about_group: Attributes) -> str:
 def parts(
     dataset: Any, number: str, about: Attributes, bins: int
 ) -> tuple[list[tuple[str, int, int]], Refused | None]:
-    """(id, first frame, end) of the tracks of a long array, in the order of its ids; none if it is one track.
+    """(id, first frame, end) of the tracks of a long array, in the order of its ids; none if it is
+    one track.
 
-    Offsets are first frames, ends, or pairs with ends or lengths. What does not cut the array without a gap,
-    or does so in two ways, may be of another unit: it is refused.
+    Offsets are first frames, ends, or pairs with ends or lengths. What does not cut the array
+    without a gap, or does so in two ways, may be of another unit: it is refused.
     """
 
     def beside(names: Iterable[str]) -> list | None:
@@ -99,12 +133,20 @@ def parts(
         tuple(edges)
         for edges in (np.append(ends, total), np.append(0, ends), ends)
         if edges.dtype.kind in "iuf" and edges.shape == (len(ids) + 1,)
-        if (edges[0], edges[-1]) == (0, total) and (np.diff(edges) >= 0).all() and (edges % 1 == 0).all()
-        if second is None or np.array_equal(second, edges[1:]) or np.array_equal(second, np.diff(edges))
+        if (edges[0], edges[-1]) == (0, total)
+        and (np.diff(edges) >= 0).all()
+        and (edges % 1 == 0).all()
+        if second is None
+        or np.array_equal(second, edges[1:])
+        or np.array_equal(second, np.diff(edges))
     }
     edges = [int(edge) for edge in ways.pop()] if len(ways) == 1 else []
-    cut = zip(map(str, ids), edges[:-1] or [0] * len(ids), edges[1:] or [-1] * len(ids), strict=True)
-    words = f"offsets or lengths beside it do not say how {len(ids)} tracks share its {total} frames"
+    cut = zip(
+        map(str, ids), edges[:-1] or [0] * len(ids), edges[1:] or [-1] * len(ids), strict=True
+    )
+    words = (
+        f"offsets or lengths beside it do not say how {len(ids)} tracks share its {total} frames"
+    )
     return list(cut), None if edges else Refused("bad_offsets", words)
 
 
@@ -118,7 +160,9 @@ def hop(about: Attributes) -> float | None:
         seconds = value / rate if value and rate and value >= 1 else value or 0
         if name not in _HOPS or not _LEAST_HOP <= seconds < 1:
             words = f"attribute {name} is {about[name]!r}, the sample rate {rate!r}"
-            raise Refused("bad_hop", f"{words}: give hop_s in seconds, or hop_length in samples and sr in Hz")
+            raise Refused(
+                "bad_hop", f"{words}: give hop_s in seconds, or hop_length in samples and sr in Hz"
+            )
         hops.append(seconds)
     if hops and max(hops) - min(hops) > 1e-3 * min(hops):
         raise Refused("bad_hop", f"attributes say hops of {min(hops):g} s and of {max(hops):g} s")

@@ -1,7 +1,7 @@
 """The index of all features: one file that is mapped, not loaded, and finds a track by its id.
 
-The file: MAGIC, then arrays as in .npy files: a record for HDF5 and one for .mm of every id, the sorted ids,
-files, chunk addresses, JSON facts.
+The file: MAGIC, then arrays as in .npy files: a record for HDF5 and one for .mm of every id, the
+sorted ids, files, chunk addresses, JSON facts.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ _REBUILD = "Remove it; merging the partitions makes it again"
 def merge(
     path: str | os.PathLike, tracks: Sequence[Track], roots: dict[str, str], contract: Contract
 ) -> list[Track]:
-    """Write the index of all usable tracks of all partitions; return those refused here: duplicates, and what
-    the model of `contract` cannot take.
+    """Write the index of all usable tracks of all partitions; return those refused here:
+    duplicates, and what the model of `contract` cannot take.
 
-    Of one id and source the file whose folder has the id's own casing wins, then the first by path. Raises
-    MillraceError if nothing is left.
+    Of one id and source the file whose folder has the id's own casing wins, then the first by path.
+    Raises MillraceError if nothing is left.
     """
     usable: dict[str, dict[str, Track]] = {}
     rejects = []
-    for track in sorted(tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)):
+    for track in sorted(
+        tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)
+    ):
         if track.refused:
             continue
         if problem := contract.mismatch(track.bins, track.hop):
@@ -53,15 +55,22 @@ def merge(
             rejects.append(track.refuse("other_hop", problem))
         elif track.source in usable.get(track.id, {}):
             other = usable[track.id][track.source]
-            rejects.append(track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too"))
+            rejects.append(
+                track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too")
+            )
         else:
             usable.setdefault(track.id, {})[track.source] = track
     if not usable:
         reasons = Counter(track.refused for track in tracks)
-        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "there is none"
+        counts = (
+            ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            or "there is none"
+        )
         # The reports of the partitions do not know of those that were refused here.
         counts += f"; {rejects[0].id}: {rejects[0].problem}" if rejects else ""
-        raise MillraceError(f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS)
+        raise MillraceError(
+            f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS
+        )
 
     # Ids in the order of their bytes, so that a mapped binary search finds them.
     ids = sorted(usable, key=os.fsencode)
@@ -72,14 +81,41 @@ def merge(
     addresses: list[int] = []
     for number, name in enumerate(ids):
         for track in usable[name].values():
-            state = (track.size, track.mtime_ns, track.swmr, os.fsencode(f"{track.source}/{track.file}"))
-            places = (track.frames, track.offset, track.pitch, track.first, len(addresses), track.hop)
-            counts = (files.setdefault(state, len(files)), len(track.addresses), *(track.chunks or (0, 0)))
-            origins = sum(ORIGINS.index(track.facts[fact]) << 4 * at for at, fact in enumerate(FACTS))
-            kinds = (track.bins, origins, track.time_axis, track.dtype, track.storage, os.fsencode(track.key))
+            state = (
+                track.size,
+                track.mtime_ns,
+                track.swmr,
+                os.fsencode(f"{track.source}/{track.file}"),
+            )
+            places = (
+                track.frames,
+                track.offset,
+                track.pitch,
+                track.first,
+                len(addresses),
+                track.hop,
+            )
+            counts = (
+                files.setdefault(state, len(files)),
+                len(track.addresses),
+                *(track.chunks or (0, 0)),
+            )
+            origins = sum(
+                ORIGINS.index(track.facts[fact]) << 4 * at for at, fact in enumerate(FACTS)
+            )
+            kinds = (
+                track.bins,
+                origins,
+                track.time_axis,
+                track.dtype,
+                track.storage,
+                os.fsencode(track.key),
+            )
             records[number, SOURCES.index(track.source)] = (*places, *counts, *kinds)
             addresses.extend(track.addresses)
-    file_table = np.array(list(files), [*_FILE, ("path", f"S{max(len(state[-1]) for state in files)}")])
+    file_table = np.array(
+        list(files), [*_FILE, ("path", f"S{max(len(state[-1]) for state in files)}")]
+    )
     facts = np.frombuffer(orjson.dumps({"roots": roots, "contract": vars(contract)}), "u1")
     encoded = np.array([os.fsencode(name) for name in ids])
     with atomic.replacing(path) as partial, open(partial, "wb") as handle:
@@ -105,9 +141,9 @@ class FeatureIndex:
         index = FeatureIndex("results/music/index/features.index")
         numbers = index.find(["dQw4w9WgXcQ", "-_aaaaaaaaa"])      # -1 where there is none
 
-    Nothing is loaded: a process pays for the pages that it touches, and all processes share them. Pickles as
-    its path. `contract` is that of the build; `roots` may name other folders ("h5" and "mm"), `hop` other
-    seconds per frame of tracks that state none, which have those of the build.
+    Nothing is loaded: a process pays for the pages that it touches, and all processes share them.
+    Pickles as its path. `contract` is that of the build; `roots` may name other folders ("h5" and
+    "mm"), `hop` other seconds per frame of tracks that state none, which have those of the build.
     """
 
     def __init__(
@@ -133,8 +169,12 @@ class FeatureIndex:
             remedy += f"FOLDER --out {self.path}"
             raise MillraceError("there is no index of features", self.path, remedy) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise MillraceError(f"not an index of features ({error})", self.path, _REBUILD) from None
-        self.records, self._ids, self._files, self._addresses = (arrays[name] for name in _REGIONS[:4])
+            raise MillraceError(
+                f"not an index of features ({error})", self.path, _REBUILD
+            ) from None
+        self.records, self._ids, self._files, self._addresses = (
+            arrays[name] for name in _REGIONS[:4]
+        )
         self._records_at, self.roots = starts["records"], {**facts["roots"], **(roots or {})}
         self._state = lru_cache(maxsize=1024)(self._file_state)
 
@@ -159,7 +199,8 @@ class FeatureIndex:
         return np.where(hits, places, -1)
 
     def frames(self, prefer: str = H5) -> np.ndarray:
-        """int64 stored frames of every track, in the preferred source, or the other if that lacks it."""
+        """int64 stored frames of every track, in the preferred source, or the other if that lacks
+        it."""
         return self._stored("frames", prefer)
 
     def hops(self, prefer: str = H5) -> np.ndarray:
@@ -180,18 +221,32 @@ class FeatureIndex:
         """A track in each source that has it, the preferred first; `file` is its path today."""
         if not 0 <= number < len(self):
             raise IndexError(f"there is no track of number {number}")
-        # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around it.
+        # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
+        # it.
         kind, size = self.records.dtype, 2 * self.records.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
         tracks = []
         for source, row in zip(SOURCES, np.frombuffer(raw, kind).tolist(), strict=True):
-            frames, offset, pitch, first, start, hop, file, count, *chunks, bins, origins, axis = row[:13]
+            frames, offset, pitch, first, start, hop, file, count, *chunks, bins, origins, axis = (
+                row[:13]
+            )
             if file >= 0:
                 path, *state = self._state(file)
                 if self._hop is not None and _is_unstated(origins):
                     hop = self._hop
                 dtype, storage, key = (text.decode() for text in row[13:])
-                place = (storage, dtype, axis, frames, bins, offset, pitch, first, tuple(chunks), "")
+                place = (
+                    storage,
+                    dtype,
+                    axis,
+                    frames,
+                    bins,
+                    offset,
+                    pitch,
+                    first,
+                    tuple(chunks),
+                    "",
+                )
                 more = (self._addresses[start : start + count], hop, _facts(origins), [], "", "")
                 tracks.append(Track(self.id(number), source, path, key, *place, *more, *state))
         return tracks if prefer == H5 else tracks[::-1]
@@ -204,5 +259,6 @@ class FeatureIndex:
 
 
 def index_path(path: str | os.PathLike) -> Path:
-    """The index that lies beside a .pt, with the ending .index; any other path is itself an index."""
+    """The index that lies beside a .pt, with the ending .index; any other path is itself an
+    index."""
     return Path(path).with_suffix(".index") if os.fspath(path).endswith(".pt") else Path(path)

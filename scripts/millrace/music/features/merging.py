@@ -31,25 +31,33 @@ def merge_all(
     on_leak: str = "error",
     max_missing_fraction: float = 0.5,
 ) -> dict:
-    """Write the index and, before it, what there is to know of it into its folder; return the coverage.
+    """Write the index and, before it, what there is to know of it into its folder; return the
+    coverage.
 
-    Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the JSONL),
-    remarks.jsonl, missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index, for leaks that are
-    not to be dropped and if a split misses more than is allowed.
+    Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the
+    JSONL), remarks.jsonl, missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
+    for leaks that are not to be dropped and if a split misses more than is allowed.
     """
     folder = path.parent
-    read = {name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))}
+    read = {
+        name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))
+    }
     leaks = clique_splits.leaks(read)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
     if len({Path(split.path).name for split in read.values()}) < len(read):
-        problem, remedy = "two splits have files of one name, which .filtered repeats", "Rename one of them"
+        problem, remedy = (
+            "two splits have files of one name, which .filtered repeats",
+            "Rename one of them",
+        )
         raise MillraceError(problem, ", ".join(split.path for split in read.values()), remedy)
     if leaks and on_leak == "error":
         cliques = sum("clique" in row for row in leaks)
         first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
         counts = f"{counted(cliques, 'clique')} and {counted(len(leaks) - cliques, 'recording')}"
         remedy = "Set on_leak to drop (they leave train), or mend the splits"
-        raise MillraceError(f"{counts} are in two splits, first {first}", str(folder / "leaks.jsonl"), remedy)
+        raise MillraceError(
+            f"{counts} are in two splits, first {first}", str(folder / "leaks.jsonl"), remedy
+        )
 
     with atomic.replacing(path) as partial:
         merge(partial, tracks, roots, contract)
@@ -59,7 +67,9 @@ def merge_all(
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
         jsonl.write_lines(folder / "remarks.jsonl", said["remarks"])
         # The index knows which of the refused have other, usable features.
-        reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
+        reasons = {
+            track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused
+        }
         missing, parts = [], []
         for split in (clique_splits.without_leaks(each, leaks) for each in read.values()):
             part, lost, filtered = clique_splits.coverage(split, index, reasons, prefer)
@@ -68,24 +78,36 @@ def merge_all(
             parts.append(part)
         jsonl.write_lines(folder / "missing.jsonl", missing)
         hours = float((index.frames(prefer) * index.hops(prefer)).sum()) / 3600
-        result = {"tracks": len(index), "hours": round(hours, 4), "splits": parts, "leaks": len(leaks)}
+        result = {
+            "tracks": len(index),
+            "hours": round(hours, 4),
+            "splits": parts,
+            "leaks": len(leaks),
+        }
         result |= {key: said[key] for key in ("ledger", "origins")}
         result["hop_note"] = hop_note(tracks, contract)
         for part in parts:
             if part["missing_fraction"] > max_missing_fraction:
                 problem = "{split}: {missing} of {versions} versions have no features, more than "
-                problem = problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
+                problem = (
+                    problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
+                )
                 causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
                 causes += Counter({"without video id": part["without_id"]})
-                problem += f" ({', '.join(f'{count} {cause}' for cause, count in causes.most_common())})"
+                problem += (
+                    f" ({', '.join(f'{count} {cause}' for cause, count in causes.most_common())})"
+                )
                 remedy = "Set h5_root and mm_root to where they lie, mend what this file names, or raise "
                 remedy += "max_missing_fraction"
                 raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
     return result
 
 
-def apply_records(tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract) -> None:
-    """Compare hop and duration of JSONL records with HDF5 tracks, also where no record pointed to the file.
+def apply_records(
+    tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract
+) -> None:
+    """Compare hop and duration of JSONL records with HDF5 tracks, also where no record pointed to
+    the file.
 
     What contradicts is refused; a track that states no hop takes that of its record.
     """
@@ -105,14 +127,16 @@ def apply_records(tracks: Iterable[Track], records: Mapping[str, Record], contra
 
 
 def lines(result: Mapping) -> list[str]:
-    """What a person is told of an index: the ledger, tracks without a hop, and the coverage of each split."""
+    """What a person is told of an index: the ledger, tracks without a hop, and the coverage of each
+    split."""
     told = [Ledger.from_dict(result["ledger"]).line(), result["hop_note"]]
     told += [split["line"] for split in result["splits"]]
     return [line for line in told if line]
 
 
 def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
-    """An SVG of what of each split has features: versions and cliques, as coverage.json has them."""
+    """An SVG of what of each split has features: versions and cliques, as coverage.json has
+    them."""
     colours, panels = (figures.PALETTE[0], figures.PALETTE[1], figures.REST), []
     for title, *keys in (
         ("Versions", "versions_kept", "versions_found", "versions"),
@@ -121,9 +145,16 @@ def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
         # Bars of counts, each a part of the next.
         used, found, total = (np.array([part[key] for part in splits]) for key in keys)
         bars = [used.tolist(), (found - used).tolist(), (total - found).tolist()]
-        notes = [f"{a:,} ({figures.human_share(a, b or 1)})" for a, b in zip(used, total, strict=True)]
+        notes = [
+            f"{a:,} ({figures.human_share(a, b or 1)})" for a, b in zip(used, total, strict=True)
+        ]
         names, parts = [part["split"] for part in splits], list(zip(colours, bars, strict=True))
         panels.append(figures.Panel(title, names, parts, notes, whole=True))
     legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
-    title, subtitle = "Coverage of the splits", f"{tracks:,} tracks in the index, {hours:,.1f} hours"
-    return figures.bar_chart(title, subtitle, panels if splits else [], legend, 2, "No splits are set.")
+    title, subtitle = (
+        "Coverage of the splits",
+        f"{tracks:,} tracks in the index, {hours:,.1f} hours",
+    )
+    return figures.bar_chart(
+        title, subtitle, panels if splits else [], legend, 2, "No splits are set."
+    )

@@ -12,11 +12,17 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.music.features.roots import Root
 
-# The names that the published files, the original scripts and their forks give to one thing; of several
-# in one record the last one here counts.
+# The names that the published files, the original scripts and their forks give to one thing; of
+# several in one record the last one here counts.
 ID_NAMES = ("youtube_id", "ytid", "youtubeId")
 _NAMES = {"h5_file": "h5", "h5_chunk": "h5", "h5_key": "key", "cqt_mm_path": "mm", "mm_path": "mm"}
-_NAMES |= {"frame_hop_s": "hop", "hoplen_s": "hop", "hop_s": "hop", "cqt_shape": "shape", "shape": "shape"}
+_NAMES |= {
+    "frame_hop_s": "hop",
+    "hoplen_s": "hop",
+    "hop_s": "hop",
+    "cqt_shape": "shape",
+    "shape": "shape",
+}
 _NAMES |= {"duration_seconds": "duration", "duration_s": "duration"}
 _RANKS = {name: rank for rank, name in enumerate(_NAMES)}
 _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
@@ -24,7 +30,9 @@ _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "key": lambda value: isinstance(value, str),
     "mm": lambda value: isinstance(value, str),
     "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
-    "shape": lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0,
+    "shape": lambda value: (
+        isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0
+    ),
     "duration": lambda value: type(value) in (int, float) and 0 < value < float("inf"),
 }
 _NOTHING = {"h5": "h5_chunk {!r} is no HDF5 file below {}"}
@@ -34,8 +42,8 @@ _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)"
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop, shape,
-    duration (s)."""
+    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop,
+    shape, duration (s)."""
 
     id: str
     h5: str | int | None = None
@@ -58,7 +66,8 @@ class Metadata:
 
     @property
     def note(self) -> str:
-        """A sentence if the file has cliques and no ids at all: the published name leads to such a file."""
+        """A sentence if the file has cliques and no ids at all: the published name leads to such a
+        file."""
         if self.ids or not self.counts["cliques"]:
             return ""
         name = os.path.basename(self.path)
@@ -84,7 +93,8 @@ def first(record: Mapping[str, Any], names: Iterable[str]) -> Any:
 
 
 def video_ids(version: Mapping[str, Any]) -> list[str]:
-    """The ids of a version, best match first: its own, then those of its videos and of its tracks' videos."""
+    """The ids of a version, best match first: its own, then those of its videos and of its tracks'
+    videos."""
     own = first(version, ID_NAMES)
     ids = [own] if isinstance(own, str) else []
     for place in [version, *_objects(version.get("tracks"))]:
@@ -96,11 +106,14 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
 
 def _objects(value: Any) -> list[dict]:
     """The objects of a list, or the one that stands in its place."""
-    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
+    return [
+        each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)
+    ]
 
 
 def read_metadata(path: str | os.PathLike) -> Metadata:
-    """Read a JSONL with a clique or a track a line, line by line; broken lines are counted and named.
+    """Read a JSONL with a clique or a track a line, line by line; broken lines are counted and
+    named.
 
     The later of two records of a track wins where both say something, as in the original script.
     """
@@ -124,8 +137,8 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
 
 
 def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a record says, by the names of Record, and what of it is of another kind; null and "" do not
-    count."""
+    """What a record says, by the names of Record, and what of it is of another kind; null and "" do
+    not count."""
     right, wrong = {}, {}
     for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
         name, value = _NAMES[alias], fields[alias]
@@ -142,7 +155,9 @@ def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool
         result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
     if number in result.ids and once:
         result.problem(
-            line, "duplicate_id", f"{number}: stands in an earlier line too; this one's values are taken"
+            line,
+            "duplicate_id",
+            f"{number}: stands in an earlier line too; this one's values are taken",
         )
     result.ids.add(number)
     if record := result.records.get(number):
@@ -155,9 +170,11 @@ def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool
 def place_records(
     records: Iterable[Record], roots: Mapping[str, Root]
 ) -> tuple[dict[str, list[Record]], list[dict]]:
-    """Records by the file (HDF5) or folder (mm) that they point to; wrong pointers as rows for rejects.jsonl.
+    """Records by the file (HDF5) or folder (mm) that they point to; wrong pointers as rows for
+    rejects.jsonl.
 
-    Pointers become relative to their roots, "h5" and "mm"; what points to both stands in both places.
+    Pointers become relative to their roots, "h5" and "mm"; what points to both stands in both
+    places.
     """
     places: dict[str, list[Record]] = defaultdict(list)
     wrong = []
@@ -167,7 +184,9 @@ def place_records(
     for record in records:
         targets: list[str | None] = []
         for kind, pointer in (("h5", record.h5), ("mm", record.mm)):
-            target = roots[kind].find(kind, pointer) if kind in roots and pointer is not None else ""
+            target = (
+                roots[kind].find(kind, pointer) if kind in roots and pointer is not None else ""
+            )
             if target is None:
                 words = _NOTHING[kind].format(pointer, roots[kind].path)
                 wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
@@ -176,8 +195,8 @@ def place_records(
         said = (record.hop, record.shape, record.duration)
         if file:
             places[file].append(Record(record.id, file, record.key, None, *said))
-        # Without a pointer to an .mm these still count for the file of the usual name; without one to an
-        # HDF5 file merging.apply_records compares them with the track, wherever it is.
+        # Without a pointer to an .mm these still count for the file of the usual name; without one
+        # to an HDF5 file merging.apply_records compares them with the track, wherever it is.
         usual = folders[record.id[:2].casefold()] if any(said) else []
         for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
             places[place].append(Record(record.id, None, record.key, mm_file, *said))

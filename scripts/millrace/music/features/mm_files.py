@@ -1,7 +1,9 @@
-"""Features in .mm files: raw values without a header, in the published form or in the original script's.
+"""Features in .mm files: raw values without a header, in the published form or in the original
+script's.
 
-Published: float16 (T, C), with the shape in <id>.npy beside it. The original script: float32 (C, T), shape in
-the JSONL. Either read as the other gives numbers that look like features, so nothing is taken for granted.
+Published: float16 (T, C), with the shape in <id>.npy beside it. The original script: float32 (C,
+T), shape in the JSONL. Either read as the other gives numbers that look like features, so nothing
+is taken for granted.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import numpy as np
 
 from millrace.music.features import values
 from millrace.music.features.metadata import Record
-from millrace.music.features.track import MM, RAW, Contract, Refused, Track, check_duration, decide_hop
+from millrace.music.features.track import (
+    MM,
+    RAW,
+    Contract,
+    Refused,
+    Track,
+    check_duration,
+    decide_hop,
+)
 
 _REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
 
@@ -42,7 +52,9 @@ def read_folder(
                 if file not in files:
                     raise Refused("missing", "the file is not there")
                 if ending != ".mm" or len(named.get(file, ())) > 1:
-                    raise Refused("bad_name", f"its name ends in {ending}, or several mm_path lead to it")
+                    raise Refused(
+                        "bad_name", f"its name ends in {ending}, or several mm_path lead to it"
+                    )
                 if file not in named and folder[-2:].casefold() != stem[:2].casefold():
                     words = f"it belongs into the folder {stem[:2]}, and no mm_path of the JSONL leads here"
                     raise Refused("misplaced", words)
@@ -59,9 +71,15 @@ def read_folder(
 
 
 def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
-    """Find out how an .mm file is to be read. Raises Refused if that is not certain, or it holds no CQT."""
+    """Find out how an .mm file is to be read. Raises Refused if that is not certain, or it holds no
+    CQT."""
     raw, status = path.read_bytes(), os.stat(path)
-    track.size, track.mtime_ns, track.storage, track.offset = status.st_size, status.st_mtime_ns, RAW, 0
+    track.size, track.mtime_ns, track.storage, track.offset = (
+        status.st_size,
+        status.st_mtime_ns,
+        RAW,
+        0,
+    )
     if not raw:
         raise Refused("empty", "the file has 0 bytes")
     shape, origin = record.shape, "jsonl" if record.shape else "inferred"
@@ -85,9 +103,13 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
         frames, rest = divmod(len(raw), bins * np.dtype(kind).itemsize)
         shape = [bins, frames]
         if rest:
-            raise Refused("wrong_shape", f"{len(raw)} bytes are no frames of {bins} bins of {np.dtype(kind)}")
+            raise Refused(
+                "wrong_shape", f"{len(raw)} bytes are no frames of {bins} bins of {np.dtype(kind)}"
+            )
     if bins not in shape:
-        raise Refused("bins", f"no axis of {shape} ({origin}) has {bins} bins, which the model takes")
+        raise Refused(
+            "bins", f"no axis of {shape} ({origin}) has {bins} bins, which the model takes"
+        )
     flat = np.frombuffer(raw, kind).astype(np.float32)
     track.dtype, track.bins, track.frames = kind, bins, len(flat) // bins
     track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
@@ -105,16 +127,22 @@ def _shape(sidecar: Path) -> list[int]:
     try:
         with open(sidecar, "rb") as handle:
             shape = np.lib.format.read_array(handle, allow_pickle=False)
-        if shape.shape == (2,) and shape.dtype.kind in "iuf" and ((shape >= 1) & (shape % 1 == 0)).all():
+        if (
+            shape.shape == (2,)
+            and shape.dtype.kind in "iuf"
+            and ((shape >= 1) & (shape % 1 == 0)).all()
+        ):
             return [int(side) for side in shape]
-    except Exception:  # NumPy reads the header as Python's text, and raises whatever damage makes of that
+    except (
+        Exception
+    ):  # NumPy reads the header as Python's text, and raises whatever damage makes of that
         pass
     raise Refused("bad_sidecar", f"{sidecar.name} holds no shape of two whole numbers")
 
 
 def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -> None:
-    """Set the time axis: a shape beside the file is that of its bytes, one of the JSONL may be of (C, T)
-    whatever is stored, so that the values have a say."""
+    """Set the time axis: a shape beside the file is that of its bytes, one of the JSONL may be of
+    (C, T) whatever is stored, so that the values have a say."""
     stated = None if shape[0] == shape[1] or origin == "inferred" else int(shape[0] == track.bins)
     likely, names = values.time_axis(flat, track.bins), ("(T, C)", "(C, T)")
     if stated is not None and origin == "sidecar":
@@ -135,7 +163,8 @@ def _orient(track: Track, flat: np.ndarray, shape: Sequence[int], origin: str) -
 
 
 def _check_smoothness(track: Track, flat: np.ndarray, contract: Contract) -> None:
-    """Raise Refused if the hop is taken to be that of the published files and the values speak against it."""
+    """Raise Refused if the hop is taken to be that of the published files and the values speak
+    against it."""
     if track.facts["hop"] != "inferred":
         return
     seconds = track.frames * track.hop

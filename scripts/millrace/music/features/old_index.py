@@ -1,4 +1,5 @@
-"""The original script's index, a .pt file with a dict of pointers by id: written for it, read as a hint."""
+"""The original script's index, a .pt file with a dict of pointers by id: written for it, read as a
+hint."""
 
 from __future__ import annotations
 
@@ -21,17 +22,24 @@ def write_old_index(path: str | os.PathLike, index_file: str | os.PathLike) -> N
         entry: dict = {}
         for track in reversed(index.entries(number)):
             file = os.path.relpath(track.file, index.roots[track.source])
-            entry |= {"h5_file": file, "h5_key": track.key} if track.source == H5 else {"mm_path": file}
-            # What nothing states is left to the training configuration, as the original script does.
+            entry |= (
+                {"h5_file": file, "h5_key": track.key} if track.source == H5 else {"mm_path": file}
+            )
+            # What nothing states is left to the training configuration, as the original script
+            # does.
             is_stated = track.facts["hop"] != "config"
-            entry |= {"hop_s": track.hop if is_stated else None, "shape": [track.bins, track.frames]}
+            entry |= {
+                "hop_s": track.hop if is_stated else None,
+                "shape": [track.bins, track.frames],
+            }
         mapping[index.id(number)] = entry
     with atomic.replacing(path) as partial:
         torch.save(mapping, partial)
 
 
 def read_old_index(path: str | os.PathLike) -> Iterator[Record]:
-    """The pointers of an existing .pt as records: hints that are checked as those of the JSONL are."""
+    """The pointers of an existing .pt as records: hints that are checked as those of the JSONL
+    are."""
     import torch
 
     try:
@@ -43,4 +51,6 @@ def read_old_index(path: str | os.PathLike) -> Iterator[Record]:
         raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path)) from None
     except Exception as error:  # torch raises whatever an unpickler raises
         problem = f"not an index of the original script ({type(error).__name__})"
-        raise MillraceError(problem, os.fspath(path), "Remove path.index or build it again") from None
+        raise MillraceError(
+            problem, os.fspath(path), "Remove path.index or build it again"
+        ) from None

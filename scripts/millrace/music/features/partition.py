@@ -1,4 +1,5 @@
-"""A partition of features: HDF5 files and folders of .mm files, read track by track into one table."""
+"""A partition of features: HDF5 files and folders of .mm files, read track by track into one
+table."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _MAX_ID = 200  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class FeaturePartition:
-    """An HDF5 file or a folder of .mm files (`kind` h5 or mm) below `root`, and records that point there."""
+    """An HDF5 file or a folder of .mm files (`kind` h5 or mm) below `root`, and records that point
+    there."""
 
     id: str
     kind: str
@@ -32,18 +34,25 @@ class FeaturePartition:
 
 
 def read_partition(path: str | os.PathLike) -> FeaturePartition:
-    """A partition file of the workflow: these fields as JSON, each record without what it does not say."""
+    """A partition file of the workflow: these fields as JSON, each record without what it does not
+    say."""
     with own_file(path):
         content = jsonl.read(path)
         records = [Record(**row) for row in content["records"]]
-        return FeaturePartition(*(content[name] for name in ("id", "kind", "root", "path")), records)
+        return FeaturePartition(
+            *(content[name] for name in ("id", "kind", "root", "path")), records
+        )
 
 
 def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
     """Every track of the partition, refused ones too: also those whose id no split can have."""
     read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
     for track in read(partition.root, partition.path, partition.records, contract):
-        if not track.id.isprintable() or len(track.id.encode()) > _MAX_ID or not (track.id or track.refused):
+        if (
+            not track.id.isprintable()
+            or len(track.id.encode()) > _MAX_ID
+            or not (track.id or track.refused)
+        ):
             track.refuse("bad_id", f"{len(track.id)} characters, which are no id")
             for field in ("id", "file", "key", "problem"):
                 setattr(track, field, ascii(getattr(track, field))[1:-1])
@@ -69,7 +78,8 @@ def build_folders(
 
 
 def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
-    """A sentence on tracks of which nothing says the hop, and on what the others have; "" without any."""
+    """A sentence on tracks of which nothing says the hop, and on what the others have; "" without
+    any."""
     good = [track for track in tracks if not track.refused]
     unstated = sum(track.facts.get("hop") == "config" for track in good)
     if not unstated:
@@ -83,8 +93,8 @@ def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
 
 
 def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:
-    """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids that
-    differ in case only."""
+    """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids
+    that differ in case only."""
     ledger = Ledger(stage, scope, "track", rows_in=len(tracks))
     ledger.rejected.update(track.refused for track in tracks if track.refused)
     good = [track for track in tracks if not track.refused]
@@ -98,12 +108,20 @@ def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) 
     ledger.check()
 
     def named(track: Track, reason: str, words: str = "") -> dict:
-        return {"id": track.id, "file": track.file, "key": track.key, "reason": reason, "problem": words}
+        return {
+            "id": track.id,
+            "file": track.file,
+            "key": track.key,
+            "reason": reason,
+            "problem": words,
+        }
 
     return {
         "ledger": ledger.as_dict(),
         "locking": locking() if any(track.source == H5 for track in tracks) else "",
-        "refused": [named(track, track.refused, track.problem) for track in tracks if track.refused],
+        "refused": [
+            named(track, track.refused, track.problem) for track in tracks if track.refused
+        ],
         "remarks": [named(track, remark) for track, remark in remarks],
         "origins": {
             fact: dict(sorted(Counter(track.facts.get(fact, "") for track in good).items()))

@@ -1,4 +1,5 @@
-"""Windows of tracks by number: out of mapped bytes where the layout allows it, through h5py where not."""
+"""Windows of tracks by number: out of mapped bytes where the layout allows it, through h5py where
+not."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ class WindowReader:
         reader = WindowReader(FeatureIndex(path), prefer="h5", max_open_files=16)
         window = reader.read(number, start=0, frames=1000)
 
-    If the preferred source cannot be read, the other one is if its hop is the same, which `fallbacks` counts
-    by reason. At most `max_open_files` files are open in a process; each process opens its own, after fork,
-    spawn and forkserver alike. A window that runs beyond the end goes on with what it has, from its own start
-    (pad_mode repeat).
-    The result may be a read-only view of the file's bytes: copy what is kept or changed.
+    If the preferred source cannot be read, the other one is if its hop is the same, which
+    `fallbacks` counts by reason. At most `max_open_files` files are open in a process; each process
+    opens its own, after fork, spawn and forkserver alike. A window that runs beyond the end goes on
+    with what it has, from its own start (pad_mode repeat). The result may be a read-only view of
+    the file's bytes: copy what is kept or changed.
     """
 
     def __init__(self, index: FeatureIndex, prefer: str = H5, max_open_files: int = 16) -> None:
@@ -53,13 +54,15 @@ class WindowReader:
     def read(self, number: int, start: int, frames: int) -> np.ndarray:
         """Frames [start, start + frames) of a track, in frames as stored.
 
-        Raises FeatureError if no source can be read, MillraceError if a file has changed since it was indexed
-        or its lock is refused, IndexError for a start beyond the track.
+        Raises FeatureError if no source can be read, MillraceError if a file has changed since it
+        was indexed or its lock is refused, IndexError for a start beyond the track.
         """
         failure, preferred_hop = None, 0.0
         for track in self.index.entries(number, self.prefer):
             # Frames of another hop would be another time; a shorter copy may end before the window.
-            if failure and (start >= track.frames or abs(track.hop - preferred_hop) > 1e-6 * track.hop):
+            if failure and (
+                start >= track.frames or abs(track.hop - preferred_hop) > 1e-6 * track.hop
+            ):
                 break
             preferred_hop = track.hop
             if not 0 <= start < track.frames or frames < 1:
@@ -88,11 +91,16 @@ class WindowReader:
                 raise _changed(track.file, track.size, track.mtime_ns, now)
             return as_float32(_from_map(file, track, start, frames))
         except EOFError:
-            raise FeatureError("file_cut", f"{track.file} {track.key}: ends before the window") from None
+            raise FeatureError(
+                "file_cut", f"{track.file} {track.key}: ends before the window"
+            ) from None
         except (OSError, RuntimeError, KeyError, ValueError) as error:
             self._files.drop(key)
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            reason, words = "file_missing" if missing else "file_unreadable", str(error).splitlines()[0]
+            reason, words = (
+                "file_missing" if missing else "file_unreadable",
+                str(error).splitlines()[0],
+            )
             raise FeatureError(reason, f"{track.file} {track.key}: {words}") from None
 
     def close(self) -> None:
@@ -101,7 +109,8 @@ class WindowReader:
 
 
 def _through_h5py(h5: Any, track: Track, start: int, frames: int) -> np.ndarray:
-    """The window by the HDF5 library, below h5py's convenient layer, which costs a tenth of a millisecond."""
+    """The window by the HDF5 library, below h5py's convenient layer, which costs a tenth of a
+    millisecond."""
     from h5py import h5d, h5s
 
     dataset = h5d.open(h5.id, track.key.encode())
@@ -123,7 +132,9 @@ def _open(key: tuple[str, str, int, int, bool, bool]) -> Any:
 
 
 def _changed(path: str, size: int, mtime_ns: int, now: os.stat_result) -> MillraceError:
-    problem = f"the file has changed since it was indexed (size {size} then, {now.st_size} bytes now; "
+    problem = (
+        f"the file has changed since it was indexed (size {size} then, {now.st_size} bytes now; "
+    )
     problem += f"mtime_ns {mtime_ns} then, {now.st_mtime_ns} now)"
     return MillraceError(problem, path, "Build its partition again")
 
@@ -131,7 +142,8 @@ def _changed(path: str, size: int, mtime_ns: int, now: os.stat_result) -> Millra
 def _from_map(file: RawFile, track: Track, start: int, frames: int) -> np.ndarray:
     """Stored values of frames [start, start + frames), which the track must have, as (C, T).
 
-    May be a view of mapped bytes that cannot be written to. Raises EOFError if the file ends before them.
+    May be a view of mapped bytes that cannot be written to. Raises EOFError if the file ends before
+    them.
     """
     kind, bins, pitch = np.dtype(track.dtype), track.bins, track.pitch
     if track.storage == CHUNKS:
@@ -148,8 +160,8 @@ def _from_map(file: RawFile, track: Track, start: int, frames: int) -> np.ndarra
 def as_float32(values: np.ndarray) -> np.ndarray:
     """Finite values as float32; float32 as they are.
 
-    Of float16, bits are moved to their places in float32 and 2 ** 112 makes up for the exponent's other
-    bias: exact, and four times as fast as astype.
+    Of float16, bits are moved to their places in float32 and 2 ** 112 makes up for the exponent's
+    other bias: exact, and four times as fast as astype.
     """
     if values.dtype != "<f2":
         return values.astype(np.float32, copy=False)
@@ -161,7 +173,9 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     return result
 
 
-def _from_chunks(file: RawFile, track: Track, kind: np.dtype, start: int, frames: int) -> np.ndarray:
+def _from_chunks(
+    file: RawFile, track: Track, kind: np.dtype, start: int, frames: int
+) -> np.ndarray:
     """Put the window together from plain chunks; those at an edge are stored whole."""
     axis, chunks = track.time_axis, track.chunks
     across, along, volume = chunks[1 - axis], chunks[axis], math.prod(chunks) * kind.itemsize
@@ -176,7 +190,9 @@ def _from_chunks(file: RawFile, track: Track, kind: np.dtype, start: int, frames
             if address < 0 or address + volume > file.status.st_size:
                 raise EOFError
             chunk = np.ndarray(chunks, kind, file.map, address)
-            part = (chunk.T if axis == 0 else chunk)[:, low - column * along : high - column * along]
+            part = (chunk.T if axis == 0 else chunk)[
+                :, low - column * along : high - column * along
+            ]
             part, top = part[: track.bins - row * across], row * across
             window[top : top + len(part), low - start : high - start] = part
     return window

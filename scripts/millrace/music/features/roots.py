@@ -1,4 +1,5 @@
-"""Which files lie where: features below their roots, what pointers of the JSONL mean, files of splits."""
+"""Which files lie where: features below their roots, what pointers of the JSONL mean, files of
+splits."""
 
 from __future__ import annotations
 
@@ -20,12 +21,17 @@ _MAX_NAME = 200
 
 
 class Root:
-    """A folder below which features lie. Names count exactly, also on file systems that ignore case."""
+    """A folder below which features lie. Names count exactly, also on file systems that ignore
+    case."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
         # Each folder is listed once, each pointer followed once.
-        self._names, self.places, self._h5 = cache(self._list), cache(self._places), cache(self._h5_file)
+        self._names, self.places, self._h5 = (
+            cache(self._list),
+            cache(self._places),
+            cache(self._h5_file),
+        )
 
     def _list(self, folder: str) -> dict[str, bool]:
         """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
@@ -33,32 +39,49 @@ class Root:
 
         def is_folder(entry: os.DirEntry) -> bool:
             if entry.is_symlink():
-                return os.path.isdir(entry) and not here.startswith(os.path.join(os.path.realpath(entry), ""))
+                return os.path.isdir(entry) and not here.startswith(
+                    os.path.join(os.path.realpath(entry), "")
+                )
             return entry.is_dir()
 
         try:
             with os.scandir(here) as entries:
                 return {entry.name: is_folder(entry) for entry in entries}
         except PermissionError as error:
-            raise MillraceError("cannot be listed", error.filename, "Allow reading the folder") from None
+            raise MillraceError(
+                "cannot be listed", error.filename, "Allow reading the folder"
+            ) from None
         except OSError:
             return {}
 
     def _folders(self, folder: str) -> list[str]:
-        return [os.path.join(folder, name) for name, is_folder in self._names(folder).items() if is_folder]
+        return [
+            os.path.join(folder, name)
+            for name, is_folder in self._names(folder).items()
+            if is_folder
+        ]
 
     def _places(self, kind: str) -> dict[str, None]:
-        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a partition."""
+        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a
+        partition."""
         places, folders = [], [""]
         if kind == "h5":  # at any of the first levels, but what macOS writes beside a file
             for _ in range(_LEVELS):
-                paths = [os.path.join(folder, name) for folder in folders for name in self._names(folder)]
+                paths = [
+                    os.path.join(folder, name) for folder in folders for name in self._names(folder)
+                ]
                 places += [
-                    path for path in paths if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"
+                    path
+                    for path in paths
+                    if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"
                 ]
                 folders = [path for folder in folders for path in self._folders(folder)]
         else:  # of two characters, also where the published tree has them
-            folders += ["cqt", _PUBLISHED, *(f"{folder}/{_PUBLISHED}" for folder in self._folders(""))]
+            folders += [
+                "cqt",
+                _PUBLISHED,
+                *(f"{folder}/{_PUBLISHED}" for folder in self._folders("")),
+            ]
             paths = [path for folder in folders for path in self._folders(folder)]
             places = [path for path in paths if len(os.path.basename(path)) == 2]
         for path in places:
@@ -76,7 +99,8 @@ class Root:
         return ["/".join(parts[start:]) for start in range(len(parts))]
 
     def find(self, kind: str, pointer: str | int) -> str | None:
-        """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer means, or None.
+        """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer
+        means, or None.
 
         Raises MillraceError if a number fits several files.
         """
@@ -84,7 +108,8 @@ class Root:
             return self._h5(pointer)
         pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(pointer))
         return next(
-            (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)), None
+            (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)),
+            None,
         )
 
     def _h5_file(self, pointer: str | int) -> str | None:
@@ -93,7 +118,9 @@ class Root:
         if not (text := str(pointer).strip()).isdecimal():
             ends = self._ends(text)
             names = [file for file in places if os.path.basename(file) in ends[-1:]]
-            return next((end for end in ends if end in places), names[0] if len(names) == 1 else None)
+            return next(
+                (end for end in ends if end in places), names[0] if len(names) == 1 else None
+            )
         number = re.compile(rf"(?<!\d)0*{text.lstrip('0') or 0}\.\w+$")
         files = [file for file in places if number.search(file)]
         if len(files) > 1:
@@ -103,14 +130,18 @@ class Root:
 
 
 def split_name(name: str) -> str:
-    """train, valid or test, which the files also call val and verify. Raises MillraceError for others."""
+    """train, valid or test, which the files also call val and verify. Raises MillraceError for
+    others."""
     if (known := _SPLIT_NAMES.get(name, name)) not in SPLITS:
-        raise MillraceError(f"no split is called {name}", remedy=f"Use {', '.join(SPLITS)}, val or verify")
+        raise MillraceError(
+            f"no split is called {name}", remedy=f"Use {', '.join(SPLITS)}, val or verify"
+        )
     return known
 
 
 def split_files(places: str | Mapping[str, str]) -> dict[str, str]:
-    """The file of each split: of {split: file}, or of a folder with train.json, light.json.val and so on."""
+    """The file of each split: of {split: file}, or of a folder with train.json, light.json.val and
+    so on."""
     if isinstance(places, Mapping):
         return {split_name(name): path for name, path in places.items()}
     files: dict[str, str] = {}
@@ -120,6 +151,8 @@ def split_files(places: str | Mapping[str, str]) -> dict[str, str]:
         if split in SPLITS and path.is_file():
             if split in files:
                 problem = f"{files[split]} and {path.name} may both be {split}"
-                raise MillraceError(problem, str(places), "Set music.splits to {train: FILE, valid: FILE}")
+                raise MillraceError(
+                    problem, str(places), "Set music.splits to {train: FILE, valid: FILE}"
+                )
             files[split] = str(path)
     return {split: files[split] for split in SPLITS if split in files}

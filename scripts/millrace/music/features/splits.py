@@ -1,4 +1,5 @@
-"""Splits of cliques, and how much of each has features: counts, hours, what is missing, `.filtered` files."""
+"""Splits of cliques, and how much of each has features: counts, hours, what is missing, `.filtered`
+files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from millrace.music.features.track import H5
 
 @dataclass
 class Split:
-    """A split file as it is: `cliques` by id, each a list of versions; `ids` are the versions' video ids."""
+    """A split file as it is: `cliques` by id, each a list of versions; `ids` are the versions'
+    video ids."""
 
     name: str
     path: str
@@ -45,7 +47,9 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
     try:
         cliques, _ = jsonl.loads(Path(path).read_bytes())
     except OSError as error:
-        raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path), "Set path.splits") from None
+        raise MillraceError(
+            f"cannot be read: {error.strerror}", os.fspath(path), "Set path.splits"
+        ) from None
     except jsonl.BadJson as error:
         raise MillraceError(str(error), os.fspath(path), "Bring the file again") from None
     right = isinstance(cliques, dict) and all(
@@ -54,15 +58,17 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
     )
     if not right:
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
-        raise MillraceError(problem, os.fspath(path), "Set path.splits to the .train, .val and .test files")
+        raise MillraceError(
+            problem, os.fspath(path), "Set path.splits to the .train, .val and .test files"
+        )
     return Split(split_name(name), os.fspath(path), cliques)
 
 
 def coverage(
     split: Split, index: FeatureIndex, refused: Mapping[str, str], prefer: str = H5
 ) -> tuple[dict[str, Any], list[dict], dict[str, list[dict]]]:
-    """What of a split has features, as counts and a line; a row for each id and clique that is lost; the rest
-    of its cliques, for `write_filtered`.
+    """What of a split has features, as counts and a line; a row for each id and clique that is
+    lost; the rest of its cliques, for `write_filtered`.
 
     `refused` has the reason of ids whose features lie there and cannot be used. As in MTG's
     script a clique, and its hours, count if at least two of its versions have features.
@@ -77,19 +83,30 @@ def coverage(
     rest = [version for versions in filtered.values() for version in versions]
     used = np.array(sorted({numbers[video_id(version)] for version in rest}), np.int64)
     preferred = int((index.records["file"][used, SOURCES.index(prefer)] >= 0).sum())
-    lost = [{"id": each, "reason": refused.get(each, "absent")} for each in ids if numbers[each] < 0]
+    lost = [
+        {"id": each, "reason": refused.get(each, "absent")} for each in ids if numbers[each] < 0
+    ]
     lost += [{"clique": name} for name in split.cliques if name not in filtered]
     total, cliques = sum(map(len, split.cliques.values())), len(split.cliques)
     found = sum(map(len, present.values()))
     hours = float((index.frames(prefer)[used] * index.hops(prefer)[used]).sum()) / 3600
-    shares = [100 * part / max(whole, 1) for part, whole in ((len(filtered), cliques), (len(rest), total))]
+    shares = [
+        100 * part / max(whole, 1) for part, whole in ((len(filtered), cliques), (len(rest), total))
+    ]
     line = f"{split.name}: {len(filtered):,} cliques of at least 2 ({shares[0]:.1f} %) and {len(rest):,} "
     line += f"versions ({shares[1]:.1f} %) remain, {found:,} of {total:,} found, {hours:,.1f} h"
-    facts = {"split": split.name, "versions": total, "versions_found": found, "versions_kept": len(rest)}
+    facts = {
+        "split": split.name,
+        "versions": total,
+        "versions_found": found,
+        "versions_kept": len(rest),
+    }
     facts |= {"cliques": cliques, "cliques_found": len(filtered), "hours": hours, "line": line}
     facts |= {"missing": total - found, "missing_fraction": 1 - found / total if total else 0.0}
     facts["sources"] = {prefer: preferred, SOURCES[prefer == H5]: len(used) - preferred}
-    facts["without_id"] = sum(not video_id(each) for clique in split.cliques.values() for each in clique)
+    facts["without_id"] = sum(
+        not video_id(each) for clique in split.cliques.values() for each in clique
+    )
     return facts, [{"split": split.name, **row} for row in lost], filtered
 
 
@@ -120,8 +137,11 @@ def without_leaks(split: Split, rows: Iterable[Mapping[str, str]]) -> Split:
     return Split(split.name, split.path, kept)
 
 
-def write_filtered(split: Split, filtered: Mapping[str, list[dict]], folder: str | os.PathLike) -> Path:
-    """Write `<split file>.filtered` into a folder, byte for byte as align_to_official_splits.py does."""
+def write_filtered(
+    split: Split, filtered: Mapping[str, list[dict]], folder: str | os.PathLike
+) -> Path:
+    """Write `<split file>.filtered` into a folder, byte for byte as align_to_official_splits.py
+    does."""
     path = Path(folder) / f"{os.path.basename(split.path)}.filtered"
     atomic.write_text(path, json.dumps(filtered))
     return path

@@ -1,4 +1,5 @@
-"""One track's features in a file: where its values lie, how they are stored, where each fact is from."""
+"""One track's features in a file: where its values lie, how they are stored, where each fact is
+from."""
 
 from __future__ import annotations
 
@@ -12,24 +13,27 @@ from millrace.common.errors import own_file
 from millrace.music.features.metadata import Record
 
 H5, MM = "h5", "mm"
-# How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the rest.
+# How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
+# rest.
 RAW, CHUNKS, BY_H5PY = "raw", "chunks", "h5py"
-# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config, the values;
-# `duration`: the config's, which the track's own duration confirms.
+# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config, the
+# values; `duration`: the config's, which the track's own duration confirms.
 ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred", "duration")
 FACTS = ("hop", "bins", "dtype", "orientation", "shape")
 PUBLISHED_HOP = 512 / 22050
 """Seconds a frame in the published .mm files, which do not say it."""
-# By so much frames may last longer or shorter than a stated duration, which may be rounded to seconds.
+# By so much frames may last longer or shorter than a stated duration, which may be rounded to
+# seconds.
 _SLACK_SECONDS, _SLACK_SHARE = 1.0, 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """What the model takes: `bins` in frames of `hop * pool` seconds; a shingle lasts `shingle` seconds.
+    """What the model takes: `bins` in frames of `hop * pool` seconds; a shingle lasts `shingle`
+    seconds.
 
-    Files that do not say their hop have this one. With `resample` other hops are admitted than those of which
-    a whole number makes a frame.
+    Files that do not say their hop have this one. With `resample` other hops are admitted than
+    those of which a whole number makes a frame.
     """
 
     bins: int = 84
@@ -49,12 +53,15 @@ class Contract:
             return f"{bins} bins, the model takes {self.bins}"
         if not self.resample and self.pooling(hop) is None:
             frame = self.hop * self.pool
-            return f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"
+            return (
+                f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"
+            )
         return ""
 
 
 class Refused(Exception):
-    """Features that cannot be used. `reason` is a slug for counts, the message names what there is."""
+    """Features that cannot be used. `reason` is a slug for counts, the message names what there
+    is."""
 
     def __init__(self, reason: str, words: str) -> None:
         self.reason = reason
@@ -68,10 +75,11 @@ class Refused(Exception):
 class Track:
     """Features of the recording `id` in `file` (relative to its root), or why they are refused.
 
-    `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value, `pitch` the
-    values from one row to the next; `first` is the first frame in a shared array. In `chunks` `addresses` is
-    the grid of chunks that holds the track, row by row, `pitch` its columns, and `first` counts from it.
-    `facts` has the origin of each of FACTS. `refused` is a slug, `problem` says it in words.
+    `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value,
+    `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
+    `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
+    columns, and `first` counts from it. `facts` has the origin of each of FACTS. `refused` is a
+    slug, `problem` says it in words.
     """
 
     id: str
@@ -105,14 +113,19 @@ class Track:
         return self
 
 
-def decide_hop(track: Track, in_file: float | None, record: Record | None, contract: Contract) -> None:
-    """Set the seconds per frame: of the file, else of the JSONL, the published .mm files or the contract.
+def decide_hop(
+    track: Track, in_file: float | None, record: Record | None, contract: Contract
+) -> None:
+    """Set the seconds per frame: of the file, else of the JSONL, the published .mm files or the
+    contract.
 
     Raises Refused if file and JSONL differ.
     """
     in_jsonl = record.hop if record else None
     if in_file and in_jsonl and abs(in_file - in_jsonl) > 1e-3 * in_file:
-        raise Refused("hop_contradicts", f"hop {in_file:g} s in the file, {in_jsonl:g} in the JSONL")
+        raise Refused(
+            "hop_contradicts", f"hop {in_file:g} s in the file, {in_jsonl:g} in the JSONL"
+        )
     is_published = track.source == MM and track.dtype == "<f2" and track.time_axis == 0
     if in_file:
         track.hop, track.facts["hop"] = in_file, "attribute"
@@ -125,7 +138,8 @@ def decide_hop(track: Track, in_file: float | None, record: Record | None, contr
 
 
 def check_duration(track: Track, in_file: float | None, record: Record | None) -> None:
-    """Raise Refused if the frames last longer or shorter than a duration (s) of the file or the JSONL."""
+    """Raise Refused if the frames last longer or shorter than a duration (s) of the file or the
+    JSONL."""
     in_jsonl = record.duration if record else None
     for duration, place in ((in_file, "file"), (in_jsonl, "JSONL")):
         if not (duration and 0 < duration < math.inf):
@@ -133,7 +147,9 @@ def check_duration(track: Track, in_file: float | None, record: Record | None) -
         lasting = track.frames * track.hop
         if abs(lasting - duration) > max(_SLACK_SECONDS, _SLACK_SHARE * duration):
             words = f"{track.frames} frames of {track.hop:g} s (hop by {track.facts['hop']}) last"
-            words += f" {lasting:.1f} s, duration_s in the {place} says {duration:g}: state its hop_s"
+            words += (
+                f" {lasting:.1f} s, duration_s in the {place} says {duration:g}: state its hop_s"
+            )
             raise Refused("duration_contradicts", f"{words}, or mend duration_s")
         if track.facts["hop"] == "config":
             track.facts["hop"] = "duration"
@@ -149,11 +165,15 @@ def _schema():  # type: ignore[no-untyped-def]
 
 
 def write_tracks(path: str | Path, tracks: Iterable[Track]) -> None:
-    """Write the table of a partition as parquet, in the order of the ids: the same tracks, the same bytes."""
+    """Write the table of a partition as parquet, in the order of the ids: the same tracks, the same
+    bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [vars(track) for track in sorted(tracks, key=lambda track: (track.id, track.source, track.file))]
+    rows = [
+        vars(track)
+        for track in sorted(tracks, key=lambda track: (track.id, track.source, track.file))
+    ]
     with atomic.replacing(path) as partial:
         table = pa.Table.from_pylist(rows, _schema())
         pq.write_table(table, partial, compression="zstd", store_schema=False)

@@ -1,8 +1,10 @@
-"""What the values themselves say: NaN, zeros, decibels, and which reading of raw bytes is a CQT over time.
+"""What the values themselves say: NaN, zeros, decibels, and which reading of raw bytes is a CQT
+over time.
 
-A bin of the lowest octave hears about half a second at a time, so its magnitude cannot change much from one
-frame to the next: at 512 / 22,050 s the correlation of neighbouring frames was 0.90 to 0.98 for tunes and
-noise, and 0.09 to 0.64 after averaging over 20 frames. Read in the wrong orientation it is lower as well.
+A bin of the lowest octave hears about half a second at a time, so its magnitude cannot change much
+from one frame to the next: at 512 / 22,050 s the correlation of neighbouring frames was 0.90 to
+0.98 for tunes and noise, and 0.09 to 0.64 after averaging over 20 frames. Read in the wrong
+orientation it is lower as well.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ _STRETCH = 1 << 22  # values that correlations are taken from
 
 
 def refusal(blocks: Iterable[np.ndarray]) -> tuple[str, str]:
-    """(reason, words) why values, given in pieces, cannot be fed to the model; ("", "") if they can.
+    """(reason, words) why values, given in pieces, cannot be fed to the model; ("", "") if they
+    can.
 
-    Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up noise.
+    Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up
+    noise.
     """
     low, high, negative, total, bad = np.inf, -np.inf, 0, 0, 0
     for block in blocks:
@@ -50,14 +54,18 @@ def bass_correlation(frames: np.ndarray) -> float:
 
 def time_axis(values: np.ndarray, bins: int) -> int | None:
     """Time axis (0: (T, C), 1: (C, T)) of a track's flat values; None if they do not say."""
-    readings = bass_correlation(values.reshape(-1, bins)), bass_correlation(values.reshape(bins, -1).T)
+    readings = (
+        bass_correlation(values.reshape(-1, bins)),
+        bass_correlation(values.reshape(bins, -1).T),
+    )
     best = int(readings[1] > readings[0])
     clear = readings[best] >= _CLEAR and readings[1 - best] <= readings[best] - _MARGIN
     return best if clear else None
 
 
 def is_too_rough(frames: np.ndarray, short: bool) -> bool:
-    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over time.
+    """Whether (T, C) frames cannot follow each other within 30 ms, so that they were averaged over
+    time.
 
     Independent random numbers pass unless the track would be `short`: they are no CQT at any hop.
     """
@@ -67,7 +75,8 @@ def is_too_rough(frames: np.ndarray, short: bool) -> bool:
 
 
 def _correlation(frames: np.ndarray, lag: int, neighbour: int) -> float:
-    """Correlation of (T, C) values, each bin about its mean, with those `lag` frames or a bin further."""
+    """Correlation of (T, C) values, each bin about its mean, with those `lag` frames or a bin
+    further."""
     centred = frames - frames.mean(0, dtype=np.float64)
     count, width = len(centred) - lag, centred.shape[1] - neighbour
     product = (centred[lag:, neighbour:] * centred[:count, :width]).sum()
@@ -77,8 +86,8 @@ def _correlation(frames: np.ndarray, lag: int, neighbour: int) -> float:
 def float_kind(raw: bytes) -> str | None:
     """`<f2` or `<f4`: which of them bytes are, by their bits; None if both are possible.
 
-    Of float32 every other half word is the end of a mantissa, its first bit set in half of the values or its
-    bits all 0; of float16 all half words are alike.
+    Of float32 every other half word is the end of a mantissa, its first bit set in half of the
+    values or its bits all 0; of float16 all half words are alike.
     """
     words = np.frombuffer(raw[: len(raw) // 4 * 4], "<u2").reshape(-1, 2)
     words = words[words.any(axis=1)]

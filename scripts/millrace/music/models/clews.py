@@ -1,6 +1,7 @@
 """CLEWS (Serrà et al. 2025): an embedding for every shingle of a track.
 
-Attributes are named as in sony/clews, so that the parameters have the names of published checkpoints.
+Attributes are named as in sony/clews, so that the parameters have the names of published
+checkpoints.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _GEM_POWER = 3.0  # of a new model
 class ScaledMagnitudes(nn.Module):
     """Linear magnitudes to powers of them, each shingle scaled to 0..1, with a trace of noise.
 
-    The noise keeps silent frames from being exactly equal. It is drawn in evaluation too; a shingle without
-    any magnitude becomes noise scaled up to 0..1.
+    The noise keeps silent frames from being exactly equal. It is drawn in evaluation too; a shingle
+    without any magnitude becomes noise scaled up to 0..1.
     """
 
     def __init__(self, power: float) -> None:
@@ -34,7 +35,9 @@ class ScaledMagnitudes(nn.Module):
     def forward(self, magnitudes: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Magnitudes (N, 1, C, T); without a generator, noise comes from torch's own."""
         scaled = _scaled(magnitudes.clamp(min=0).pow(self.power))
-        noise = torch.rand(scaled.shape, generator=generator, dtype=scaled.dtype, device=scaled.device)
+        noise = torch.rand(
+            scaled.shape, generator=generator, dtype=scaled.dtype, device=scaled.device
+        )
         return self.gain * _scaled(scaled + _EPSILON * noise) + self.bias
 
 
@@ -44,7 +47,8 @@ def _scaled(shingles: Tensor) -> Tensor:
 
 
 class InstanceBatchNorm2d(nn.Module):
-    """IBN (Pan et al. 2018): the first half of the channels normalised by batch, the second by instance."""
+    """IBN (Pan et al. 2018): the first half of the channels normalised by batch, the second by
+    instance."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -57,7 +61,8 @@ class InstanceBatchNorm2d(nn.Module):
 
 
 class IbnBlock(nn.Module):
-    """A residual block that normalises first. Its `gain` begins at 0, so a new block passes its skip only."""
+    """A residual block that normalises first. Its `gain` begins at 0, so a new block passes its
+    skip only."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
         super().__init__()
@@ -74,7 +79,9 @@ class IbnBlock(nn.Module):
         self.skip: nn.Module = nn.Identity()
         if channels_in != channels_out or stride != 1:
             convolution = _convolution(channels_in, channels_out, stride)
-            self.skip = nn.Sequential(nn.BatchNorm2d(channels_in), nn.ReLU(inplace=True), convolution)
+            self.skip = nn.Sequential(
+                nn.BatchNorm2d(channels_in), nn.ReLU(inplace=True), convolution
+            )
         self.gain = nn.Parameter(torch.zeros(1))
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -101,10 +108,11 @@ class GeMPool(nn.Module):
 
 
 class Clews(nn.Module):
-    """CQT magnitudes -> strided convolutions -> IBN residual blocks -> GeM -> batch norm and projection.
+    """CQT magnitudes -> strided convolutions -> IBN residual blocks -> GeM -> batch norm and
+    projection.
 
-    Takes what the features contract promises: linear magnitudes of `config.bins` bins, pooled to frames of
-    `config.frame_seconds`. It has no CQT of its own:
+    Takes what the features contract promises: linear magnitudes of `config.bins` bins, pooled to
+    frames of `config.frame_seconds`. It has no CQT of its own:
 
         model = Clews(CONFIGS["clews-tiny"])
         embeddings = model(torch.rand(4, 8, 84, 200))  # (4, 8, 64)
@@ -122,26 +130,31 @@ class Clews(nn.Module):
             nn.Conv2d(first, channels, (12, 3), stride=2, bias=False),
         )
         self.backbone = nn.Sequential()
-        stages = zip(config.backbone_blocks, config.backbone_channels, config.backbone_down, strict=True)
+        stages = zip(
+            config.backbone_blocks, config.backbone_channels, config.backbone_down, strict=True
+        )
         for blocks, width, stride in stages:
             for number in range(blocks):
                 self.backbone.append(IbnBlock(channels, width, 1 if number else stride))
                 channels = width
         self.pool = GeMPool()
-        self.proj = nn.Sequential(nn.BatchNorm1d(channels), nn.Linear(channels, config.zdim, bias=False))
+        self.proj = nn.Sequential(
+            nn.BatchNorm1d(channels), nn.Linear(channels, config.zdim, bias=False)
+        )
 
     def forward(self, shingles: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Embeddings (B, S, zdim) of shingles (B, S, bins, frames), which may be longer than in training.
+        """Embeddings (B, S, zdim) of shingles (B, S, bins, frames), which may be longer than in
+        training.
 
-        In evaluation an embedding depends on its shingle and the noise alone: with a generator seeded for
-        each track it is the same in any batch.
+        In evaluation an embedding depends on its shingle and the noise alone: with a generator
+        seeded for each track it is the same in any batch.
         """
         bins, frames = self.config.bins, self.config.shingle_frames
         if shingles.ndim != 4 or shingles.shape[2] != bins or shingles.shape[3] < frames:
-            problem = (
-                f"the model takes shingles (B, S, {bins}, {frames} or more), not {tuple(shingles.shape)}"
+            problem = f"the model takes shingles (B, S, {bins}, {frames} or more), not {tuple(shingles.shape)}"
+            remedy = (
+                "Is the feature of another contract, or transposed? Shorter tracks are repeated"
             )
-            remedy = "Is the feature of another contract, or transposed? Shorter tracks are repeated"
             raise MillraceError(problem, remedy=remedy)
         scale, *convolutions = self.frontend
         hidden = scale(shingles.flatten(0, 1).unsqueeze(1), generator)

@@ -23,15 +23,19 @@ def _size(default: Any, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class ClewsConfig:
-    """`model` of a configuration, nested keys joined by `_`; the defaults are those published for Discogs-VI.
+    """`model` of a configuration, nested keys joined by `_`; the defaults are those published for
+    Discogs-VI.
 
-    Lengths are in seconds. cqt_*: what the features must be like. A frame is the mean of `cqt_pool` hops.
+    Lengths are in seconds. cqt_*: what the features must be like. A frame is the mean of `cqt_pool`
+    hops.
     """
 
     name: str = _size("clews", "clews; clews-dvi, clews-shs or clews-tiny also set the sizes")
     zdim: int = _size(1024, "dimensions of an embedding")
     shingling_len: float = _size(20.0, "seconds of a shingle")
-    shingling_hop: float = _size(20.0, "seconds from one shingle to the next in training; half in validation")
+    shingling_hop: float = _size(
+        20.0, "seconds from one shingle to the next in training; half in validation"
+    )
     cqt_hoplen: float = _size(0.02, "seconds per stored frame, also of tracks that state none")
     cqt_noctaves: int = _size(7, "octaves")
     cqt_nbinsoct: int = _size(12, "bins of an octave")
@@ -44,10 +48,14 @@ class ClewsConfig:
     backbone_blocks: tuple[int, ...] = _size((3, 4, 6, 3), "residual blocks of each stage")
     backbone_channels: tuple[int, ...] = _size((256, 512, 1024, 2048), "channels of each stage")
     backbone_down: tuple[int, ...] = _size((1, 2, 2, 1), "stride of each stage")
-    loss_redux_pos: str = _size("bpwr-5", "how shingles' distances become one between versions of a clique")
+    loss_redux_pos: str = _size(
+        "bpwr-5", "how shingles' distances become one between versions of a clique"
+    )
     loss_redux_neg: str = _size("min", "likewise between other tracks")
     loss_gamma: float = _size(5.0, "factor of distances between other tracks")
-    loss_epsilon: float = _size(1e-6, "weight below which distances between other tracks do not count")
+    loss_epsilon: float = _size(
+        1e-6, "weight below which distances between other tracks do not count"
+    )
 
     @property
     def bins(self) -> int:
@@ -85,25 +93,39 @@ class ClewsConfig:
     @classmethod
     def meanings(cls) -> dict[str, str]:
         """What each of these keys means."""
-        return {f"model.{each.name.replace('_', '.')}": each.metadata["meaning"] for each in fields(cls)}
+        return {
+            f"model.{each.name.replace('_', '.')}": each.metadata["meaning"] for each in fields(cls)
+        }
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        """What speaks against these sizes, and what to do about it; one may rest on those before it."""
+        """What speaks against these sizes, and what to do about it; one may rest on those before
+        it."""
         if self.name != "clews":
             yield f"model.name is {self.name!r}", "Set it to clews: others are unknown"
         for name, value in asdict(self).items():
             numbers = value if isinstance(value, tuple) else (value,)
-            if not isinstance(value, str) and not (numbers and all(number > 0 for number in numbers)):
+            if not isinstance(value, str) and not (
+                numbers and all(number > 0 for number in numbers)
+            ):
                 yield f"model.{name.replace('_', '.')} is {value}", "Set it above 0"
-        if self.shingle_frames < _LEAST_FRAMES or round(self.shingling_hop / self.frame_seconds) < 2:
-            problem = f"model.shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
+        if (
+            self.shingle_frames < _LEAST_FRAMES
+            or round(self.shingling_hop / self.frame_seconds) < 2
+        ):
+            problem = (
+                f"model.shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
+            )
             yield problem, f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
         stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
         if len(stages) > 1 or len(self.frontend_channels) != 2:
             problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
             yield problem, "Give one number for each stage"
-        if odd := [size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2]:
-            remedy = "Use even numbers: half of the channels are normalised by batch, half by instance"
+        if odd := [
+            size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2
+        ]:
+            remedy = (
+                "Use even numbers: half of the channels are normalised by batch, half by instance"
+            )
             yield f"a stage of the model has {odd[0]} channels", remedy
 
 
@@ -120,10 +142,14 @@ CONFIGS = {
 }
 
 
-def checked(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Values by dotted key, each with the type of its default; null is the empty one, of a section nothing.
+def checked(
+    values: Mapping[str, Any], defaults: Mapping[str, Any], where: str = ""
+) -> dict[str, Any]:
+    """Values by dotted key, each with the type of its default; null is the empty one, of a section
+    nothing.
 
-    Raises MillraceError for a key without a default, with the nearest one, and for a value of another type.
+    Raises MillraceError for a key without a default, with the nearest one, and for a value of
+    another type.
     """
     result = {}
     for key, value in values.items():
@@ -134,9 +160,13 @@ def checked(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str =
             if inside:
                 raise MillraceError(f"{key} is {value!r}", where, f"Give keys, such as {inside[0]}")
             near = difflib.get_close_matches(key, defaults, 1, 0.75)
-            near += [name for name in sorted(defaults) if name.endswith(f".{key.rpartition('.')[2]}")]
+            near += [
+                name for name in sorted(defaults) if name.endswith(f".{key.rpartition('.')[2]}")
+            ]
             near += difflib.get_close_matches(key, defaults, 1, 0)
-            raise MillraceError(f"there is no key {key}", where, f"The nearest known one is {near[0]}")
+            raise MillraceError(
+                f"there is no key {key}", where, f"The nearest known one is {near[0]}"
+            )
     return result
 
 
@@ -150,7 +180,9 @@ def _typed(value: Any, default: Any, where: str) -> Any:
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     # NaN is not below anything.
-    fits = type(value) is type(default) and (isinstance(value, str | list) or abs(value) <= _LARGEST)
+    fits = type(value) is type(default) and (
+        isinstance(value, str | list) or abs(value) <= _LARGEST
+    )
     if not fits:
         kind = type(default).__name__
         raise MillraceError(f"the value is {value!r}", where, f"Give a {kind}, such as {default!r}")
@@ -179,8 +211,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as OmegaConf reads it: 2e-4 and 1e-6 are numbers, to PyYAML alone they are text; of a key that
-    stands there twice PyYAML would keep the last."""
+    """YAML as OmegaConf reads it: 2e-4 and 1e-6 are numbers, to PyYAML alone they are text; of a
+    key that stands there twice PyYAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -203,7 +235,8 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: str | Path, missing: str = "Name a file that exists") -> dict[str, Any]:
-    """A configuration file of CLEWS; raises MillraceError that names the line of a mistake, such as a tab.
+    """A configuration file of CLEWS; raises MillraceError that names the line of a mistake, such as
+    a tab.
 
     `missing` is the remedy if the file cannot be read.
     """
@@ -218,9 +251,13 @@ def read_yaml(path: str | Path, missing: str = "Name a file that exists") -> dic
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         cause = getattr(error, "problem", None) or type(error).__name__
         remedy = (
-            "Indent with spaces, not with tabs" if "\\t" in cause else "Write sections of keys and values"
+            "Indent with spaces, not with tabs"
+            if "\\t" in cause
+            else "Write sections of keys and values"
         )
         raise MillraceError(f"this is not YAML ({cause})", where, remedy) from error
     if not isinstance(content, dict):
-        raise MillraceError("this file holds no sections", str(path), "Give a configuration of CLEWS")
+        raise MillraceError(
+            "this file holds no sections", str(path), "Give a configuration of CLEWS"
+        )
     return content

@@ -1,4 +1,5 @@
-"""The page on version matching: coverage, clique sizes, training curves, figures, nearest versions."""
+"""The page on version matching: coverage, clique sizes, training curves, figures, nearest
+versions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
 class Run(NamedTuple):
-    """A trained run: its folder, what evaluate_model said, and validations by epoch (0: untrained)."""
+    """A trained run: its folder, what evaluate_model said, and validations by epoch (0:
+    untrained)."""
 
     folder: Path
     test: dict[str, Any]
@@ -32,7 +34,10 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
         validations = [line["metrics"] for line in lines if line.get("event") == "eval"]
         runs.append(Run(test.parent, json.loads(test.read_bytes()), validations))
     missing = sum(split["missing"] for split in coverage["splits"])
-    tiles = [("Tracks", _number(coverage["tracks"])), ("Audio", _number(coverage["hours"], "{:,.1f} h"))]
+    tiles = [
+        ("Tracks", _number(coverage["tracks"])),
+        ("Audio", _number(coverage["hours"], "{:,.1f} h")),
+    ]
     tiles += [("Missing", _number(missing))]
     tiles += [
         (f"Test {name}", _number(run.test["figures"][key], form))
@@ -43,12 +48,17 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     rows = []
     for split in coverage["splits"]:
         share = 1 - split["missing_fraction"]
-        counts = [*(_number(split[key]) for key in _COUNTS), Number(share, figures.human_share(share))]
+        counts = [
+            *(_number(split[key]) for key in _COUNTS),
+            Number(share, figures.human_share(share)),
+        ]
         rows.append([split["split"], *counts, _number(split["hours"], "{:,.1f}")])
     return page.render(
         Path(__file__).with_name("matching.html.j2"),
         tiles=tiles,
-        coverage=Table("Versions with features; a clique is usable with two recordings", columns, rows),
+        coverage=Table(
+            "Versions with features; a clique is usable with two recordings", columns, rows
+        ),
         sizes=_sizes(runs[0].test["sizes"]) if runs else "",
         curves=_curves(runs),
         figures=_results(runs),
@@ -69,18 +79,27 @@ def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
         bars = {f"{size} recordings": count for size, count in sorted(sizes.items()) if size < 10}
         if many := sum(count for size, count in sizes.items() if size >= 10):
             bars["10 or more recordings"] = many
-        series, notes = [(figures.PALETTE[0], [*bars.values()])], [*map(figures.human_count, bars.values())]
+        series, notes = (
+            [(figures.PALETTE[0], [*bars.values()])],
+            [*map(figures.human_count, bars.values())],
+        )
         panels.append(figures.Panel(f"{split}: cliques", [*bars], series, notes, whole=True))
     return figures.bar_chart("Cliques by size", "Recordings that have features", panels)
 
 
 def _curves(runs: Sequence[Run]) -> str:
     """Loss of training and validation, and NAR of the valid split, by epoch."""
-    legend = [(run.folder.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)]
+    legend = [
+        (run.folder.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)
+    ]
     panels = []
     for title, curves in _PANELS.items():
         lines = [
-            (colour, dashes, [(each["hpar/epoch"], each[key]) for each in run.validations if key in each])
+            (
+                colour,
+                dashes,
+                [(each["hpar/epoch"], each[key]) for each in run.validations if key in each],
+            )
             for run, (_, colour) in zip(runs, legend, strict=True)
             for key, dashes in curves
         ]
@@ -103,7 +122,9 @@ def _results(runs: Sequence[Run]) -> Table:
             cells.append(_number(run.test["figures"][key], f"{form} ± {width}"))
         rows.append([Code(run.folder.name), f"test, {run.test['queries']} queries", *cells])
     columns = ["Run", "Cliques of", *(name for _, name, _ in _FIGURES)]
-    return Table("Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows)
+    return Table(
+        "Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows
+    )
 
 
 def _nearest(run: Run) -> Table:
@@ -118,5 +139,7 @@ def _nearest(run: Run) -> Table:
             rows.append([first, _number(rank), *cells])
     columns = ["Query", "Rank", "Nearest", "Clique", "Version?", "Distance"]
     return Table(
-        f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.folder.name}", columns, rows
+        f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.folder.name}",
+        columns,
+        rows,
     )

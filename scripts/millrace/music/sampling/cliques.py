@@ -21,9 +21,9 @@ _SHOWN = 5
 class Cliques:
     """Recordings of one split, clique by clique, in the order of its file; a row is one recording.
 
-    `ids` and `cliques` are ordinals (int64) over all splits, train first: equal in every process and run.
-    `tracks` are numbers in the feature index, `frames` and `hops` (s) of what is stored. `left_out` lists
-    what is not here, by reason.
+    `ids` and `cliques` are ordinals (int64) over all splits, train first: equal in every process
+    and run. `tracks` are numbers in the feature index, `frames` and `hops` (s) of what is stored.
+    `left_out` lists what is not here, by reason.
     """
 
     ids: np.ndarray
@@ -39,7 +39,9 @@ class Cliques:
     def members(self, row: int) -> range:
         """The rows of this recording's clique."""
         clique = self.cliques[row]
-        return range(*(int(np.searchsorted(self.cliques, clique, side)) for side in ("left", "right")))
+        return range(
+            *(int(np.searchsorted(self.cliques, clique, side)) for side in ("left", "right"))
+        )
 
     def sizes(self) -> dict[str, int]:
         """How many cliques have so many recordings."""
@@ -50,7 +52,9 @@ class Cliques:
         """The chosen rows (bool), without cliques of which one is left."""
         sizes = np.bincount(self.cliques[chosen], minlength=self.cliques.max(initial=0) + 1)
         rows = chosen & (sizes[self.cliques] > 1)
-        return Cliques(*(getattr(self, each.name)[rows] for each in fields(self)[:5]), self.left_out)
+        return Cliques(
+            *(getattr(self, each.name)[rows] for each in fields(self)[:5]), self.left_out
+        )
 
 
 def read_cliques(
@@ -58,8 +62,8 @@ def read_cliques(
 ) -> dict[str, Cliques]:
     """The cliques of each split in `paths`: versions that share a video are one recording.
 
-    A clique or a recording in two splits is an error; with on_leak `drop` the earlier of train, valid and
-    test loses it. A recording of two cliques of a split stays in the first.
+    A clique or a recording in two splits is an error; with on_leak `drop` the earlier of train,
+    valid and test loses it. A recording of two cliques of a split stays in the first.
     """
     splits = {name: read_split(paths[name], name) for name in SPLITS if paths.get(name)}
     leaked = leaks(splits)
@@ -85,11 +89,15 @@ def read_cliques(
                     rows[video] = ids.setdefault(video, len(ids)), clique_ids[clique]
         tracks = index.find([*rows])
         numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
-        left_out["without_features"] = [video for video, at in zip(rows, tracks, strict=True) if at < 0]
+        left_out["without_features"] = [
+            video for video, at in zip(rows, tracks, strict=True) if at < 0
+        ]
         facts = (numbers[:, 0], numbers[:, 1], tracks, all_frames[tracks], all_hops[tracks])
         result[name] = part = Cliques(*facts, left_out).only(tracks >= 0)
         present = set(part.cliques.tolist())
-        left_out["cliques_of_one"] = [each for each in split.cliques if clique_ids.get(each) not in present]
+        left_out["cliques_of_one"] = [
+            each for each in split.cliques if clique_ids.get(each) not in present
+        ]
         shown = (
             f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
             for reason, names in left_out.items()

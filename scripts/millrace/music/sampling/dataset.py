@@ -28,10 +28,11 @@ _MOST_UNREADABLE = 100  # cliques in a row without one readable track
 
 @dataclass
 class TrackBatch:
-    """x float32 (B, S, C, T), cc and ii int64 (B,): first all anchors, then the second version of each, ...
+    """x float32 (B, S, C, T), cc and ii int64 (B,): first all anchors, then the second version of
+    each, ...
 
-    `bad` lists tracks that could not be read: another version of their clique took their place. `fallbacks`
-    counts windows from the other kind of file.
+    `bad` lists tracks that could not be read: another version of their clique took their place.
+    `fallbacks` counts windows from the other kind of file.
     """
 
     step: int
@@ -64,8 +65,8 @@ class TrackBatch:
 class CliqueDataset:
     """One rank's batches for BatchLoader; every draw is a function of seed, epoch and anchor.
 
-    A worker opens its own files. A track that cannot be read is replaced by another of its clique, said once
-    by each worker, and counted; never by zeros.
+    A worker opens its own files. A track that cannot be read is replaced by another of its clique,
+    said once by each worker, and counted; never by zeros.
     """
 
     transform = None
@@ -101,7 +102,9 @@ class CliqueDataset:
 
     def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
         """None: batches cross in memory of their own, for which there must be room."""
-        anchors = max((len(self.plan.batch(step, self.rank)) for step in range(min(len(self), 1))), default=0)
+        anchors = max(
+            (len(self.plan.batch(step, self.rank)) for step in range(min(len(self), 1))), default=0
+        )
         length, size, step, _ = self.geometry
         frames = size * (1 + max(0, -(-(length - size) // step)))
         bytes_each = self.n_per_class * frames * self.reader.contract.bins * 4
@@ -109,14 +112,19 @@ class CliqueDataset:
         return None
 
     def check(self, batch: TrackBatch) -> None:
-        """Raise MillraceError if features are NaN, decibels or below 0, or are no float32 (B, S, C, T)."""
+        """Raise MillraceError if features are NaN, decibels or below 0, or are no float32 (B, S, C,
+        T)."""
         reason, words = refusal([batch.x.numpy()])
         if reason in ("not_finite", "decibel", "negative"):
-            raise MillraceError(words, f"step {batch.step}", "The model takes linear magnitudes of a CQT")
+            raise MillraceError(
+                words, f"step {batch.step}", "The model takes linear magnitudes of a CQT"
+            )
         expected = (len(batch.ii), self.reader.contract.bins, self.geometry.size)
         if batch.x.dtype != torch.float32 or (batch.x.shape[0], *batch.x.shape[2:]) != expected:
             problem = f"shingles are {batch.x.dtype} {tuple(batch.x.shape)}"
-            raise MillraceError(problem, f"step {batch.step}", "The model takes float32 (B, S, bins, frames)")
+            raise MillraceError(
+                problem, f"step {batch.step}", "The model takes float32 (B, S, bins, frames)"
+            )
 
     def place(self, row: int, message: str) -> str:
         """The id of a recording."""
@@ -136,8 +144,8 @@ class CliqueDataset:
         return TrackBatch(request.step, x, *names, self.n_per_class, *facts)
 
     def _group(self, anchor: int, epoch: int, bad: list[BadSample]) -> list[tuple[int, Tensor]]:
-        """(row, shingles) of n_per_class versions: the anchor, then others in random order, few of them
-        repeated in turn. Of a clique that cannot be read at all, the next one's."""
+        """(row, shingles) of n_per_class versions: the anchor, then others in random order, few of
+        them repeated in turn. Of a clique that cannot be read at all, the next one's."""
         own = anchor
         for _ in range(_MOST_UNREADABLE):
             draws = seeding.generator(self.seed, "versions", epoch, int(self.cliques.ids[own]))
@@ -160,7 +168,9 @@ class CliqueDataset:
                 return group
             own = self.cliques.members(own).stop % len(self.cliques)
         problem = f"no track of {_MOST_UNREADABLE} cliques in a row can be read"
-        raise MillraceError(problem, str(bad[-1].message), "Build the index again, or bring the files")
+        raise MillraceError(
+            problem, str(bad[-1].message), "Build the index again, or bring the files"
+        )
 
     def _shingles(self, anchor: int, row: int, slot: int, epoch: int) -> Tensor:
         """Of a window that ends within the track if it can."""

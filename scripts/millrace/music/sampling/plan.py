@@ -1,4 +1,5 @@
-"""The plan of an epoch: every recording is an anchor once, in blocks that are the same for all ranks."""
+"""The plan of an epoch: every recording is an anchor once, in blocks that are the same for all
+ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from millrace.music.sampling.cliques import Cliques
 
 @dataclass(eq=False)
 class AnchorPlan:
-    """Batch k = step * world_size + rank has the anchors `rows[offsets[k]:offsets[k + 1]]`: rows of Cliques.
+    """Batch k = step * world_size + rank has the anchors `rows[offsets[k]:offsets[k + 1]]`: rows of
+    Cliques.
 
     `left_out` anchors are no whole batch of every rank, or one of a single clique.
     """
@@ -31,7 +33,9 @@ class AnchorPlan:
     def batch(self, step: int, rank: int) -> np.ndarray:
         """int64 anchors of the batch of `rank` at `step`."""
         if not (0 <= step < len(self) and 0 <= rank < self.world_size):
-            raise IndexError(f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks")
+            raise IndexError(
+                f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks"
+            )
         return self.rows[slice(*self.offsets[step * self.world_size + rank :][:2])]
 
     def is_filler(self, step: int, rank: int) -> bool:
@@ -39,12 +43,20 @@ class AnchorPlan:
 
 
 def plan_anchors(
-    cliques: Cliques, size: int, seed: int, epoch: int, world_size: int, spans: Spans = (), limit: int = 0
+    cliques: Cliques,
+    size: int,
+    seed: int,
+    epoch: int,
+    world_size: int,
+    spans: Spans = (),
+    limit: int = 0,
 ) -> AnchorPlan:
-    """The batches of `size` anchors of an epoch, or of its rest after `spans`; `limit` steps at most.
+    """The batches of `size` anchors of an epoch, or of its rest after `spans`; `limit` steps at
+    most.
 
-    The seed and the epoch alone make blocks of anchors, each of two cliques at least; ranks take them in
-    turn. So after `spans` (world size, steps done) other ranks go on with the next block, and see none twice.
+    The seed and the epoch alone make blocks of anchors, each of two cliques at least; ranks take
+    them in turn. So after `spans` (world size, steps done) other ranks go on with the next block,
+    and see none twice.
     """
     order = seeding.generator(seed, "anchors", epoch).permutation(len(cliques)).astype(np.int64)
     blocks = order[: len(order) // size * size].reshape(-1, size)
@@ -54,9 +66,13 @@ def plan_anchors(
         blocks = blocks[: limit * (spans[0][0] if spans else world_size)]
     steps = (len(blocks) - done) // world_size
     if steps < 1 and not done:
-        sizes = f"{counted(len(cliques), 'recording')} make no batch of {size} anchors of two cliques"
+        sizes = (
+            f"{counted(len(cliques), 'recording')} make no batch of {size} anchors of two cliques"
+        )
         remedy = "Set it lower, take fewer ranks, or look at what was left out of the cliques"
-        raise MillraceError(f"{sizes} for {counted(world_size, 'rank')}", "training.batchsize", remedy)
+        raise MillraceError(
+            f"{sizes} for {counted(world_size, 'rank')}", "training.batchsize", remedy
+        )
     blocks = blocks[done : done + max(steps, 0) * world_size]
     offsets = np.arange(len(blocks) + 1, dtype=np.int64) * size
     left_out = len(order) - (done + len(blocks)) * size
@@ -64,7 +80,8 @@ def plan_anchors(
 
 
 def _mix(blocks: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Exchange anchors in place until each block has two cliques; bool, False for blocks that cannot."""
+    """Exchange anchors in place until each block has two cliques; bool, False for blocks that
+    cannot."""
     size, flat = blocks.shape[1], blocks.reshape(-1)
     mixed = (labels[blocks] != labels[blocks[:, :1]]).any(1)
     for block in np.flatnonzero(~mixed):

@@ -42,17 +42,21 @@ class ShingleReader:
     def _ratio(self, hop: float) -> float:
         return self.contract.pooling(hop) or self.contract.hop * self.contract.pool / hop
 
-    def read(self, track: int, frames: int, hop: float, start: int, geometry: Geometry) -> np.ndarray:
+    def read(
+        self, track: int, frames: int, hop: float, start: int, geometry: Geometry
+    ) -> np.ndarray:
         """The shingles of a track of so many stored frames, its window beginning at frame `start`.
 
-        If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode says); the
-        last shingle is filled with the window's beginning, as published.
+        If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode
+        says); the last shingle is filled with the window's beginning, as published.
         """
         length, size, step, _ = geometry
         ratio = self._ratio(hop)
         have = min(length, self.length(frames, hop) - start)
         first = round(start * ratio)
-        values = self.windows.read(track, first, max(1, min(math.ceil(have * ratio), frames - first)))
+        values = self.windows.read(
+            track, first, max(1, min(math.ceil(have * ratio), frames - first))
+        )
         averaged = _averaged(values, ratio, have)
         at = np.arange(max(0, math.ceil((length - size) / step)) * step + size) % length
         window = averaged[:, at % have]

@@ -1,4 +1,5 @@
-"""Augmentations of pooled CQT frames: SpecAugment, time stretch, transposition; a track's shingles apart."""
+"""Augmentations of pooled CQT frames: SpecAugment, time stretch, transposition; a track's shingles
+apart."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Augmentations:
         augment = Augmentations({"pitchtranspose": {"p": 0.1, "r": [-12, 12]}})
         shingles = augment(shingles, seeding.generator(seed, "augment", epoch, track_id))
 
-    Each shingle is drawn for itself, as published: two shingles of a track may be transposed differently.
+    Each shingle is drawn for itself, as published: two shingles of a track may be transposed
+    differently.
     """
 
     def __init__(self, section: Mapping[str, Mapping[str, Any]]) -> None:
@@ -39,7 +41,8 @@ class Augmentations:
 def _specaugment(
     shingle: Tensor, draws: np.random.Generator, n: int, full: bool, f_pc: float, t_pc: float
 ) -> Tensor:
-    """Zeros in `n` or fewer bands of up to `f_pc` of the bins and spans of up to `t_pc` of the frames.
+    """Zeros in `n` or fewer bands of up to `f_pc` of the bins and spans of up to `t_pc` of the
+    frames.
 
     full: bands and spans as a whole; otherwise only where they cross.
     """
@@ -62,7 +65,8 @@ def _specaugment(
 def _timestretch(
     shingle: Tensor, draws: np.random.Generator, r: list[float], pad_mode: str, cut_mode: str
 ) -> Tensor:
-    """As many frames as before, `r` times as slow: interpolated, then filled up or cut (filling too)."""
+    """As many frames as before, `r` times as slow: interpolated, then filled up or cut (filling
+    too)."""
     bins, frames = shingle.shape
     length = max(1, int(frames * draws.uniform(*r)))
     if length != frames:
@@ -87,4 +91,8 @@ def _pitchtranspose(shingle: Tensor, draws: np.random.Generator, r: list[int]) -
     return moved
 
 
-_KINDS = {"specaugment": _specaugment, "timestretch": _timestretch, "pitchtranspose": _pitchtranspose}
+_KINDS = {
+    "specaugment": _specaugment,
+    "timestretch": _timestretch,
+    "pitchtranspose": _pitchtranspose,
+}

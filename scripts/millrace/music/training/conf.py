@@ -1,4 +1,5 @@
-"""Configurations as the original trainer takes them: conf=FILE and a.b=c, over the published defaults."""
+"""Configurations as the original trainer takes them: conf=FILE and a.b=c, over the published
+defaults."""
 
 from __future__ import annotations
 
@@ -48,15 +49,17 @@ class Conf(dict):
     def contract(self) -> Contract:
         """What features must be like for the model."""
         model, resample = self.model, self["data.resample"]
-        return Contract(model.bins, model.cqt_hoplen, model.cqt_pool, model.shingling_len, resample=resample)
+        return Contract(
+            model.bins, model.cqt_hoplen, model.cqt_pool, model.shingling_len, resample=resample
+        )
 
 
 def read(overrides: Sequence[str], conf: str = "") -> Conf:
     """The file of `conf` (or of conf=FILE) with the overrides a.b=c, checked; else the defaults.
 
     `augmentations` of the file replace the default ones as a whole; `model.name` may be one of
-    models.config.CONFIGS, whose sizes are then the defaults. Raises MillraceError for a tab with its line,
-    for an unknown key with the nearest one, and for values that no key takes.
+    models.config.CONFIGS, whose sizes are then the defaults. Raises MillraceError for a tab with
+    its line, for an unknown key with the nearest one, and for values that no key takes.
     """
     words: dict[str, str] = {}
     for text in overrides:
@@ -106,8 +109,8 @@ def _parsed(key: str, text: str, default: Any) -> Any:
 
 
 def _renamed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """data.splits is path.splits, splits have several names, a folder stands for the files in it, and
-    augmentations of waveforms are skipped."""
+    """data.splits is path.splits, splits have several names, a folder stands for the files in it,
+    and augmentations of waveforms are skipped."""
     result, skipped = {}, {}
     for key, value in values.items():
         if match := re.fullmatch(r"(?:path|data)\.splits\.(\w+)", key):
@@ -159,7 +162,9 @@ def _check(conf: Conf, where: str) -> None:
     monitor = conf.section("training")["monitor"]
     if monitor["mode"] != ("max" if monitor["quantity"] == "m_MAP" else "min"):
         problem = "training.monitor has quantity {quantity} and mode {mode}".format(**monitor)
-        raise MillraceError(problem, where, "The best m_MAP is the max, of all others it is the min")
+        raise MillraceError(
+            problem, where, "The best m_MAP is the max, of all others it is the min"
+        )
     if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule := conf["training.optim.sched"]):
         problem = f"training.optim.sched is {schedule}"
         raise MillraceError(problem, where, "Set it to plateau_N (evaluations of patience) or flat")

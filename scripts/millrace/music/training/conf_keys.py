@@ -1,4 +1,5 @@
-"""The keys of a training configuration and of an evaluation's command line: a line each, with its meaning."""
+"""The keys of a training configuration and of an evaluation's command line: a line each, with its
+meaning."""
 
 from __future__ import annotations
 
@@ -31,10 +32,18 @@ TRAINING = (
     Key("seed", 43, "of weights, anchors, versions, windows and augmentations"),
     Key("checkpoint", "", "model in the published form whose weights the run begins with"),
     Key("limit_batches", 0, "steps of an epoch at most; 0: all"),
-    Key("path.h5_root", "", "folder of the HDF5 files, if it is another one than when the index was built"),
+    Key(
+        "path.h5_root",
+        "",
+        "folder of the HDF5 files, if it is another one than when the index was built",
+    ),
     Key("path.mm_root", "", "folder of the .mm files, likewise"),
     Key("path.jsonl", "", "JSONL of the corpus, for the command that builds the index"),
-    Key("path.index", "", "index of the features, X.index or X.pt (beside which X.index lies); needed"),
+    Key(
+        "path.index",
+        "",
+        "index of the features, X.index or X.pt (beside which X.index lies); needed",
+    ),
     Key("path.audio", "", "not read: of the original's trainer on audio"),
     Key("path.meta", "", "not read: of the original's trainer on audio"),
     Key("path.splits.train", "", "cliques to train on; needed"),
@@ -44,10 +53,14 @@ TRAINING = (
     Key("path.cache", "cache", "not read: the index is path.index"),
     Key("fabric.nnodes", 1, "machines", at_least=1),
     Key("fabric.ngpus", 1, "ranks on each machine, one a GPU", at_least=1),
-    Key("fabric.precision", "32", "of the model", among=("32", "32-true", "16-mixed", "bf16-mixed")),
+    Key(
+        "fabric.precision", "32", "of the model", among=("32", "32-true", "16-mixed", "bf16-mixed")
+    ),
     Key("fabric.accelerator", "cuda", "what ranks train on", among=("auto", "cpu", "cuda")),
     Key(
-        "data.input", "cqt", "precomputed features; `waveform` is refused: make features of your audio first"
+        "data.input",
+        "cqt",
+        "precomputed features; `waveform` is refused: make features of your audio first",
     ),
     Key("data.nworkers", 16, "processes that read batches for each rank; 0: the rank itself"),
     Key("data.prefetch_factor", 4, "batches that each worker has ready", at_least=1),
@@ -57,14 +70,24 @@ TRAINING = (
     Key("data.mp_context", "spawn", "how workers start", among=("spawn", "fork", "forkserver")),
     Key("data.audiolen", 150.0, "seconds of a window of a track in training and validation"),
     Key("data.maxlen", 0.0, "seconds from a track's beginning that windows are drawn from; 0: all"),
-    Key("data.pad_mode", "repeat", "what fills a window that is longer than its track", among=_PADDING),
+    Key(
+        "data.pad_mode",
+        "repeat",
+        "what fills a window that is longer than its track",
+        among=_PADDING,
+    ),
     Key("data.n_per_class", 4, "versions of a clique for each anchor, itself included", at_least=2),
     Key("data.p_samesong", 0.0, "how often an anchor itself may be among its versions", at_most=1),
     Key("data.prefer", "h5", "what is read if a recording has both", among=("h5", "mm")),
     Key("data.on_leak", "error", "a clique or recording in two splits", among=("error", "drop")),
     Key("data.resample", False, "admit hops of which no whole number makes a frame of the model"),
     Key("data.max_open_files", 16, "files that a process has open at most", at_least=1),
-    Key("data.max_missing_fraction", 0.01, "share of tracks that may be unreadable in training", at_most=1),
+    Key(
+        "data.max_missing_fraction",
+        0.01,
+        "share of tracks that may be unreadable in training",
+        at_most=1,
+    ),
     Key("training.batchsize", 25, "anchors of a batch of each rank", at_least=2),
     Key("training.numepochs", 1000, "epochs at most", at_least=1),
     Key("training.save_freq", 0, "write checkpoint_epoch<N>.ckpt every so many epochs; 0: never"),
@@ -88,17 +111,41 @@ TRAINING = (
 
 # Those of a file replace these as a whole.
 AUGMENTATIONS = (
-    Key("augmentations.specaugment.p", 0.1, "how often a shingle has spans and bands of zeros", at_most=1),
+    Key(
+        "augmentations.specaugment.p",
+        0.1,
+        "how often a shingle has spans and bands of zeros",
+        at_most=1,
+    ),
     Key("augmentations.specaugment.n", 1, "bands and spans at most", at_least=1, at_most=1000),
     Key("augmentations.specaugment.full", True, "as a whole; false: only where they cross"),
     Key("augmentations.specaugment.f_pc", 0.15, "greatest share of the bins in a band", at_most=1),
-    Key("augmentations.specaugment.t_pc", 0.15, "greatest share of the frames in a span", at_most=1),
+    Key(
+        "augmentations.specaugment.t_pc", 0.15, "greatest share of the frames in a span", at_most=1
+    ),
     Key("augmentations.timestretch.p", 0.1, "how often a shingle is stretched", at_most=1),
-    Key("augmentations.timestretch.r", [0.6, 1.8], "least and greatest stretch", at_least=0.001, at_most=100),
+    Key(
+        "augmentations.timestretch.r",
+        [0.6, 1.8],
+        "least and greatest stretch",
+        at_least=0.001,
+        at_most=100,
+    ),
     Key("augmentations.timestretch.pad_mode", "repeat", "what fills a shorter one", among=_PADDING),
-    Key("augmentations.timestretch.cut_mode", "random", "what is cut", among=("start", "end", "random")),
+    Key(
+        "augmentations.timestretch.cut_mode",
+        "random",
+        "what is cut",
+        among=("start", "end", "random"),
+    ),
     Key("augmentations.pitchtranspose.p", 0.1, "how often a shingle is moved by bins", at_most=1),
-    Key("augmentations.pitchtranspose.r", [-12, 12], "least and greatest move", at_least=-1000, at_most=1000),
+    Key(
+        "augmentations.pitchtranspose.r",
+        [-12, 12],
+        "least and greatest move",
+        at_least=-1000,
+        at_most=1000,
+    ),
 )
 
 EVALUATION = (
@@ -107,7 +154,9 @@ EVALUATION = (
     Key("redux", "", "how distances of shingles become one of tracks; none: as the loss"),
     Key("maxlen", 600.0, "seconds of a track", at_least=0.1),
     Key("limit_num", 0, "tracks at most; 0: all"),
-    Key("qslen", None, "seconds of a query's shingles, 0 for the whole track; none: as the model's"),
+    Key(
+        "qslen", None, "seconds of a query's shingles, 0 for the whole track; none: as the model's"
+    ),
     Key("qshop", 5.0, "seconds from one to the next"),
     Key("cslen", None, "seconds of a candidate's shingles, likewise"),
     Key("cshop", 5.0, "seconds from one to the next"),

@@ -14,7 +14,8 @@ _COUNTED = ("best", "bpwr")
 
 
 def parse_reduction(strategy: str) -> tuple[str, int | None]:
-    """(name, number or None) of a reduction such as `min` or `bpwr-5`; raises MillraceError for others."""
+    """(name, number or None) of a reduction such as `min` or `bpwr-5`; raises MillraceError for
+    others."""
     name, dash, number = strategy.partition("-")
     if name in REDUCTIONS and not dash:
         return name, None
@@ -25,7 +26,8 @@ def parse_reduction(strategy: str) -> tuple[str, int | None]:
 
 
 def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
-    """Squared Euclidean distances (Q, K, S, R), divided by the dimension; in float32 also under autocast."""
+    """Squared Euclidean distances (Q, K, S, R), divided by the dimension; in float32 also under
+    autocast."""
     with torch.autocast(queries.device.type, enabled=False):
         left, right = queries.float().flatten(0, 1), candidates.float().flatten(0, 1)
         squares = left.square().sum(1, keepdim=True) - 2 * left @ right.T + right.square().sum(1)
@@ -38,9 +40,10 @@ def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
 def reduced(distances: Tensor, strategy: str) -> Tensor:
     """(Q, K) of the distances (Q, K, S, R) of shingles; infinite ones take no part.
 
-    min, max, mean: over all pairs. meanmin: mean over S of the least over R; minmean the other way round.
-    best-N: mean of the N least. bpwr-N: mean of the N best pairs without replacement, so that every shingle
-    is in one pair at most. Without N: of the best, or of as many as the shorter track has shingles.
+    min, max, mean: over all pairs. meanmin: mean over S of the least over R; minmean the other way
+    round. best-N: mean of the N least. bpwr-N: mean of the N best pairs without replacement, so
+    that every shingle is in one pair at most. Without N: of the best, or of as many as the shorter
+    track has shingles.
     """
     name, number = parse_reduction(strategy)
     pairs = distances.flatten(2)
@@ -61,9 +64,11 @@ def reduced(distances: Tensor, strategy: str) -> Tensor:
 
 
 def _best_pairs(distances: Tensor, number: int | None) -> Tensor:
-    """(Q, K, N) of (Q, K, S, R): the least distance, the least of other rows and columns, and so on.
+    """(Q, K, N) of (Q, K, S, R): the least distance, the least of other rows and columns, and so
+    on.
 
-    Infinite once no pair is free. The first of equal distances is taken; gradients reach the chosen pairs.
+    Infinite once no pair is free. The first of equal distances is taken; gradients reach the chosen
+    pairs.
     """
     rows, columns = distances.shape[2:]
     values = distances.flatten(2)

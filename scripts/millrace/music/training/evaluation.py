@@ -1,5 +1,5 @@
-"""Features of a configuration, and figures of held-out ones: each track is embedded once, on one rank, and
-looked for by all others."""
+"""Features of a configuration, and figures of held-out ones: each track is embedded once, on one
+rank, and looked for by all others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _QUERIES, _NEAREST = 6, 3  # of the table of nearest versions
 
 
 class Features:
-    """Index, reader of shingles, and cliques of all splits that are set; those of `splits` must be."""
+    """Index, reader of shingles, and cliques of all splits that are set; those of `splits` must
+    be."""
 
     def __init__(self, conf: Conf, splits: Sequence[str]) -> None:
         for key in (f"path.splits.{name}" for name in splits):
@@ -39,12 +40,16 @@ class Features:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
         require_index(conf)
-        roots = {kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]}
+        roots = {
+            kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]
+        }
         contract = conf.contract()
         self.index = FeatureIndex(index_path(conf["path.index"]), roots, contract.hop)
         if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
             counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
-            log.warning("%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop)
+            log.warning(
+                "%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop
+            )
         windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
         self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
         self.paths = paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
@@ -58,7 +63,9 @@ class Features:
                 bins = self.index.entries(track)[0].bins
                 if problem := contract.mismatch(bins, float(hop)):
                     remedy = "Set the model's cqt keys to the features, or data.resample to true"
-                    raise MillraceError(problem, f"{self.index.id(track)} in {self.index.path}", remedy)
+                    raise MillraceError(
+                        problem, f"{self.index.id(track)} in {self.index.path}", remedy
+                    )
 
 
 def require_index(conf: Conf) -> None:
@@ -69,9 +76,13 @@ def require_index(conf: Conf) -> None:
     contract = conf.contract()
     command = ["python -m millrace.music.build_feature_index"]
     command += [
-        f"--{name.replace('_', '-')} {conf[f'path.{name}']}" for name in _SOURCES if conf[f"path.{name}"]
+        f"--{name.replace('_', '-')} {conf[f'path.{name}']}"
+        for name in _SOURCES
+        if conf[f"path.{name}"]
     ]
-    command += [f"--hop {contract.hop:g} --pool {contract.pool} --out {index or 'cache/features.index'}"]
+    command += [
+        f"--hop {contract.hop:g} --pool {contract.pool} --out {index or 'cache/features.index'}"
+    ]
     command += ["--resample"] if contract.resample else []
     if not (conf["path.h5_root"] or conf["path.mm_root"]):
         command.insert(1, "--h5-root FOLDER")
@@ -87,7 +98,9 @@ def require_cliques(cliques: Cliques, where: str) -> None:
         lost = {reason: len(names) for reason, names in cliques.left_out.items() if names}
         words = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in lost.items())
         problem = f"{counted(count, 'clique')} of two recordings with features (left out: {words or 'none'})"
-        raise MillraceError(problem, where, "Give two or more: add cliques, or bring their features")
+        raise MillraceError(
+            problem, where, "Give two or more: add cliques, or bring their features"
+        )
 
 
 class Share(NamedTuple):
@@ -106,8 +119,9 @@ def embed(
     share: Share,
     max_missing_fraction: float = 1.0,
 ) -> Tracks:
-    """All tracks, on every rank; `cut` says how a track of so many frames of the model is cut, from its
-    beginning. What cannot be read is left out, counted and logged; MillraceError above the fraction.
+    """All tracks, on every rank; `cut` says how a track of so many frames of the model is cut, from
+    its beginning. What cannot be read is left out, counted and logged; MillraceError above the
+    fraction.
 
     The noise of a track's embedding is its own, so that figures are those of any number of ranks.
     """
@@ -141,7 +155,9 @@ def embed(
         problem = f"{len(broken)} of {len(pairs)} tracks have embeddings that are not finite"
         first = reader.windows.index.id(int(cliques.tracks[broken[0]]))
         raise MillraceError(problem, first, "Lower lr, or look at the features of this track")
-    tracks = Tracks.of(cliques.cliques[rows], cliques.ids[rows], [embedded for _, embedded in pairs])
+    tracks = Tracks.of(
+        cliques.cliques[rows], cliques.ids[rows], [embedded for _, embedded in pairs]
+    )
     return Tracks(*(each.to(share.device) for each in vars(tracks).values()))
 
 
@@ -156,7 +172,8 @@ def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> 
 def nearest(
     queries: Tracks, candidates: Tracks, strategy: str, features: Features, split: str
 ) -> list[dict[str, Any]]:
-    """Some queries, spread over the split, each with the nearest tracks: titles, cliques, distances."""
+    """Some queries, spread over the split, each with the nearest tracks: titles, cliques,
+    distances."""
     titles: dict[str, dict[str, str]] = {}
     for clique, versions in read_split(features.paths[split], split).cliques.items():
         for each in versions:

@@ -17,15 +17,19 @@ _EXPONENT = 10.0  # exp(10 - gamma d) does not vanish in float32 for any distanc
 def contrastive_loss(
     embeddings: Tensor, cliques: Tensor, ids: Tensor, config: ClewsConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(Loss, what is logged of it) of embeddings (B, S, Z) with the cliques and ids (B,) of their tracks.
+    """(Loss, what is logged of it) of embeddings (B, S, Z) with the cliques and ids (B,) of their
+    tracks.
 
-    mean(d+) + log(1 + beta mean(exp(10 - gamma d-))), beta = 1 / (epsilon e^10); d: distances of tracks. The
-    means are over the pairs of this batch, so figures depend on its size, and on how tracks are split over
-    ranks. Tracks of equal ids are no positive pair. Without any positive or negative pair that part is 0: it
-    is for sampling to give every batch two cliques. Logged values are scalars without gradients.
+    mean(d+) + log(1 + beta mean(exp(10 - gamma d-))), beta = 1 / (epsilon e^10); d: distances of
+    tracks. The means are over the pairs of this batch, so figures depend on its size, and on how
+    tracks are split over ranks. Tracks of equal ids are no positive pair. Without any positive or
+    negative pair that part is 0: it is for sampling to give every batch two cliques. Logged values
+    are scalars without gradients.
     """
     distances = shingle_distances(embeddings, embeddings)
-    near, far = (reduced(distances, each) for each in (config.loss_redux_pos, config.loss_redux_neg))
+    near, far = (
+        reduced(distances, each) for each in (config.loss_redux_pos, config.loss_redux_neg)
+    )
     same_clique = cliques[:, None] == cliques
     positive, negative = same_clique & (ids[:, None] != ids), ~same_clique
 

@@ -1,4 +1,5 @@
-"""How well versions are retrieved: MAP, MR1, ARP and their combination, over queries that are tracks."""
+"""How well versions are retrieved: MAP, MR1, ARP and their combination, over queries that are
+tracks."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ class Tracks:
 def retrieve(
     queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
 ) -> dict[str, Tensor]:
-    """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each float64 (Q,).
+    """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each
+    float64 (Q,).
 
-    Candidates of the query's own id are not relevant. Queries without another version among the candidates
-    are left out.
+    Candidates of the query's own id are not relevant. Queries without another version among the
+    candidates are left out.
     """
     parts = []
     for block, distances in ranked(queries, candidates, strategy, most_distances):
@@ -59,14 +61,17 @@ def retrieve(
 def ranked(
     queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
 ) -> Iterator[tuple[Tracks, Tensor]]:
-    """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of their own
-    id, which so rank last. `most_distances` between shingles are in memory at a time, in a few copies."""
+    """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of
+    their own id, which so rank last. `most_distances` between shingles are in memory at a time, in
+    a few copies."""
     shingles = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
     columns = min(max(1, most_distances // shingles), max(1, len(candidates)))
     rows = max(1, most_distances // max(columns * shingles, len(candidates)))
     for start in range(0, max(1, len(queries)), rows):
         block = queries[start : start + rows]
-        others = [candidates[first : first + columns] for first in range(0, len(candidates), columns)]
+        others = [
+            candidates[first : first + columns] for first in range(0, len(candidates), columns)
+        ]
         distances = torch.cat([track_distances(block, each, strategy) for each in others], 1)
         yield block, distances.masked_fill(block.ids[:, None] == candidates.ids, math.inf)
 
@@ -79,10 +84,12 @@ def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tenso
 
 
 def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
-    """Figures of each query, as of `retrieve`, from (Q, K) distances and which candidates are relevant.
+    """Figures of each query, as of `retrieve`, from (Q, K) distances and which candidates are
+    relevant.
 
-    ARP: the mean over relevant candidates of the share of the others that rank before them. As in the
-    original the query itself is one of these others, so that chance is below 50 % of few candidates.
+    ARP: the mean over relevant candidates of the share of the others that rank before them. As in
+    the original the query itself is one of these others, so that chance is below 50 % of few
+    candidates.
     """
     relevant = relevant.gather(1, distances.argsort(dim=1, stable=True))
     ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
@@ -106,5 +113,6 @@ def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
 def intervals(figures: Mapping[str, Tensor]) -> dict[str, float]:
     """Half of the width of the 95 % interval of each mean, for queries drawn independently."""
     return {
-        f"m_{name}": float(1.96 * values.std() / math.sqrt(len(values))) for name, values in figures.items()
+        f"m_{name}": float(1.96 * values.std() / math.sqrt(len(values)))
+        for name, values in figures.items()
     }

@@ -23,7 +23,14 @@ from millrace.music.models.published import CONFIGURATION, load_published
 from millrace.music.sampling.windows import Geometry
 from millrace.music.training.conf import Conf
 from millrace.music.training.distances import parse_reduction
-from millrace.music.training.evaluation import Features, Share, embed, nearest, require_cliques, scored
+from millrace.music.training.evaluation import (
+    Features,
+    Share,
+    embed,
+    nearest,
+    require_cliques,
+    scored,
+)
 from millrace.music.training.metrics import Tracks, intervals, means
 from millrace.music.training.task import VersionTask
 
@@ -37,7 +44,8 @@ _FREE = {
 
 
 def run(conf: Conf, folder: Path) -> dict[str, Any]:
-    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0 only."""
+    """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
+    only."""
     ranks, settings = check_ranks(conf), loop_settings(conf)
     task = VersionTask(conf, folder)
     with contextlib.ExitStack() as stack:
@@ -53,7 +61,11 @@ def run(conf: Conf, folder: Path) -> dict[str, Any]:
         result = loop.train(task, settings, folder)
     if not ranks.is_main:
         return {}
-    return {**result.summary(), "parameters": result.model.parameter_count, "ranks": ranks.world_size}
+    return {
+        **result.summary(),
+        "parameters": result.model.parameter_count,
+        "ranks": ranks.world_size,
+    }
 
 
 def write_configuration(conf: Conf, folder: Path) -> None:
@@ -62,7 +74,8 @@ def write_configuration(conf: Conf, folder: Path) -> None:
 
 
 def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 % intervals.
+    """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 %
+    intervals.
 
     Every rank must call it; the figures are those of rank 0, the others get {}.
     """
@@ -99,22 +112,33 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
     facts |= {"nearest": nearest(queries, candidates, strategy, features, partition)}
     facts |= {"sizes": {name: part.sizes() for name, part in features.cliques.items()}}
-    return {**facts, "figures": means(figures), "intervals": intervals(figures)} if ranks.is_main else {}
+    return (
+        {**facts, "figures": means(figures), "intervals": intervals(figures)}
+        if ranks.is_main
+        else {}
+    )
 
 
 def check_ranks(conf: Conf) -> Ranks:
-    """The ranks there are; MillraceError if the configuration means others, or GPUs that are not there."""
+    """The ranks there are; MillraceError if the configuration means others, or GPUs that are not
+    there."""
     ranks = Ranks.from_environment()
     nodes, gpus = conf["fabric.nnodes"], conf["fabric.ngpus"]
     if nodes * gpus != ranks.world_size:
         there = "1 process was" if ranks.world_size == 1 else f"{ranks.world_size} processes were"
-        problem = f"fabric.nnodes {nodes} x fabric.ngpus {gpus} make {nodes * gpus}, but {there} started"
+        problem = (
+            f"fabric.nnodes {nodes} x fabric.ngpus {gpus} make {nodes * gpus}, but {there} started"
+        )
         launcher = f"python -m millrace.common.training.launch --nproc-per-node {gpus}"
         remedy = f"Start it by srun --ntasks-per-node={gpus}, or without Slurm by {launcher} "
         raise MillraceError(problem, remedy=f"{remedy}-m millrace.music.train_model")
     if conf["fabric.accelerator"] == "cuda" and not torch.cuda.is_available():
-        remedy = "Set fabric.accelerator=cpu to train on the CPU, or auto; else mend driver or torch"
-        raise MillraceError(f"fabric.ngpus is {gpus}, but there is no CUDA device here", remedy=remedy)
+        remedy = (
+            "Set fabric.accelerator=cpu to train on the CPU, or auto; else mend driver or torch"
+        )
+        raise MillraceError(
+            f"fabric.ngpus is {gpus}, but there is no CUDA device here", remedy=remedy
+        )
     return ranks
 
 

@@ -50,7 +50,8 @@ class VersionTask(Task):
         self.epochs_done, self._best = 0, math.inf
         self._monitor = f"valid/{conf['training.monitor.quantity']}"
         schedule, _, patience = conf["training.optim.sched"].partition("_")
-        # torch's own, of a rate of 1: that of the loop is multiplied by it. A flat one never sees a value.
+        # torch's own, of a rate of 1: that of the loop is multiplied by it. A flat one never sees a
+        # value.
         self._rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         wait = {"patience": int(patience or 0) - 1, "eps": 0}
         plateau = ReduceLROnPlateau(self._rate, conf["training.monitor.mode"], factor=0.2, **wait)
@@ -59,7 +60,10 @@ class VersionTask(Task):
 
     def geometry(self, hop: float) -> Geometry:
         """Windows of data.audiolen seconds, in shingles every `hop` seconds."""
-        seconds, frame = (self.conf["data.audiolen"], self.conf["data.maxlen"]), self.config.frame_seconds
+        seconds, frame = (
+            (self.conf["data.audiolen"], self.conf["data.maxlen"]),
+            self.config.frame_seconds,
+        )
         length, longest = (round(each / frame) for each in seconds)
         return Geometry(length, self.config.shingle_frames, round(hop / frame), longest)
 
@@ -70,7 +74,9 @@ class VersionTask(Task):
             model = load_published(start)
             if model.config != self.config:
                 remedy = f"Set the model section to that of the {CONFIGURATION} beside it"
-                raise MillraceError("the model is another one than the configuration's", start, remedy)
+                raise MillraceError(
+                    "the model is another one than the configuration's", start, remedy
+                )
             log.info("weights of %s; optimiser and epochs begin anew", start)
         log.info("clews: %.1f million parameters", model.parameter_count / 1e6)
         return model
@@ -84,7 +90,8 @@ class VersionTask(Task):
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
     ) -> Iterator[TrackBatch]:
-        """The batches of `plan`, by workers that outlive the epoch if data.persistent_workers is set."""
+        """The batches of `plan`, by workers that outlive the epoch if data.persistent_workers is
+        set."""
         conf, plan = self.conf, self.plan(epoch, world_size, spans)
         if spans or self._loader is None:
             sizes = f"{counted(len(plan), 'step')} of {conf['training.batchsize']} anchors"
@@ -116,7 +123,8 @@ class VersionTask(Task):
                 max_bad_fraction=conf["data.max_missing_fraction"],
                 start_method=conf["data.mp_context"] if conf["data.nworkers"] else None,
                 # Pinning makes a context on a GPU, also where the CPU trains.
-                pin_memory=conf["data.pin_memory"] and devices.kind_of(conf["fabric.accelerator"]) == "cuda",
+                pin_memory=conf["data.pin_memory"]
+                and devices.kind_of(conf["fabric.accelerator"]) == "cuda",
                 prefetch_batches=conf["data.prefetch_factor"],
             )
         return self._loader
@@ -125,7 +133,9 @@ class VersionTask(Task):
         """int64 ids of the recordings."""
         return batch.ii.numpy()
 
-    def training_step(self, model: Clews, batch: TrackBatch) -> tuple[Tensor, float, Mapping[str, float]]:
+    def training_step(
+        self, model: Clews, batch: TrackBatch
+    ) -> tuple[Tensor, float, Mapping[str, float]]:
         """(Loss, tracks, counts): what is logged of the loss is summed up on the device."""
         loss, logged = contrastive_loss(model(batch.x), batch.cc, batch.ii, self.config)
         one = torch.ones((), device=loss.device)
@@ -135,7 +145,8 @@ class VersionTask(Task):
         return loss, float(len(batch.ii)), {"replaced": len(batch.bad), **fallbacks}
 
     def evaluate(self, model: Clews, fabric: Any) -> dict[str, float]:
-        """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best model."""
+        """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best
+        model."""
         share = Share(self.exchange, fabric.global_rank, fabric.device)
         lr = self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
         figures = {"hpar/epoch": float(self.epochs_done), "hpar/lr": lr}
@@ -171,17 +182,24 @@ class VersionTask(Task):
             at = [place[each] for each in part.ids[rows].tolist()]
             batch = (tracks.embeddings[at], tracks.cliques[at], tracks.ids[at])
             _, logged = contrastive_loss(*batch, self.config)
-            sums += torch.tensor([1.0, *(float(logged[name]) for name in LOGGED)], dtype=torch.float64)
+            sums += torch.tensor(
+                [1.0, *(float(logged[name]) for name in LOGGED)], dtype=torch.float64
+            )
         losses = _means("valid", share.exchange.gathered(sums.tolist()))
         metrics |= {"left_out": float(len(cliques) - len(tracks))}
         return losses | {f"valid/{name}": value for name, value in metrics.items()}
 
     def _save(self, model: Clews, figures: Mapping[str, float]) -> None:
-        """The model in the published form: the last, the best, and one every training.save_freq epochs."""
+        """The model in the published form: the last, the best, and one every training.save_freq
+        epochs."""
         often = self.conf["training.save_freq"]
         names = ["last", *["best"] * (self._cost(figures) < self._best)]
         names += [f"epoch{self.epochs_done}"] * bool(often and self.epochs_done % often == 0)
-        state = {"model": model.state_dict(), "epoch": self.epochs_done, "cost": figures[self._monitor]}
+        state = {
+            "model": model.state_dict(),
+            "epoch": self.epochs_done,
+            "cost": figures[self._monitor],
+        }
         for name in names:
             with atomic.replacing(self.folder / f"checkpoint_{name}.ckpt") as partial:
                 torch.save(state, partial)
@@ -209,14 +227,21 @@ class VersionTask(Task):
     def describe(self, event: str, figures: dict[str, Any]) -> str:
         """One line an epoch, with * at a best."""
         if event == "train":
-            rate, wait = figures["per_second"].get("samples", 0.0), figures["time_share"]["data_wait"]
+            rate, wait = (
+                figures["per_second"].get("samples", 0.0),
+                figures["time_share"]["data_wait"],
+            )
             counts = {key: int(n) for key, n in figures["counts"].items() if n and key != "samples"}
             line = f"loss {figures['loss']:.4f}, {rate:.1f} tracks/s, data wait {100 * wait:.1f} %"
             return ", ".join([line, *(f"{n} {key}" for key, n in counts.items())])
         of = figures["metrics"]
         shown = {"l_main_t": of.get("train/l_main")}
-        shown |= {name: of[f"valid/{name}"] for name in ("l_main", "m_MAP", "m_MR1", "m_ARP", "m_COMP")}
-        text = ", ".join(f"{name} {value:.4f}" for name, value in shown.items() if value is not None)
+        shown |= {
+            name: of[f"valid/{name}"] for name in ("l_main", "m_MAP", "m_MR1", "m_ARP", "m_COMP")
+        }
+        text = ", ".join(
+            f"{name} {value:.4f}" for name, value in shown.items() if value is not None
+        )
         epoch = f"epoch {of['hpar/epoch']:.0f}/{self.conf['training.numepochs']}"
         return f"{epoch}: {text}, lr {of['hpar/lr']:.1e}{'  *' * (self._cost(of) < self._best)}"
 
@@ -240,7 +265,8 @@ class VersionTask(Task):
 
 
 def audited(keys: Mapping[str, Any], conf: str = "") -> TaskLoader:
-    """What the audit looks at: the batches of a run with these keys, beside those of the file `conf`.
+    """What the audit looks at: the batches of a run with these keys, beside those of the file
+    `conf`.
 
     A batch is known by its anchors, which come once an epoch; their versions are drawn.
     """
@@ -260,7 +286,9 @@ def audited_model(keys: Mapping[str, Any], conf: str = "") -> TaskModel:
 
 
 def _task(keys: Mapping[str, Any], conf: str) -> VersionTask:
-    return VersionTask(configuration.read([f"{key}={value}" for key, value in keys.items()], conf), Path())
+    return VersionTask(
+        configuration.read([f"{key}={value}" for key, value in keys.items()], conf), Path()
+    )
 
 
 def _recordings(task: VersionTask, split: str) -> Iterator[str]:
@@ -271,4 +299,6 @@ def _recordings(task: VersionTask, split: str) -> Iterator[str]:
 def _means(prefix: str, parts: list[list[float]]) -> dict[str, float]:
     """Means by name of the ranks' (count, sum, sum, ...); none without any."""
     count, *sums = np.sum(parts, axis=0).tolist()
-    return {f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True) if count}
+    return {
+        f"{prefix}/{name}": each / count for name, each in zip(LOGGED, sums, strict=True) if count
+    }

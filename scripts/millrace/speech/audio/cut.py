@@ -1,8 +1,9 @@
 """Recordings in, segments out: what a recording is, and its spans as int16 mono.
 
-PCM goes through libsndfile, all else through FFmpeg's libraries inside PyAV (no program called ffmpeg is
-needed). A file's content decides, never its name. FLAC too is decoded from its beginning by FFmpeg: most of a
-recording is wanted, and libsndfile neither reads on behind damage nor without a length.
+PCM goes through libsndfile, all else through FFmpeg's libraries inside PyAV (no program called
+ffmpeg is needed). A file's content decides, never its name. FLAC too is decoded from its beginning
+by FFmpeg: most of a recording is wanted, and libsndfile neither reads on behind damage nor without
+a length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ __all__ = ["OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "prob
 
 # Aligners round: a span may end this much behind the last sample, and is cut there.
 OVERHANG_SECONDS = 0.05
-# If a span is longer, the recording's duration is measured first: a mistyped end must not buffer it all.
+# If a span is longer, the recording's duration is measured first: a mistyped end must not buffer it
+# all.
 _LONG_SPAN_SECONDS = 600.0
 
 Segments = Iterator[np.ndarray | AudioError]
@@ -34,8 +36,8 @@ _Span = tuple[float, float] | AudioError  # in seconds, or why it is none
 def probe(path: str | os.PathLike) -> AudioInfo:
     """What a recording is; AudioError if it gives no audio.
 
-    Cheap: header, first and last packets. All packets are counted (not decoded) if the header states no
-    duration, or one that the last packets contradict.
+    Cheap: header, first and last packets. All packets are counted (not decoded) if the header
+    states no duration, or one that the last packets contradict.
     """
     pcm = open_pcm(path)
     if pcm is not None:
@@ -48,20 +50,26 @@ def probe(path: str | os.PathLike) -> AudioInfo:
     except (AudioError, MemoryError, OSError):
         raise
     except Exception as error:  # one file that trips a library must not end the work on all others
-        raise AudioError("audio_load", path, f"cannot be read ({type(error).__name__}: {error})") from error
+        raise AudioError(
+            "audio_load", path, f"cannot be read ({type(error).__name__}: {error})"
+        ) from error
 
 
-def cut(path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int) -> Segments:
-    """Yield each span's samples, int16 mono (n,) at `sampling_rate`, or an AudioError. Spans are in seconds.
+def cut(
+    path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int
+) -> Segments:
+    """Yield each span's samples, int16 mono (n,) at `sampling_rate`, or an AudioError. Spans are in
+    seconds.
 
-    A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate; they are
-    mixed to mono (see `recording.mono`), resampled by soxr HQ if the rates differ, and rounded once.
-    `spans` are sorted by start (ValueError else); those that are no span (NaN, negative, reversed, without a
-    sample) may stand anywhere.
+    A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate;
+    they are mixed to mono (see `recording.mono`), resampled by soxr HQ if the rates differ, and
+    rounded once. `spans` are sorted by start (ValueError else); those that are no span (NaN,
+    negative, reversed, without a sample) may stand anywhere.
 
-    The recording is read once. Memory is bounded by the longest span and what overlaps it, not by the
-    recording. A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` if the span
-    touches a damaged stretch. One that concerns the whole recording is raised at the first `next`.
+    The recording is read once. Memory is bounded by the longest span and what overlaps it, not by
+    the recording. A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` if
+    the span touches a damaged stretch. One that concerns the whole recording is raised at the first
+    `next`.
     """
     if sampling_rate <= 0:
         raise ValueError(f"sampling_rate must be above 0, not {sampling_rate}")
@@ -104,7 +112,8 @@ def _outside(path: str | os.PathLike, span: tuple[float, float], seconds: float)
 
 
 def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tuple[int, int]:
-    """Samples [start, stop) of a span in a recording of `total` samples; a small overhang is cut off."""
+    """Samples [start, stop) of a span in a recording of `total` samples; a small overhang is cut
+    off."""
     if isinstance(span, AudioError):
         raise span
     start, stop = round(span[0] * rate), round(span[1] * rate)
@@ -119,7 +128,9 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
 def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int) -> Segments:
     from millrace.speech.audio.stream import StreamRecording
 
-    longest = max((span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0)
+    longest = max(
+        (span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0
+    )
     duration = probe(path).duration_seconds if longest > _LONG_SPAN_SECONDS else math.inf
     window: deque[np.ndarray] = deque()  # the decoded blocks that spans still need, oldest first
     first = total = 0  # position of its first sample, and behind its last one
@@ -133,7 +144,8 @@ def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int)
             if isinstance(span, AudioError):
                 yield span
                 continue
-            # Decode up to the span's end, and forget what lies before its start: spans are sorted by start.
+            # Decode up to the span's end, and forget what lies before its start: spans are sorted
+            # by start.
             start, stop = round(span[0] * rate), round(span[1] * rate)
             while total < stop and (block := next(blocks, None)) is not None:
                 # If nothing is resampled, int16 is final and half the memory.
@@ -152,10 +164,16 @@ def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int)
                     raise AudioError("audio_load", path, problem)
                 start, stop = _limits(path, span, rate, total)
                 index = bisect.bisect_right(holes, start, key=lambda hole: hole[1])
-                if index < len(holes) and holes[index][0] < stop:  # the first that ends behind `start`
+                if (
+                    index < len(holes) and holes[index][0] < stop
+                ):  # the first that ends behind `start`
                     begin, end = (sample / rate for sample in holes[index])
-                    problem = f"is damaged from {begin:.3f} to {end:.3f} s, within the span {seconds}"
+                    problem = (
+                        f"is damaged from {begin:.3f} to {end:.3f} s, within the span {seconds}"
+                    )
                     raise AudioError("audio_load", path, problem)
-                yield resampled(np.concatenate(window)[start - first : stop - first], rate, sampling_rate)
+                yield resampled(
+                    np.concatenate(window)[start - first : stop - first], rate, sampling_rate
+                )
             except AudioError as error:
                 yield error

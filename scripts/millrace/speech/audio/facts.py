@@ -39,7 +39,9 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     if stream.container_format == "wav":
         warnings += size_warnings(stream.path)
     if stream.container_format == "ogg" and not _is_ended(stream.path):
-        warnings.append(f"ogg_cut: {name} ends without its last page: it was cut off, or left unfinished")
+        warnings.append(
+            f"ogg_cut: {name} ends without its last page: it was cut off, or left unfinished"
+        )
     if stated is not None and abs(stated - duration) > 0.1:
         problem = f"{name} states a duration of {stated:.3f} s; measured {duration:.3f} s"
         warnings.append(f"duration_wrong: {problem}")
@@ -58,7 +60,9 @@ def _stated_duration(stream: StreamRecording) -> float | None:
     if track.duration is not None and track.time_base is not None:
         seconds = float(track.duration * track.time_base)
     if is_ogg and stream.codec_name == "opus" and len(stream.codec.extradata or b"") >= 12:
-        seconds -= struct.unpack("<H", stream.codec.extradata[10:12])[0] / 48000  # pre-skip (RFC 7845, 5.1)
+        seconds -= (
+            struct.unpack("<H", stream.codec.extradata[10:12])[0] / 48000
+        )  # pre-skip (RFC 7845, 5.1)
     return seconds if seconds > 0 else None
 
 
@@ -84,7 +88,9 @@ def _count_packets(path: str | os.PathLike) -> float:
     """Seconds of the timeline by the stamps and durations of all packets, undecoded."""
     seconds, due, last = 0.0, None, 0.0
     with StreamRecording(path) as stream:
-        tick = float(stream.stream.time_base or 0)  # not the packet's: fractions are slower than reading
+        tick = float(
+            stream.stream.time_base or 0
+        )  # not the packet's: fractions are slower than reading
         for packet in stream.packets():
             if packet.size == 0:
                 continue
@@ -95,7 +101,8 @@ def _count_packets(path: str | os.PathLike) -> float:
                 due = None if due is None else due + length
                 continue
             now = packet.pts * tick
-            # A gap counts as silence; stamps that step back, or jump far in a live stream, begin anew.
+            # A gap counts as silence; stamps that step back, or jump far in a live stream, begin
+            # anew.
             gap = 0.0 if due is None else now - due
             is_reset = stream.container_format in RESETTABLE and gap > MAX_RESETTABLE_GAP
             seconds += length if gap < -1.0 or is_reset else gap + length
@@ -104,7 +111,8 @@ def _count_packets(path: str | os.PathLike) -> float:
 
 
 def _is_chained(path: str) -> bool:
-    """Whether the last page of an Ogg file belongs to another stream than those that begin at its start."""
+    """Whether the last page of an Ogg file belongs to another stream than those that begin at its
+    start."""
     with open(path, "rb") as handle:
         head = handle.read(65536)
     serial = _last_page(path)[14:18]
@@ -114,7 +122,11 @@ def _is_chained(path: str) -> bool:
 def _is_ended(path: str) -> bool:
     """Whether the last page of an Ogg file is whole, and says that its stream ends."""
     page = _last_page(path)
-    return len(page) > 27 and page[5] & 4 and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
+    return (
+        len(page) > 27
+        and page[5] & 4
+        and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
+    )
 
 
 def _last_page(path: str) -> bytes:

@@ -1,4 +1,5 @@
-"""Packets before they are decoded, and the frames that they decode to until these become a block."""
+"""Packets before they are decoded, and the frames that they decode to until these become a
+block."""
 
 from __future__ import annotations
 
@@ -17,12 +18,18 @@ DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "
 
 
 def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
-    """The packets; a stamp that does not fit between its neighbours (a flipped bit) is corrected."""
+    """The packets; a stamp that does not fit between its neighbours (a flipped bit) is
+    corrected."""
     before: av.Packet | None = None
     middle: av.Packet | None = None
     for packet in itertools.chain(packets, [None]):
-        if None not in (before, middle, packet) and None not in (before.pts, middle.pts, packet.pts):
-            # If its neighbours are two usual lengths apart, and it is not midway, its own stamp is wrong.
+        if None not in (before, middle, packet) and None not in (
+            before.pts,
+            middle.pts,
+            packet.pts,
+        ):
+            # If its neighbours are two usual lengths apart, and it is not midway, its own stamp is
+            # wrong.
             step = (packet.pts - before.pts) / 2
             length = max(before.duration or 0, middle.duration or 0)
             is_usual = 0 < 0.75 * length <= step <= 1.25 * length
@@ -40,7 +47,8 @@ def is_tag(packet: av.Packet) -> bool:
 
 
 class Sizes:
-    """Sizes in bytes of the packets that could be decoded, but for the first two, which may be no audio."""
+    """Sizes in bytes of the packets that could be decoded, but for the first two, which may be no
+    audio."""
 
     def __init__(self) -> None:
         self.count = self.total = self.largest = 0
@@ -54,11 +62,13 @@ class Sizes:
             self.smallest, self.largest = min(self.smallest, size), max(self.largest, size)
 
     def frames_in(self, packet: av.Packet, container_format: str) -> int | None:
-        """Number of frames in an undecodable packet of a stream without stamps, or None if unknown."""
+        """Number of frames in an undecodable packet of a stream without stamps, or None if
+        unknown."""
         if frames.frame_bytes(bytes(packet)[:7], container_format) == packet.size:
             return 1
-        # At a constant bit rate (sizes differ by a byte of padding at most), several frames that have lost
-        # their headers are as long as so many: damage has overwritten bytes, but not removed or added any.
+        # At a constant bit rate (sizes differ by a byte of padding at most), several frames that
+        # have lost their headers are as long as so many: damage has overwritten bytes, but not
+        # removed or added any.
         if self.count < _MIN_PACKETS or self.largest > self.smallest + 1:
             return None
         mean = self.total / (self.count - 2)
@@ -76,7 +86,8 @@ def discarded(packet: av.Packet) -> tuple[int, int]:
 class FrameRun:
     """Decoded frames of one kind that wait to become one block.
 
-    `kind`: FFmpeg's sample format (a key of DTYPES, with a "p" behind it if planar), rate and channel count.
+    `kind`: FFmpeg's sample format (a key of DTYPES, with a "p" behind it if planar), rate and
+    channel count.
     """
 
     def __init__(self, kind: tuple[str, int, int]) -> None:
@@ -90,9 +101,11 @@ class FrameRun:
         """Take one more frame."""
         n, channels = frame.samples, self._channels
         if self._is_planar:
-            # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV lists one
-            # plane more, which points nowhere.
-            self._planes.append([np.frombuffer(plane, self._dtype, n) for plane in frame.planes[:channels]])
+            # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV
+            # lists one plane more, which points nowhere.
+            self._planes.append(
+                [np.frombuffer(plane, self._dtype, n) for plane in frame.planes[:channels]]
+            )
         else:
             packed = np.frombuffer(frame.planes[0], self._dtype, n * channels)
             self._planes.append([packed] if channels == 1 else list(packed.reshape(n, channels).T))

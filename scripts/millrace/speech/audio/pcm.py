@@ -1,4 +1,5 @@
-"""PCM recordings (WAV, RF64, W64, AIFF, CAF) through libsndfile: any span in one seek and one read."""
+"""PCM recordings (WAV, RF64, W64, AIFF, CAF) through libsndfile: any span in one seek and one
+read."""
 
 from __future__ import annotations
 
@@ -8,11 +9,19 @@ import re
 import numpy as np
 import soundfile
 
-from millrace.speech.audio.recording import AudioError, AudioInfo, cancel, cancel_warning, head_of, mono
+from millrace.speech.audio.recording import (
+    AudioError,
+    AudioInfo,
+    cancel,
+    cancel_warning,
+    head_of,
+    mono,
+)
 
 # WAV, AIFF, CAF and W64, whatever the codec inside.
 _PCM_CONTAINERS = re.compile(rb"(?s)(RIFF|RIFX|RF64).{4}WAVE|FORM.{4}AIF[FC]|caff|riff.{20}wave")
-# Samples are read as the narrowest type that holds them: libsndfile would cut 24 bits to 16 unrounded.
+# Samples are read as the narrowest type that holds them: libsndfile would cut 24 bits to 16
+# unrounded.
 _READ_AS = dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16")
 _READ_AS |= {"PCM_24": "int32", "PCM_32": "int32", "FLOAT": "float32", "DOUBLE": "float64"}
 _LARGEST_RIFF = 0xFFFFFFFF
@@ -22,7 +31,8 @@ _TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
 
 
 def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
-    """Name, position of the body and stated size of a RIFF file's chunks; and where their chain ends."""
+    """Name, position of the body and stated size of a RIFF file's chunks; and where their chain
+    ends."""
     chunks: list[tuple[bytes, int, int]] = []
     at = 12
     with open(path, "rb") as handle:
@@ -37,7 +47,8 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
 
 
 def size_warnings(path: str | os.PathLike) -> list[str]:
-    """Warn about a WAV that is shorter or longer than its header states: its samples may be shifted."""
+    """Warn about a WAV that is shorter or longer than its header states: its samples may be
+    shifted."""
     name, length = os.path.basename(path), os.path.getsize(path)
     with open(path, "rb") as handle:
         is_riff = handle.read(4) == b"RIFF"
@@ -57,7 +68,8 @@ def size_warnings(path: str | os.PathLike) -> list[str]:
 
 
 def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
-    """A PCM file, open for reading; None if the stream reader takes it: no PCM, or none of a sure length."""
+    """A PCM file, open for reading; None if the stream reader takes it: no PCM, or none of a sure
+    length."""
     if not _PCM_CONTAINERS.match(head_of(path)):
         return None
     try:
@@ -84,8 +96,14 @@ def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
         trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
         if cancel(list(trial.T)):
             warnings.append(cancel_warning(handle.name))
-    codec, rate, seconds = handle.subtype.lower(), handle.samplerate, handle.frames / handle.samplerate
-    return AudioInfo(handle.name, container, codec, rate, handle.channels, seconds, True, tuple(warnings))
+    codec, rate, seconds = (
+        handle.subtype.lower(),
+        handle.samplerate,
+        handle.frames / handle.samplerate,
+    )
+    return AudioInfo(
+        handle.name, container, codec, rate, handle.channels, seconds, True, tuple(warnings)
+    )
 
 
 def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
@@ -94,8 +112,12 @@ def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
         handle.seek(start)
         block = handle.read(stop - start, dtype=_READ_AS[handle.subtype], always_2d=True)
     except (RuntimeError, OSError) as error:
-        raise AudioError("audio_load", handle.name, f"cannot be read at sample {start} ({error})") from None
+        raise AudioError(
+            "audio_load", handle.name, f"cannot be read at sample {start} ({error})"
+        ) from None
     if len(block) != stop - start:
-        raise AudioError("out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}")
+        raise AudioError(
+            "out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}"
+        )
     channels = list(block.T)
     return mono(channels, cancel(channels))

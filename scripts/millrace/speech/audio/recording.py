@@ -1,4 +1,5 @@
-"""A recording as a file: what it is by its content, what can be wrong with it, and samples as int16 mono."""
+"""A recording as a file: what it is by its content, what can be wrong with it, and samples as int16
+mono."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ class AudioError(Exception):
     `reason` is a key of REMEDIES; `remedy` replaces what is advised there.
     """
 
-    def __init__(self, reason: str, path: str | os.PathLike, problem: str, remedy: str = "") -> None:
+    def __init__(
+        self, reason: str, path: str | os.PathLike, problem: str, remedy: str = ""
+    ) -> None:
         self.reason, self.path, self.problem = reason, os.fspath(path), problem
         self.remedy = remedy or REMEDIES[reason]
         super().__init__(reason, self.path, problem, self.remedy)
@@ -55,7 +58,8 @@ class AudioInfo:
 
 
 def head_of(path: str | os.PathLike) -> bytes:
-    """The first 64 bytes of a recording; AudioError if there is no regular, readable, filled file."""
+    """The first 64 bytes of a recording; AudioError if there is no regular, readable, filled
+    file."""
     try:
         facts = os.stat(path)
         if not stat.S_ISREG(facts.st_mode):
@@ -73,10 +77,12 @@ def head_of(path: str | os.PathLike) -> bytes:
 
 
 def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
-    """Mean of the channels on the int16 scale; if they cancel each other (see `cancel`), the first alone.
+    """Mean of the channels on the int16 scale; if they cancel each other (see `cancel`), the first
+    alone.
 
-    `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64 (full
-    scale 1.0). An int16 channel is returned as it is, all else as float32, or float64 if that is too small.
+    `channels`: arrays (n,) of one dtype: uint8, int16, int32 (full scale 2^31), float32 or float64
+    (full scale 1.0). An int16 channel is returned as it is, all else as float32, or float64 if that
+    is too small.
     """
     channels = channels[:1] if channels_cancel else channels
     kind = channels[0].dtype
@@ -88,7 +94,8 @@ def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
             total = sum(channels[1:], channels[0])
             result = total * total.dtype.type(FULL_SCALE / len(channels))
-        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: resampling would spread it.
+        # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: resampling would spread
+        # it.
         if not max(result.max(), -result.min()) < MAX_AMPLITUDE:
             result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
         return result
@@ -122,7 +129,8 @@ def cancel_warning(path: str | os.PathLike) -> str:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Round to the nearest and clip `samples`, which are on the int16 scale; int16 is returned as it is."""
+    """Round to the nearest and clip `samples`, which are on the int16 scale; int16 is returned as
+    it is."""
     if samples.dtype == np.int16:
         return samples
     rounded = np.rint(samples)

@@ -1,7 +1,8 @@
-"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, the audio of a video, ...) through FFmpeg's libraries.
+"""Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, the audio of a video, ...) through FFmpeg's
+libraries.
 
-Frames are decoded in order and placed on a `Timeline`. What the structure of a Matroska, Ogg or MPEG
-transport stream shows to be broken (see `damage`) is left out before it is decoded.
+Frames are decoded in order and placed on a `Timeline`. What the structure of a Matroska, Ogg or
+MPEG transport stream shows to be broken (see `damage`) is left out before it is decoded.
 """
 
 from __future__ import annotations
@@ -17,21 +18,38 @@ import soxr
 
 from millrace.speech.audio.damage import frames, matroska, mpegts, ogg
 from millrace.speech.audio.damage.breaks import Break
-from millrace.speech.audio.packets import DTYPES, FrameRun, Sizes, discarded, is_tag, without_outliers
+from millrace.speech.audio.packets import (
+    DTYPES,
+    FrameRun,
+    Sizes,
+    discarded,
+    is_tag,
+    without_outliers,
+)
 from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
 from millrace.speech.audio.timeline import RESETTABLE, Timeline
 
 _CHECKED = {"flac", "tta", "wavpack"}  # each of their frames has a checksum
-# Their stated duration can be compared with their last packets; in all others all packets are counted.
+# Their stated duration can be compared with their last packets; in all others all packets are
+# counted.
 STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
 STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
-# Containers a recording may come in. Without a list FFmpeg sees game sounds in noise, and follows playlists.
+# Containers a recording may come in. Without a list FFmpeg sees game sounds in noise, and follows
+# playlists.
 _CONTAINERS = (
     "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg "
     "mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
-# Refused by name: if these are damaged, or of some encoders, FFmpeg shifts their samples without an error.
-_REFUSED = {"avi": "AVI", "asf": "ASF/WMA", "rm": "RealMedia", "amr": "AMR", "ac3": "AC-3", "eac3": "E-AC-3"}
+# Refused by name: if these are damaged, or of some encoders, FFmpeg shifts their samples without an
+# error.
+_REFUSED = {
+    "avi": "AVI",
+    "asf": "ASF/WMA",
+    "rm": "RealMedia",
+    "amr": "AMR",
+    "ac3": "AC-3",
+    "eac3": "E-AC-3",
+}
 _REFUSED |= {"flv": "FLV", "live_flv": "FLV"}
 _REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
 # Formats without any header: nothing but the name tells what they are.
@@ -50,7 +68,9 @@ class StreamRecording:
         self.errors = 0  # packets that could not be read or decoded
         self.channels_cancel = False  # in some block (see `recording.cancel`)
         self.sample_rate = self.channels = 0  # of the first frame
-        self.states_delay = False  # whether the first packet says how many samples the encoder put before it
+        self.states_delay = (
+            False  # whether the first packet says how many samples the encoder put before it
+        )
         self._position = 0  # of the newest packet in the file
         self.container = self._open()
         try:
@@ -66,7 +86,10 @@ class StreamRecording:
                 self.codec.options = {"err_detect": "crccheck+explode"}
             self.breaks: list[Break] = []  # that have not been passed
             if walker := _WALKERS.get(self.container_format):
-                with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                with (
+                    open(path, "rb") as file,
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
+                ):
                     self.breaks = walker.find_breaks(raw, self.stream.id)
         except BaseException:
             self.container.close()
@@ -97,9 +120,11 @@ class StreamRecording:
             problem += f"; if it is {label}, as its name says, that is not supported"
         raise AudioError("audio_load", self.path, problem, _CONVERT if label else "")
 
-    def _open_as(self, container_format: str | None, options: dict[str, str]) -> av.container.InputContainer:
-        # Given a descriptor instead of a name, FFmpeg sees no extension that could lie; the whitelist of
-        # protocols keeps playlists from opening other files or the network.
+    def _open_as(
+        self, container_format: str | None, options: dict[str, str]
+    ) -> av.container.InputContainer:
+        # Given a descriptor instead of a name, FFmpeg sees no extension that could lie; the
+        # whitelist of protocols keeps playlists from opening other files or the network.
         fd = os.open(self.path, os.O_RDONLY)
         options = {"fd": str(fd), "protocol_whitelist": "fd", **options}
         try:
@@ -113,7 +138,9 @@ class StreamRecording:
 
     def _refuse(self, name: str, refused: dict[str, str]) -> None:
         if name in refused:
-            raise AudioError("audio_load", self.path, f"{refused[name]} ({name}) is not supported", _CONVERT)
+            raise AudioError(
+                "audio_load", self.path, f"{refused[name]} ({name}) is not supported", _CONVERT
+            )
 
     def _choose_stream(self) -> av.AudioStream:
         streams = self.container.streams
@@ -123,14 +150,17 @@ class StreamRecording:
             problem = f"holds no audio stream ({self.container.format.name}; streams: {kinds})"
             raise AudioError("audio_no_stream", self.path, problem)
         if stream.codec_context is None:
-            raise AudioError("audio_load", self.path, "the codec of its audio stream is not supported")
+            raise AudioError(
+                "audio_load", self.path, "the codec of its audio stream is not supported"
+            )
         for other in streams:
             if other.index != stream.index:
                 other.discard = av.stream.Discard.all
         return stream
 
     def packets(self) -> Iterator[av.Packet]:
-        """All packets of the stream that can be placed, and at the end the one that flushes the decoder."""
+        """All packets of the stream that can be placed, and at the end the one that flushes the
+        decoder."""
         flush = None
         for _ in range(_MAX_DEMUX_ERRORS):
             try:
@@ -140,7 +170,10 @@ class StreamRecording:
                     elif not self._is_in_break(packet):
                         yield packet
                 break
-            except (av.error.EOFError, IndexError):  # IndexError: PyAV, if streams have turned up in the file
+            except (
+                av.error.EOFError,
+                IndexError,
+            ):  # IndexError: PyAV, if streams have turned up in the file
                 break
             except (av.error.FFmpegError, OSError):
                 self.errors += 1  # goes on behind the damage
@@ -148,7 +181,8 @@ class StreamRecording:
             yield flush
 
     def _is_in_break(self, packet: av.Packet) -> bool:
-        """Whether a packet lies in a break of the file's structure; tells the timeline of breaks passed."""
+        """Whether a packet lies in a break of the file's structure; tells the timeline of breaks
+        passed."""
         if packet.pos is not None:
             self._position = max(self._position, packet.pos)
         while self.breaks and self.breaks[0].start <= self._position:
@@ -168,7 +202,8 @@ class StreamRecording:
         begun = False
         for tried, packet in enumerate(without_outliers(self.packets()), 1):
             if not begun and not is_tag(packet):
-                # The timeline begins here even if the packets that hold its first samples don't decode.
+                # The timeline begins here even if the packets that hold its first samples don't
+                # decode.
                 begun, skip = True, discarded(packet)[0]
                 self.states_delay = skip > 0
                 if packet.pts is not None:
@@ -194,7 +229,8 @@ class StreamRecording:
                 return
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Mono blocks of about a second at `sample_rate`, on the int16 scale (see `recording.mono`).
+        """Mono blocks of about a second at `sample_rate`, on the int16 scale (see
+        `recording.mono`).
 
         Raises AudioError before the first block if nothing decodes.
         """
@@ -208,7 +244,9 @@ class StreamRecording:
                 if run is not None:
                     yield from self._flush(run)
                 if kind[0].removesuffix("p") not in DTYPES:
-                    raise AudioError("audio_load", self.path, f"sample format {kind[0]} is not supported")
+                    raise AudioError(
+                        "audio_load", self.path, f"sample format {kind[0]} is not supported"
+                    )
                 run = FrameRun(kind)
                 if not self.sample_rate:
                     _, self.sample_rate, self.channels = kind
@@ -222,8 +260,11 @@ class StreamRecording:
             run.add(frame)
             if run.samples >= run.rate:
                 yield from self._flush(run)
-        # Fewer frames than errors, and all of them in one block: not a stretch of sound, but chance.
-        is_chance = self.timeline.frames < self.errors and run and self.timeline.samples == run.samples
+        # Fewer frames than errors, and all of them in one block: not a stretch of sound, but
+        # chance.
+        is_chance = (
+            self.timeline.frames < self.errors and run and self.timeline.samples == run.samples
+        )
         if run is None or is_chance:
             problem = f"nothing in its {self.codec_name} stream can be decoded"
             raise AudioError("audio_load", self.path, problem)
@@ -238,5 +279,7 @@ class StreamRecording:
         self.channels_cancel |= channels_cancel
         block = mono(channels, channels_cancel)
         if run.rate != self.sample_rate:  # it can change (chained Ogg, late SBR)
-            block = soxr.resample(block.astype(np.float32), run.rate, self.sample_rate, quality="HQ")
+            block = soxr.resample(
+                block.astype(np.float32), run.rate, self.sample_rate, quality="HQ"
+            )
         yield block

@@ -1,14 +1,14 @@
 """The timeline of a recording: where its decoded frames belong, and from where on that is unknown.
 
-The timeline is the decoded samples, one after the other, from the first one that the encoder was given:
-encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. If the file's time stamps say that
-something is missing (lost packets, a damaged page, a pause), silence of that length takes its place, so that
-what follows stays where it was.
+The timeline is the decoded samples, one after the other, from the first one that the encoder was
+given: encoder delay, Opus pre-skip and edit lists are taken off as FFmpeg does. If the file's time
+stamps say that something is missing (lost packets, a damaged page, a pause), silence of that length
+takes its place, so that what follows stays where it was.
 
-No span may touch a hole: silence that is longer than MAX_PAUSE_SECONDS, comes with an error, or is in a
-lossless stream. All other silence is a pause. Of streams without stamps (MP3, ADTS) the bytes seldom tell how
-much audio a damaged stretch held, and stamps that step back contradict those before: `lost_from` is where
-that begins, and no span may pass it.
+No span may touch a hole: silence that is longer than MAX_PAUSE_SECONDS, comes with an error, or is
+in a lossless stream. All other silence is a pause. Of streams without stamps (MP3, ADTS) the bytes
+seldom tell how much audio a damaged stretch held, and stamps that step back contradict those
+before: `lost_from` is where that begins, and no span may pass it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import math
 
 import av
 
-# A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is damage.
+# A missing packet or two, or Opus' discontinuous transmission, is a pause; more than this is
+# damage.
 MAX_PAUSE_SECONDS = 0.5
-# Stamps of these can be reset anywhere: FFmpeg too takes jumps above 10 s for resets, not for missing audio.
+# Stamps of these can be reset anywhere: FFmpeg too takes jumps above 10 s for resets, not for
+# missing audio.
 RESETTABLE = {"mpegts", "mpeg"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
 _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silence
 # Bare frames: FFmpeg stamps them by counting.
 _COUNTED = {"aac", "mp3"}
-# What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't decode.
+# What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't
+# decode.
 LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp"}
 LOSSLESS |= {"truehd", "tak", "shorten", "wmalossless", "mp4als"}
 
@@ -34,12 +37,17 @@ LOSSLESS |= {"truehd", "tak", "shorten", "wmalossless", "mp4als"}
 class Timeline:
     """Places decoded frames, in the order in which they are decoded.
 
-    `container_format`, `codec_name`: FFmpeg's names. `stated_seconds`: the container's duration, if any.
+    `container_format`, `codec_name`: FFmpeg's names. `stated_seconds`: the container's duration, if
+    any.
     """
 
-    def __init__(self, container_format: str, codec_name: str, stated_seconds: float | None) -> None:
+    def __init__(
+        self, container_format: str, codec_name: str, stated_seconds: float | None
+    ) -> None:
         self.container_format, self.codec_name = container_format, codec_name
-        self.broken_at = math.inf  # second from which on the places of frames are unknown in any case
+        self.broken_at = (
+            math.inf
+        )  # second from which on the places of frames are unknown in any case
         self.frames = 0
         self.samples = 0  # placed so far, at `sample_rate`
         self.sample_rate = 0  # of the first frame
@@ -51,10 +59,15 @@ class Timeline:
         self.unstamped_seconds = 0.0
         self._resettable = container_format in RESETTABLE
         # Seconds after which a gap in the stamps can't be believed.
-        self._believed = None if self._resettable or stated_seconds is None else stated_seconds + 1.0
+        self._believed = (
+            None if self._resettable or stated_seconds is None else stated_seconds + 1.0
+        )
         self._tick = 0.0  # seconds of a stamp's unit
         self._rate = 0  # of the newest frame
-        self._length, self._errors = 0.0, 0  # of the newest frame that was placed: seconds, errors before it
+        self._length, self._errors = (
+            0.0,
+            0,
+        )  # of the newest frame that was placed: seconds, errors before it
         self._due = 0.0  # stamp that the next frame should have
         self._pause = 0.0  # the newest gap
         self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
@@ -64,13 +77,16 @@ class Timeline:
     def pass_break(self, recovers: bool) -> None:
         """A break of the file's structure lies before the next frame."""
         self._damaged = self._resync = True
-        # What follows is placed from what came before; a recording without a beginning has no place at all.
+        # What follows is placed from what came before; a recording without a beginning has no place
+        # at all.
         self.lost = self.lost or not recovers or not self.frames
 
     def place(self, frame: av.AudioFrame, errors: int) -> int | None:
-        """Samples of silence to put before a frame; None if it is to be dropped, since its place is taken.
+        """Samples of silence to put before a frame; None if it is to be dropped, since its place is
+        taken.
 
-        `errors`: how many there have been so far. If the frame's place is unknown, `lost_from` is set.
+        `errors`: how many there have been so far. If the frame's place is unknown, `lost_from` is
+        set.
         """
         rate = frame.sample_rate
         length = frame.samples / rate
@@ -79,7 +95,9 @@ class Timeline:
         self.sample_rate = self.sample_rate or rate
         if rate != self._rate:
             # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
-            self.lost = self.lost or (self.container_format == "mpegts" and self.samples > self._rate > 0)
+            self.lost = self.lost or (
+                self.container_format == "mpegts" and self.samples > self._rate > 0
+            )
             self._rate = rate
 
         gap = 0.0
@@ -87,26 +105,35 @@ class Timeline:
             self._tick = self._tick or float(frame.time_base)
             now = frame.pts * self._tick + self.unstamped_seconds
             if first:
-                # Samples before a first frame that comes with an error, or is lossless, may be missing.
+                # Samples before a first frame that comes with an error, or is lossless, may be
+                # missing.
                 exact = errors or self.codec_name in LOSSLESS
                 self.origin = self._due = self.origin if exact and self.origin is not None else now
             jump, drift = now - self._due, now - self.origin - self.samples / self.sample_rate
             shrinks = self._length - length
             if self.codec_name == "opus" and shrinks > 0.005 and abs(jump + shrinks) < 0.003:
-                self.lost = True  # the packet before this one is damaged, and decodes to more than it held
-            is_extra = self.container_format == "mpegts" and -1.0 <= max(jump, drift) < -0.6 * length
+                self.lost = (
+                    True  # the packet before this one is damaged, and decodes to more than it held
+                )
+            is_extra = (
+                self.container_format == "mpegts" and -1.0 <= max(jump, drift) < -0.6 * length
+            )
             if is_extra and not self._damaged:
                 return None  # damage in a payload makes frames too many
             if self.codec_name == "vorbis":
-                # FFmpeg stamps by half of each block; next to a change of size a quarter of each decodes.
+                # FFmpeg stamps by half of each block; next to a change of size a quarter of each
+                # decodes.
                 self._jitter = max(self._jitter, 0.5 * length)
-            # Stamps that are but counted packets say less than what was decoded: the rate may have changed.
+            # Stamps that are but counted packets say less than what was decoded: the rate may have
+            # changed.
             if self.container_format not in _COUNTED or errors > self._errors:
                 gap = self._gap(now, jump, drift, length)
             self._due = now
         self._due, self._length = self._due + length, length
 
-        end = self.samples + (frame.samples if rate == self.sample_rate else round(length * self.sample_rate))
+        end = self.samples + (
+            frame.samples if rate == self.sample_rate else round(length * self.sample_rate)
+        )
         if self.lost_from is None:
             if self.broken_at < (self.samples + frame.samples) / self.sample_rate:
                 self.lost_from = min(self.samples, round(self.broken_at * self.sample_rate))
@@ -122,8 +149,8 @@ class Timeline:
     def _gap(self, now: float, jump: float, drift: float, length: float) -> float:
         """Seconds of silence before a frame stamped `now`.
 
-        Its `jump` from the frame before and its `drift` since the start must both exceed the tolerance:
-        stamps that only jitter, or a clock that runs slowly away, insert nothing.
+        Its `jump` from the frame before and its `drift` since the start must both exceed the
+        tolerance: stamps that only jitter, or a clock that runs slowly away, insert nothing.
         """
         if self._damaged:
             return self._gap_behind_break(jump, length)
@@ -137,18 +164,23 @@ class Timeline:
                 self._pause = gap
                 return gap
             self.origin += gap
-        elif self.container_format == "flac" and max(jump, drift) < -tolerance and since_origin > 1.0:
-            # No jitter: what is not another recording joined on, which begins at 0, is in the file twice.
+        elif (
+            self.container_format == "flac" and max(jump, drift) < -tolerance and since_origin > 1.0
+        ):
+            # No jitter: what is not another recording joined on, which begins at 0, is in the file
+            # twice.
             self.lost = True
         elif self._pause > MAX_PAUSE_SECONDS and abs(jump + self._pause) < 0.1:
-            # Back to before a pause: there was none, and since when the stamps are right again is unknown.
+            # Back to before a pause: there was none, and since when the stamps are right again is
+            # unknown.
             self.lost = True
         elif drift < -1.0:
             self.origin += drift
         return 0.0
 
     def _gap_behind_break(self, jump: float, length: float) -> float:
-        """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are wrong."""
+        """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are
+        wrong."""
         tolerance = max(0.003 if self._resync else max(0.005, 0.6 * length), self._jitter)
         limit = MAX_RESETTABLE_GAP if self._resettable else (self._believed or _MAX_UNSTATED_GAP)
         self._resync = False

@@ -1,4 +1,5 @@
-"""Alignment files: one JSON per transcript of a recording, in the two spellings found in the wild."""
+"""Alignment files: one JSON per transcript of a recording, in the two spellings found in the
+wild."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ _MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
 class Alignment:
     """The content of one alignment file; `audio_file` is None if the file does not say it.
 
-    `segments` are as written (validated later, one by one); `repairs` names what was mended to read the file.
+    `segments` are as written (validated later, one by one); `repairs` names what was mended to read
+    the file.
     """
 
     audio_file: str | None
@@ -49,12 +51,14 @@ class Alignment:
 
     @property
     def digest(self) -> str:
-        """Digest of what the speech lane reads: key order, white space and other fields do not count."""
+        """Digest of what the speech lane reads: key order, white space and other fields do not
+        count."""
         return jsonl.digest([self.audio_file, self._rows])
 
     @property
     def parts(self) -> dict[str, int]:
-        """Checksums of the fields in the words of a user, to say what of a changed alignment differs."""
+        """Checksums of the fields in the words of a user, to say what of a changed alignment
+        differs."""
         rows = [row if isinstance(row, list) else [row] * len(FIELDS) for row in self._rows]
         columns = {part: [row[start:end] for row in rows] for part, (start, end) in PARTS.items()}
         return {part: zlib.crc32(jsonl.canonical(column)) for part, column in columns.items()}
@@ -65,7 +69,8 @@ class Alignment:
 
     @property
     def hours(self) -> float:
-        """Where the last segment ends, in hours: a cheap and close measure of the recording's length."""
+        """Where the last segment ends, in hours: a cheap and close measure of the recording's
+        length."""
         ends = [value for segment in self.segments if (value := _seconds(segment)) is not None]
         return max(ends, default=0.0) / 3600.0
 
@@ -93,7 +98,8 @@ def parse(raw: bytes) -> Alignment:
 def peek(path: str, size: int) -> tuple[str, float] | None:
     """`audio_file` and hours by the ends of a file; None if it is small, or they do not say it.
 
-    What lies between them is not looked at. The last segments end last, as they do in all files seen.
+    What lies between them is not looked at. The last segments end last, as they do in all files
+    seen.
     """
     if size <= 4 * _PEEKED:
         return None
@@ -124,12 +130,19 @@ def read(path: str) -> Alignment | None:
 
 def kind_of(value: Any) -> str:
     """What a JSON value is, in the words of a message."""
-    names = {type(None): "null", list: "a list", dict: "an object", str: "a string", bool: "true or false"}
+    names = {
+        type(None): "null",
+        list: "a list",
+        dict: "an object",
+        str: "a string",
+        bool: "true or false",
+    }
     return names.get(type(value), "a number")
 
 
 def field_of(segment: dict, name: str) -> Any:
-    """The value of a field in whichever spelling the segment uses; None if it is missing or null."""
+    """The value of a field in whichever spelling the segment uses; None if it is missing or
+    null."""
     for spelling in FIELDS[name]:
         if segment.get(spelling) is not None:
             return segment[spelling]
@@ -137,7 +150,8 @@ def field_of(segment: dict, name: str) -> Any:
 
 
 def stem(audio_file: str) -> str:
-    """The video id: the file name of `audio_file` (POSIX or Windows path) without its media suffix."""
+    """The video id: the file name of `audio_file` (POSIX or Windows path) without its media
+    suffix."""
     path = audio_file.replace("\\", "/").rstrip("/")
     name = path.rpartition("/")[2]
     name = PurePosixPath(path).name if name == "." else name
@@ -145,14 +159,16 @@ def stem(audio_file: str) -> str:
 
 
 def transcript_id(file_stem: str, video_id: str) -> str:
-    """What follows the video id in the name of an alignment file (without `_aligned.json`), or all of it."""
+    """What follows the video id in the name of an alignment file (without `_aligned.json`), or all
+    of it."""
     if file_stem == video_id:
         return ""
     return file_stem[len(video_id) + 1 :] if file_stem.startswith(f"{video_id}_") else file_stem
 
 
 def clean_text(text: str) -> tuple[str, list[str]]:
-    """A text that UTF-8 files and CSVs can hold (no lone surrogates, no NULs), and the repairs this took."""
+    """A text that UTF-8 files and CSVs can hold (no lone surrogates, no NULs), and the repairs this
+    took."""
     repairs = []
     try:
         text.encode()
@@ -175,7 +191,8 @@ def _used(segment: Any) -> Any:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)[0]
-    # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them apart.
+    # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them
+    # apart.
     return value if value is None or isinstance(value, bool) else repr(value)
 
 

@@ -43,15 +43,17 @@ class Recording:
 
     def audio_files(self) -> list[dict]:
         """Path, size and mtime of its audio files, one for each path."""
-        return list({t["audio"]["path"]: t["audio"] for t in self.transcripts if t["audio"]}.values())
+        return list(
+            {t["audio"]["path"]: t["audio"] for t in self.transcripts if t["audio"]}.values()
+        )
 
 
 @dataclass
 class Country:
     """A country folder: its recordings by video id, and the files that could not be used.
 
-    `state` tells whether any of its files has changed, `outside` has the signatures of files elsewhere;
-    `unmatched` and `example` are those of the path map.
+    `state` tells whether any of its files has changed, `outside` has the signatures of files
+    elsewhere; `unmatched` and `example` are those of the path map.
     """
 
     name: str
@@ -67,9 +69,12 @@ class Country:
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
-    """The country folders under `root`, or those named in `wanted`. MillraceError if one is missing."""
+    """The country folders under `root`, or those named in `wanted`. MillraceError if one is
+    missing."""
     # isdir, as an entry's is_dir raises on a link that leads to itself.
-    names = [name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)]
+    names = [
+        name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)
+    ]
     names.sort()
     if missing := sorted(set(wanted) - set(names)):
         raise MillraceError(
@@ -88,10 +93,11 @@ def read(
     known: partitions.DigestCache,
     suspects: Collection[str] = (),
 ) -> Country:
-    """The country in `folder`, with these alignment files and media; `known` caches what the former say.
+    """The country in `folder`, with these alignment files and media; `known` caches what the former
+    say.
 
-    `language_map` maps countries to languages. Of an alignment file that is new only the ends are read, if
-    they say enough; one that has changed, or is among `suspects`, is read whole.
+    `language_map` maps countries to languages. Of an alignment file that is new only the ends are
+    read, if they say enough; one that has changed, or is among `suspects`, is read whole.
     """
     country = Country(shown(folder.name), language_of(folder.name, language_map))
     if country.language == "und":
@@ -110,18 +116,25 @@ def read(
         if not lower.endswith(alignment.SUFFIX):
             problem = "not_an_alignment_name", f"the name does not end in {alignment.SUFFIX}"
         elif not is_utf8(path):
-            problem = "name_not_utf8", "its name, or that of a folder it lies in, is not UTF-8; rename it"
+            problem = (
+                "name_not_utf8",
+                "its name, or that of a folder it lies in, is not UTF-8; rename it",
+            )
         elif len(state) < 3:
             problem = "json_unreadable", "is a folder" if state == FOLDER else state[0]
         else:
             stat, again = partitions.Stat(path, *state), path in suspects
             try:
-                facts = known.get(stat, partial(_facts, stat, again or known.last(path) is not None), again)
+                facts = known.get(
+                    stat, partial(_facts, stat, again or known.last(path) is not None), again
+                )
                 problem = _add_transcript(country, media, name, path, facts)
             except OSError as error:
                 problem = "json_unreadable", error.strerror or str(error)
         if problem:
-            country.rejected.append({"file": shown(name), "reason": problem[0], "detail": problem[1]})
+            country.rejected.append(
+                {"file": shown(name), "reason": problem[0], "detail": problem[1]}
+            )
     if not country.files:
         country.notes.append("no_alignment_files")
     _correct_hours(country)
@@ -137,7 +150,8 @@ def list_names(folder: Path) -> list[str] | None:
 
 
 def list_alignments(folder: Path) -> list[list] | None:
-    """Name, size, mtime and inode of all in a country's alignment folder, sorted; None if it has none.
+    """Name, size, mtime and inode of all in a country's alignment folder, sorted; None if it has
+    none.
 
     Of what is no file it is the name, and FOLDER or what is wrong with it.
     """
@@ -162,7 +176,9 @@ def _correct_hours(country: Country) -> None:
     for recording in country.recordings.values():
         if files := recording.audio_files():
             largest = max(files, key=lambda audio: audio["size"])
-            by_suffix[os.path.splitext(largest["path"])[1].lower()].append((recording, largest["size"]))
+            by_suffix[os.path.splitext(largest["path"])[1].lower()].append(
+                (recording, largest["size"])
+            )
     for alike in by_suffix.values():
         clipped = clip_hours([(recording.hours, size) for recording, size in alike])
         for (recording, _), hours in zip(alike, clipped, strict=True):
@@ -246,7 +262,8 @@ LANGUAGES = {
 
 
 def language_of(country: str, language_map: Mapping[str, str]) -> str:
-    """Language code of a country: the config's `language_map`, else the table, else `und` (undetermined)."""
+    """Language code of a country: the config's `language_map`, else the table, else `und`
+    (undetermined)."""
     name = country.strip().lower().replace(" ", "_")
     return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
 
@@ -254,8 +271,9 @@ def language_of(country: str, language_map: Mapping[str, str]) -> str:
 def clip_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
     """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
 
-    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others. So hours are
-    at most twice what the median of hours per byte says; a recording without any time gets what it says.
+    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others. So
+    hours are at most twice what the median of hours per byte says; a recording without any time
+    gets what it says.
     """
     rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
     if not rates:

@@ -1,4 +1,5 @@
-"""Splits that were drawn elsewhere: a published or former <country>_splits.csv, or a list of recordings."""
+"""Splits that were drawn elsewhere: a published or former <country>_splits.csv, or a list of
+recordings."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _SUBSET = re.compile(r"(\d{1,6}(\.0*)?)?")
 
 
 class GivenSplit(NamedTuple):
-    """The split, and of train perhaps the subset, of a recording; `place` is the file and its line."""
+    """The split, and of train perhaps the subset, of a recording; `place` is the file and its
+    line."""
 
     split: str
     subset: int | None
@@ -26,7 +28,8 @@ class GivenSplit(NamedTuple):
 
 
 class GivenSplits(dict[tuple[str, str], GivenSplit]):
-    """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is said."""
+    """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is
+    said."""
 
     of_twins: Mapping[str, GivenSplit] = {}
 
@@ -35,35 +38,45 @@ class GivenSplits(dict[tuple[str, str], GivenSplit]):
         return given or self.of_twins.get(f"{country}/{video_id}")
 
     def share(self, twin_of: Mapping[str, str]) -> None:
-        """Give the same audio under other names the same split. Raises MillraceError if two are given."""
+        """Give the same audio under other names the same split. Raises MillraceError if two are
+        given."""
         by_original: dict[str, tuple[str, GivenSplit]] = {}
         originals = {name: name for name in twin_of.values()} | twin_of
         for name, original in originals.items():
             if given := self.of(*name.partition("/")[::2]):
                 other, earlier = by_original.setdefault(original, (name, given))
                 if earlier.split != given.split:
-                    problem = f"{other} and {name} are the same audio: {earlier.split}, {given.split}"
-                    raise MillraceError(problem, f"{earlier.place} and {given.place}", "Give both one split")
+                    problem = (
+                        f"{other} and {name} are the same audio: {earlier.split}, {given.split}"
+                    )
+                    raise MillraceError(
+                        problem, f"{earlier.place} and {given.place}", "Give both one split"
+                    )
         self.of_twins = {
-            name: by_original[original][1] for name, original in originals.items() if original in by_original
+            name: by_original[original][1]
+            for name, original in originals.items()
+            if original in by_original
         }
 
     def unknown(self, recordings: Collection[tuple[str, str]]) -> str:
-        """A note on those that are none of `recordings` (country, video_id); "" if there are none."""
+        """A note on those that are none of `recordings` (country, video_id); "" if there are
+        none."""
         known = {*recordings, *(("", video_id) for _, video_id in recordings)}
         missing = [key for key in self if key not in known]
         if not missing:
             return ""
-        count = f"{len(missing)} of {len(self)} recordings of speech.splits_file are not in the corpus"
+        count = (
+            f"{len(missing)} of {len(self)} recordings of speech.splits_file are not in the corpus"
+        )
         return f"{count}, such as {'/'.join(filter(None, missing[0]))} ({self[missing[0]].place})"
 
 
 def read(path: str) -> GivenSplits:
     """The splits of a file, or of all `*_splits.csv` in a folder; none for "".
 
-    A CSV has a header with video_id (or source_audio_path) and split, and perhaps country and subset_id; the
-    file's name may say the country. A list has a recording and a split a line, by a tab, comma or blank, the
-    recording as `country/video_id` or video_id. Raises MillraceError.
+    A CSV has a header with video_id (or source_audio_path) and split, and perhaps country and
+    subset_id; the file's name may say the country. A list has a recording and a split a line, by a
+    tab, comma or blank, the recording as `country/video_id` or video_id. Raises MillraceError.
     """
     result = GivenSplits()
     files = sorted(Path(path).glob(f"*{_SUFFIX}")) if path and Path(path).is_dir() else [Path(path)]
@@ -84,7 +97,9 @@ def read(path: str) -> GivenSplits:
             earlier = result.setdefault((country, video_id), given)
             if earlier[:2] != given[:2]:
                 problem = f"{video_id} is in {earlier.split} there and in {given.split} here"
-                raise MillraceError(problem, f"{earlier.place} and {given.place}", "Keep one of them")
+                raise MillraceError(
+                    problem, f"{earlier.place} and {given.place}", "Keep one of them"
+                )
     if path and not result:
         remedy = "Give a CSV with video_id and split, lines of recording and split, or a folder of "
         raise MillraceError("speech.splits_file names no recording", path, f"{remedy}*{_SUFFIX}")
@@ -99,7 +114,13 @@ def _rows(file: Path, lines: list[str]) -> Iterator[tuple[int, str, str, str, st
         rows = csv.DictReader(lines, restval="")
         for row in rows:
             video_id = row.get("video_id") or Path(row.get("source_audio_path", "")).stem
-            yield rows.line_num, row.get("country") or named, video_id, row["split"], row.get("subset_id", "")
+            yield (
+                rows.line_num,
+                row.get("country") or named,
+                video_id,
+                row["split"],
+                row.get("subset_id", ""),
+            )
         return
     for number, line in enumerate(map(str.strip, lines), 1):
         if line and not line.startswith("#"):

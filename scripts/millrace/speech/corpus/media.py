@@ -14,7 +14,8 @@ from millrace.common.workflow.partitions import Stat
 from millrace.speech.corpus import alignment
 from millrace.speech.corpus.roots import AudioRoots
 
-# Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by name.
+# Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by
+# name.
 FOLDERS = (
     "mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video",
 )  # fmt: skip
@@ -31,11 +32,13 @@ _NOT_MEDIA = {
 
 
 class MediaFolder:
-    """The audio files of one country, found by name, by stem, or by an old path mapped to a new one.
+    """The audio files of one country, found by name, by stem, or by an old path mapped to a new
+    one.
 
-    `path_map` maps path prefixes as written in alignment files to prefixes on this machine; `audio_roots` are
-    folders that audio may lie in, beside the corpus and what `path_map` leads to. `stats` are those of all
-    files below downloaded_audio; `outside` says of what else was looked for whether it is there.
+    `path_map` maps path prefixes as written in alignment files to prefixes on this machine;
+    `audio_roots` are folders that audio may lie in, beside the corpus and what `path_map` leads to.
+    `stats` are those of all files below downloaded_audio; `outside` says of what else was looked
+    for whether it is there.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class MediaFolder:
         mapped = (new or "/" for _, new in path_map.pairs)
         self.audio_roots = AudioRoots([root.parent, root, *mapped, *audio_roots])
         self.roots = [
-            os.path.join(each, "").removeprefix("./") for each in (root, root.parent, root.parent.parent)
+            os.path.join(each, "").removeprefix("./")
+            for each in (root, root.parent, root.parent.parent)
         ]
         self.stats: dict[str, Stat] = {}
         self.outside: dict[str, list[int] | None] = {}
@@ -60,8 +64,8 @@ class MediaFolder:
             status, entries = os.stat(folder), list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
-        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes on: if
-        # its audio counted as missing, good shards would be removed.
+        # Links that lead upwards would be followed for ever. The error of an unreadable folder goes
+        # on: if its audio counted as missing, good shards would be removed.
         if (status.st_dev, status.st_ino) in self._walked:
             return
         self._walked.add((status.st_dev, status.st_ino))
@@ -78,7 +82,11 @@ class MediaFolder:
             elif stat.S_ISREG(status.st_mode):
                 self.stats[entry.path] = Stat.of(entry.path, status)
                 suffix = _suffix(entry.name)
-                if not entry.name.startswith(".") and suffix not in _NOT_MEDIA and is_utf8(entry.path):
+                if (
+                    not entry.name.startswith(".")
+                    and suffix not in _NOT_MEDIA
+                    and is_utf8(entry.path)
+                ):
                     likely.append((suffix not in _MEDIA, entry.path))
         self._media[folder] = [path for _, path in sorted(likely)]
         known = {name: rank for rank, name in enumerate(FOLDERS)}
@@ -97,10 +105,10 @@ class MediaFolder:
     def find(self, audio_file: str) -> Stat | None:
         """The audio file on this machine, or None if it is missing.
 
-        Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative to the
-        country, the corpus, or the corpus' parent), the same file name in the country's audio folders, the
-        same stem there; name and stem as written, else in Unicode's normal form. A path that `audio_roots` do
-        not hold is passed over; AudioOutside if there is nothing else.
+        Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative
+        to the country, the corpus, or the corpus' parent), the same file name in the country's
+        audio folders, the same stem there; name and stem as written, else in Unicode's normal form.
+        A path that `audio_roots` do not hold is passed over; AudioOutside if there is nothing else.
         """
         refused: Stat | None = None
         for status in self._candidates(audio_file):
@@ -121,7 +129,9 @@ class MediaFolder:
         for path in [*self.path_map.mapped(written), *places]:
             if status := self._stat(path):
                 yield status
-        for table, title in zip(self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True):
+        for table, title in zip(
+            self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True
+        ):
             yield from (self.stats[path] for path in table.get(title, ()))
 
     def _stat(self, path: str) -> Stat | None:
@@ -166,7 +176,8 @@ def is_utf8(name: str) -> bool:
 
 
 def _titles(name: str) -> tuple[str, str, str, str]:
-    """What a file is looked for by, the surest first: name, then stem, as written and in normal form."""
+    """What a file is looked for by, the surest first: name, then stem, as written and in normal
+    form."""
     stem = alignment.stem(name)
     return name, _normal(name), stem, _normal(stem)
 

@@ -1,4 +1,5 @@
-"""Which folders a corpus' audio may come from: an alignment file, which is not trusted, names any path."""
+"""Which folders a corpus' audio may come from: an alignment file, which is not trusted, names any
+path."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterable
 
 
 class AudioOutside(Exception):
-    """An audio file that lies outside of the folders that audio may come from; its text names both."""
+    """An audio file that lies outside of the folders that audio may come from; its text names
+    both."""
 
 
 class AudioRoots:
@@ -15,7 +17,8 @@ class AudioRoots:
 
     def __init__(self, folders: Iterable[str | os.PathLike]) -> None:
         self.folders = sorted({os.path.realpath(folder) for folder in folders})
-        # The folders as they begin a path: with one slash at the end, also the root of the file system.
+        # The folders as they begin a path: with one slash at the end, also the root of the file
+        # system.
         self._beginnings = tuple(os.path.join(folder, "") for folder in self.folders)
         self._real_folders: dict[str, str] = {}
 
@@ -24,7 +27,8 @@ class AudioRoots:
         return real.startswith(self._beginnings)
 
     def real(self, path: str) -> str:
-        """The path of a file without links; its folder, which most files share, is followed once."""
+        """The path of a file without links; its folder, which most files share, is followed
+        once."""
         folder, name = os.path.split(path)
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(folder)
@@ -36,4 +40,6 @@ class AudioRoots:
         leads = "" if real == path else f" leads to {real}, which"
         problem = f"{path}{leads} lies outside of the folders that audio may come from"
         remedy = f"add {os.path.dirname(real)}, or a folder above it, to speech.audio_roots"
-        return AudioOutside(f"{problem}. If it belongs to the corpus, {remedy} (by hand: --audio-roots)")
+        return AudioOutside(
+            f"{problem}. If it belongs to the corpus, {remedy} (by hand: --audio-roots)"
+        )

@@ -18,26 +18,33 @@ SPLITS = ("train", "validation", "test")
 _OPENING = ("train", "test", "validation")
 
 
-def assign(new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Mapping) -> dict[str, str]:
+def assign(
+    new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Mapping
+) -> dict[str, str]:
     """Assign new recordings to splits so that the hours of all come close to `fractions`.
 
-    `new` are (id, hours); `hours` and `counts` are what each split has already; `fractions` sum to 1. From
-    three recordings on every split with a fraction above 0 has one. A pure function of its input.
+    `new` are (id, hours); `hours` and `counts` are what each split has already; `fractions` sum to
+    1. From three recordings on every split with a fraction above 0 has one. A pure function of its
+    input.
 
-    Long recordings come first, each where the sum over splits of (hours - target)^2 / target grows least
-    (Pearson's chi-square: relative errors of small splits weigh more); the short ones even out the rest.
+    Long recordings come first, each where the sum over splits of (hours - target)^2 / target grows
+    least (Pearson's chi-square: relative errors of small splits weigh more); the short ones even
+    out the rest.
     """
     wanted = {split: fractions.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
     sums = {split: float(hours.get(split, 0.0)) for split in wanted}
     total = sum(sums.values()) + sum(max(length, 1e-6) for _, length in new)
-    pending = sorted(((max(length, 1e-6), name) for name, length in new), key=lambda row: (-row[0], row[1]))
+    pending = sorted(
+        ((max(length, 1e-6), name) for name, length in new), key=lambda row: (-row[0], row[1])
+    )
     result: dict[str, str] = {}
 
     def put(row: tuple[float, str], split: str) -> None:
         result[row[1]] = split
         sums[split] += row[0]
 
-    # A split without any recording takes the longest that does not overfill it, or the shortest there is.
+    # A split without any recording takes the longest that does not overfill it, or the shortest
+    # there is.
     empty = [split for split in _OPENING if split in wanted and not counts.get(split)]
     if "train" in empty and len(pending) < len(wanted) and not any(counts.values()):
         empty = empty[: len(pending)]
@@ -60,7 +67,8 @@ _LABELS = ("country", "video_id", "split", "subset_id")
 
 
 def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
-    """The assignment file, or an empty table. MillraceError if it is damaged, or edited into nonsense."""
+    """The assignment file, or an empty table. MillraceError if it is damaged, or edited into
+    nonsense."""
     assignment = Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
         split, subset = placement.labels["split"], placement.labels["subset_id"]
@@ -79,16 +87,19 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
 def limit(
     country: Country, assignment: Assignment, max_recordings: int | None, made: Collection[str] = ()
 ) -> int:
-    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of the others,
-    and return how many they are.
+    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of
+    the others, and return how many they are.
 
-    Those placed earlier come first, in the order of the assignment file, then new ones by name: a larger
-    number only adds recordings, and a new recording replaces none. Those of which something is `made` stay.
+    Those placed earlier come first, in the order of the assignment file, then new ones by name: a
+    larger number only adds recordings, and a new recording replaces none. Those of which something
+    is `made` stay.
     """
     if not max_recordings:
         return 0
     order = {name: rank for rank, name in enumerate(assignment.placements)}
-    recordings = sorted(country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name))
+    recordings = sorted(
+        country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name)
+    )
     others = [recording for recording in recordings[max_recordings:] if recording.name not in made]
     for recording in others:
         del country.recordings[recording.video_id]
@@ -102,12 +113,15 @@ def limit(
 def check_given(
     country: Country, assignment: Assignment, earlier: Mapping[str, Placement], given: GivenSplits
 ) -> None:
-    """Raise MillraceError if a recording, its twin, or its former name, was placed in another split."""
+    """Raise MillraceError if a recording, its twin, or its former name, was placed in another
+    split."""
     for recording in country.recordings.values() if given else ():
         wanted = given.of(country.name, recording.video_id)
         placed = assignment.get(recording.name) or assignment.get(recording.twin_of or "")
         placed = placed or earlier.get(recording.content or "")
-        remedy = "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
+        remedy = (
+            "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
+        )
         if wanted and placed and placed.labels["split"] != wanted.split:
             there = f"{placed.item} is in {placed.labels['split']} there"
             problem = f"{there}, and {recording.name} in {wanted.split} here"
@@ -123,10 +137,12 @@ def place_new(
     subset_hours: float,
     given: GivenSplits,
 ) -> None:
-    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and partitions.
+    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and
+    partitions.
 
-    `placed` are the placements of the country, which are added to; `earlier` those of all by audio content.
-    Recordings that are `given` a split, and perhaps a subset, go there before the others are drawn.
+    `placed` are the placements of the country, which are added to; `earlier` those of all by audio
+    content. Recordings that are `given` a split, and perhaps a subset, go there before the others
+    are drawn.
     """
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
@@ -161,7 +177,8 @@ def _splits_of(
     fractions: Mapping,
     wanted: Mapping[str, GivenSplit | None],
 ) -> dict[str, str]:
-    """The split of each new recording of a country: the `wanted` one, that of the same audio, or by hours."""
+    """The split of each new recording of a country: the `wanted` one, that of the same audio, or by
+    hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for placement in placed:
@@ -181,8 +198,12 @@ def _splits_of(
             hours[split] += recording.hours
             counts[split] += 1
         else:
-            groups[recording.twin_of if recording.twin_of in new else recording.name].append(recording)
-    lengths = [(name, sum(recording.hours for recording in group)) for name, group in groups.items()]
+            groups[recording.twin_of if recording.twin_of in new else recording.name].append(
+                recording
+            )
+    lengths = [
+        (name, sum(recording.hours for recording in group)) for name, group in groups.items()
+    ]
     for name, split in assign(lengths, hours, counts, fractions).items():
         splits.update({recording.name: split for recording in groups[name]})
     return splits

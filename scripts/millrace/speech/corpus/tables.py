@@ -1,8 +1,8 @@
 """What the files of each country say, kept between parses: read again only if a file has changed.
 
-Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head, the audio
-files and the recordings; and `alignments/<country>.json`, the facts of its alignment files.
-Large corpora are read by several processes.
+Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head,
+the audio files and the recordings; and `alignments/<country>.json`, the facts of its alignment
+files. Large corpora are read by several processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _VERSION = 4
 
 
 def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
-    """Bring the tables of these countries in step with their files; OSError for what may not be read.
+    """Bring the tables of these countries in step with their files; OSError for what may not be
+    read.
 
     `task` are further arguments of `refresh_one`.
     """
@@ -43,7 +44,8 @@ def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
         for folder in folders:
             refresh_each(folder)
         return
-    # On a network file system most of the time is waiting: so up to 8 processes, the largest countries first.
+    # On a network file system most of the time is waiting: so up to 8 processes, the largest
+    # countries first.
     ordered = sorted(folders, key=lambda folder: -sizes[folder])
     count = min(len(folders), 8, max(2, os.cpu_count() or 1))
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
@@ -58,19 +60,31 @@ def refresh_one(
     language_map: Mapping,
     suspects: Collection[str],
 ) -> None:
-    """Bring the table of a country in step; its alignment files among `suspects`, which a job could not read,
-    are read whole.
+    """Bring the table of a country in step; its alignment files among `suspects`, which a job could
+    not read, are read whole.
     """
     name, mapped = country_folder.id_of(folder), PathMap(path_map)
-    listing, media = country_folder.list_alignments(folder), MediaFolder(folder, mapped, audio_roots)
+    listing, media = (
+        country_folder.list_alignments(folder),
+        MediaFolder(folder, mapped, audio_roots),
+    )
     stats = sorted((stat.path, *stat.signature) for stat in media.stats.values())
     suspects = sorted(path for path in suspects if path.startswith(f"{folder}/"))
-    settings = [_VERSION, dict(path_map), country_folder.language_of(folder.name, language_map), suspects]
+    settings = [
+        _VERSION,
+        dict(path_map),
+        country_folder.language_of(folder.name, language_map),
+        suspects,
+    ]
     state = hashlib.blake2b(
         marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2), digest_size=16
     ).hexdigest()
     last = head(index, name)
-    if last and last.state == state and all(signature(path) == was for path, was in last.outside.items()):
+    if (
+        last
+        and last.state == state
+        and all(signature(path) == was for path, was in last.outside.items())
+    ):
         return
     known = facts(index, name)
     country = country_folder.read(folder, listing, media, language_map, known, suspects)

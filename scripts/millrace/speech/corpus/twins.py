@@ -14,11 +14,14 @@ from millrace.common.workflow.partitions import Assignment, DigestCache, Placeme
 Audio = Iterable[tuple[str, list[list]]]
 
 
-def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCache) -> dict[str, str]:
-    """Recordings whose audio is the same file under another name, in whichever country, and that other name.
+def find(
+    audio: Callable[[], Audio], assignment: Assignment, digests: DigestCache
+) -> dict[str, str]:
+    """Recordings whose audio is the same file under another name, in whichever country, and that
+    other name.
 
-    The one assigned first is the original; later ones, and all new ones, are its twins. `audio` gives all
-    audio files; `digests` caches their digests, by head and tail.
+    The one assigned first is the original; later ones, and all new ones, are its twins. `audio`
+    gives all audio files; `digests` caches their digests, by head and tail.
     """
     counts = Counter(file[0] for _, files in audio() for file in files)
     by_size: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -26,7 +29,8 @@ def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCach
         for size, video_id, path in files:
             if size and counts[size] > 1:
                 by_size[size].append((f"{country}/{video_id}", path))
-    # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced since.
+    # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced
+    # since.
     names = {name for same in by_size.values() for name, _ in same}
     order = {name: rank for rank, name in enumerate(assignment.placements) if name in names}
     twins: dict[str, str] = {}
@@ -46,9 +50,11 @@ def find(audio: Callable[[], Audio], assignment: Assignment, digests: DigestCach
     return twins
 
 
-def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:
-    """The content of the audio of recordings that are `wanted`, by name and size: size, and digest of a few
-    blocks.
+def contents(
+    audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache
+) -> dict[str, str]:
+    """The content of the audio of recordings that are `wanted`, by name and size: size, and digest
+    of a few blocks.
     """
     first: dict[str, tuple[int, str]] = {}
     for country, files in audio:
@@ -68,6 +74,9 @@ def contents(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCa
 
 
 def other_split(twin_of: str | None, placement: Placement, assignment: Assignment) -> str | None:
-    """The split of the identical recording if it is another one: then the later of the two is not used."""
+    """The split of the identical recording if it is another one: then the later of the two is not
+    used."""
     twin = assignment.get(twin_of) if twin_of else None
-    return twin.labels["split"] if twin and twin.labels["split"] != placement.labels["split"] else None
+    return (
+        twin.labels["split"] if twin and twin.labels["split"] != placement.labels["split"] else None
+    )

@@ -21,12 +21,20 @@ from millrace.speech.names import Partition, safe_name
 from millrace.speech.shards import part
 
 # What makes a row another one: else it keeps its status.
-_CONTENT = ("source_audio_path", "start_seconds", "end_seconds", "human_transcript", "asr_transcript", "cer")
+_CONTENT = (
+    "source_audio_path",
+    "start_seconds",
+    "end_seconds",
+    "human_transcript",
+    "asr_transcript",
+    "cer",
+)
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What became of a country; `known` rows were in the manifest before, `gone` ones are no more."""
+    """What became of a country; `known` rows were in the manifest before, `gone` ones are no
+    more."""
 
     manifest: Path
     ledger: Ledger
@@ -41,13 +49,16 @@ class Generated:
         counts = f"{ledger.rows_in} segments found, {ledger.rows_out} in the manifest"
         reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
         before = (
-            f"; {self.known} were in it before, {self.gone} more are gone" if self.known or self.gone else ""
+            f"; {self.known} were in it before, {self.gone} more are gone"
+            if self.known or self.gone
+            else ""
         )
         return f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}{before}; {self.shares}"
 
 
 class _Country(NamedTuple):
-    """A country as the workflow's parse has it: its partitions, files that cannot be used, and notes."""
+    """A country as the workflow's parse has it: its partitions, files that cannot be used, and
+    notes."""
 
     partitions: list[dict]
     rejected: list[dict]
@@ -57,11 +68,12 @@ class _Country(NamedTuple):
 def generate(
     country: str, collect: Callable[..., Any], settings: Any, manifest_dir: str, limits: Limits
 ) -> Generated:
-    """Make `<country>_manifest.csv`, `<country>_splits.csv` and `<country>_rejects.csv` in `manifest_dir`.
+    """Make `<country>_manifest.csv`, `<country>_splits.csv` and `<country>_rejects.csv` in
+    `manifest_dir`.
 
-    `collect` and `settings` are those of the lane's sources. Recordings keep the split of the splits CSV that
-    is there, rows that have not changed their status. Raises MillraceError, and SourcesMissing for a corpus
-    that is not there.
+    `collect` and `settings` are those of the lane's sources. Recordings keep the split of the
+    splits CSV that is there, rows that have not changed their status. Raises MillraceError, and
+    SourcesMissing for a corpus that is not there.
     """
     if part.of_country(manifest_dir, country):
         remedy = "Name another --manifest-dir; the workflow makes these: snakemake speech_manifest"
@@ -96,17 +108,22 @@ def generate(
 
 
 def _read(country: str, collect: Callable[..., Any], settings: Any, splits: Path) -> _Country:
-    """Read a country as the parse does; recordings that `splits` does not name are placed by hours."""
+    """Read a country as the parse does; recordings that `splits` does not name are placed by
+    hours."""
     name = safe_name(country)
     splits_file = str(splits) if splits.is_file() else ""
     with tempfile.TemporaryDirectory() as scratch:
         assignment = f"{scratch}/assignment.jsonl"
-        settings = replace(settings, countries=[country], assignment_file=assignment, splits_file=splits_file)
+        settings = replace(
+            settings, countries=[country], assignment_file=assignment, splits_file=splits_file
+        )
         folder = Path(scratch, "partitions")
         synced = sync(collect, settings, folder).required()
         if name not in synced.partitions:
             remedy = "Name the folder of the countries: --countries-root"
-            raise MillraceError(f"no corpus with the country {country!r}", settings.countries_root, remedy)
+            raise MillraceError(
+                f"no corpus with the country {country!r}", settings.countries_root, remedy
+            )
         ids = sorted(synced.partitions[name], key=_order)
         partitions = [jsonl.read(folder / f"{partition}.json") for partition in ids]
         rejected = jsonl.read(folder / f"countries/{name}.json")["rejected"]
@@ -120,7 +137,8 @@ def _order(partition_id: str) -> tuple[int, int, int]:
 
 
 def _before(manifest: CsvManifest | None, splits: Path) -> dict[str, dict]:
-    """The rows of the manifest that is there, by key. MillraceError if they would lose something."""
+    """The rows of the manifest that is there, by key. MillraceError if they would lose
+    something."""
     if manifest is None:
         return {}
     if not splits.is_file():
@@ -130,7 +148,9 @@ def _before(manifest: CsvManifest | None, splits: Path) -> dict[str, dict]:
         )
     if foreign := [name for name in manifest.columns if name not in tables.MANIFEST_COLUMNS]:
         remedy = "Move the file away, and a new one is made with the same splits"
-        raise MillraceError(f"columns {', '.join(foreign)} would be lost", str(manifest.path), remedy)
+        raise MillraceError(
+            f"columns {', '.join(foreign)} would be lost", str(manifest.path), remedy
+        )
     return {row["key"]: row for row in manifest.rows}
 
 
@@ -149,7 +169,8 @@ def _with_status(row: dict, before: dict | None) -> dict:
 
 
 def _gone_recordings(splits: Path, recordings: list[dict]) -> Iterator[dict]:
-    """What the splits CSV says of recordings that are no more: one that comes back keeps its split."""
+    """What the splits CSV says of recordings that are no more: one that comes back keeps its
+    split."""
     present = {recording["video_id"] for recording in recordings}
     if splits.is_file():
         with open(splits, newline="", encoding="utf-8-sig") as handle:

@@ -1,4 +1,5 @@
-"""Segments whose bytes lie in two splits: a recording that is a cut copy of another under another name."""
+"""Segments whose bytes lie in two splits: a recording that is a cut copy of another under another
+name."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ _NAMES = ["country", "video_id", "key", "split", "sha256"]
 
 
 def find(pieces: Callable[[list[str]], Iterable[pa.Table]]) -> pd.DataFrame:
-    """The rows of an index to leave out: in train what lies in validation or test too, in validation what
-    lies in test too, by SHA-256. Copies within a split are no leak.
+    """The rows of an index to leave out: in train what lies in validation or test too, in
+    validation what lies in test too, by SHA-256. Copies within a split are no leak.
 
-    `pieces` gives the columns it is asked for, in the same order each time. Columns of the result: `row` (its
-    number in the index), key, recording (country/video_id), split; the last three with of_ before, of the
-    segment that stays; and `detail`, for people. In memory: 8 bytes of the digests of validation, test and
-    all that match.
+    `pieces` gives the columns it is asked for, in the same order each time. Columns of the result:
+    `row` (its number in the index), key, recording (country/video_id), split; the last three with
+    of_ before, of the segment that stays; and `detail`, for people. In memory: 8 bytes of the
+    digests of validation, test and all that match.
     """
 
     def heads(columns: list[str]) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
@@ -52,7 +53,9 @@ def find(pieces: Callable[[list[str]], Iterable[pa.Table]]) -> pd.DataFrame:
     table = pd.concat(chosen).astype({"row": np.int64, "rank": np.int8})
     table["recording"] = table["country"] + "/" + table["video_id"]
     table = table.sort_values(["rank", "row"], ascending=[False, True])
-    stays = table.drop_duplicates("sha256").set_index("sha256")[["recording", "key", "split", "rank"]]
+    stays = table.drop_duplicates("sha256").set_index("sha256")[
+        ["recording", "key", "split", "rank"]
+    ]
     table = table.join(stays.add_prefix("of_"), on="sha256")
     same = "the same audio as " + table["of_key"] + " of " + table["of_recording"]
     table["detail"] = same + ", which is in " + table["of_split"]
@@ -71,12 +74,16 @@ def _is_in(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def pairs(copies: pd.DataFrame) -> list[dict]:
-    """The pairs of recordings behind copies, each with its number of `segments`: JSON-ready, for ledgers."""
+    """The pairs of recordings behind copies, each with its number of `segments`: JSON-ready, for
+    ledgers."""
     counts = copies.groupby(["recording", "split", "of_recording", "of_split"]).size()
     return counts.reset_index(name="segments").to_dict("records")
 
 
 def line(pair: dict) -> str:
     """A pair as people read it."""
-    copy, original = f"{pair['recording']} ({pair['split']})", f"{pair['of_recording']} ({pair['of_split']})"
+    copy, original = (
+        f"{pair['recording']} ({pair['split']})",
+        f"{pair['of_recording']} ({pair['of_split']})",
+    )
     return f"{copy} repeats {pair['segments']} segments of {original}: they are left out of {pair['split']}"

@@ -1,4 +1,5 @@
-"""A country's manifest as the CSVs of the original scripts: `<country>_manifest.csv`, `<country>_splits.csv`.
+"""A country's manifest as the CSVs of the original scripts: `<country>_manifest.csv`,
+`<country>_splits.csv`.
 
 The manifest's statuses say what is in shards; they are brought up to date in the file itself.
 """
@@ -24,22 +25,27 @@ from millrace.speech.names import Partition, safe_name
 from millrace.speech.shards import index as shard_index
 from millrace.speech.shards.part import NUMBER, Part
 
-# What a row can do without: the split may stand in the splits CSV alone, and batch_id is for people.
+# What a row can do without: the split may stand in the splits CSV alone, and batch_id is for
+# people.
 _OPTIONAL = {"subset_id", "split", "batch_id", "duration_seconds", "wer"}
 _OPTIONAL |= {"original_transcript_start_idx", "original_transcript_end_idx"}
 _REAL = {field.name for field in SCHEMA if pa.types.is_floating(field.type)}
 
 
 class CsvManifest:
-    """The rows of `<country>_manifest.csv`, in their order: cells as they are written, and typed."""
+    """The rows of `<country>_manifest.csv`, in their order: cells as they are written, and
+    typed."""
 
-    def __init__(self, path: Path, columns: list[str], cells: list[list[str]], rows: list[dict]) -> None:
+    def __init__(
+        self, path: Path, columns: list[str], cells: list[list[str]], rows: list[dict]
+    ) -> None:
         self.path, self.columns, self.rows = path, columns, rows
         self._cells = cells
 
     @classmethod
     def find(cls, folder: str, country: str) -> CsvManifest | None:
-        """The CSVs of a country in `folder`; None if there is no manifest. MillraceError for bad ones."""
+        """The CSVs of a country in `folder`; None if there is no manifest. MillraceError for bad
+        ones."""
         for name in dict.fromkeys((safe_name(country), country)):
             path = Path(folder, f"{name}_manifest.csv")
             if path.is_file():
@@ -80,8 +86,9 @@ class CsvManifest:
     def parts(self, output_dir: str, retry_errors: bool) -> list[Part]:
         """The rows by split and subset: test, validation, then the subsets of train.
 
-        Pending are, for the plan of the shards, the pending ones, those that the shards in `output_dir` hold
-        already, and with `retry_errors` those in error. Those that are completed elsewhere are left out.
+        Pending are, for the plan of the shards, the pending ones, those that the shards in
+        `output_dir` hold already, and with `retry_errors` those in error. Those that are completed
+        elsewhere are left out.
         """
         parts: list[Part] = []
         grouped: dict[Partition, list[dict]] = defaultdict(list)
@@ -89,7 +96,9 @@ class CsvManifest:
             grouped[_partition(row)].append(row)
         for partition, rows in sorted(grouped.items(), key=lambda item: item[0].order):
             made = shard_index.made_keys(partition, output_dir)
-            elsewhere = {r["key"] for r in rows if r["status"] == COMPLETED and r["key"] not in made}
+            elsewhere = {
+                r["key"] for r in rows if r["status"] == COMPLETED and r["key"] not in made
+            }
             if elsewhere:
                 _check_completed(sorted(elsewhere), partition, output_dir)
             here = [row for row in rows if row["key"] not in elsewhere]
@@ -116,7 +125,9 @@ class CsvManifest:
         return f"{self.path}: {', '.join(statuses) or 'no segments'}"
 
 
-_AGAIN = "Mend the file, or have it made again: python -m millrace.speech.generate_manifest --country"
+_AGAIN = (
+    "Mend the file, or have it made again: python -m millrace.speech.generate_manifest --country"
+)
 
 
 def _typed(cells: dict[str, str], where: str) -> dict:
@@ -134,9 +145,7 @@ def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
     """Split and subset of a row: its own, else those that the splits CSV gives its recording."""
     split = row["split"] or (given.split if given else "")
     if split not in SPLITS:
-        problem = (
-            f"recording {row['video_id']!r} has the split {split!r}, which is none of {', '.join(SPLITS)}"
-        )
+        problem = f"recording {row['video_id']!r} has the split {split!r}, which is none of {', '.join(SPLITS)}"
         raise MillraceError(problem, where, _AGAIN)
     if given and given.split != split:
         problem = f"recording {row['video_id']!r} is in {split} here and in {given.split} there"
@@ -163,14 +172,13 @@ def _planned(row: dict, made: Collection[str], retry_errors: bool) -> dict:
 
 
 def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> None:
-    """Warn of rows completed elsewhere. MillraceError if a tar that may hold them would be replaced."""
+    """Warn of rows completed elsewhere. MillraceError if a tar that may hold them would be
+    replaced."""
     count = counted(len(keys), "segment")
     for tar in shard_index.tars_of(partition, output_dir):
         if shard_index.read_sidecar(tar) is None:
             sidecar = shard_index.sidecar_path(tar).name
-            problem = (
-                f"what it holds is unknown without {sidecar} beside it, and {count} of {partition.stem} "
-            )
+            problem = f"what it holds is unknown without {sidecar} beside it, and {count} of {partition.stem} "
             problem += f"may be in it, as they are {COMPLETED}, such as {keys[0]}"
             remedy = "Bring that file back, name another --output-dir, "
             remedy += f"or delete the tar and set the status of what it holds to {PENDING}"

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.columns import AUDIO_LOAD, COMPLETED, DUPLICATE, MISSING_SOURCE, OVER_CER, PROCESSING
+from millrace.speech.columns import (
+    AUDIO_LOAD,
+    COMPLETED,
+    DUPLICATE,
+    MISSING_SOURCE,
+    OVER_CER,
+    PROCESSING,
+)
 from millrace.speech.country.tables import PartitionFiles
 from millrace.speech.manifest.segments import CHOICES
 
@@ -25,9 +32,11 @@ _FILE_CHOICES = frozenset(["not_an_alignment_name", "over_max_recordings"])
 
 
 class Balance:
-    """The ledgers of a country (as millrace.speech.sources wrote it): `segments`, and of alignment `files`.
+    """The ledgers of a country (as millrace.speech.sources wrote it): `segments`, and of alignment
+    `files`.
 
-    Rejects are counted as they pass by, by reason, and by reason and file in the order of their first rows.
+    Rejects are counted as they pass by, by reason, and by reason and file in the order of their
+    first rows.
     """
 
     def __init__(self, country: dict, parts: Sequence[PartitionFiles]) -> None:
@@ -50,23 +59,29 @@ class Balance:
     def check(self, segments_in_shards: int) -> None:
         """Draw up the ledgers once all rejects have passed by, and check that they add up."""
         stage, country = "speech_merge_shards", self._country
-        self.segments = Ledger.total(stage, country["country"], (part.balance() for part in self._parts))
+        self.segments = Ledger.total(
+            stage, country["country"], (part.balance() for part in self._parts)
+        )
         # What left at the manifest is counted again from its rows, so that a lost file shows.
         self.segments.rejected = +self._segments
         self.segments.rows_out = segments_in_shards
         self.segments.check()
-        self.files = Ledger(stage, country["country"], "file", country["files"], country["transcripts"])
+        self.files = Ledger(
+            stage, country["country"], "file", country["files"], country["transcripts"]
+        )
         self.files.rejected.update(row["reason"] for row in country["rejected"])
         self.files.check()
 
     def as_dict(self) -> dict:
         """JSON-ready: the country's ledger file."""
-        facts = {name: self._country[name] for name in ("country", "language", "recordings", "notes")}
+        facts = {
+            name: self._country[name] for name in ("country", "language", "recordings", "notes")
+        }
         return {**facts, "segments": self.segments.as_dict(), "files": self.files.as_dict()}
 
     def check_errors(self, max_error_fraction: float, listed: str, others: Sequence[str]) -> None:
-        """Raise, with the worst files, if more is in error than allowed; `listed`: where all are listed;
-        `others`: countries."""
+        """Raise, with the worst files, if more is in error than allowed; `listed`: where all are
+        listed; `others`: countries."""
         for ledger, choices in ((self.segments, CHOICES), (self.files, _FILE_CHOICES)):
             if problem := ledger.too_many_errors(choices, max_error_fraction):
                 errors = ledger.errors(choices)
@@ -77,14 +92,13 @@ class Balance:
                         files[file] += count
                         examples.setdefault(file, self._examples[reason, file])
                 worst = [
-                    f"\n  {file}: {count}, first {examples[file]}" for file, count in files.most_common(5)
+                    f"\n  {file}: {count}, first {examples[file]}"
+                    for file, count in files.most_common(5)
                 ]
                 more = f"\n  ... and {len(files) - 5} more files" if len(files) > 5 else ""
                 remedy = f"\nThe whole list: {listed}. Mend the sources, or raise speech.max_error_fraction"
                 if others:
-                    remedy += (
-                        f"; without {ledger.scope}: --config 'speech={{countries: [{', '.join(others)}]}}'"
-                    )
+                    remedy += f"; without {ledger.scope}: --config 'speech={{countries: [{', '.join(others)}]}}'"
                 problem += f"; most are in:{''.join(worst)}{more}"
                 raise MillraceError(problem, f"country {ledger.scope}", remedy)
 

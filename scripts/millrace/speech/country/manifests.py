@@ -1,4 +1,5 @@
-"""The manifest of a country as the step that makes shards takes it: parts of the workflow, or the CSVs."""
+"""The manifest of a country as the step that makes shards takes it: parts of the workflow, or the
+CSVs."""
 
 from __future__ import annotations
 
@@ -74,15 +75,17 @@ def of_country(manifest_dir: str, country: str) -> Manifest:
             return Parts(paths)
         if manifest := CsvManifest.find(manifest_dir, country):
             return manifest
-    problem = f"no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country {country!r}"
+    problem = (
+        f"no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country {country!r}"
+    )
     remedy = "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes the former, "
     remedy += "and python -m millrace.speech.generate_manifest --country the latter"
     raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
 
 
 def _videos(parts: Iterable[Part], output_dir: str, count: int) -> set[str]:
-    """The recordings of a trial on `count` of them: those with segments in shards already, then the first
-    that are pending. So a trial that is repeated adds nothing, and a larger one only adds.
+    """The recordings of a trial on `count` of them: those with segments in shards already, then the
+    first that are pending. So a trial that is repeated adds nothing, and a larger one only adds.
     """
     made: set[str] = set()
     pending: dict[str, int] = {}

@@ -1,4 +1,5 @@
-"""A country's tables: manifest, splits and rejects as CSV, and the NeMo manifests beside the shards."""
+"""A country's tables: manifest, splits and rejects as CSV, and the NeMo manifests beside the
+shards."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from millrace.speech.corpus.splits import SPLITS
 
 # The columns of the three CSVs.
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
-SPLITS_COLUMNS = ("source_audio_path", "video_id", "duration_hours", "size_mb", "split", "subset_id")
+SPLITS_COLUMNS = (
+    "source_audio_path",
+    "video_id",
+    "duration_hours",
+    "size_mb",
+    "split",
+    "subset_id",
+)
 REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
 # What the NeMo manifests are made of.
 ROW_GROUP = 1 << 17
@@ -32,7 +40,9 @@ class PartitionFiles:
     """The files of one partition under the manifest and the shards folder."""
 
     def __init__(self, partition: str, manifest_dir: str, shards_dir: str = "") -> None:
-        part, shards = (Path(folder) / "partitions" / partition for folder in (manifest_dir, shards_dir))
+        part, shards = (
+            Path(folder) / "partitions" / partition for folder in (manifest_dir, shards_dir)
+        )
         self.manifest, self.recordings = part / "manifest.parquet", part / "recordings.json"
         self.rejects, self.ledger = part / "rejects.jsonl", part / "ledger.json"
         self.index, self.statuses = shards / "index.parquet", shards / "statuses.parquet"
@@ -77,8 +87,11 @@ class PartitionFiles:
 
 
 def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
-    """Write the `columns` of rows as CSV (read it with keep_default_na=False); return how many rows."""
-    return write_cells(path, columns, ([_cell(name, row.get(name)) for name in columns] for row in rows))
+    """Write the `columns` of rows as CSV (read it with keep_default_na=False); return how many
+    rows."""
+    return write_cells(
+        path, columns, ([_cell(name, row.get(name)) for name in columns] for row in rows)
+    )
 
 
 def write_splits(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None:
@@ -97,12 +110,18 @@ def split_shares(recordings: Iterable[Mapping]) -> str:
     return ", ".join(shares) or "no recordings"
 
 
-def write_cells(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+def write_cells(
+    path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> int:
     """Write rows of cells below the names of their columns as CSV; return how many rows."""
     count = 0
-    with atomic.replacing(path) as partial, open(partial, "w", newline="", encoding="utf-8") as handle:
+    with (
+        atomic.replacing(path) as partial,
+        open(partial, "w", newline="", encoding="utf-8") as handle,
+    ):
         plain = csv.writer(handle, lineterminator="\n")
-        # Readers take a lone carriage return for the end of a line; csv quotes it from Python 3.13 on only.
+        # Readers take a lone carriage return for the end of a line; csv quotes it from Python 3.13
+        # on only.
         quoting = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
         plain.writerow(columns)
         for cells in rows:
@@ -125,8 +144,9 @@ def write_nemo_manifests(
 ) -> None:
     """Write the tarred JSONL manifest of each split as NeMo reads it.
 
-    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted `shards` of the
-    split, which is the list to give to NeMo. `pieces` are those of the index with NEMO_COLUMNS.
+    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted
+    `shards` of the split, which is the list to give to NeMo. `pieces` are those of the index with
+    NEMO_COLUMNS.
     """
     for split in SPLITS:
         rank = {shard: number for number, shard in enumerate(shards[split])}

@@ -1,4 +1,5 @@
-"""The demo corpus on disk: audio in mixed containers, alignments in both spellings, an index written last."""
+"""The demo corpus on disk: audio in mixed containers, alignments in both spellings, an index
+written last."""
 
 from __future__ import annotations
 
@@ -21,18 +22,27 @@ from millrace.common.cli import Progress, log
 from millrace.common.errors import MillraceError
 from millrace.speech.audio import encode as audio_encode
 from millrace.speech.audio.recording import resampled
-from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, distinct, packages, recorded, synthesised
+from millrace.speech.demo.prompts import (
+    LANGUAGES,
+    SAMPLING_RATE,
+    distinct,
+    packages,
+    recorded,
+    synthesised,
+)
 from millrace.speech.demo.recordings import Recording, assemble, misheard
 
 SOURCES = ("auto", "debian", "synthesis")
 SYNTHESIS = "--source synthesis needs no packages"
-# Recording n of a country: container and folder. Two in eight are lossless, one of them among the first four.
+# Recording n of a country: container and folder. Two in eight are lossless, one of them among the
+# first four.
 PLACES = (
     ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
     ("flac", "processed_video"), ("opus", "m3u8_streams"), ("wav", "generic_video"),
     ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
 )  # fmt: skip
-# suffix: FFmpeg muxer and encoder, sampling rate, bit rate, options (the default ones take 3 times as long)
+# suffix: FFmpeg muxer and encoder, sampling rate, bit rate, options (the default ones take 3 times
+# as long)
 ENCODERS = {
     "opus": ("ogg", "libopus", 16_000, 24_000, {"compression_level": "5"}),
     "m4a": ("ipod", "aac", 44_100, 64_000, {"aac_coder": "fast"}),
@@ -41,13 +51,19 @@ ENCODERS = {
 
 
 def fetch(
-    countries_root: Path, index: Path, seed: int, languages: Sequence[str], source: str, threads: int
+    countries_root: Path,
+    index: Path,
+    seed: int,
+    languages: Sequence[str],
+    source: str,
+    threads: int,
 ) -> None:
     """Make the corpus under `countries_root` and describe it in `index`.
 
-    Prompts come from Debian packages (stored beside `countries_root`, so that a second run needs no network),
-    or if that fails and `source` is "auto", from speech synthesis. Files whose bytes are right keep their
-    mtime; files of an earlier corpus that are no longer part of it are removed, files of the user never.
+    Prompts come from Debian packages (stored beside `countries_root`, so that a second run needs no
+    network), or if that fails and `source` is "auto", from speech synthesis. Files whose bytes are
+    right keep their mtime; files of an earlier corpus that are no longer part of it are removed,
+    files of the user never.
     """
     languages = list(dict.fromkeys(languages))
     folders: dict[str, Path] = {}  # of unpacked packages
@@ -58,7 +74,9 @@ def fetch(
         except MillraceError as error:
             if source == "debian":
                 raise
-            log.warning("no recorded prompts (%s): the demo corpus will be synthesised speech", error)
+            log.warning(
+                "no recorded prompts (%s): the demo corpus will be synthesised speech", error
+            )
     unpacked = [[folders[name] for name in packages(language) if folders] for language in languages]
     files: dict[str, dict] = {}
     summaries: dict[str, dict] = {}
@@ -68,7 +86,8 @@ def fetch(
         ours = set(jsonl.read(list_path))
     except (OSError, ValueError):
         ours = set()
-    # A fresh process for each country: the synthesiser's state must not depend on what it said before.
+    # A fresh process for each country: the synthesiser's state must not depend on what it said
+    # before.
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(min(threads, len(languages)), context, max_tasks_per_child=1) as pool,
@@ -105,7 +124,9 @@ def fetch(
     log.info("%s: %s speech, %s, %.0f MiB", countries_root, corpus["source"], amount, size)
 
 
-def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]) -> tuple[dict, dict]:
+def build_country(
+    language: str, seed: int, root: Path, unpacked: Sequence[Path]
+) -> tuple[dict, dict]:
     """Write one country's files; return its summary and {path relative to `root`: size, sha256}.
 
     `unpacked` are the folders of its texts and its audio; none of them for synthesis.
@@ -121,7 +142,9 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
         audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
         alignment = {
             "audio_file": f"{root.name}/{audio}",
-            "segments": aligned_segments(recording, number, random.Random(f"{seed}:{video_id}:asr")),
+            "segments": aligned_segments(
+                recording, number, random.Random(f"{seed}:{video_id}:asr")
+            ),
         }
         aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
         for path, content in (
@@ -135,7 +158,9 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
     summary = {
         "language": language,
         "recordings": len(recordings),
-        "hours": round(sum(len(recording.samples) for recording in recordings) / SAMPLING_RATE / 3600, 4),
+        "hours": round(
+            sum(len(recording.samples) for recording in recordings) / SAMPLING_RATE / 3600, 4
+        ),
         "segments": len(segments),
         "segment_hours": round(spoken / 3600, 4),
         "prompts": len(prompts),
@@ -145,7 +170,8 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
 
 
 def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
-    """Rows of the alignment: every fourth recording with the longer key names, every fifth without CER."""
+    """Rows of the alignment: every fourth recording with the longer key names, every fifth without
+    CER."""
     keys = ("start", "end", "asr_text", "human_text")
     if number % 4 == 2:
         keys = ("start_seconds", "end_seconds", "asr_transcript", "human_transcript")
@@ -163,7 +189,8 @@ def aligned_segments(recording: Recording, number: int, rng: random.Random) -> l
 
 
 def encode(samples: np.ndarray, suffix: str) -> bytes:
-    """Encode int16 mono samples at 16 kHz as opus, m4a, mp3, flac or wav; equal samples give equal bytes."""
+    """Encode int16 mono samples at 16 kHz as opus, m4a, mp3, flac or wav; equal samples give equal
+    bytes."""
     if suffix not in ENCODERS:
         return audio_encode.encode(samples, SAMPLING_RATE, suffix)
     muxer, codec, rate, bit_rate, options = ENCODERS[suffix]

@@ -37,12 +37,14 @@ class Prompt:
 
 
 def packages(language: str) -> tuple[str, str]:
-    """The Debian packages with the texts and with the audio (G.722, 16 kHz) of a language's prompts."""
+    """The Debian packages with the texts and with the audio (G.722, 16 kHz) of a language's
+    prompts."""
     return f"asterisk-core-sounds-{language}", f"asterisk-core-sounds-{language}-g722"
 
 
 def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
-    """Yield the prompts of unpacked packages, in the order of the list; count the others in `skipped`."""
+    """Yield the prompts of unpacked packages, in the order of the list; count the others in
+    `skipped`."""
     lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
     sounds = audio / "usr/share/asterisk/sounds"
     # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
@@ -88,8 +90,8 @@ def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
 def clean(name: str, text: str) -> tuple[str, str]:
     """Return the text as spoken, and the reason to leave the prompt out (empty: keep it).
 
-    Brackets hold the description of a sound, or an aside that may or may not be spoken; only the symbol
-    behind the name of a letter ("dash [-]") can be cut off safely.
+    Brackets hold the description of a sound, or an aside that may or may not be spoken; only the
+    symbol behind the name of a letter ("dash [-]") can be cut off safely.
     """
     if name.startswith("letters/"):
         text = re.sub(r"\[.?\]", " ", text)
@@ -106,7 +108,8 @@ def clean(name: str, text: str) -> tuple[str, str]:
 
 
 def decode(path: Path) -> np.ndarray:
-    """Decode a raw G.722 file to int16 mono samples at 16 kHz; an unreadable one raises MillraceError."""
+    """Decode a raw G.722 file to int16 mono samples at 16 kHz; an unreadable one raises
+    MillraceError."""
     try:
         with av.open(str(path), format="g722") as container:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
@@ -117,12 +120,15 @@ def decode(path: Path) -> np.ndarray:
 
 
 def sentences(language: str, seed: int) -> list[str]:
-    """SENTENCES different sentences made of the phrases of a language; one in eight is short ("who does")."""
+    """SENTENCES different sentences made of the phrases of a language; one in eight is short ("who
+    does")."""
     phrases = jsonl.read(PHRASES)[language]
     rng = random.Random(f"{seed}:{language}:sentences")
     texts: dict[str, str] = {}
     while len(texts) < SENTENCES:
-        when, who, does, where = (rng.choice(phrases[part]) for part in ("when", "who", "does", "where"))
+        when, who, does, where = (
+            rng.choice(phrases[part]) for part in ("when", "who", "does", "where")
+        )
         text = f"{when}, {who} {does} {where}."
         if len(texts) % 8 == 7:
             text = f"{who[0].upper()}{who[1:]} {does}."
@@ -131,23 +137,28 @@ def sentences(language: str, seed: int) -> list[str]:
 
 
 def synthesised(language: str, seed: int) -> Iterator[Prompt]:
-    """Yield SENTENCES sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process only."""
+    """Yield SENTENCES sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process
+    only."""
     rng = random.Random(f"{seed}:{language}:voice")
     voice = Synthesiser(language)
     for text in sentences(language, seed):
-        spoken = voice.speak(text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70))
+        spoken = voice.speak(
+            text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70)
+        )
         yield Prompt(text, resampled(spoken, voice.sample_rate, SAMPLING_RATE))
 
 
 def normal(text: str) -> str:
-    """The text without case, accents and punctuation: what two prompts share when they say the same."""
+    """The text without case, accents and punctuation: what two prompts share when they say the
+    same."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     plain = "".join(character for character in plain if not unicodedata.combining(character))
     return " ".join(re.findall(r"\w+", plain)) or text
 
 
 def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
-    """Keep the first of the prompts that say the same or sound the same; count the others as `duplicate`.
+    """Keep the first of the prompts that say the same or sound the same; count the others as
+    `duplicate`.
 
     A prompt under two names could else fall into two recordings, one of them in the test split.
     """

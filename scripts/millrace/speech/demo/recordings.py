@@ -1,4 +1,5 @@
-"""Recordings assembled of prompts, with exact alignments: the demo corpus, where the truth is known."""
+"""Recordings assembled of prompts, with exact alignments: the demo corpus, where the truth is
+known."""
 
 from __future__ import annotations
 
@@ -40,14 +41,17 @@ class Recording:
 def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recording]:
     """Put each prompt into one utterance of one recording.
 
-    Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so that limits
-    on the duration have something to reject. Recordings last 3 to 15 minutes if there is enough speech.
+    Utterances last about 3 to 12 s; a few are a single short prompt, a few longer than 20 s, so
+    that limits on the duration have something to reject. Recordings last 3 to 15 minutes if there
+    is enough speech.
     """
     if not prompts:
         raise MillraceError("there is no prompt to make recordings of", where=country)
     rng = random.Random(f"{seed}:{country}:recordings")
     utterances = list(_utterances(prompts, rng))
-    lengths = [sum(pauses) + sum(len(prompt.samples) for prompt in taken) for taken, pauses in utterances]
+    lengths = [
+        sum(pauses) + sum(len(prompt.samples) for prompt in taken) for taken, pauses in utterances
+    ]
     minutes = np.cumsum([0, *lengths]) / SAMPLING_RATE / 60
     for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
         cuts = _cuts(minutes, count, rng)
@@ -90,7 +94,9 @@ def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
     weights = [rng.random() for _ in range(count)]
     weights[rng.randrange(count)] += 0.6 * count
     spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
-    lengths = [min(MAX_MINUTES - 1, BASE_MINUTES + spare * weight / sum(weights)) for weight in weights]
+    lengths = [
+        min(MAX_MINUTES - 1, BASE_MINUTES + spare * weight / sum(weights)) for weight in weights
+    ]
     inner = [int(np.abs(minutes - end).argmin()) for end in np.cumsum(lengths)[:-1]]
     return [0, *inner, len(minutes) - 1]
 

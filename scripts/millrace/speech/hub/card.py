@@ -1,4 +1,5 @@
-"""The card of the published corpus: what `datasets` needs to load it, and what people want to know."""
+"""The card of the published corpus: what `datasets` needs to load it, and what people want to
+know."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from millrace.speech.names import safe_name
 from millrace.speech.shards.plan import FIELD_TYPES
 
 # The Hub's classes of size, by the first number of samples that is too large for them.
-_SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}
+_SIZES = {
+    10**3: "n<1K",
+    10**4: "1K<n<10K",
+    10**5: "10K<n<100K",
+    10**6: "100K<n<1M",
+    10**7: "1M<n<10M",
+}
 _NO_CONFIG_NAME = re.compile(r'[<>:/\\|?*"]')  # what `datasets` refuses, and a quote
 
 _BODY = """
@@ -64,8 +71,13 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         folders = {split: path.rpartition("/")[0] for split, path in paths.items()}
         files = [{"split": split, "path": f"{folder}/*.tar"} for split, folder in folders.items()]
         configs.append({"config_name": name, "data_files": files})
-        # Audio as bytes: declared as audio, nothing could be read where torchcodec or FFmpeg is missing.
-        types = {"__key__": "string", "__url__": "string", **dict.fromkeys(rows["format"], "binary")}
+        # Audio as bytes: declared as audio, nothing could be read where torchcodec or FFmpeg is
+        # missing.
+        types = {
+            "__key__": "string",
+            "__url__": "string",
+            **dict.fromkeys(rows["format"], "binary"),
+        }
         features = [*_fields(types), {"name": "json", "struct": _fields(FIELD_TYPES)}]
         infos.append({"config_name": name, "features": features})
     samples, first = int(shards["samples"].sum()), shards.iloc[0]
@@ -74,7 +86,9 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         "license": licence or "unknown",
         "language": sorted(set(shards["language"]) - {"und"}),
         "task_categories": ["automatic-speech-recognition"],
-        "size_categories": [next((name for limit, name in _SIZES.items() if samples < limit), "n>10M")],
+        "size_categories": [
+            next((name for limit, name in _SIZES.items() if samples < limit), "n>10M")
+        ],
         "tags": ["audio", "speech", "webdataset", "millrace"],
         "configs": configs,
         "dataset_info": infos,
@@ -85,7 +99,9 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     example = {name: json.dumps(value) for name, value in example.items()}
     totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
     body = _BODY.format(python="```python\n", title=repo, table=_table(shards), **totals, **example)
-    return f"---\n{''.join(_yaml(name, value) for name, value in facts.items() if value)}---\n{body}"
+    return (
+        f"---\n{''.join(_yaml(name, value) for name, value in facts.items() if value)}---\n{body}"
+    )
 
 
 def _fields(types: dict[str, str]) -> list[dict]:
@@ -93,9 +109,12 @@ def _fields(types: dict[str, str]) -> list[dict]:
 
 
 def _yaml(name: str, value: Any) -> str:
-    """A key with its value; JSON is YAML with every text in quotes, so that `no` stays Norwegian."""
+    """A key with its value; JSON is YAML with every text in quotes, so that `no` stays
+    Norwegian."""
     if isinstance(value, list):
-        return f"{name}:\n" + "".join(f"- {json.dumps(item, ensure_ascii=False)}\n" for item in value)
+        return f"{name}:\n" + "".join(
+            f"- {json.dumps(item, ensure_ascii=False)}\n" for item in value
+        )
     return f"{name}: {json.dumps(value, ensure_ascii=False)}\n"
 
 

@@ -1,4 +1,5 @@
-"""The published manifest: for every shard its path in the repository, SHA-256, size, samples and seconds."""
+"""The published manifest: for every shard its path in the repository, SHA-256, size, samples and
+seconds."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from millrace.speech.shards.index import read_sidecar
 
 NAME = "manifest.jsonl"
 _PUBLISHED = re.compile(
-    DATA + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
+    DATA
+    + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
 )
 _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 
 
 def shards(index: str | os.PathLike) -> pd.DataFrame:
-    """A row for every shard of the merged index, in the order of countries, splits and shards: columns _BY,
-    `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and wer."""
+    """A row for every shard of the merged index, in the order of countries, splits and shards:
+    columns _BY, `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and
+    wer."""
     sums = {f"{rate}_{kind}": (rate, kind) for rate in ("cer", "wer") for kind in ("sum", "count")}
     tables = []
     with own_file(index), pq.ParquetFile(index) as file:
@@ -33,10 +36,15 @@ def shards(index: str | os.PathLike) -> pd.DataFrame:
             names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
             rows = file.read_row_group(number, names).to_pandas()
             rows["format"] = [name.rpartition(".")[2] for name in rows.pop("member")]
-            seconds = {"samples": ("duration_seconds", "size"), "seconds": ("duration_seconds", "sum")}
+            seconds = {
+                "samples": ("duration_seconds", "size"),
+                "seconds": ("duration_seconds", "sum"),
+            }
             tables.append(rows.groupby(_BY).agg(**seconds, **sums))
     if not sum(map(len, tables)):
-        raise MillraceError("no segment is in a shard", str(index), "There is nothing to publish yet")
+        raise MillraceError(
+            "no segment is in a shard", str(index), "There is nothing to publish yet"
+        )
     table = pd.concat(tables).groupby(level=_BY).sum().reset_index()
     order = table["split"].map({split: place for place, split in enumerate(SPLITS)})
     return table.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
@@ -64,9 +72,14 @@ def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
         } | facts
 
 
-def files(manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike) -> list[File]:
-    """What is published: manifest, card, and the shards that the manifest names, in `shards_dir`."""
-    result = [File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))]
+def files(
+    manifest: str | os.PathLike, card: str | os.PathLike, shards_dir: str | os.PathLike
+) -> list[File]:
+    """What is published: manifest, card, and the shards that the manifest names, in
+    `shards_dir`."""
+    result = [
+        File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))
+    ]
     for number, row, _ in jsonl.lines(manifest):
         match = _PUBLISHED.fullmatch(str(row.get("path")) if isinstance(row, dict) else "")
         if not match:

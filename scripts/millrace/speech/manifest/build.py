@@ -1,4 +1,5 @@
-"""The manifest of a partition: one row per segment, from alignment files, with rejects and a ledger."""
+"""The manifest of a partition: one row per segment, from alignment files, with rejects and a
+ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from millrace.speech.manifest import segments
 
 @dataclass
 class Manifest:
-    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, the ledger."""
+    """What one partition yields: `rows` as SCHEMA, `recordings` as the splits CSV, `rejects`, the
+    ledger."""
 
     partition: dict
     limits: segments.Limits
@@ -29,8 +31,9 @@ class Manifest:
     rows: list[dict] = field(default_factory=list)
     recordings: list[dict] = field(default_factory=list)
     rejects: list[dict] = field(default_factory=list)
-    # What the parse, which reads only the ends of large alignment files, has to know of them: by path the
-    # digest it gave, version, content and checksums of what was read; and those that cannot be read.
+    # What the parse, which reads only the ends of large alignment files, has to know of them: by
+    # path the digest it gave, version, content and checksums of what was read; and those that
+    # cannot be read.
     read: dict[str, list] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
 
@@ -40,10 +43,11 @@ class Manifest:
 
 
 def generate(partition: dict, limits: segments.Limits) -> Manifest:
-    """Read the alignment files of a partition (as millrace.speech.sources wrote it) and make its manifest.
+    """Read the alignment files of a partition (as millrace.speech.sources wrote it) and make its
+    manifest.
 
-    Recordings stay in the partition's order (new ones come last, so that the shards of the old ones stay as
-    they are), segments in order of time.
+    Recordings stay in the partition's order (new ones come last, so that the shards of the old ones
+    stay as they are), segments in order of time.
     """
     result = Manifest(partition, limits, Ledger("speech_generate_manifest", partition["partition"]))
     for recording in partition["recordings"]:
@@ -63,7 +67,9 @@ def _add_recording(result: Manifest, recording: dict) -> None:
         rows += _transcript_rows(result, recording, transcript, *probe)
     rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
     rows, duplicates = segments.resolve_duplicates(rows)
-    result.rejects += [row["_place"] | {"reason": why, "detail": detail} for row, why, detail in duplicates]
+    result.rejects += [
+        row["_place"] | {"reason": why, "detail": detail} for row, why, detail in duplicates
+    ]
     for row in rows:
         del row["_place"], row["_later"]
     result.rows += rows
@@ -85,7 +91,8 @@ def _add_recording(result: Manifest, recording: dict) -> None:
 
 
 def _probe(path: str) -> tuple[float | None, Sequence[str]]:
-    """Length in seconds and warnings; a file that cannot be read fails when it is cut, with its reason."""
+    """Length in seconds and warnings; a file that cannot be read fails when it is cut, with its
+    reason."""
     try:
         info = audio.probe(path)
     except audio.AudioError as error:
@@ -94,19 +101,29 @@ def _probe(path: str) -> tuple[float | None, Sequence[str]]:
 
 
 def _transcript_rows(
-    result: Manifest, recording: dict, transcript: dict, audio_seconds: float | None, warnings: Sequence[str]
+    result: Manifest,
+    recording: dict,
+    transcript: dict,
+    audio_seconds: float | None,
+    warnings: Sequence[str],
 ) -> list[dict]:
-    """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of `result`."""
+    """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of
+    `result`."""
     partition, ledger, source = result.partition, result.ledger, transcript["audio"]
     country, video_id = partition["country"], recording["video_id"]
-    identity = {"country": country, "video_id": video_id, "transcript_id": transcript["transcript_id"]}
+    identity = {
+        "country": country,
+        "video_id": video_id,
+        "transcript_id": transcript["transcript_id"],
+    }
     place = {**identity, "file": Path(transcript["path"]).name}
     path = transcript["path"]
     try:
         version = version_of(Stat.of(path))
         parsed = alignment.parse(Path(path).read_bytes())
     except (OSError, jsonl.BadJson) as error:
-        # The parse has read only its ends, or it has changed since: the next dry run lists it as rejected.
+        # The parse has read only its ends, or it has changed since: the next dry run lists it as
+        # rejected.
         ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
         result.damaged.append(path)
         return []
@@ -122,14 +139,18 @@ def _transcript_rows(
                 raise segments.Unusable("same_audio_in_other_split", detail)
             valid.append(segments.validate(raw, number, result.limits, audio_seconds))
         except segments.Unusable as error:
-            detail = "; ".join([str(error), *(early if error.reason == "time_out_of_range" else [])])
+            detail = "; ".join(
+                [str(error), *(early if error.reason == "time_out_of_range" else [])]
+            )
             reject = {"segment": number, "reason": error.reason, "detail": detail}
             result.rejects.append(place | reject)
     ledger.repaired.update(name for segment in valid for name in segment.repairs)
     if missing := sum(segment.cer is None for segment in valid):
         ledger.repaired["cer_computed"] += missing
     compared = normalised if result.limits.normalise_text else str
-    cers, wers = error_rates([compared(s.human_text) for s in valid], [compared(s.asr_text) for s in valid])
+    cers, wers = error_rates(
+        [compared(s.human_text) for s in valid], [compared(s.asr_text) for s in valid]
+    )
     return [
         {
             **identity,

@@ -10,7 +10,8 @@ from typing import Any
 from millrace.speech.columns import MISSING_SOURCE
 from millrace.speech.corpus import alignment
 
-# A segment may end this much after its audio (rounding in the aligner) and is then cut at the end; seconds.
+# A segment may end this much after its audio (rounding in the aligner) and is then cut at the end;
+# seconds.
 END_TOLERANCE = 0.05
 # Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
 CHOICES = {"too_short", "too_long", "cer_over_limit", "same_audio_in_other_split"}
@@ -19,7 +20,8 @@ CHOICES |= {"duplicate_exact", "duplicate_key", "duplicate_across_splits"}
 
 @dataclass(frozen=True)
 class Limits:
-    """Which segments a run wants: seconds, both ends included; and how error rates compare their texts."""
+    """Which segments a run wants: seconds, both ends included; and how error rates compare their
+    texts."""
 
     min_duration: float
     max_duration: float
@@ -28,7 +30,8 @@ class Limits:
 
 @dataclass
 class Segment:
-    """A valid segment. Times in seconds; `cer` is None if the alignment states none that can be used."""
+    """A valid segment. Times in seconds; `cer` is None if the alignment states none that can be
+    used."""
 
     start: float
     end: float
@@ -52,10 +55,13 @@ class Unusable(ValueError):
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
     """Check one segment as written. Raises Unusable with the reason.
 
-    `number` is its place in the file, from 0; `audio_seconds` the length of the recording, None if unknown.
+    `number` is its place in the file, from 0; `audio_seconds` the length of the recording, None if
+    unknown.
     """
     if not isinstance(raw, dict):
-        raise Unusable("segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object")
+        raise Unusable(
+            "segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object"
+        )
     repairs: list[str] = []
     start, end = _time(raw, "start", repairs), _time(raw, "end", repairs)
     if -0.001 < start < 0:
@@ -66,7 +72,9 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
         raise Unusable("time_reversed", f"ends at {end:g} s, not after its start at {start:g} s")
     if audio_seconds is not None:
         if start >= audio_seconds or end > audio_seconds + END_TOLERANCE:
-            raise Unusable("time_out_of_range", f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s")
+            raise Unusable(
+                "time_out_of_range", f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s"
+            )
         if end > audio_seconds:
             end, repairs = audio_seconds, [*repairs, "end_clipped"]
     human_text = _text(raw, "human_text", repairs)
@@ -142,21 +150,24 @@ def _number(raw: dict, name: str) -> float | None:
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:
-    """Country, video id, start and end in whole milliseconds, truncated as in the original script."""
+    """Country, video id, start and end in whole milliseconds, truncated as in the original
+    script."""
     return f"{country}_{video_id}_{int(segment.start * 1000)}_{int(segment.end * 1000)}"
 
 
 def resolve_duplicates(rows: Sequence[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
-    """Keep one row per key: one with audio, of the transcript that came first, then with the lowest CER, then
-    the first.
+    """Keep one row per key: one with audio, of the transcript that came first, then with the lowest
+    CER, then the first.
 
-    Returns the rows that stay, in their order, and (row, reason, detail) of the others: `duplicate_exact` if
-    times and texts are the same too, else `duplicate_key` (a second transcript of the same span, or times
-    that differ by less than a millisecond).
+    Returns the rows that stay, in their order, and (row, reason, detail) of the others:
+    `duplicate_exact` if times and texts are the same too, else `duplicate_key` (a second transcript
+    of the same span, or times that differ by less than a millisecond).
     """
     best: dict[str, dict] = {}
     # What has no audio is in no shard, so it may give way to a transcript that came later.
-    for row in sorted(rows, key=lambda row: (row["status"] == MISSING_SOURCE, row["_later"], row["cer"])):
+    for row in sorted(
+        rows, key=lambda row: (row["status"] == MISSING_SOURCE, row["_later"], row["cer"])
+    ):
         best.setdefault(row["key"], row)
     compared = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
     unique, rejected = [], []
@@ -166,5 +177,7 @@ def resolve_duplicates(rows: Sequence[dict]) -> tuple[list[dict], list[tuple[dic
             continue
         same = all(row[name] == winner[name] for name in compared)
         reason = "duplicate_exact" if same else "duplicate_key"
-        rejected.append((row, reason, f"same key {row['key']} as in transcript {winner['transcript_id']!r}"))
+        rejected.append(
+            (row, reason, f"same key {row['key']} as in transcript {winner['transcript_id']!r}")
+        )
     return unique, rejected

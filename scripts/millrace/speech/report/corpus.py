@@ -1,4 +1,5 @@
-"""The numbers of the corpus report: hours and segments by country, split and subset, rates, ledgers."""
+"""The numbers of the corpus report: hours and segments by country, split and subset, rates,
+ledgers."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class Country:
     copies: list[dict]  # pairs of recordings, of country.copies
     recordings: Mapping[str, int]  # by split
     source_hours: float
-    # All segments of the manifest: duration_seconds, cer and wer (fractions) in float32, NaN if unknown, and
-    # in_shard, which says whether the segment is in a shard.
+    # All segments of the manifest: duration_seconds, cer and wer (fractions) in float32, NaN if
+    # unknown, and in_shard, which says whether the segment is in a shard.
     rates: pd.DataFrame
 
 
@@ -61,7 +62,9 @@ class Corpus:
     @property
     def rates(self) -> pd.DataFrame:
         """The rates of all countries, one after the other."""
-        empty = pd.DataFrame(columns=list(_RATES), dtype=np.float32).assign(in_shard=np.zeros(0, bool))
+        empty = pd.DataFrame(columns=list(_RATES), dtype=np.float32).assign(
+            in_shard=np.zeros(0, bool)
+        )
         return pd.concat([empty, *(country.rates for country in self.countries)], ignore_index=True)
 
     def ledger(self, unit: str) -> Ledger:
@@ -70,30 +73,44 @@ class Corpus:
         return Ledger.total("speech_report_corpus", "all", ledgers, unit)
 
     def by_reason(self, unit: str, column: str) -> pd.DataFrame:
-        """Counts of `rejected`, `repaired` or `warnings` by reason (rows, by frequency) and country."""
-        counts = {country.name: dict(getattr(country.ledgers[unit], column)) for country in self.countries}
+        """Counts of `rejected`, `repaired` or `warnings` by reason (rows, by frequency) and
+        country."""
+        counts = {
+            country.name: dict(getattr(country.ledgers[unit], column)) for country in self.countries
+        }
         table = pd.DataFrame.from_dict(counts, "columns", dtype="float64").fillna(0).astype("int64")
         table = table.loc[table.sum(axis=1) > 0].sort_index()
         return table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
 
 
-def read(index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike) -> Corpus:
-    """Read the merged index and ledger, and the countries' CSVs; raise if they contradict each other."""
+def read(
+    index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike
+) -> Corpus:
+    """Read the merged index and ledger, and the countries' CSVs; raise if they contradict each
+    other."""
     parts = _parts(index)
     try:
         rows = jsonl.read(ledger)["countries"]
     except Damaged:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise MillraceError(f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN) from None
+        raise MillraceError(
+            f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN
+        ) from None
     in_shards = parts.groupby("country")["segments"].sum().to_dict()
-    countries = [_country(row, in_shards.pop(row["country"], 0), index, Path(manifest_dir)) for row in rows]
+    countries = [
+        _country(row, in_shards.pop(row["country"], 0), index, Path(manifest_dir)) for row in rows
+    ]
     if in_shards:
         unknown = ", ".join(sorted(in_shards))
-        raise MillraceError(f"holds segments of {unknown}, which {ledger} lacks", str(index), _AGAIN)
+        raise MillraceError(
+            f"holds segments of {unknown}, which {ledger} lacks", str(index), _AGAIN
+        )
     countries.sort(key=lambda country: (country.name.casefold(), country.name))
     order = {country.name: place for place, country in enumerate(countries)}
-    return Corpus(countries, parts.sort_values("country", kind="stable", key=lambda names: names.map(order)))
+    return Corpus(
+        countries, parts.sort_values("country", kind="stable", key=lambda names: names.map(order))
+    )
 
 
 def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) -> Country:
@@ -102,12 +119,16 @@ def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) 
     filters = [("country", "=", name)]
     keys = pq.read_table(index, columns=["key"], filters=filters, partitioning=None)["key"]
     table = _read_csv(folder / f"{safe_name(name)}_manifest.csv", {"key": pa.string(), **_RATES})
-    rates = table.select(list(_RATES)).to_pandas().astype(np.float32).replace([np.inf, -np.inf], np.nan)
+    rates = (
+        table.select(list(_RATES)).to_pandas().astype(np.float32).replace([np.inf, -np.inf], np.nan)
+    )
     rates["in_shard"] = pc.is_in(table["key"], value_set=keys).to_numpy()
     ledger, manifest = ledgers["segment"].rows_out, rates["in_shard"].sum()
     if not in_shards == ledger == manifest:
         problem = f"the index holds {in_shards} segments of {name}, the ledger {ledger}, "
-        raise MillraceError(problem + f"and {manifest} of them are in the manifest", str(index), _AGAIN)
+        raise MillraceError(
+            problem + f"and {manifest} of them are in the manifest", str(index), _AGAIN
+        )
     columns = {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
     files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
     # Several files of one recording are one recording.
@@ -123,10 +144,13 @@ def _parts(index: str | os.PathLike) -> pd.DataFrame:
     sums = [("duration_seconds", "sum"), ("size", "sum"), ("size", "count")]
     with own_file(index), pq.ParquetFile(index) as file:
         columns = [*by, "shard", "duration_seconds", "size"]
-        # One row group in memory at a time; one thread, so that floats are always added in the same order.
+        # One row group in memory at a time; one thread, so that floats are always added in the same
+        # order.
         groups = (file.read_row_group(number, columns) for number in range(file.num_row_groups))
         tables = [file.schema_arrow.empty_table().select(columns), *groups]
-        tables = [table.group_by([*by, "shard"], use_threads=False).aggregate(sums) for table in tables]
+        tables = [
+            table.group_by([*by, "shard"], use_threads=False).aggregate(sums) for table in tables
+        ]
     rows = pa.concat_tables(tables).to_pandas()
     parts = rows.groupby(by, dropna=False, as_index=False).agg(
         segments=("size_count", "sum"),
@@ -135,19 +159,27 @@ def _parts(index: str | os.PathLike) -> pd.DataFrame:
         shards=("shard", "nunique"),
     )
     order = parts["split"].map({split: place for place, split in enumerate(SPLITS)})
-    return parts.assign(order=order).sort_values(["country", "order", "subset_id"], ignore_index=True)
+    return parts.assign(order=order).sort_values(
+        ["country", "order", "subset_id"], ignore_index=True
+    )
 
 
 def _read_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
     convert = {"include_columns": list(types), "column_types": types, "strings_can_be_null": False}
     options = {
-        "read_options": pa_csv.ReadOptions(block_size=16 << 20),  # a row, with its texts, must fit a block
+        "read_options": pa_csv.ReadOptions(
+            block_size=16 << 20
+        ),  # a row, with its texts, must fit a block
         "parse_options": pa_csv.ParseOptions(newlines_in_values=True),
         "convert_options": pa_csv.ConvertOptions(**convert),
     }
     try:
         return pa_csv.read_csv(path, **options)
     except FileNotFoundError:
-        raise MillraceError("the file is missing", str(path), "Run `snakemake speech_manifest`") from None
+        raise MillraceError(
+            "the file is missing", str(path), "Run `snakemake speech_manifest`"
+        ) from None
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise MillraceError(f"cannot be read ({str(error).splitlines()[0]})", str(path), _AGAIN) from None
+        raise MillraceError(
+            f"cannot be read ({str(error).splitlines()[0]})", str(path), _AGAIN
+        ) from None

@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 
 from millrace.common.report import figures
-from millrace.common.report.figures import PALETTE, REST, Panel, Sheet, human_count, human_hours, human_share
+from millrace.common.report.figures import (
+    PALETTE,
+    REST,
+    Panel,
+    Sheet,
+    human_count,
+    human_hours,
+    human_share,
+)
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.report.corpus import Corpus
 
@@ -58,7 +66,9 @@ def _one_decimal(amount: float, unit: str) -> str:
 def rejects(corpus: Corpus) -> str:
     """Rejected segments and alignment files by reason, stacked by country."""
     tables = {unit: corpus.by_reason(unit, "rejected") for unit in ("segment", "file")}
-    weights = sum(table.sum() for table in tables.values()).sort_values(ascending=False, kind="stable")
+    weights = sum(table.sum() for table in tables.values()).sort_values(
+        ascending=False, kind="stable"
+    )
     ranked = list(weights.index[weights > 0])
     shown = ranked if len(ranked) <= len(PALETTE) else ranked[: len(PALETTE) - 1]
     legend, others = list(zip(shown, PALETTE, strict=False)), ranked[len(shown) :]
@@ -76,12 +86,17 @@ def rejects(corpus: Corpus) -> str:
         label = f"{noun.capitalize()} rejected (share of {human_count(ledger.rows_in)} found)"
         panels.append(Panel(label, list(bars.index), series, notes, whole=True))
     return figures.bar_chart(
-        "Rejects by reason and country", ", ".join(parts), panels, legend, nothing="Nothing was rejected."
+        "Rejects by reason and country",
+        ", ".join(parts),
+        panels,
+        legend,
+        nothing="Nothing was rejected.",
     )
 
 
 def distributions(rates: pd.DataFrame) -> str:
-    """Histograms of duration, CER and WER of all segments, stacked by whether the segment is in a shard."""
+    """Histograms of duration, CER and WER of all segments, stacked by whether the segment is in a
+    shard."""
     in_shard = rates["in_shard"].to_numpy()
     count = int(in_shard.sum())
     title = "Duration and error rates of all segments in the manifest"
@@ -113,7 +128,9 @@ def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, unit: str) -
         axes.set_title("no values", **font)
         axes.set(xticks=[], yticks=[])
         return
-    axes.set_title(f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}", **font)
+    axes.set_title(
+        f"median {np.median(values):.1f} {unit}, mean {values.mean():.1f} {unit}", **font
+    )
 
     # The bar after a gap holds what lies beyond the last edge.
     edges, beyond = histogram_edges(values, *((True, 0.5) if unit == "%" else (False, 0.05)))
@@ -123,13 +140,17 @@ def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, unit: str) -
     bottom = np.zeros(edges.size)
     for rows, colour in ((in_shard, IN_SHARDS), (~in_shard, REJECTED)):
         counts = np.bincount(bins[rows], minlength=edges.size)
-        axes.bar(centres, counts, step, bottom, color=colour, edgecolor=figures.PAPER, linewidth=0.4)
+        axes.bar(
+            centres, counts, step, bottom, color=colour, edgecolor=figures.PAPER, linewidth=0.4
+        )
         bottom += counts
     axes.set_xlim(edges[0], last + (2.5 * step if beyond else 0))
     axes.set_ylim(0, max(bottom.max() * 1.05, 1))
 
     tick = figures.nice_step(last - edges[0], 5)
-    ticks = np.arange(np.ceil(edges[0] / tick - 1e-9), np.floor(last / tick + 1e-9) + 1) * tick + 0.0
+    ticks = (
+        np.arange(np.ceil(edges[0] / tick - 1e-9), np.floor(last / tick + 1e-9) + 1) * tick + 0.0
+    )
     if beyond:
         ticks = ticks[ticks < last - 0.12 * (last - edges[0])]
     names = [f"{value:,.10g}" for value in ticks] + ([f">{last:,.10g}"] if beyond else [])
@@ -137,10 +158,11 @@ def _histogram(axes: Any, values: np.ndarray, in_shard: np.ndarray, unit: str) -
 
 
 def histogram_edges(values: np.ndarray, from_zero: bool, finest: float) -> tuple[np.ndarray, bool]:
-    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie beyond.
+    """Round, even edges with at most 40 bins over 99.5 % of the values, and whether values lie
+    beyond.
 
-    Bins hold their upper edge (the first holds both), so that a limit that is allowed parts the bins. No bin
-    is narrower than `finest`.
+    Bins hold their upper edge (the first holds both), so that a limit that is allowed parts the
+    bins. No bin is narrower than `finest`.
     """
     low = 0.0 if from_zero else float(values.min())
     high, highest = float(np.quantile(values, 0.995)), float(values.max())

@@ -1,4 +1,5 @@
-"""The corpus report as a page: key figures, tables of everything the figures show, and the figures."""
+"""The corpus report as a page: key figures, tables of everything the figures show, and the
+figures."""
 
 from __future__ import annotations
 
@@ -22,18 +23,24 @@ MAX_ROWS = 200
 
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
-    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all countries."""
+    """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all
+    countries."""
     total, sums = corpus.ledger("segment"), corpus.parts[["hours", "shards", "size"]].sum()
     tiles = [
         ("In shards", Number(sums["hours"], human_hours(sums["hours"]))),
         ("Segments", _count(total.rows_out)),
         ("Rejected", Number(total.rows_rejected, human_share(total.rows_rejected, total.rows_in))),
-        ("Recordings", _count(sum(sum(country.recordings.values()) for country in corpus.countries))),
+        (
+            "Recordings",
+            _count(sum(sum(country.recordings.values()) for country in corpus.countries)),
+        ),
         ("Countries", _count(len(corpus.countries))),
         ("Shards", _count(sums["shards"])),
         ("Size", _bytes(sums["size"])),
     ]
-    repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(corpus, "warnings", "with a warning")
+    repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(
+        corpus, "warnings", "with a warning"
+    )
     return page.render(
         Path(__file__).with_name("corpus.html.j2"),
         tiles=tiles,
@@ -78,7 +85,8 @@ def _with_total(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(caption: str, table: pd.DataFrame, shown: Mapping[str, Callable[..., Cell]]) -> Table:
-    """A table by country, with the total as last row. `shown` makes cells of columns that are not counts."""
+    """A table by country, with the total as last row. `shown` makes cells of columns that are not
+    counts."""
     ways = [shown.get(name, _count) for name in table.columns]
     rows = [[name, *map(_cell, values, ways)] for name, *values in table.itertuples(name=None)]
     return Table(caption, ["Country", *table.columns], rows[:-1], rows[-1])
@@ -109,13 +117,20 @@ def _countries(corpus: Corpus) -> Table:
     }
     table = _with_total(pd.DataFrame(columns, corpus.names))
     table["Share of hours"] = table["In shards (h)"] / corpus.parts["hours"].sum()
-    shown = {"Language": Code, "Recorded (h)": hours, "In shards (h)": hours, "Share of hours": _share}
+    shown = {
+        "Language": Code,
+        "Recorded (h)": hours,
+        "In shards (h)": hours,
+        "Share of hours": _share,
+    }
     return _table("Hours and segments per country", table, shown)
 
 
 def _splits(corpus: Corpus) -> Table:
     hours = _with_total(corpus.hours)
-    counts = [[country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries]
+    counts = [
+        [country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries
+    ]
     recordings = _with_total(pd.DataFrame(counts, corpus.names, SPLITS, dtype="int64"))
     table, shown = pd.DataFrame(index=hours.index), {}
     for split in SPLITS:
@@ -142,16 +157,27 @@ def _subsets(corpus: Corpus) -> Table:
 
 def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
     rows = []
-    for name, rates in [*((country.name, country.rates) for country in corpus.countries), ("All", joined)]:
+    for name, rates in [
+        *((country.name, country.rates) for country in corpus.countries),
+        ("All", joined),
+    ]:
         cells: list[Cell] = [name, _count(len(rates))]
         seconds = rates["duration_seconds"].astype("float64")
         cells.append(_one_decimal(seconds.quantile(0.05)))
         for values in (seconds, *(rates[rate].astype("float64") * 100 for rate in ("cer", "wer"))):
             cells += map(_one_decimal, [*values.quantile([0.5, 0.95]), values.mean()])
         rows.append(cells)
-    columns = ["Country", "Segments", *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean"))]
-    columns += [f"{rate} {what} (%)" for rate in ("CER", "WER") for what in ("median", "95 %", "mean")]
-    return Table("Quantiles and means of all segments in the manifest", columns, rows[:-1], rows[-1])
+    columns = [
+        "Country",
+        "Segments",
+        *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean")),
+    ]
+    columns += [
+        f"{rate} {what} (%)" for rate in ("CER", "WER") for what in ("median", "95 %", "mean")
+    ]
+    return Table(
+        "Quantiles and means of all segments in the manifest", columns, rows[:-1], rows[-1]
+    )
 
 
 def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
@@ -164,12 +190,16 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
             continue
         lines = []
         for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
-            ranked = by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
+            ranked = (
+                by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
+            )
             where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
             name = Code(reason) if " " not in reason else reason
             lines.append((name, MEANINGS.get(reason, ""), by_country.sum(), where))
         if (rest := len(counts) - MAX_ROWS) > 0:
-            lines.append((f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum(), ""))
+            lines.append(
+                (f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum(), "")
+            )
         rows = []
         for name, meant, count, where in (*lines, ("All", "", counts.to_numpy().sum(), "")):
             share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
@@ -181,7 +211,9 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
 def _copies(corpus: Corpus) -> list[Table]:
     pairs = [pair for country in corpus.countries for pair in country.copies]
     rows = [[pair["recording"], copies.line(pair)] for pair in pairs[:MAX_ROWS]]
-    table = Table(f"Recordings that repeat another split ({len(pairs)})", ["Recording", "What"], rows)
+    table = Table(
+        f"Recordings that repeat another split ({len(pairs)})", ["Recording", "What"], rows
+    )
     return [table] if pairs else []
 
 
@@ -193,7 +225,10 @@ def _notes(corpus: Corpus) -> list[Table]:
 
 def _ledgers(corpus: Corpus) -> list[Table]:
     tables = []
-    for caption, unit, out in (("Segments", "segment", "In shards"), ("Alignment files", "file", "Used")):
+    for caption, unit, out in (
+        ("Segments", "segment", "In shards"),
+        ("Alignment files", "file", "Used"),
+    ):
         table = _with_total(_counts(corpus, unit, "Found", out, "Rejected"))
         table["Share rejected"] = table["Rejected"] / table["Found"]
         tables.append(_table(caption, table, {"Share rejected": _share}))

@@ -1,4 +1,5 @@
-"""Make the shards of a partition: good ones on disk are kept, the others are built one after the other."""
+"""Make the shards of a partition: good ones on disk are kept, the others are built one after the
+other."""
 
 from __future__ import annotations
 
@@ -24,13 +25,17 @@ from millrace.speech.shards.plan import Plan, PlannedSegment
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter, member_size
 
-# Columns of the index that come from the manifest row; the others tell of the tar and the audio in it.
-_COPIED = [name for name in INDEX_SCHEMA.names if name in SCHEMA.names and name != "duration_seconds"]
+# Columns of the index that come from the manifest row; the others tell of the tar and the audio in
+# it.
+_COPIED = [
+    name for name in INDEX_SCHEMA.names if name in SCHEMA.names and name != "duration_seconds"
+]
 
 
 @dataclass
 class Built:
-    """A partition on disk: index, (key, status, message) of every manifest row, and counts of shards."""
+    """A partition on disk: index, (key, status, message) of every manifest row, and counts of
+    shards."""
 
     index: pa.Table
     statuses: list[tuple[str, str, str]]
@@ -49,7 +54,9 @@ class Built:
         """One line for the log."""
         errors = ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items()))
         shards = f"{self.kept} kept, {self.rebuilt} built, {len(self.removed)} stale files removed"
-        shards += f"; {self.too_large} of one segment above max_shard_size_gb" if self.too_large else ""
+        shards += (
+            f"; {self.too_large} of one segment above max_shard_size_gb" if self.too_large else ""
+        )
         hours = f"{self.index.num_rows} segments, {self.hours:.2f} h"
         return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
@@ -64,13 +71,14 @@ def build(
     retry_errors: bool = False,
     note: Callable[[Iterable[Outcome]], None] = lambda outcomes: None,
 ) -> Built:
-    """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there then.
+    """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there
+    then.
 
-    A shard stays whose segments are those that would come into it, whose sidecar has their digest, and whose
-    tar has the size and SHA-256 written there; with `retry_errors` only if none of its segments is in error.
-    Other shards of this partition are removed. What becomes of rows is told to `note`: of those that need no
-    audio first, then shard by shard. Raises MillraceError if the disk is, or would get, full; finished shards
-    stay.
+    A shard stays whose segments are those that would come into it, whose sidecar has their digest,
+    and whose tar has the size and SHA-256 written there; with `retry_errors` only if none of its
+    segments is in error. Other shards of this partition are removed. What becomes of rows is told
+    to `note`: of those that need no audio first, then shard by shard. Raises MillraceError if the
+    disk is, or would get, full; finished shards stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
@@ -93,12 +101,16 @@ def build(
             sidecar = good.get((number, at)) or _kept(plan, at, output_dir / shard, retry_errors)
             if sidecar is None:
                 if stream is None:
-                    # One stream for shards in a row: a recording that goes on in the next is decoded once.
+                    # One stream for shards in a row: a recording that goes on in the next is
+                    # decoded once.
                     end = next((end for first, end in runs if first == at), len(plan.segments))
                     parts = (plan.segments[at:end], plan.segments[end:])
                     form = options.sampling_rate, options.audio_format
                     stream = itertools.chain(
-                        *(streams.enter_context(contextlib.closing(encoded(part, *form))) for part in parts)
+                        *(
+                            streams.enter_context(contextlib.closing(encoded(part, *form)))
+                            for part in parts
+                        )
                     )
                 sidecar = _build_shard(plan, at, shard, output_dir / shard, stream, progress)
                 built.rebuilt += 1
@@ -113,7 +125,9 @@ def build(
     built.removed = _sweep(plan, output_dir, number)
     built.index = index_of(tables)
     outcomes = dict(plan.settled)
-    ended = [row for table in tables for row in table.select(["status", "error_message"]).to_pylist()]
+    ended = [
+        row for table in tables for row in table.select(["status", "error_message"]).to_pylist()
+    ]
     for segment, row in zip(plan.segments, ended, strict=True):
         outcomes[segment.position] = row["status"], row["error_message"]
     built.statuses = [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
@@ -135,7 +149,8 @@ def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
 def _survey(
     plan: Plan, output_dir: Path, retry_errors: bool
 ) -> tuple[dict[tuple[int, int], Sidecar], list[tuple[int, int]]]:
-    """The shards that can stay, by number and first segment; and the spans of segments between them.
+    """The shards that can stay, by number and first segment; and the spans of segments between
+    them.
 
     A shard that cannot stay, but has a sidecar, tells how many segments come before the next shard.
     """
@@ -150,7 +165,11 @@ def _survey(
         else:
             old = read_sidecar(tar)
             end = min(at + old.table.num_rows, len(plan.segments)) if old else len(plan.segments)
-            runs = [*runs[:-1], (runs[-1][0], end)] if runs and runs[-1][1] == at else [*runs, (at, end)]
+            runs = (
+                [*runs[:-1], (runs[-1][0], end)]
+                if runs and runs[-1][1] == at
+                else [*runs, (at, end)]
+            )
             at = end
         number += 1
     return good, runs
@@ -180,7 +199,8 @@ def _kept(plan: Plan, at: int, tar: Path, retry_errors: bool) -> Sidecar | None:
 def _build_shard(
     plan: Plan, at: int, shard: str, tar: Path, stream: Iterator[Encoded], progress: cli.Progress
 ) -> Sidecar:
-    """Write the tar, then its sidecar. Members go straight to the file: no shard is held in memory."""
+    """Write the tar, then its sidecar. Members go straight to the file: no shard is held in
+    memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
     options = plan.options
     extension, rate = AUDIO_FORMATS[options.audio_format], options.sampling_rate
@@ -192,7 +212,11 @@ def _build_shard(
                 break
             result = next(stream)
             progress.advance(segment.hours, errors=int(result.body is None))
-            row = {"key": segment.row["key"], "status": result.status, "error_message": result.message}
+            row = {
+                "key": segment.row["key"],
+                "status": result.status,
+                "error_message": result.message,
+            }
             rows.append(row)
             if result.body is None:
                 continue
@@ -204,7 +228,11 @@ def _build_shard(
             writer.add(f"{segment.stem}.json", segment.text)
             row |= {name: segment.row[name] for name in _COPIED}
             row |= {"shard": shard, "member": member, "offset": offset, "size": len(result.body)}
-            row |= {"samples": result.samples, "sample_rate": rate, "duration_seconds": result.samples / rate}
+            row |= {
+                "samples": result.samples,
+                "sample_rate": rate,
+                "duration_seconds": result.samples / rate,
+            }
             row["status"] = COMPLETED
     if writer is None:
         tar.unlink(missing_ok=True)
@@ -213,13 +241,16 @@ def _build_shard(
             row["sha256"] = writer.member_sha256[row["offset"]]
     table = pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA)
     digest = plan.digest(plan.segments[at : at + len(rows)])
-    sidecar = Sidecar(digest, writer.size if writer else 0, writer.sha256 if writer else None, table)
+    sidecar = Sidecar(
+        digest, writer.size if writer else 0, writer.sha256 if writer else None, table
+    )
     write_sidecar(tar, sidecar)
     return sidecar
 
 
 def _sweep(plan: Plan, output_dir: Path, shards: int) -> list[Path]:
-    """Delete this partition's shards and sidecars after its first `shards`, and dead temporaries."""
+    """Delete this partition's shards and sidecars after its first `shards`, and dead
+    temporaries."""
     partition = plan.partition
     wanted = {Path(plan.shard(number)).stem for number in range(shards)}
     folder = output_dir / partition.country / partition.folder
@@ -237,9 +268,13 @@ def _sweep(plan: Plan, output_dir: Path, shards: int) -> list[Path]:
 
 
 def _check_disk(
-    plan: Plan, runs: list[Sequence[PlannedSegment]], good: Collection[tuple[int, int]], output_dir: Path
+    plan: Plan,
+    runs: list[Sequence[PlannedSegment]],
+    good: Collection[tuple[int, int]],
+    output_dir: Path,
 ) -> None:
-    """Refuse what will not fit: the segments' upper bounds plus 5 %, less the old shards they replace."""
+    """Refuse what will not fit: the segments' upper bounds plus 5 %, less the old shards they
+    replace."""
     at_most = 1.05 * sum(segment.bytes_at_most for run in runs for segment in run)
     largest, old = plan.options.max_shard_size_gb * 1e9, 0
     numbers = {number for number, _ in good}

@@ -1,8 +1,9 @@
 """The tables beside shards: the index of what is in them, and the sidecar that proves a shard good.
 
-The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder see tars
-only. It holds a row for every segment planned for the shard, failed ones included, and in its metadata the
-plan's digest and the tar's size and SHA-256. It is written after the tar: a tar without one is not finished.
+The sidecar of `x-00000.tar` is `.x-00000.index.parquet`, hidden, so that loaders given the folder
+see tars only. It holds a row for every segment planned for the shard, failed ones included, and in
+its metadata the plan's digest and the tar's size and SHA-256. It is written after the tar: a tar
+without one is not finished.
 """
 
 from __future__ import annotations
@@ -57,8 +58,14 @@ def sidecar_path(tar: Path) -> Path:
 
 def write_sidecar(tar: Path, sidecar: Sidecar) -> None:
     """Write the sidecar of a tar atomically."""
-    meta = {"digest": sidecar.digest, "tar_size": sidecar.tar_size, "tar_sha256": sidecar.tar_sha256}
-    write_table(sidecar_path(tar), sidecar.table.replace_schema_metadata({_META: orjson.dumps(meta)}))
+    meta = {
+        "digest": sidecar.digest,
+        "tar_size": sidecar.tar_size,
+        "tar_sha256": sidecar.tar_sha256,
+    }
+    write_table(
+        sidecar_path(tar), sidecar.table.replace_schema_metadata({_META: orjson.dumps(meta)})
+    )
 
 
 def read_sidecar(tar: Path) -> Sidecar | None:
@@ -74,7 +81,8 @@ def read_sidecar(tar: Path) -> Sidecar | None:
 
 
 def made_keys(partition: Partition, output_dir: str | os.PathLike) -> set[str]:
-    """The keys of the segments that were planned for the shards of a partition below `output_dir`."""
+    """The keys of the segments that were planned for the shards of a partition below
+    `output_dir`."""
     keys: set[str] = set()
     for tar in tars_of(partition, output_dir):
         if sidecar := read_sidecar(tar):
@@ -83,16 +91,21 @@ def made_keys(partition: Partition, output_dir: str | os.PathLike) -> set[str]:
 
 
 def tars_of(partition: Partition, output_dir: str | os.PathLike) -> list[Path]:
-    """The tars of a partition by the files below `output_dir`: there is a tar, or a sidecar of one."""
+    """The tars of a partition by the files below `output_dir`: there is a tar, or a sidecar of
+    one."""
     folder = Path(output_dir, partition.country, partition.folder)
     files = [ShardFile.parse(path.name) for path in folder.iterdir()] if folder.is_dir() else []
-    shards = {file.shard for file in files if file and file.partition == partition and not file.temporary}
+    shards = {
+        file.shard for file in files if file and file.partition == partition and not file.temporary
+    }
     return [folder / f"{shard}.tar" for shard in sorted(shards)]
 
 
 def index_of(tables: Iterable[pa.Table]) -> pa.Table:
     """The index rows of sidecar tables: segments that are in a tar, in the tables' order."""
-    chosen = [table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables]
+    chosen = [
+        table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables
+    ]
     return pa.concat_tables([INDEX_SCHEMA.empty_table(), *chosen]).combine_chunks()
 
 

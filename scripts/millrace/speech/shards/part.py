@@ -25,8 +25,8 @@ class Part(NamedTuple):
 
 
 def of_country(manifest_dir: str, country: str) -> list[str]:
-    """The manifest parts of a country below the folder that the manifest steps write to: those of test, then
-    of validation, then of the subsets of train.
+    """The manifest parts of a country below the folder that the manifest steps write to: those of
+    test, then of validation, then of the subsets of train.
     """
     parts = []
     for path in Path(manifest_dir).glob("partitions/*/manifest.parquet"):
@@ -37,11 +37,14 @@ def of_country(manifest_dir: str, country: str) -> list[str]:
 
 
 def read_part(path: str) -> Part:
-    """The partition and rows of a manifest part; an empty part is known by its file's or folder's name."""
+    """The partition and rows of a manifest part; an empty part is known by its file's or folder's
+    name."""
     try:
         table = pq.read_table(path, partitioning=None)
         if missing := [name for name in SCHEMA.names if name not in table.column_names]:
-            raise MillraceError(f"columns {', '.join(missing)} are missing", where=path, remedy=_AGAIN)
+            raise MillraceError(
+                f"columns {', '.join(missing)} are missing", where=path, remedy=_AGAIN
+            )
         rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
     except FileNotFoundError:
         raise MillraceError("no such manifest part", where=path, remedy=_AGAIN) from None
@@ -52,6 +55,8 @@ def read_part(path: str) -> Part:
     partitions = [partition for name in sorted(names) if (partition := Partition.parse(name))]
     if len(partitions) != 1 or (rows and len(names) > 1):
         listed = ", ".join(sorted(names)[:5])
-        problem = f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
+        problem = (
+            f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
+        )
         raise MillraceError(problem, where=path, remedy=_AGAIN)
     return Part(partitions[0], rows)

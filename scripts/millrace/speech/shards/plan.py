@@ -1,8 +1,8 @@
 """Which segments are written, and in which order: a function of the manifest part and the options.
 
-A shard is closed when the next segment might not fit: by its real bytes so far, and by an upper bound of the
-next segment's, known before it is decoded. All but the last are nearly full; none exceeds the limit, but one
-of a single segment that does so alone.
+A shard is closed when the next segment might not fit: by its real bytes so far, and by an upper
+bound of the next segment's, known before it is decoded. All but the last are nearly full; none
+exceeds the limit, but one of a single segment that does so alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ShardOptions:
 
 @dataclass(frozen=True)
 class PlannedSegment:
-    """A segment to be written: `position` in the manifest part, its row, its member stem and its JSON."""
+    """A segment to be written: `position` in the manifest part, its row, its member stem and its
+    JSON."""
 
     position: int
     row: dict
@@ -68,7 +69,8 @@ class PlannedSegment:
 
 @dataclass
 class Plan:
-    """The segments of a partition; `settled`: (status, message) of rows that need no audio, by position."""
+    """The segments of a partition; `settled`: (status, message) of rows that need no audio, by
+    position."""
 
     partition: Partition
     options: ShardOptions
@@ -77,11 +79,13 @@ class Plan:
     settled: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def fits(self, used: int, size: int) -> bool:
-        """Whether `size` more bytes fit into a shard that holds `used`; room is left for the tar's end."""
+        """Whether `size` more bytes fit into a shard that holds `used`; room is left for the tar's
+        end."""
         return not used or used + size <= int(self.options.max_shard_size_gb * 1e9) - 2 * RECORD
 
     def shard(self, number: int) -> str:
-        """The path of the partition's shard `number`, from 0. Raises MillraceError for the 101st."""
+        """The path of the partition's shard `number`, from 0. Raises MillraceError for the
+        101st."""
         if number >= SHARD_NUMBERS:
             limit = f"{self.options.max_shard_size_gb:g} GB"
             raise MillraceError(
@@ -97,7 +101,13 @@ class Plan:
         digest = hashlib.sha256(orjson.dumps([FORMAT, options.sampling_rate, options.audio_format]))
         for segment in segments:
             # The JSON writes NaN, infinity and None all as -1.0; the index keeps them apart.
-            facts = (segment.stem, segment.span, segment.row["cer"], segment.row["wer"], segment.source)
+            facts = (
+                segment.stem,
+                segment.span,
+                segment.row["cer"],
+                segment.row["wer"],
+                segment.source,
+            )
             for part in (repr(facts).encode(), segment.text):
                 digest.update(b"%d:" % len(part) + part)
         sources = sorted({segment.source for segment in segments})
@@ -110,18 +120,23 @@ class Plan:
 
 
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
-    """Plan what is written of a partition's manifest rows; rows that are not pending keep their status.
+    """Plan what is written of a partition's manifest rows; rows that are not pending keep their
+    status.
 
-    Raises MillraceError if the partition would need more shards than it has numbers, whatever the audio.
+    Raises MillraceError if the partition would need more shards than it has numbers, whatever the
+    audio.
     """
     plan = Plan(partition, options, rows)
     plan.segments = segments = _segments(plan)
 
-    # Recordings in the manifest's order, segments in order of time: generate_manifest writes them so already.
+    # Recordings in the manifest's order, segments in order of time: generate_manifest writes them
+    # so already.
     first: dict[str, int] = {}
     for segment in segments:
         first.setdefault(segment.row["video_id"], segment.position)
-    segments.sort(key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position))
+    segments.sort(
+        key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position)
+    )
 
     # Even if the audio of all took no room.
     used, number = 0, 0
@@ -146,7 +161,8 @@ def _pcm_rate(sampling_rate: int) -> float:
     return 2 * sampling_rate * 65 / 64
 
 
-# Most bytes per second of what millrace.speech.audio.encode writes, by format, from the sampling rate in Hz.
+# Most bytes per second of what millrace.speech.audio.encode writes, by format, from the sampling
+# rate in Hz.
 _BYTES_PER_SECOND: dict[str, Callable[[int], float]] = {
     "flac": _pcm_rate,
     "wav": _pcm_rate,
@@ -156,19 +172,23 @@ _BYTES_PER_SECOND: dict[str, Callable[[int], float]] = {
 
 
 def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
-    """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio, head included.
+    """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio, head
+    included.
 
     Raises MillraceError for a format whose bound is not known.
     """
     if audio_format not in _BYTES_PER_SECOND:
         remedy = f"Choose one of {', '.join(_BYTES_PER_SECOND)}"
-        raise MillraceError(f"the size of {audio_format!r} audio is not known", "the plan of shards", remedy)
+        raise MillraceError(
+            f"the size of {audio_format!r} audio is not known", "the plan of shards", remedy
+        )
     rate = _BYTES_PER_SECOND[audio_format](sampling_rate)
     return math.ceil(seconds * rate) + 4096
 
 
 def _segments(plan: Plan) -> list[PlannedSegment]:
-    """The rows to be written; what is over the CER limit, or cannot be a member, is settled here."""
+    """The rows to be written; what is over the CER limit, or cannot be a member, is settled
+    here."""
     segments: list[PlannedSegment] = []
     seen: set[str] = set()
     for position, row in enumerate(plan.rows):
@@ -224,8 +244,9 @@ def _stat(path: str) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample has all, and
-# numbers are always floats: readers infer types from the first samples; an int or a null spoils the rest.
+# Fields of the JSON member in their order, with the types to declare to `datasets`. Every sample
+# has all, and numbers are always floats: readers infer types from the first samples; an int or a
+# null spoils the rest.
 FIELD_TYPES: dict[str, str] = {
     **dict.fromkeys(("key", "country", "language", "video_id", "transcript_id"), "string"),
     **dict.fromkeys(("start_seconds", "end_seconds", "duration_seconds"), "float64"),
@@ -239,7 +260,8 @@ UNKNOWN = -1.0
 
 
 def safe_key(key: str) -> str:
-    """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of UTF-8.
+    """`key` for a member's name before the dot: letters, digits, `_`, `-`, the rest as %XX of
+    UTF-8.
 
     `urllib.parse.unquote` gives the key back. A dot would merge samples.
     """
@@ -249,7 +271,8 @@ def safe_key(key: str) -> str:
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:
-    """The JSON member of a manifest row: compact UTF-8 without local paths; -1.0 and "" if unknown."""
+    """The JSON member of a manifest row: compact UTF-8 without local paths; -1.0 and "" if
+    unknown."""
     content: dict[str, str | float] = {}
     for name, kind in FIELD_TYPES.items():
         value = sampling_rate if name == "sampling_rate" else row.get(name)

@@ -21,7 +21,8 @@ _STATUS["audio_missing"] = MISSING_SOURCE
 
 
 class Encoded(NamedTuple):
-    """A segment's file and its length in samples, or the status and message that say why there is none."""
+    """A segment's file and its length in samples, or the status and message that say why there is
+    none."""
 
     body: bytes | None
     samples: int
@@ -32,7 +33,8 @@ class Encoded(NamedTuple):
 def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) -> Generator[Encoded]:
     """Yield an `Encoded` for each segment, in order. Close the generator when not all are taken.
 
-    Errors of one segment or recording are in its `Encoded`; a full disk or exhausted memory is raised.
+    Errors of one segment or recording are in its `Encoded`; a full disk or exhausted memory is
+    raised.
     """
     for _, group in itertools.groupby(segments, key=lambda segment: segment.row["video_id"]):
         of_recording = list(group)
@@ -48,7 +50,9 @@ def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) ->
                 yield _encode(segment, next(readers[segment.source]), rate, audio_format)
 
 
-def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[np.ndarray | Exception]:
+def _read(
+    path: str, spans: list[tuple[float, float]], rate: int
+) -> Generator[np.ndarray | Exception]:
     """`audio.cut`, but with one answer for each span whatever happens."""
     cuts: Iterator[np.ndarray | Exception] = audio.cut(path, spans, rate)
     answered = 0
@@ -65,7 +69,9 @@ def _read(path: str, spans: list[tuple[float, float]], rate: int) -> Generator[n
     yield from itertools.repeat(broken, len(spans) - answered)
 
 
-def _encode(segment: PlannedSegment, cut: np.ndarray | Exception, rate: int, audio_format: str) -> Encoded:
+def _encode(
+    segment: PlannedSegment, cut: np.ndarray | Exception, rate: int, audio_format: str
+) -> Encoded:
     if isinstance(cut, audio.AudioError):
         return Encoded(None, 0, _STATUS.get(cut.reason, PROCESSING), str(cut))
     if isinstance(cut, Exception):

@@ -12,7 +12,8 @@ from millrace.speech.names import Partition, ShardFile
 
 
 def sweep_gone(shards_dir: Path, manifest_dir: Path, country: str) -> list[Path]:
-    """Delete all that the steps made of a country that is no more, by the very names that they give."""
+    """Delete all that the steps made of a country that is no more, by the very names that they
+    give."""
     deleted = sweep_country(shards_dir, manifest_dir, country, ())
     tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json"]
     tables += [f"{split}_{name}" for split in SPLITS for name in ("nemo.jsonl", "shards.txt")]
@@ -26,10 +27,14 @@ def sweep_gone(shards_dir: Path, manifest_dir: Path, country: str) -> list[Path]
     return deleted
 
 
-def sweep_country(shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection) -> list[Path]:
-    """Delete the shards, sidecars and tables of this country's partitions that are not in `partitions` (ids).
+def sweep_country(
+    shards_dir: Path, manifest_dir: Path, country: str, partitions: Collection
+) -> list[Path]:
+    """Delete the shards, sidecars and tables of this country's partitions that are not in
+    `partitions` (ids).
 
-    `country` is the name as it stands in paths. Only files named as Millrace names them are deleted.
+    `country` is the name as it stands in paths. Only files named as Millrace names them are
+    deleted.
     """
 
     def is_gone(partition: Partition) -> bool:

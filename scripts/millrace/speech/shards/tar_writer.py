@@ -1,8 +1,9 @@
 """Tar files whose bytes depend on names and contents only; the writer knows every member's offset.
 
-Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record comes
-before a member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or more. The file
-ends with zeros up to a multiple of 10,240 bytes (at least two blocks), as GNU tar and `tarfile` end it.
+Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record
+comes before a member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or
+more. The file ends with zeros up to a multiple of 10,240 bytes (at least two blocks), as GNU tar
+and `tarfile` end it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _ZEROS = bytes(BLOCK)
 
 
 def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
-    """One 512-byte header; POSIX: the checksum is the sum of all bytes with its own field read as blanks."""
+    """One 512-byte header; POSIX: the checksum is the sum of all bytes with its own field read as
+    blanks."""
     head = name + bytes(100 - len(name)) + _MODE_IDS + b"%011o\0" % size + _MTIME
     checksum = sum(head) + 8 * 32 + kind[0] + _TAIL_SUM
     return head + b"%06o\0 " % checksum + kind + _TAIL
@@ -76,9 +78,9 @@ class TarWriter:
     """Write a tar file at `path`, member after member.
 
     Known once the file is closed: `size` (bytes), `sha256` (hexadecimal, of the whole file) and
-    `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True). Leaving the context
-    by an exception closes the file without an end mark: it is incomplete, `sha256` stays None, and the caller
-    removes it (see `millrace.common.atomic`).
+    `member_sha256` (offset -> hexadecimal digest, of the members added with hashed=True). Leaving
+    the context by an exception closes the file without an end mark: it is incomplete, `sha256`
+    stays None, and the caller removes it (see `millrace.common.atomic`).
     """
 
     def __init__(self, path: str | os.PathLike) -> None:

@@ -18,9 +18,16 @@ class LogHandler(LogHandlerBase, logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", None) == LogEvent.JOB_INFO:
-            texts = {name: ", ".join(getattr(record, name) or ()) for name in ("input", "output", "log")}
+            texts = {
+                name: ", ".join(getattr(record, name) or ()) for name in ("input", "output", "log")
+            }
             wildcards = ", ".join(f"{name}={value}" for name, value in record.wildcards.items())
-            line = {"rule": record.rule_name, "wildcards": wildcards, "reason": record.reason, **texts}
+            line = {
+                "rule": record.rule_name,
+                "wildcards": wildcards,
+                "reason": record.reason,
+                **texts,
+            }
             line |= {"message": record.rule_msg or "", "command": record.shellcmd or ""}
             print(json.dumps(line), flush=True)
         elif record.levelno >= logging.ERROR:

@@ -29,7 +29,9 @@ class HfCtcPreparer:
         references = [self.reference(text) for text in batch.transcripts]
         labels = [self.tokenizer(text).input_ids if text else [] for text in references]
         blank, padded = self.tokenizer.pad_token_id, features.flops([width] * len(lengths))
-        return prepared_labels(batch, tensors, labels, steps, blank, features.flops(lengths), padded)
+        return prepared_labels(
+            batch, tensors, labels, steps, blank, features.flops(lengths), padded
+        )
 
     def reference(self, transcript: str) -> str:
         """The transcript in the tokenizer's characters, and in its case if it has only one."""
@@ -54,7 +56,8 @@ class HfCtcModel(CtcBase, HfModel):
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)
-        # Layers left out at random leave parameters without gradients, for which other ranks would wait.
+        # Layers left out at random leave parameters without gradients, for which other ranks would
+        # wait.
         hf.config.layerdrop = 0.0
         self.features = HfFeatures(processor.feature_extractor, hf.config)
         self.augmented = bool(getattr(hf.config, "apply_spec_augment", False))
@@ -68,12 +71,21 @@ class HfCtcModel(CtcBase, HfModel):
     def log_probabilities(self, prepared: Prepared) -> Tensor:
         config = self.hf.config
         # transformers' own SpecAugment refuses batches that are shorter than a span.
-        config.apply_spec_augment = self.augmented and max(prepared.host["steps"]) > config.mask_time_length
-        return self.hf(**self.features.on_device(prepared, self.hf.dtype)).logits.float().log_softmax(-1)
+        config.apply_spec_augment = (
+            self.augmented and max(prepared.host["steps"]) > config.mask_time_length
+        )
+        return (
+            self.hf(**self.features.on_device(prepared, self.hf.dtype))
+            .logits.float()
+            .log_softmax(-1)
+        )
 
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         loss, count = super().forward(prepared)
-        return loss + self.zero_loss(), count  # other ranks wait for the gradients of unused parameters too
+        return (
+            loss + self.zero_loss(),
+            count,
+        )  # other ranks wait for the gradients of unused parameters too
 
     def text_of(self, path: Sequence[int]) -> str:
         return " ".join(self.processor.tokenizer.decode(path).split())

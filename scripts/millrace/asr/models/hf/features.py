@@ -1,4 +1,5 @@
-"""Inputs of transformers' models: waveforms and Whisper's mel on the device, other features on the host."""
+"""Inputs of transformers' models: waveforms and Whisper's mel on the device, other features on the
+host."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from millrace.asr.models.base import Prepared
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.common.errors import MillraceError
 
-_KINDS = {"WhisperFeatureExtractor": "mel", "Wav2Vec2FeatureExtractor": "waveform"}  # others: "host"
+_KINDS = {
+    "WhisperFeatureExtractor": "mel",
+    "Wav2Vec2FeatureExtractor": "waveform",
+}  # others: "host"
 
 
 class HfFeatures:
@@ -36,21 +40,35 @@ class HfFeatures:
 
         if self.kind == "waveform":
             # (kernel, stride) of the convolutions; Moonshine's are not in its configuration.
-            kernels, strides = getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
-            self.convolutions = list(zip(kernels, strides, strict=True)) or [(127, 64), (7, 3), (3, 2)]
+            kernels, strides = (
+                getattr(config, "conv_kernel", ()),
+                getattr(config, "conv_stride", ()),
+            )
+            self.convolutions = list(zip(kernels, strides, strict=True)) or [
+                (127, 64),
+                (7, 3),
+                (3, 2),
+            ]
             self.min_samples = 1  # the fewest that give one step
             for kernel, stride in reversed(self.convolutions):
                 self.min_samples = (self.min_samples - 1) * stride + kernel
 
     def on_host(self, batch: Batch) -> tuple[dict[str, Tensor], list[int]]:
-        """Tensors that must be computed before the batch goes to the device, and the clips' encoder steps."""
+        """Tensors that must be computed before the batch goes to the device, and the clips' encoder
+        steps."""
         lengths = batch.lengths.tolist()
         steps = [self.steps(length) for length in lengths]
         if self.kind != "host" or batch.empty:
             return {}, steps
-        clips = [clip[:length].numpy() for clip, length in zip(batch.audio.cpu(), lengths, strict=True)]
+        clips = [
+            clip[:length].numpy() for clip, length in zip(batch.audio.cpu(), lengths, strict=True)
+        ]
         inputs = self.extractor(
-            clips, sampling_rate=SAMPLING_RATE, padding=True, return_attention_mask=True, return_tensors="pt"
+            clips,
+            sampling_rate=SAMPLING_RATE,
+            padding=True,
+            return_attention_mask=True,
+            return_tensors="pt",
         )
         if "attention_mask" in inputs:
             steps = inputs["attention_mask"].sum(1).clamp(min=1).tolist()
@@ -65,7 +83,10 @@ class HfFeatures:
             audio = padded_to(prepared["audio"], self.max_samples)
             inputs = {"input_features": self.mel(audio[:, : self.max_samples])}
         else:
-            audio, lengths = padded_to(prepared["audio"], self.min_samples), prepared["lengths"][:, None]
+            audio, lengths = (
+                padded_to(prepared["audio"], self.min_samples),
+                prepared["lengths"][:, None],
+            )
             places = torch.arange(audio.shape[1], device=audio.device)
             if self.extractor.do_normalize:
                 # Mean 0 and variance 1 over each clip's own samples.
@@ -89,7 +110,8 @@ class HfFeatures:
         return max(samples, 1)
 
     def flops(self, samples: Sequence[int], tokens: Sequence[int] = ()) -> np.ndarray:
-        """float64 (B,): a forward pass over clips, and over the decoder's `tokens` if there is one."""
+        """float64 (B,): a forward pass over clips, and over the decoder's `tokens` if there is
+        one."""
         config, counts = self.config, np.asarray(samples, dtype=np.float64)
         width = getattr(config, "d_model", None) or config.hidden_size
 
@@ -110,7 +132,8 @@ class HfFeatures:
                 counts = counts / stride
                 total = total + counts * kernel * inputs * outputs
 
-        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's steps; head.
+        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's
+        # steps; head.
         if len(tokens):
             written = np.asarray(tokens, dtype=np.float64)
             layers = getattr(config, "decoder_layers", None) or config.num_hidden_layers

@@ -24,7 +24,9 @@ class HfModel(AsrModel):
     """
 
     hf_classes: ClassVar[tuple[str, str]]
-    head: ClassVar[tuple[str, ...]] = ()  # beginnings of the names of weights that a folder may lack
+    head: ClassVar[
+        tuple[str, ...]
+    ] = ()  # beginnings of the names of weights that a folder may lack
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__()
@@ -36,10 +38,14 @@ class HfModel(AsrModel):
 
         quieten()
         parts = []
-        remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        remedy = (
+            "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        )
         report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
         local = {"local_files_only": True, "trust_remote_code": False}
-        for name, settings in zip(cls.hf_classes, ({"dtype": torch.float32} | report, {}), strict=True):
+        for name, settings in zip(
+            cls.hf_classes, ({"dtype": torch.float32} | report, {}), strict=True
+        ):
             kind = getattr(transformers, name)
             try:
                 if settings and without_weights():
@@ -52,7 +58,9 @@ class HfModel(AsrModel):
                 else:
                     parts.append(kind.from_pretrained(str(folder), **local))
             except pickle.UnpicklingError as error:
-                problem = "the weights in .bin hold more than tensors, and reading them could run code"
+                problem = (
+                    "the weights in .bin hold more than tensors, and reading them could run code"
+                )
                 raise MillraceError(problem, str(folder), "Get them as safetensors") from error
             except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
                 first = (str(error) or type(error).__name__).splitlines()[0]
@@ -67,8 +75,13 @@ class HfModel(AsrModel):
         lost = [f"{name} is of another shape" for name, *_ in weights["mismatched_keys"]]
         lost += [f"{name} is missing" for name in missing if not name.startswith(cls.head)]
         if lost:
-            raise MillraceError(f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}", folder, remedy)
-        for names, what in ((missing, "missing, drawn at random"), (extra, "of no use to this model")):
+            raise MillraceError(
+                f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}", folder, remedy
+            )
+        for names, what in (
+            (missing, "missing, drawn at random"),
+            (extra, "of no use to this model"),
+        ):
             if names:
                 log.warning("%s: %s %s: %s", folder, counted(len(names), "weight"), what, names[0])
 
@@ -77,11 +90,18 @@ class HfModel(AsrModel):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
-        # Write beside the folder, then replace its files, config.json last: a folder with a config is whole.
-        beside = {"prefix": f".{folder.name}.", "suffix": ".partial", "dir": folder.resolve().parent}
+        # Write beside the folder, then replace its files, config.json last: a folder with a config
+        # is whole.
+        beside = {
+            "prefix": f".{folder.name}.",
+            "suffix": ".partial",
+            "dir": folder.resolve().parent,
+        }
         with tempfile.TemporaryDirectory(**beside, ignore_cleanup_errors=True) as partial:
             self.save_parts(Path(partial))
-            for path in sorted(Path(partial).rglob("*"), key=lambda path: (path.name == CONFIG, path)):
+            for path in sorted(
+                Path(partial).rglob("*"), key=lambda path: (path.name == CONFIG, path)
+            ):
                 if path.is_file():
                     target = folder / path.relative_to(partial)
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,11 +113,14 @@ class HfModel(AsrModel):
         self.processor.save_pretrained(folder)
 
     def gradient_checkpointing_enable(self) -> None:
-        self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.hf.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
 
 
 def without_weights() -> bool:
-    """Whether the caller is on torch's meta device, as the audit is: from_pretrained does not load there."""
+    """Whether the caller is on torch's meta device, as the audit is: from_pretrained does not load
+    there."""
     return torch.get_default_device().type == "meta"
 
 

@@ -49,7 +49,9 @@ class Seq2SeqPreparer:
         # At each place the decoder reads the token before the one it is to write.
         inputs = [[self.start_id, *label[:-1]] for label in labels]
         pad = self.tokenizer.pad_token_id
-        tensors["decoder_input_ids"] = padded_ids(inputs, self.tokenizer.eos_token_id if pad is None else pad)
+        tensors["decoder_input_ids"] = padded_ids(
+            inputs, self.tokenizer.eos_token_id if pad is None else pad
+        )
         tensors["labels"] = padded_ids([label or [IGNORE] for label in labels], IGNORE)
 
         tokens = [len(ids) for ids in inputs]
@@ -59,14 +61,17 @@ class Seq2SeqPreparer:
         return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
 
     def label(self, transcript: str, language: str | None) -> list[int]:
-        """Ids that the decoder is to write: Whisper's language and task, if the model has them; text; end."""
+        """Ids that the decoder is to write: Whisper's language and task, if the model has them;
+        text; end."""
         known, control = self.tokenizer.get_vocab(), []
         if "<|notimestamps|>" in known:
             code = f"<|{_code(language)}|>"
             control = [code, "<|transcribe|>"] if code in known else []
             control = [known[token] for token in (*control, "<|notimestamps|>")]
         text = " ".join(transcript.split())
-        written = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        written = self.tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True
+        ).input_ids
         return [*control, *written, self.tokenizer.eos_token_id]
 
 
@@ -87,7 +92,9 @@ class Seq2SeqModel(HfModel):
         if not prepared.count:
             return self.zero_loss(), 0
         inputs = self.features.on_device(prepared, self.hf.dtype)
-        logits = self.hf(**inputs, decoder_input_ids=prepared["decoder_input_ids"], use_cache=False).logits
+        logits = self.hf(
+            **inputs, decoder_input_ids=prepared["decoder_input_ids"], use_cache=False
+        ).logits
         logits, labels = logits.float().flatten(0, 1), prepared["labels"].flatten()
         loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
         return loss + self.zero_loss(), prepared.count
@@ -107,12 +114,16 @@ class Seq2SeqModel(HfModel):
         code = _code(language)
         if not language:
             inputs = self.features.on_device(prepared, self.hf.dtype)
-            ids = self.hf.detect_language(**inputs, generation_config=self.hf.generation_config).tolist()
+            ids = self.hf.detect_language(
+                **inputs, generation_config=self.hf.generation_config
+            ).tolist()
             names = {number: token.strip("<|>") for token, number in codes.items()}
             languages = [names.get(number, "") for number in ids]
         elif f"<|{code}|>" not in codes:
             known = ", ".join(sorted(token.strip("<|>") for token in codes))
-            raise MillraceError(f"the model has no language {language!r}", "--language", f"It knows {known}")
+            raise MillraceError(
+                f"the model has no language {language!r}", "--language", f"It knows {known}"
+            )
         return list(zip(languages, self._written(prepared, code), strict=True))
 
     @torch.no_grad()
@@ -123,11 +134,16 @@ class Seq2SeqModel(HfModel):
         max_tokens = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
         if self.preparer.max_target:
             max_tokens = min(max_tokens, self.preparer.max_target - 8)
-        settings, inputs = self.hf.generation_config, self.features.on_device(prepared, self.hf.dtype)
+        settings, inputs = (
+            self.hf.generation_config,
+            self.features.on_device(prepared, self.hf.dtype),
+        )
         settings.max_length = None
         if getattr(settings, "lang_to_id", None):
             inputs |= {"task": "transcribe"} | ({"language": code} if code else {})
-        written = self.hf.generate(**inputs, max_new_tokens=max_tokens, do_sample=False, num_beams=1)
+        written = self.hf.generate(
+            **inputs, max_new_tokens=max_tokens, do_sample=False, num_beams=1
+        )
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]
 

@@ -1,4 +1,5 @@
-"""Qwen3-ASR without a hub: configurations from tiny to real size, and a tokenizer learned from texts."""
+"""Qwen3-ASR without a hub: configurations from tiny to real size, and a tokenizer learned from
+texts."""
 
 from __future__ import annotations
 
@@ -7,11 +8,26 @@ from typing import Any
 
 from millrace.asr.models.qwen.prepare import MARKER
 
-# What differs from the published 1.7B model, which transformers' defaults describe: sizes of the encoder and
-# of the decoder, fewest tokens of the vocabulary.
-_TINY_AUDIO = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64}
-_TINY_TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SMALL_AUDIO = {"d_model": 896, "encoder_layers": 18, "encoder_attention_heads": 14, "encoder_ffn_dim": 3584}
+# What differs from the published 1.7B model, which transformers' defaults describe: sizes of the
+# encoder and of the decoder, fewest tokens of the vocabulary.
+_TINY_AUDIO = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+}
+_TINY_TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+_SMALL_AUDIO = {
+    "d_model": 896,
+    "encoder_layers": 18,
+    "encoder_attention_heads": 14,
+    "encoder_ffn_dim": 3584,
+}
 SIZES: dict[str, tuple[dict[str, int], dict[str, int], int]] = {
     "tiny": (
         {**_TINY_AUDIO, "downsample_hidden_size": 8},
@@ -22,7 +38,8 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, int], int]] = {
     "1.7b": ({}, {}, 151_936),
 }
 EOS, PAD, START_TURN, PLACE = "<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|audio_pad|>"
-# The published template in short: system prompt (may be empty), the audio, what the assistant has written.
+# The published template in short: system prompt (may be empty), the audio, what the assistant has
+# written.
 CHAT_TEMPLATE = (
     "{%- set ns = namespace(system='') -%}"
     "{%- for m in messages if m.role == 'system' -%}"
@@ -46,7 +63,11 @@ def random_processor(texts: Iterable[str]) -> Any:
     from tokenizers import AddedToken
     from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRProcessor
 
-    audio = {"audio_token": PLACE, "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>"}
+    audio = {
+        "audio_token": PLACE,
+        "audio_bos_token": "<|audio_start|>",
+        "audio_eos_token": "<|audio_end|>",
+    }
     tokenizer = byte_level_tokenizer(texts, EOS, PAD, START_TURN, **audio)
     # Stays when special tokens are left out of what is decoded.
     tokenizer.add_tokens([AddedToken(MARKER, special=False, normalized=False)])

@@ -1,8 +1,10 @@
-"""Qwen3-ASR's audio encoder for training: nothing is computed on padding, the host waits for no device.
+"""Qwen3-ASR's audio encoder for training: nothing is computed on padding, the host waits for no
+device.
 
-The published module convolves padding too, asks the device for lengths clip by clip, and calls attention once
-for each window of each clip: 24 layers times hundreds of windows are thousands of small kernels a step. With
-lengths from the host and windows padded to the longest one, the numbers are the same.
+The published module convolves padding too, asks the device for lengths clip by clip, and calls
+attention once for each window of each clip: 24 layers times hundreds of windows are thousands of
+small kernels a step. With lengths from the host and windows padded to the longest one, the numbers
+are the same.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ from millrace.asr.models.base import Prepared
 
 
 class WindowedAttention(Qwen3ASRAudioAttention):
-    """The same weights and results; `max_seqlen` is the longest window, read from the device if not given."""
+    """The same weights and results; `max_seqlen` is the longest window, read from the device if not
+    given."""
 
     def forward(
-        self, hidden_states: Tensor, cu_seqlens: Tensor, max_seqlen: int | None = None, **kwargs: object
+        self,
+        hidden_states: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int | None = None,
+        **kwargs: object,
     ) -> Tensor:
         if is_flash_attention_requested(self.config):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
@@ -33,32 +40,41 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         lengths = cu_seqlens.diff()
         windows = lengths.shape[0]
         longest = max_seqlen or int(lengths.max())
-        window = torch.repeat_interleave(torch.arange(windows, device=device), lengths, output_size=count)
+        window = torch.repeat_interleave(
+            torch.arange(windows, device=device), lengths, output_size=count
+        )
         places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
 
         # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
         parts = [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)]
         projected = torch.cat(parts, dim=-1)
-        padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(0, places, projected)
+        padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(
+            0, places, projected
+        )
         heads = padded.view(windows, longest, 3, self.num_heads, self.head_dim)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
 
         # Attention inside each window, and back to the tokens alone.
         inside = torch.arange(longest, device=device) < lengths[:, None]
-        mixed = F.scaled_dot_product_attention(query, key, value, inside[:, None, None], scale=self.scaling)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, inside[:, None, None], scale=self.scaling
+        )
         mixed = mixed.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
         return self.out_proj(mixed)
 
 
 def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
-    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks * chunk).
+    """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks *
+    chunk).
 
-    Its own `forward` finds the valid tokens with `nonzero`, for which the host would wait in every step; here
-    they come with the batch (see QwenPreparer).
+    Its own `forward` finds the valid tokens with `nonzero`, for which the host would wait in every
+    step; here they come with the batch (see QwenPreparer).
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
-    pieces = mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
+    pieces = (
+        mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
+    )
     hidden = pieces.index_select(0, prepared["chunks"])
     for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
         hidden = F.gelu(convolution(hidden))
@@ -66,5 +82,7 @@ def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
     hidden = hidden + encoder.positional_embedding(hidden.shape[1]).to(hidden.dtype)
     hidden = hidden.flatten(0, 1).index_select(0, prepared["heard"])
     for layer in encoder.layers:
-        hidden = layer(hidden, prepared["window_ends"], max_seqlen=prepared.host["longest_window"])[0]
+        hidden = layer(hidden, prepared["window_ends"], max_seqlen=prepared.host["longest_window"])[
+            0
+        ]
     return encoder.ln_post(hidden)

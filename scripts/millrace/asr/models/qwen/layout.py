@@ -1,6 +1,7 @@
 """Qwen3-ASR in the layout of the qwen-asr package: `thinker_config`, weights named `thinker.*`.
 
-The same numbers as in the layout of transformers, under other names; every name and shape is checked.
+The same numbers as in the layout of transformers, under other names; every name and shape is
+checked.
 """
 
 from __future__ import annotations
@@ -28,25 +29,50 @@ _NAMES = (
     ("thinker.lm_head.", "lm_head."),
 )
 _HEAD, _EMBEDDING = "lm_head.weight", "model.language_model.embed_tokens.weight"
-# Keys that both layouts have, with what qwen-asr takes for one that is missing; then keys of its own.
+# Keys that both layouts have, with what qwen-asr takes for one that is missing; then keys of its
+# own.
 _AUDIO = {
-    **{"num_mel_bins": 128, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120},
+    **{
+        "num_mel_bins": 128,
+        "encoder_layers": 32,
+        "encoder_attention_heads": 20,
+        "encoder_ffn_dim": 5120,
+    },
     **{"d_model": 1280, "dropout": 0, "attention_dropout": 0, "activation_function": "gelu"},
-    **{"activation_dropout": 0, "scale_embedding": False, "initializer_range": 0.02, "n_window": 100},
+    **{
+        "activation_dropout": 0,
+        "scale_embedding": False,
+        "initializer_range": 0.02,
+        "n_window": 100,
+    },
     **{"output_dim": 3584, "n_window_infer": 400, "downsample_hidden_size": 480},
 }
-_AUDIO_OWN = {"conv_chunksize": 500, "max_source_positions": 1500, "model_type": "qwen3_asr_audio_encoder"}
+_AUDIO_OWN = {
+    "conv_chunksize": 500,
+    "max_source_positions": 1500,
+    "model_type": "qwen3_asr_audio_encoder",
+}
 _TEXT = {
-    **{"vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016, "num_hidden_layers": 32},
+    **{
+        "vocab_size": 151_936,
+        "hidden_size": 4096,
+        "intermediate_size": 22_016,
+        "num_hidden_layers": 32,
+    },
     **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "hidden_act": "silu"},
     **{"max_position_embeddings": 128_000, "initializer_range": 0.02, "rms_norm_eps": 1e-6},
-    **{"use_cache": True, "tie_word_embeddings": False, "attention_bias": False, "attention_dropout": 0.0},
+    **{
+        "use_cache": True,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+    },
 }
 _TEXT_OWN = {"rope_theta": 5_000_000.0, "rope_scaling": None, "model_type": "qwen3_asr_text"}
 _THINKER = {"audio_token_id": 151_646, "audio_start_token_id": 151_647, "audio_end_token_id": None}
 _THINKER |= {"user_token_id": 872, "initializer_range": 0.02, "model_type": "qwen3_asr_thinker"}
-# What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures of
-# experts: without effect here.
+# What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures
+# of experts: without effect here.
 _GENERAL = """
     add_cross_attention cross_attention_hidden_size decoder_sparse_step finetuning_task is_decoder layer_types
     max_window_layers mlp_only_layers moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok
@@ -56,9 +82,27 @@ _GENERAL = """
 """
 _KNOWN = {*_GENERAL.split(), *PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()}
 # Files beside the weights that are written again as they were read.
-_KEPT = ("vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-_KEPT += ("added_tokens.json", "chat_template.json", "preprocessor_config.json", "generation_config.json")
-_FEATURES = ("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft", "padding_value")
+_KEPT = (
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+_KEPT += (
+    "added_tokens.json",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "generation_config.json",
+)
+_FEATURES = (
+    "feature_size",
+    "sampling_rate",
+    "hop_length",
+    "chunk_length",
+    "n_fft",
+    "padding_value",
+)
 _FEATURES += ("dither", "n_samples", "nb_max_frames", "padding_side", "return_attention_mask")
 
 
@@ -68,8 +112,8 @@ def is_qwen_asr(folder: str | Path) -> bool:
 
 
 def read_files(folder: str | Path) -> dict[str, bytes]:
-    """The files of a folder to write again as they are: all but config and weights of this layout, of
-    transformers' the vocabulary."""
+    """The files of a folder to write again as they are: all but config and weights of this layout,
+    of transformers' the vocabulary."""
     names = _KEPT if is_qwen_asr(folder) else _KEPT[:2]
     return {name: Path(folder, name).read_bytes() for name in names if Path(folder, name).is_file()}
 
@@ -77,7 +121,8 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Arguments of transformers' Qwen3ASRConfig, and the weights by transformers' names.
 
-    Raises MillraceError for a key that this project does not know, and for weights that cannot be read.
+    Raises MillraceError for a key that this project does not know, and for weights that cannot be
+    read.
     """
     where, config = str(Path(folder, CONFIG)), read_config(folder)
     thinker = config["thinker_config"]
@@ -86,11 +131,15 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise MillraceError("this is a forced aligner, no speech recogniser", where, remedy)
     known = {**_THINKER, "audio_config": {}, "text_config": {}}
     thinker = _checked(thinker, known, "thinker_config", where)
-    audio = _checked(thinker["audio_config"], _AUDIO | _AUDIO_OWN, "thinker_config.audio_config", where)
+    audio = _checked(
+        thinker["audio_config"], _AUDIO | _AUDIO_OWN, "thinker_config.audio_config", where
+    )
     text = _checked(thinker["text_config"], _TEXT | _TEXT_OWN, "thinker_config.text_config", where)
     rope = text["rope_scaling"] or {}
     if (kind := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "mrope"):
-        raise MillraceError(f"rope_scaling of type {kind} is unknown here", where, "Take another model")
+        raise MillraceError(
+            f"rope_scaling of type {kind} is unknown here", where, "Take another model"
+        )
     rope = {"rope_type": "default", "rope_theta": float(text["rope_theta"])}
     arguments = {
         "audio_config": {name: audio[name] for name in _AUDIO},
@@ -104,10 +153,14 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return arguments, _weights(Path(folder))
 
 
-def _checked(given: Mapping[str, Any], known: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _checked(
+    given: Mapping[str, Any], known: Mapping[str, Any], name: str, where: str
+) -> dict[str, Any]:
     if unknown := sorted(set(given) - set(known) - _KNOWN):
         problem = f"{name} holds {', '.join(unknown)}, which mean nothing here"
-        raise MillraceError(problem, where, "Convert it to transformers' layout, or take another model")
+        raise MillraceError(
+            problem, where, "Convert it to transformers' layout, or take another model"
+        )
     return {**known, **given}
 
 
@@ -132,11 +185,19 @@ def _renamed(name: str, side: int, where: str) -> str:
     raise MillraceError(f"the weight {name} is none of Qwen3-ASR", where, "Take another model")
 
 
-def check_weights(state: Mapping[str, Tensor], expected: Mapping[str, Any], tied: bool, where: str) -> None:
+def check_weights(
+    state: Mapping[str, Tensor], expected: Mapping[str, Any], tied: bool, where: str
+) -> None:
     """Raise MillraceError if a weight is missing, too many, or of another shape than `expected`."""
     missing = expected.keys() - state.keys() - ({_HEAD} if tied else set())
-    wrong = [name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape]
-    parts = {"missing": missing, "unknown": state.keys() - expected.keys(), "of another shape": wrong}
+    wrong = [
+        name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape
+    ]
+    parts = {
+        "missing": missing,
+        "unknown": state.keys() - expected.keys(),
+        "of another shape": wrong,
+    }
     if tied and _HEAD in state and not state[_HEAD].equal(state[_EMBEDDING]):
         parts["other than the embedding, which tie_word_embeddings says it is"] = [_HEAD]
     said = [f"{_renamed(min(names), 1, where)} is {word}" for word, names in parts.items() if names]
@@ -155,13 +216,19 @@ def rope(text: Mapping[str, Any]) -> dict[str, Any]:
         problem = f"rotary positions of type {kind} have no place in the layout of qwen-asr"
         raise MillraceError(problem, remedy="Export with --layout transformers")
     quarter = 20 * text["head_dim"] // 128
-    scaling = {"rope_type": "default", "type": "default", "mrope_interleaved": True, "interleaved": True}
+    scaling = {
+        "rope_type": "default",
+        "type": "default",
+        "mrope_interleaved": True,
+        "interleaved": True,
+    }
     scaling["mrope_section"] = [text["head_dim"] // 2 - 2 * quarter, quarter, quarter]
     return {"rope_theta": given["rope_theta"], "rope_scaling": scaling}
 
 
 def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> None:
-    """Write a Qwen3ASRForConditionalGeneration and its processor, and the files of `kept` as they are."""
+    """Write a Qwen3ASRForConditionalGeneration and its processor, and the files of `kept` as they
+    are."""
     from safetensors.torch import save_file
 
     state = {name: t.detach().cpu().contiguous() for name, t in hf.state_dict().items()}
@@ -172,8 +239,14 @@ def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> N
     config, tokenizer = hf.config.to_dict(), processor.tokenizer
     audio, text = config["audio_config"], config["text_config"]
     text_own = rope(text)
-    ids = {"audio_token_id": config["audio_token_id"], "initializer_range": config["initializer_range"]}
-    for name, token in {"start": tokenizer.audio_bos_token, "end": tokenizer.audio_eos_token}.items():
+    ids = {
+        "audio_token_id": config["audio_token_id"],
+        "initializer_range": config["initializer_range"],
+    }
+    for name, token in {
+        "start": tokenizer.audio_bos_token,
+        "end": tokenizer.audio_eos_token,
+    }.items():
         ids[f"audio_{name}_token_id"] = tokenizer.convert_tokens_to_ids(token)
     thinker = {
         **_THINKER | ids,
@@ -189,7 +262,10 @@ def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> N
     atomic.write_json(folder / "tokenizer_config.json", settings)
     atomic.write_json(folder / "chat_template.json", {"chat_template": processor.chat_template})
     features = {name: getattr(processor.feature_extractor, name) for name in _FEATURES}
-    features |= {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "Qwen3ASRProcessor"}
+    features |= {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "processor_class": "Qwen3ASRProcessor",
+    }
     atomic.write_json(folder / "preprocessor_config.json", features)
     generation = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
     atomic.write_json(folder / "generation_config.json", {"do_sample": False, **generation})

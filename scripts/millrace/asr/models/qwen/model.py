@@ -1,4 +1,5 @@
-"""Qwen3-ASR for fine-tuning: mel and encoder of a padded batch, loss over the answer's tokens, generation."""
+"""Qwen3-ASR for fine-tuning: mel and encoder of a padded batch, loss over the answer's tokens,
+generation."""
 
 from __future__ import annotations
 
@@ -20,14 +21,21 @@ from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.asr.models.qwen import layout
 from millrace.asr.models.qwen.config import CHAT_TEMPLATE, random_config, random_processor
 from millrace.asr.models.qwen.encoder import WindowedAttention, encode
-from millrace.asr.models.qwen.prepare import QwenOptions, QwenPreparer, known_tag, language_of, without_tag
+from millrace.asr.models.qwen.prepare import (
+    QwenOptions,
+    QwenPreparer,
+    known_tag,
+    language_of,
+    without_tag,
+)
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.training.meters import part
 
 
 class QwenModel(HfModel):
-    """Qwen3ASRForConditionalGeneration with its processor. The loss sums over the answer's tokens and end."""
+    """Qwen3ASRForConditionalGeneration with its processor. The loss sums over the answer's tokens
+    and end."""
 
     model_types = ("qwen3_asr",)
     layouts = layout.LAYOUTS
@@ -39,7 +47,9 @@ class QwenModel(HfModel):
     def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
         super().__init__(hf, processor)
         self.options = QwenOptions(**options)
-        self.files: Mapping[str, bytes] = {}  # of the folder it was read from, see layout.read_files
+        self.files: Mapping[
+            str, bytes
+        ] = {}  # of the folder it was read from, see layout.read_files
         extractor, tokenizer = processor.feature_extractor, processor.tokenizer
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
         template = processor.chat_template or tokenizer.chat_template
@@ -96,11 +106,15 @@ class QwenModel(HfModel):
             embedded = self.hf.get_input_embeddings()(ids)
             is_audio = (ids == self.hf.config.audio_token_id)[..., None]
             embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
-            hidden = model.language_model(inputs_embeds=embedded, attention_mask=mask, use_cache=False)[0]
+            hidden = model.language_model(
+                inputs_embeds=embedded, attention_mask=mask, use_cache=False
+            )[0]
 
         # The head runs only where there is an answer: the vocabulary is far wider than the model.
         with part("head"):
-            logits = self.hf.lm_head(hidden.flatten(0, 1).index_select(0, prepared["places"])).float()
+            logits = self.hf.lm_head(
+                hidden.flatten(0, 1).index_select(0, prepared["places"])
+            ).float()
             return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
 
     def transcribe(self, prepared: Prepared) -> list[str]:
@@ -112,7 +126,9 @@ class QwenModel(HfModel):
             return []
         tokenizer, ends = self.processor.tokenizer, self.hf.config.eos_token_id
         # The answer begins with its language; begun for the model, it goes on in that one.
-        begin = tokenizer(known_tag(language), add_special_tokens=False).input_ids if language else []
+        begin = (
+            tokenizer(known_tag(language), add_special_tokens=False).input_ids if language else []
+        )
         prompts = [[*prompt, *begin] for prompt in prepared.host["prompts"]]
         ids = padded_ids(prompts, tokenizer.pad_token_id, "left")
         mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left")
@@ -127,7 +143,9 @@ class QwenModel(HfModel):
             do_sample=False,
             num_beams=1,
             pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=sorted({tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}),
+            eos_token_id=sorted(
+                {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+            ),
         )
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         return [(language or language_of(text), without_tag(text)) for text in texts]
@@ -153,12 +171,29 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
             str(folder), local_files_only=True, trust_remote_code=False
         )
         features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
-        sizes = {name: features[name] for name in ("feature_size", "n_fft", "hop_length") if name in features}
+        sizes = {
+            name: features[name]
+            for name in ("feature_size", "n_fft", "hop_length")
+            if name in features
+        }
         extractor = transformers.Qwen3ASRFeatureExtractor(**sizes)
-        # The published template leaves out what the assistant has written; ours gives the same prompts.
-        processor = transformers.Qwen3ASRProcessor(extractor, tokenizer, chat_template=CHAT_TEMPLATE)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        # The published template leaves out what the assistant has written; ours gives the same
+        # prompts.
+        processor = transformers.Qwen3ASRProcessor(
+            extractor, tokenizer, chat_template=CHAT_TEMPLATE
+        )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ImportError,
+    ) as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        remedy = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        remedy = (
+            "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
+        )
         raise MillraceError(f"Qwen3-ASR cannot be loaded ({first})", str(folder), remedy) from error
     return hf, processor

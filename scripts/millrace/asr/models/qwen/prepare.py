@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from transformers.models.qwen3_asr.configuration_qwen3_asr import Qwen3ASRConfig
-from transformers.models.qwen3_asr.modeling_qwen3_asr import _get_feat_extract_output_lengths as token_count
+from transformers.models.qwen3_asr.modeling_qwen3_asr import (
+    _get_feat_extract_output_lengths as token_count,
+)
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
 from millrace.asr.loading.collate import Batch
@@ -49,7 +51,9 @@ def known_tag(language: str) -> str:
     text = tag(language)
     if text == tag(None):
         names = ", ".join(sorted(set(_LANGUAGES.values())))
-        raise MillraceError(f"Qwen3-ASR has no language {language!r}", "--language", f"It knows {names}")
+        raise MillraceError(
+            f"Qwen3-ASR has no language {language!r}", "--language", f"It knows {names}"
+        )
     return text
 
 
@@ -105,11 +109,13 @@ class QwenPreparer:
         # What the decoder reads and writes.
         systems = list(batch.prompts) or [""] * len(tokens)
         prompts = [self.prompt(*pair) for pair in zip(tokens, systems, strict=True)]
-        targets = [self.target(*pair) for pair in zip(batch.transcripts, batch.languages, strict=True)]
+        targets = [
+            self.target(*pair) for pair in zip(batch.transcripts, batch.languages, strict=True)
+        ]
         tensors = labelled(prompts, targets, self.tokenizer.pad_token_id, self.options.padding_side)
 
-        # The chunks of the batch that hold sound, where in their outputs the clips' tokens are, and the ends
-        # of the attention windows: so the encoder need not ask the device.
+        # The chunks of the batch that hold sound, where in their outputs the clips' tokens are, and
+        # the ends of the attention windows: so the encoder need not ask the device.
         starts = np.arange(0, self.mel.frames(width), self.chunk)
         chunk_frames = (np.array(frames)[:, None] - starts).clip(0, self.chunk).ravel()
         chunks = np.flatnonzero(chunk_frames)
@@ -122,9 +128,15 @@ class QwenPreparer:
         tensors["frames"] = torch.tensor(frames, dtype=torch.int64)
         tensors["window_ends"] = torch.tensor(ends, dtype=torch.int32)
         longest_window = min(self.window, max(tokens, default=0))
-        host = {"audio_tokens": tokens, "width": width, "longest_window": longest_window, "prompts": prompts}
+        host = {
+            "audio_tokens": tokens,
+            "width": width,
+            "longest_window": longest_window,
+            "prompts": prompts,
+        }
 
-        # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the decoder's.
+        # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the
+        # decoder's.
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
         whole = [-(-count // self.chunk) * self.chunk for count in frames]
         padded = self.flops(whole, tokens, [max(texts, default=0)] * len(texts))
@@ -134,7 +146,8 @@ class QwenPreparer:
     def prompt(self, tokens: int, system: str = "") -> list[int]:
         """Ids of the turns before the answer, with `tokens` places for audio.
 
-        `system` is a sample's own system turn, in which control tokens are left out; "": that of the options.
+        `system` is a sample's own system turn, in which control tokens are left out; "": that of
+        the options.
         """
         for token in self.tokenizer.all_special_tokens if "<|" in system else ():
             system = system.replace(token, " ")
@@ -146,8 +159,11 @@ class QwenPreparer:
         if self.options.language_tag_mode == "none":
             language = None
         text = " ".join(transcript.replace(MARKER, " ").split())
-        # Control tokens spelled out in a transcript are text: an audio token would shift all audio behind it.
-        written = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        # Control tokens spelled out in a transcript are text: an audio token would shift all audio
+        # behind it.
+        written = self.tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True
+        ).input_ids
         tagged = self.tokenizer(tag(language), add_special_tokens=False).input_ids
         return [*tagged, *written, self.tokenizer.eos_token_id]
 
@@ -173,19 +189,26 @@ class QwenPreparer:
         self._known_turns[system] = ids[: places[0]], ids[places[0] + 1 :]
         return self._known_turns[system]
 
-    def flops(self, frames: Sequence[int], audio_tokens: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """float64 (B,): a forward pass over so many mel frames, audio tokens, and decoder tokens with audio.
+    def flops(
+        self, frames: Sequence[int], audio_tokens: Sequence[int], tokens: Sequence[int]
+    ) -> np.ndarray:
+        """float64 (B,): a forward pass over so many mel frames, audio tokens, and decoder tokens
+        with audio.
 
-        Matrix products and convolutions, two operations a multiplication and addition; attention inside its
-        window. The head, which runs on the answers only, is left out.
+        Matrix products and convolutions, two operations a multiplication and addition; attention
+        inside its window. The head, which runs on the answers only, is left out.
         """
         audio, text = self.config.audio_config, self.config.text_config
-        mel, heard, read = (np.asarray(counts, dtype=np.float64) for counts in (frames, audio_tokens, tokens))
+        mel, heard, read = (
+            np.asarray(counts, dtype=np.float64) for counts in (frames, audio_tokens, tokens)
+        )
 
         # Three 3x3 convolutions of stride 2 and their projection, a mel frame.
         channels, bins, width = audio.downsample_hidden_size, audio.num_mel_bins, audio.d_model
         heights = [-(-bins // 2), -(-bins // 4), -(-bins // 8)]
-        convolutions = 9 * channels * heights[0] / 2 + 9 * channels**2 * (heights[1] / 4 + heights[2] / 8)
+        convolutions = 9 * channels * heights[0] / 2 + 9 * channels**2 * (
+            heights[1] / 4 + heights[2] / 8
+        )
         convolutions += channels * heights[2] * width / 8
 
         # Encoder layers and projector, an audio token.

@@ -21,9 +21,10 @@ _SEARCHED = 65536
 def first_break(path: str, container_format: str) -> float:
     """Seconds into an ADTS stream at which a header isn't where the one before it says.
 
-    Infinity if all are, and for other formats: a break in MP3 shows as undecodable packets. FFmpeg searches
-    for the next ADTS header without an error, and what lies between is missing from the timeline. What comes
-    before the first header (a stream joined within a frame) and behind the last (a tag) is no break.
+    Infinity if all are, and for other formats: a break in MP3 shows as undecodable packets. FFmpeg
+    searches for the next ADTS header without an error, and what lies between is missing from the
+    timeline. What comes before the first header (a stream joined within a frame) and behind the
+    last (a tag) is no break.
     """
     if container_format != "aac":
         return math.inf
@@ -61,18 +62,27 @@ def frame_bytes(head: bytes, container_format: str) -> int | None:
 
 
 def _adts(head: bytes) -> tuple[int, float] | None:
-    """Bytes and seconds of the frame that an ADTS header (ISO 14496-3, 1.A.2) begins; None if it is none."""
+    """Bytes and seconds of the frame that an ADTS header (ISO 14496-3, 1.A.2) begins; None if it is
+    none."""
     length, rate_index = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5, head[2] >> 2 & 15
-    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or length < _HEADER_BYTES or rate_index >= len(_RATES):
+    if (
+        head[0] != 0xFF
+        or head[1] & 0xF6 != 0xF0
+        or length < _HEADER_BYTES
+        or rate_index >= len(_RATES)
+    ):
         return None
     return length, 1024 * ((head[6] & 3) + 1) / _RATES[rate_index]
 
 
 def _mpeg(head: bytes) -> tuple[int, float] | None:
-    """As `_adts`, for MPEG-1, 2 and 2.5 audio, layers II and III. None for free formats, and for layer I."""
+    """As `_adts`, for MPEG-1, 2 and 2.5 audio, layers II and III. None for free formats, and for
+    layer I."""
     word = int.from_bytes(head[:4], "big")
     version, layer = word >> 19 & 3, 4 - (word >> 17 & 3)
-    is_reserved = version == 1 or word >> 10 & 3 == 3 or word >> 12 & 15 in (0, 15) or layer not in (2, 3)
+    is_reserved = (
+        version == 1 or word >> 10 & 3 == 3 or word >> 12 & 15 in (0, 15) or layer not in (2, 3)
+    )
     if word >> 21 != 0x7FF or is_reserved:
         return None
     kilobits = _MPEG_KILOBITS[version == 3, layer]
@@ -90,7 +100,8 @@ def _id3_bytes(head: bytes) -> int:
 
 
 def _find_frame(raw: bytes, header: Callable[[bytes], tuple[int, float] | None]) -> int:
-    """Position of the first header that is followed by another one, or by the end; -1 if there is none."""
+    """Position of the first header that is followed by another one, or by the end; -1 if there is
+    none."""
     at = raw.find(b"\xff")
     while 0 <= at <= len(raw) - _HEADER_BYTES:
         frame = header(raw[at : at + _HEADER_BYTES])

@@ -1,4 +1,5 @@
-"""Breaks in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are EBML, RFC 8794)."""
+"""Breaks in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are EBML, RFC
+8794)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import mmap
 from millrace.speech.audio.damage.breaks import Break
 
 _SEGMENT, _CLUSTER = b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
-# SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags, and the EBML head of a file that is joined on
+# SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags, and the EBML head of a file that is
+# joined on
 _OTHERS = "114d9b74 1549a966 1654ae6b 1c53bb6b 1941a469 1043a770 1254c367 1a45dfa3"
 _TOP = {_SEGMENT, _CLUSTER, *(bytes.fromhex(name) for name in _OTHERS.split())}
 _TIMESTAMP, _SILENT_TRACKS = 0xE7, b"\x58\x54"
@@ -17,7 +19,8 @@ _IN_CLUSTER = {_TIMESTAMP, 0xA3, 0xA0, 0xA7, 0xAB, 0xAF, *_FILLERS}
 
 
 def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
-    """Breaks of a file, in order: from the element that is damaged to the next cluster that is whole."""
+    """Breaks of a file, in order: from the element that is damaged to the next cluster that is
+    whole."""
     breaks: list[Break] = []
     clusters: list[tuple[int, int, int]] = []  # position, number of the segment, time stamp
     segment = at = 0
@@ -32,14 +35,17 @@ def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
                 broken = at
             else:
                 clusters.append((at, segment, stamp))
-                # A cluster is whole if it ends on what may follow one; else the break is somewhere inside.
+                # A cluster is whole if it ends on what may follow one; else the break is somewhere
+                # inside.
                 if not _is_top(raw, after):
                     after, broken = _walk_cluster(raw, at)
                     if broken is None and not _is_top(raw, after):
                         broken = at
         elif name in _TOP or raw[at] in _FILLERS:
             size, body = _size(raw, at + (4 if name in _TOP else 1))
-            if name == _SEGMENT:  # its children are walked; in joined files each begins a timeline of its own
+            if (
+                name == _SEGMENT
+            ):  # its children are walked; in joined files each begins a timeline of its own
                 segment, after, sound = segment + 1, body, True
             else:
                 after, sound = body + (size or 0), size is not None
@@ -50,7 +56,8 @@ def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
             after = _next_cluster(raw, max(at + 1, broken))
             breaks.append(Break(broken, after))
         at = after
-    # Of two clusters in the wrong order, or one that is there twice, nothing tells which one is right.
+    # Of two clusters in the wrong order, or one that is there twice, nothing tells which one is
+    # right.
     ends = [start for start, _, _ in clusters[2:]] + [len(raw)]
     for (start, *before), (_, *after), end in zip(clusters, clusters[1:], ends, strict=False):
         if before[0] == after[0] and after[1] <= before[1]:
@@ -59,7 +66,8 @@ def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
 
 
 def _size(raw: mmap.mmap, at: int) -> tuple[int | None, int]:
-    """An EBML size and the position behind it; None if it is unknown (a live stream), or no size."""
+    """An EBML size and the position behind it; None if it is unknown (a live stream), or no
+    size."""
     if at >= len(raw) or not raw[at]:
         return None, at + 1
     length = 9 - raw[at].bit_length()
@@ -73,7 +81,8 @@ def _is_top(raw: mmap.mmap, at: int) -> bool:
 
 
 def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
-    """Position behind the cluster at `start`, and that of its last child if the chain breaks behind it."""
+    """Position behind the cluster at `start`, and that of its last child if the chain breaks behind
+    it."""
     size, at = _size(raw, start + 4)
     end, last = None if size is None else at + size, start
     while at != end and at < len(raw):
@@ -92,7 +101,8 @@ def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
 
 
 def _timestamp(raw: mmap.mmap, start: int) -> int | None:
-    """The time stamp of the cluster at `start`; None if its first child, but for fillers, is none."""
+    """The time stamp of the cluster at `start`; None if its first child, but for fillers, is
+    none."""
     at = _size(raw, start + 4)[1]
     for _ in range(3):
         size, body = _size(raw, at + 1)
@@ -107,7 +117,8 @@ def _timestamp(raw: mmap.mmap, start: int) -> int | None:
 
 
 def _next_cluster(raw: mmap.mmap, at: int) -> int:
-    """Position of the next cluster that begins as one does and ends on an element; else the file's end."""
+    """Position of the next cluster that begins as one does and ends on an element; else the file's
+    end."""
     while (at := raw.find(_CLUSTER, at)) >= 0:
         size, body = _size(raw, at + 4)
         whole = size is None or body + size > len(raw) or _is_top(raw, body + size)

@@ -31,11 +31,13 @@ def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[Break]:
             clean, due, counter = 0, 0, -1
             continue
         begins = flags & _BEGINS
-        if pes < 0 and not begins:  # a recording of a running stream begins with the rest of a PES packet
+        if (
+            pes < 0 and not begins
+        ):  # a recording of a running stream begins with the rest of a PES packet
             continue
 
-        # Packets are counted modulo 16. One that is sent twice is no break, nor is a new count behind a PES
-        # packet that holds all its bytes: there, files are joined.
+        # Packets are counted modulo 16. One that is sent twice is no break, nor is a new count
+        # behind a PES packet that holds all its bytes: there, files are joined.
         counts_on = counter < 0 or number == (counter + 1) % 16 or (begins and due == 0)
         if flags & _IS_BAD or not counts_on:
             before = raw[place - stride : place - stride + 188]
@@ -61,15 +63,19 @@ def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[Break]:
 
 
 def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Position, distance to the packet before, flags, counter and start of the payload of a PID's packets.
+    """Position, distance to the packet before, flags, counter and start of the payload of a PID's
+    packets.
 
-    Packets without payload are left out. Where the next packet is not behind the one before, position is -1.
+    Packets without payload are left out. Where the next packet is not behind the one before,
+    position is -1.
     """
     view = np.frombuffer(raw, np.uint8)
     stride, at = _stride(view)
     while stride and at + 188 <= len(view):
         count = min((len(view) - at - 188) // stride + 1, chunk)
-        grid = np.lib.stride_tricks.as_strided(view[at:], (count, 188), (stride, 1), writeable=False)
+        grid = np.lib.stride_tricks.as_strided(
+            view[at:], (count, 188), (stride, 1), writeable=False
+        )
         bad = np.flatnonzero(grid[:, 0] != _SYNC)
         sound = int(bad[0]) if len(bad) else count
         heads = grid[:sound, :5].astype(np.int32)
@@ -78,7 +84,9 @@ def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[tuple[int, int, i
         heads = heads[numbers]
         bodies = 4 + (heads[:, 3] & 0x20 != 0) * (1 + heads[:, 4])
         columns = (numbers * stride + at, heads[:, 1] & 0xC0, heads[:, 3] & 15, bodies)
-        for place, flags, number, body in zip(*(column.tolist() for column in columns), strict=True):
+        for place, flags, number, body in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             yield place, stride, flags, number, body
         at += count * stride
         if sound < count:
@@ -87,7 +95,8 @@ def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[tuple[int, int, i
 
 
 def _stride(view: np.ndarray) -> tuple[int, int]:
-    """Bytes from packet to packet (192: with a time code, 204: with parity), place of the first; or 0, 0."""
+    """Bytes from packet to packet (192: with a time code, 204: with parity), place of the first; or
+    0, 0."""
     head = view[: 204 * 12]
     for at in range(204):
         for stride in (188, 192, 204):

@@ -15,7 +15,8 @@ _LIVE_GRANULE = 60 * 48000
 
 
 def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
-    """Breaks of a file, in order: bytes that are no page, pages behind a lost one, damaged headers."""
+    """Breaks of a file, in order: bytes that are no page, pages behind a lost one, damaged
+    headers."""
     breaks: list[Break] = []
     numbers: dict[bytes, int] = {}  # of each stream's newest page
     headers: set[bytes] = set()  # streams that have shown nothing but headers
@@ -55,7 +56,8 @@ def _next_page(raw: mmap.mmap, at: int) -> int:
 
 def _is_intact(page: bytes) -> bool:
     """Whether the checksum of a page is right."""
-    # zlib's CRC-32 has the same polynomial, but reverses the bits of each byte, and inverts its register.
+    # zlib's CRC-32 has the same polynomial, but reverses the bits of each byte, and inverts its
+    # register.
     content = page[:22] + bytes(4) + page[26:]
     reversed_crc = zlib.crc32(content.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{reversed_crc:032b}"[::-1], 2) == int.from_bytes(page[22:26], "little")
