@@ -67,6 +67,8 @@ def _read_chunk(
 ) -> None:
     # Libraries print what they think of damaged files.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    # A handler that the caller has set, as pytest-timeout does, would come with the fork.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(60)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
