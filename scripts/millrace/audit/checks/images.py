@@ -3,7 +3,7 @@ did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from millrace.audit.checks.registry import Seen
@@ -13,42 +13,27 @@ class Field(NamedTuple):
     """The figures of a field of the batches, for each channel."""
 
     name: str  # the path of the field; "" is the batch itself
-    is_image: bool
+    image: bool
     dtype: str
+    shape: list[int]
     channels: int
     count: int  # values of a channel
     mean: list[float]
     std: list[float]
     min: list[float]
     max: list[float]
-    is_whole: bool  # values have no fractions
+    whole: bool  # values have no fractions
     distinct: int  # values
-    is_grid: bool  # values below 1/255 are multiples of 1/65025
+    grid: bool  # values below 1/255 are multiples of 1/65025
     small: int  # distinct values below 1/255
-    shown: Seen  # all of it, as evidence
 
-    @classmethod
-    def parse(cls, name: str, seen: Seen) -> Field:
-        return cls(
-            name=name,
-            is_image=seen["image"],
-            dtype=seen["dtype"],
-            channels=seen["channels"],
-            count=seen["count"],
-            mean=seen["mean"],
-            std=seen["std"],
-            min=seen["min"],
-            max=seen["max"],
-            is_whole=seen["whole"],
-            distinct=seen["distinct"],
-            is_grid=seen["grid"],
-            small=seen["small"],
-            shown=seen,
-        )
+    @property
+    def shown(self) -> Seen:
+        return {name: value for name, value in self._asdict().items() if name != "name"}
 
     @property
     def title(self) -> str:
-        if not self.is_image:
+        if not self.image:
             return self.name
         return f"field {self.name}" if self.name else "the batch"
 
@@ -68,29 +53,13 @@ class Field(NamedTuple):
 class Value(NamedTuple):
     """What a transform took or gave."""
 
-    kind: str  # "PIL", "tensor", "array" or "other"
     type: str
-    dtype: str
-    shape: list[int]
-    low: float | None  # None if unknown
-    high: float  # 0 if unknown
-    is_grey: bool  # an image of equal channels
-    shown: Seen
-
-    @classmethod
-    def parse(cls, seen: Seen | None) -> Value | None:
-        if not seen:
-            return None
-        return cls(
-            kind=seen["kind"],
-            type=seen["type"],
-            dtype=seen.get("dtype", ""),
-            shape=seen.get("shape", []),
-            low=seen.get("min"),
-            high=seen.get("max", 0),
-            is_grey=seen.get("grey", False),
-            shown=seen,
-        )
+    kind: str  # "PIL", "tensor", "array" or "other"
+    dtype: str = ""
+    shape: Sequence[int] = ()
+    min: float | None = None
+    max: float = 0
+    grey: bool = False  # an image of equal channels
 
     @property
     def is_image(self) -> bool:
@@ -98,12 +67,12 @@ class Value(NamedTuple):
 
     @property
     def is_negative(self) -> bool:
-        return self.low is not None and self.low < 0
+        return self.min is not None and self.min < 0
 
     @property
     def is_from_zero(self) -> bool:
         """Whether no value is below 0, as far as it is known."""
-        return self.low is not None and self.low >= 0
+        return self.min is not None and self.min >= 0
 
     @property
     def channels(self) -> int | None:
@@ -136,8 +105,8 @@ class Step(NamedTuple):
             name=seen["class"],
             is_albumentations="albumentations" in seen["module"],
             was_called="in" in seen,
-            taken=Value.parse(seen.get("in")),
-            gave=Value.parse(seen.get("out")),
+            taken=Value(**seen["in"]) if seen.get("in") else None,
+            gave=Value(**seen["out"]) if "out" in seen else None,
             raised=seen.get("raised", ""),
             mean=seen.get("mean", []),
             std=seen.get("std", []),
@@ -179,7 +148,7 @@ class Split(NamedTuple):
 
     @classmethod
     def parse(cls, seen: Seen) -> Split:
-        fields = {name: Field.parse(name, each) for name, each in seen["fields"].items()}
+        fields = {name: Field(name, **each) for name, each in seen["fields"].items()}
         return cls(seen["complete"], fields)
 
 
@@ -202,14 +171,14 @@ class Values(NamedTuple):
             attributes=[
                 Constants(row["path"], row["mean"], row["std"], row) for row in seen["constants"]
             ],
-            fields=[Field.parse(name, field) for name, field in seen["fields"].items()],
+            fields=[Field(name, **field) for name, field in seen["fields"].items()],
             train=Split.parse(sets["train"]) if sets else None,
             val=Split.parse(sets["val"]) if sets else None,
         )
 
     @property
     def images(self) -> list[Field]:
-        return [field for field in self.fields if field.is_image]
+        return [field for field in self.fields if field.image]
 
     def called(self, *names: str) -> Iterator[Step]:
         """Transforms of these classes that were called."""

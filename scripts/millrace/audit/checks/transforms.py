@@ -43,7 +43,7 @@ def scaling(seen: Seen) -> Iterator[Finding]:
         return
 
     gave = [step.gave for step in data.called(*TO_TENSOR)]
-    were_scaled = any(value and 0.5 < value.high <= 1 for value in gave)
+    were_scaled = any(value and 0.5 < value.max <= 1 for value in gave)
     for field in data.images:
         wrong = misscaled(field)
         if unscaled and field.highest > 2 and field.dtype != "uint8":
@@ -58,9 +58,9 @@ def _unscaled_by(step: Step) -> str:
     dtype = step.taken.dtype if step.taken else ""
     if not dtype.startswith(WIDE) or step.gave is None:
         return ""
-    if not step.gave.is_from_zero or step.gave.high <= 2:
+    if not step.gave.is_from_zero or step.gave.max <= 2:
         return ""
-    edges = f"{step.gave.low:.4g}..{step.gave.high:.4g}"
+    edges = f"{step.gave.min:.4g}..{step.gave.max:.4g}"
     return f"{step.title} does not scale {dtype}: it gives {edges}"
 
 
@@ -78,14 +78,14 @@ def _has_other_constants(step: Step) -> bool:
         return False
     if taken.kind != "tensor" and not step.is_albumentations:
         return False
-    return taken.high > 2 * full or 0 < taken.high <= TWICE * full
+    return taken.max > 2 * full or 0 < taken.max <= TWICE * full
 
 
 def _misfit(step: Step, unscaled: list[str]) -> Finding:
     taken = step.taken
-    cause = f"{step.title} takes {taken.low:.4g}..{taken.high:.4g}, "
+    cause = f"{step.title} takes {taken.min:.4g}..{taken.max:.4g}, "
     cause += f"its constants are for 0..{_full_scale(step):g}"
-    return Finding("DP12", "fail", cause, {"in": taken.shown, "before": unscaled}, SCALE)
+    return Finding("DP12", "fail", cause, {"in": step.shown["in"], "before": unscaled}, SCALE)
 
 
 def misscaled(field: Field) -> str:
@@ -96,7 +96,7 @@ def misscaled(field: Field) -> str:
         return _unscaled(field)
     if not 0 < field.highest <= TWICE or field.small < 8:
         return ""
-    return "scaled twice" if field.is_grid else OPEN
+    return "scaled twice" if field.grid else OPEN
 
 
 def _unscaled(field: Field) -> str:
@@ -104,7 +104,7 @@ def _unscaled(field: Field) -> str:
     high, is_colour = field.highest, field.channels == 3
     unscaled = f"0..{255 if high <= 256 else 65535}, unscaled"
     levels = 16 if is_colour else 64
-    are_levels = field.is_whole and field.distinct >= levels
+    are_levels = field.whole and field.distinct >= levels
     if are_levels and (is_colour or not 256 < high <= 16384):
         return unscaled
     if is_colour and 100 < high <= 256 and field.distinct >= 16:
@@ -197,7 +197,7 @@ def _wrong_constants(step: Step) -> tuple[str, str] | None:
     sizes = {len(step.mean), len(step.std)}
     if step.name != "Normalize" or not channels or 0 in sizes or sizes == {channels}:
         return None
-    if sizes == {1} and (step.mean[0] in (0, 0.5) or step.taken.is_grey):
+    if sizes == {1} and (step.mean[0] in (0, 0.5) or step.taken.grey):
         return None
     cause = f"has {max(sizes)} constants for {channels} channels"
     return cause, f"give {channels} of each"
