@@ -6,7 +6,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
+from millrace.audit.checks.batches import Epoch, epochs_of
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
@@ -84,36 +86,54 @@ def pinning(seen: Seen) -> Iterator[Finding]:
 
 @check("DP6", probes=("methods",))
 def start_methods(seen: Seen) -> Iterator[Finding]:
+    """Workers give equal samples however they are started."""
     if not seen["workers"]:
-        cause = (
-            NO_LOADER if seen["workers"] is None else "num_workers=0: nothing is sent to workers"
-        )
+        cause = "num_workers=0: nothing is sent to workers"
+        if seen["workers"] is None:
+            cause = NO_LOADER
         yield Finding("DP6", "not applicable", cause)
         return
-    own, runs = seen["own"], seen["runs"]
-    problems: dict[str, tuple[list[str], Seen]] = {}  # by cause: start methods and evidence
+
+    own, compared = seen["own"], "fork, spawn and forkserver"
+    if "forkserver" not in seen["runs"]:
+        compared = "fork and spawn"
+    elsewhere, fails = [], False
+    for cause, problem in _problems(seen).items():
+        cause = f"under {' and '.join(problem.methods)}: {cause}"
+        if own in (None, *problem.methods):
+            fails = True
+            yield Finding("DP6", "fail", cause, problem.shown)
+        else:
+            elsewhere.append(cause)
+    if not fails:
+        passed = [f"equal samples under {own or compared}", *elsewhere]
+        yield Finding("DP6", "pass", "; ".join(passed))
+
+
+class Problem(NamedTuple):
+    """What goes wrong if workers are started by some methods."""
+
+    methods: list[str]
+    shown: Seen
+
+
+def _problems(seen: Seen) -> dict[str, Problem]:
+    """Problems by cause."""
+    problems = {}
     for bad in seen["pickled"]:
         cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
-        problems[cause] = (["spawn", "forkserver"], bad)
+        problems[cause] = Problem(["spawn", "forkserver"], bad)
     for path in seen["files"]:
-        problems[f"{path} is an open file, whose position forked workers share"] = (
-            ["fork"],
-            {"path": path},
-        )
+        cause = f"{path} is an open file, whose position forked workers share"
+        problems[cause] = Problem(["fork"], {"path": path})
+    runs = seen["runs"]
     for method in ("spawn", "forkserver"):
-        if method in runs and (bad := _changed(runs["fork"], runs["fork again"], runs[method])):
-            problems.setdefault(bad["text"], ([], bad))[0].append(method)
-    compared = own or ("fork, spawn and forkserver" if "forkserver" in runs else "fork and spawn")
-    passed = [f"equal samples under {compared}"]
-    for cause, (names, shown) in problems.items():
-        said = f"under {' and '.join(names)}: {cause}"
-        if own in (None, *names):
-            passed = []
-            yield Finding("DP6", "fail", said, shown)
-        elif passed:
-            passed.append(said)
-    if passed:
-        yield Finding("DP6", "pass", "; ".join(passed))
+        changed = (
+            _changed(runs["fork"], runs["fork again"], runs[method]) if method in runs else None
+        )
+        if changed:
+            problems.setdefault(changed["text"], Problem([], changed)).methods.append(method)
+    return problems
 
 
 def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
@@ -147,81 +167,108 @@ def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
 
 @check("DP7", probes=("look", "epochs"))
 def steps(look: Seen, epochs: Ranks) -> Iterator[Finding]:
-    for rank, data in enumerate(epochs):
-        for epoch in data["plain"][:1]:
-            batches, said = len(epoch["notes"]), epoch["length"]
-            if epoch["ended"] and said not in (None, batches) and not look.get("iterable"):
-                cause = f"len(loader) is {said}, rank {rank} got {batches} batches"
-                yield Finding("DP7", "fail", cause, {"rank": rank, "len": said, "batches": batches})
+    """An epoch has as many batches as the loader says."""
+    if look.get("iterable"):
+        return
+    for rank, (first, *_) in enumerate(epochs_of(epochs)):
+        batches = len(first.batches)
+        if first.ended and first.length not in (None, batches):
+            cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
+            shown = {"rank": rank, "len": first.length, "batches": batches}
+            yield Finding("DP7", "fail", cause, shown)
 
 
 @check("DP7", probes=("contract",))
 def lengths(seen: Seen) -> Iterator[Finding]:
-    size, read, counted = seen.get("samples"), seen.get("items", {}), seen.get("counted")
-    last, lists, numbers = (read.get(name, {}) for name in ("last", "lists", "numbers"))
-    place = read.get("equals")
-    # A data set that repeats its items on purpose says how often.
-    repeats = any(
-        many > 1 and size == many * each for many in numbers.values() for each in lists.values()
-    )
-    shown: Seen = {"len": size}
+    """The data set has as many samples as it says."""
+    size, items = seen.get("samples"), seen.get("items", {})
+    counted = seen.get("counted", size)
     if size is None:
         yield Finding("DP7", "not applicable", "the data set has no len")
-    elif counted not in (None, size):
+        return
+    if counted not in (None, size):
         cause = f"len is {size}, the iterator gives {counted} samples"
-        yield Finding("DP7", "fail", cause, {**shown, "samples": counted})
-    elif last.get("type") in ("IndexError", "KeyError"):
-        yield Finding("DP7", "fail", f"len is {size}, but [{size - 1}] raises {_told(last)}", last)
-    elif place is not None and not repeats:
+        yield Finding("DP7", "fail", cause, {"len": size, "samples": counted})
+        return
+    last = items.get("last", {})
+    if last.get("type") in ("IndexError", "KeyError"):
+        cause = f"len is {size}, but [{size - 1}] raises {_told(last)}"
+        yield Finding("DP7", "fail", cause, last)
+        return
+    place = items.get("equals")
+    if place is not None and not _repeats_on_purpose(size, items):
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
-        yield Finding("DP7", "fail", cause, {**shown, "index": size, "equals": place})
-    elif place is None and read.get("longer"):
-        name, many = next(iter(read["longer"].items()))
-        cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-        stored = [each for each, value in numbers.items() if value == size]
-        meant = many > size + 1 and (not stored or any(map(MEANT.search, stored)))
-        needs = "whether the shorter length is meant" if meant else ""
-        shown |= {name: many, "stored": stored}
-        yield Finding("DP7", "not decidable" if meant else "fail", cause, shown, needs=needs)
-    else:
-        yield Finding("DP7", "pass", f"len is {size}")
+        yield Finding("DP7", "fail", cause, {"len": size, "index": size, "equals": place})
+        return
+    if place is None and items.get("longer"):
+        yield _too_short(size, items)
+        return
+    yield Finding("DP7", "pass", f"len is {size}")
+
+
+def _repeats_on_purpose(size: int, items: Seen) -> bool:
+    """Whether an attribute of the data set says how often it gives the items of a list."""
+    factors = [number for number in items["numbers"].values() if number > 1]
+    return any(size == factor * each for factor in factors for each in items["lists"].values())
+
+
+def _too_short(size: int, items: Seen) -> Finding:
+    """A list has more items than the length: a bug, unless an attribute limits the length."""
+    name, many = next(iter(items["longer"].items()))
+    cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
+    stored = [each for each, value in items["numbers"].items() if value == size]
+    shown = {"len": size, name: many, "stored": stored}
+    if many > size + 1 and (not stored or any(map(MEANT.search, stored))):
+        needs = "whether the shorter length is meant"
+        return Finding("DP7", "not decidable", cause, shown, needs=needs)
+    return Finding("DP7", "fail", cause, shown)
 
 
 @check("DP8", probes=("model", "epochs"))
 def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
-    ones, loader, one = {}, seen["train"], seen.get("one", {})
-    for rank, data in enumerate(epochs):
-        for epoch in data["plain"]:
-            sizes = [note["size"] for note in epoch["notes"]]
-            if 1 in sizes and (max(sizes) > 1 or "raised" in one):
-                ones[f"rank {rank}"] = sizes.index(1)
-            elif (
-                not epoch["ended"] and not loader.get("iterable", True) and not loader["drop_last"]
-            ):
-                share = -(-loader["samples"] // loader["replicas"])
-                if (
-                    loader["batch_size"]
-                    and share % loader["batch_size"] == 1 != loader["batch_size"]
-                ):
-                    ones[f"rank {rank}"] = share // loader["batch_size"]
-    where = (
-        "a batch of one (" + ", ".join(f"{rank}: step {step}" for rank, step in ones.items()) + ")"
-    )
-    shown = {**loader, "steps": ones, **one}
+    """No batch of one meets a batch norm."""
+    one = seen.get("one", {})
+    ones = {}  # steps by rank
+    for rank, parts in enumerate(epochs_of(epochs)):
+        for epoch in parts:
+            step = _step_of_one(epoch, seen["train"], "raised" in one)
+            if step is not None:
+                ones[f"rank {rank}"] = step
     if not ones:
         yield Finding("DP8", "pass", "no rank gets a batch of one")
-    elif raised := one.get("raised"):
-        yield Finding("DP8", "fail", f"{where} raises {_told(raised)}", shown)
-    elif "shapes" in one:
+        return
+
+    steps = ", ".join(f"{rank}: step {step}" for rank, step in ones.items())
+    where = f"a batch of one ({steps})"
+    shown = {**seen["train"], "steps": ones, **one}
+    if one.get("raised"):
+        yield Finding("DP8", "fail", f"{where} raises {_told(one['raised'])}", shown)
+        return
+    if "shapes" in one:
         yield Finding("DP8", "pass", f"the model takes {where}", shown)
-    elif one.get("norms") == []:
+        return
+    if one.get("norms") == []:
         yield Finding("DP8", "pass", f"{where}, and the model has no batch norm", shown)
-    else:
-        cause = f"{where}: BatchNorm with one value a channel would raise"
-        cause += f"; {one['unknown']}" if "unknown" in one else ""
-        yield Finding(
-            "DP8", "not decidable", cause, shown, needs="the model: --model module:factory"
-        )
+        return
+    cause = f"{where}: BatchNorm with one value a channel would raise"
+    if "unknown" in one:
+        cause += f"; {one['unknown']}"
+    needs = "the model: --model module:factory"
+    yield Finding("DP8", "not decidable", cause, shown, needs=needs)
+
+
+def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
+    """The step that has a batch of one; `is_refused`: the model raises on it."""
+    sizes = [batch.size for batch in epoch.batches]
+    if 1 in sizes and (max(sizes) > 1 or is_refused):
+        return sizes.index(1)
+    # Of an epoch that was not read to its end, the last batch is computed.
+    if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:
+        return None
+    size, share = loader["batch_size"], -(-loader["samples"] // loader["replicas"])
+    if not size or size == 1 or share % size != 1:
+        return None
+    return share // size
 
 
 @check("DP9", probes=("memory",))
@@ -353,20 +400,26 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
 
 @check("edges", probes=("model", "epochs"))
 def edges(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
+    """Each rank makes steps, and evaluation loses no sample."""
     findings = []
-    for rank, data in enumerate(epochs):
-        if any(epoch["ended"] and not epoch["notes"] for epoch in data["plain"][:1]):
-            facts = {"rank": rank, **seen["train"]}
-            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", facts))
+    for rank, parts in enumerate(epochs_of(epochs)):
+        if parts[0].ended and not parts[0].batches:
+            shown = {"rank": rank, **seen["train"]}
+            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", shown))
     for name, verdict in (("train", "pass"), ("val", "fail")):
-        loader = seen[name]
-        sized = loader.get("drop_last") and loader["samples"] and loader["batch_size"]
-        if sized and (lost := loader["samples"] % loader["batch_size"]):
-            cause = (
-                f"drop_last=True on the {name} loader loses {lost} of {loader['samples']} samples"
-            )
-            findings.append(Finding("edges", verdict, cause, loader))
+        lost = _dropped(seen[name])
+        if lost:
+            samples = seen[name]["samples"]
+            cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
+            findings.append(Finding("edges", verdict, cause, seen[name]))
     yield from findings or [Finding("edges", "pass", "no sample is lost")]
+
+
+def _dropped(loader: Seen) -> int:
+    """Samples that drop_last leaves out."""
+    if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
+        return 0
+    return loader["samples"] % loader["batch_size"]
 
 
 @check("stale", probes=("contract",))
