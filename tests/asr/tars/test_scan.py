@@ -91,12 +91,6 @@ def header(
     return bytes(block)
 
 
-def signed(block: bytes) -> bytes:
-    """With the checksum of old writers, the sum over signed bytes."""
-    total = sum(byte - 256 * (byte > 127) for byte in block[:148] + block[156:]) + 8 * 32
-    return block[:148] + b"%06o\0 " % total + block[156:]
-
-
 def padded(body: bytes) -> bytes:
     return body + bytes(-len(body) % 512)
 
@@ -133,13 +127,15 @@ def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
 
 
 def reference(path: Path) -> list[tuple[bytes, bytes]]:
-    """What tarfile, told to read on after zeros, extracts."""
+    """What tarfile, told to read on after zeros, extracts; without links to links."""
     result = []
     with tarfile.open(
         path, "r:", ignore_zeros=True, encoding="utf-8", errors="surrogateescape"
     ) as tar:
         for member in tar.getmembers():
             try:
+                if not member.isfile() and not tar._find_link_target(member).isfile():
+                    continue
                 handle = tar.extractfile(member)
             except (KeyError, RecursionError):
                 continue
@@ -288,10 +284,6 @@ BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padde
 # Content, and (name, kind, bytes) of its members.
 DIALECTS = {
     "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
-    "star prefix": (
-        header(b"tail", 5, at_345=b"head", at_476=b"00000000000\0", at_508=b"tar\0") + padded(b"12345"),
-        [(b"head/tail", FILE, b"12345")],
-    ),
     "posix prefix": (
         header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"), [(b"p" * 155 + b"/tail", FILE, b"abcde")]
     ),
@@ -307,7 +299,6 @@ DIALECTS = {
         + b"".join(header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)),
         [(b"folder", DIRECTORY, b""), *((b"m%d" % i, FILE, body_of(600, i)) for i in range(40))],
     ),
-    "signed checksum": (signed(header(b"caf\xe9", 4)) + padded(b"abcd"), [(b"caf\xe9", FILE, b"abcd")]),
     "pax path and size": (
         pax((b"path", "dir/é".encode()), (b"size", b"3")) + header(b"short", 0) + padded(b"abc"),
         [("dir/é".encode(), FILE, b"abc")],
@@ -409,10 +400,11 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
     scanned = check_equal(save(tmp_path, tar_of(*members)))
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
         b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
-        b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
+        b"d/up": SYMLINK, b"chain": BROKEN_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
         b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
+    assert "5 links lead to no file in this tar, or to another link" in scanned.reason
 
 
 @pytest.mark.parametrize("chains", CHAIN_COUNTS)
@@ -474,7 +466,6 @@ def with_header(size: int) -> bytes:
 
 
 INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
-LAST_INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]))
 NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
 TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
 # Content, status, a word of the reason, the readable members, and how many of them are marked
@@ -497,12 +488,10 @@ DAMAGE = {
         for bits in (63, 88)
     },
     "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
+    # What comes next are the headers in it: they are this tar's, and marked as recovered.
     "header of a tar in the tar": (
         flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
-        [(b"a", b"a"), (b"b", b"b"), (b"c", b"c")], 2,
-    ),
-    "header of a tar in the tar, the last member": (
-        flipped(LAST_INNER.index(b"inner.tar"), LAST_INNER), "damaged", "1,024", [(b"a", b"a")], 0
+        [(b"a", b"a"), *many(30)[1], (b"b", b"b"), (b"c", b"c")], 32,
     ),
     "header without magic": (
         b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]), "damaged", "6,144",
