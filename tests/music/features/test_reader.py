@@ -142,7 +142,14 @@ def sums(reader: WindowReader, rows: list[int]) -> tuple[list[float], int]:
     return [float(reader.read(row, 10, 100).sum(dtype="f8")) for row in rows], reader.open_files
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.long),
+        pytest.param("forkserver", marks=pytest.mark.long),
+    ],
+)
 def test_readers_that_are_open_travel_to_processes_of_every_start_method(tmp_path, method):
     index = write_tree(tmp_path)
     reader, rows = WindowReader(index, max_open_files=2), list(range(len(index)))
