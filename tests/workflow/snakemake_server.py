@@ -1,4 +1,4 @@
-"""Snakemake without its imports: a process that has loaded it once, and forks for each call.
+"""Snakemake without its imports: a process that has loaded them once, and forks for each call.
 
     python -m tests.workflow.snakemake_server
 
@@ -8,10 +8,12 @@ of what a dry run of a small workflow takes. Of Millrace itself nothing is loade
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -24,8 +26,9 @@ PRELOADED = ("snakemake.cli", "snakemake_executor_plugin_slurm")
 
 
 class Call(NamedTuple):
-    """A call of `python -m snakemake`."""
+    """A call of `python -m MODULE`, which is snakemake or uses it."""
 
+    module: str
     arguments: list[str]
     folder: str
     environment: dict[str, str]
@@ -48,17 +51,22 @@ class Server:
         )
 
     def call(
-        self, arguments: list[str], folder: Path, environment: dict[str, str]
+        self, module: str, arguments: list[str], folder: Path, environment: dict[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run snakemake with these arguments."""
+        """Run the module with these arguments."""
         with tempfile.TemporaryDirectory(prefix="snakemake-") as scratch:
             stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
-            call = Call(arguments, str(folder), environment, str(stdout), str(stderr))
+            call = Call(module, arguments, str(folder), environment, str(stdout), str(stderr))
             print(json.dumps(call), file=self._process.stdin, flush=True)
             code = int(self._process.stdout.readline())
             return subprocess.CompletedProcess(
                 arguments, code, stdout.read_text(), stderr.read_text()
             )
+
+    def end(self) -> None:
+        """End the process as soon as its call is over."""
+        self._process.stdin.close()
+        self._process.wait()
 
     def kill(self) -> None:
         self._process.kill()
@@ -69,13 +77,14 @@ _servers: list[Server] = []
 
 
 def call(
-    arguments: list[str], folder: Path, environment: dict[str, str]
+    arguments: list[str], folder: Path, environment: dict[str, str], module: str = "snakemake"
 ) -> subprocess.CompletedProcess[str]:
-    """Run snakemake with these arguments, by this process's server."""
+    """Run `python -m snakemake`, or another module, by this process's server."""
     if not _servers:
         _servers.append(Server())
+        atexit.register(lambda: [server.end() for server in _servers])
     try:
-        return _servers[0].call(arguments, folder, environment)
+        return _servers[0].call(module, arguments, folder, environment)
     except BaseException:
         # A test's time limit: a late answer must not be taken for the next call's.
         _servers.pop().kill()
@@ -83,7 +92,7 @@ def call(
 
 
 def run_in_child(call: Call, packages: list[str]) -> None:
-    """Become the process that `python -m snakemake` would be, up to its imports."""
+    """Become the process that `python -m MODULE` would be, up to its imports."""
     for number, path in ((1, call.stdout), (2, call.stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -94,10 +103,8 @@ def run_in_child(call: Call, packages: list[str]) -> None:
     sys.path[:] = [call.folder, *filter(None, paths), *packages]
     importlib.invalidate_caches()
 
-    from snakemake import cli
-
-    sys.argv = [str(Path(cli.__file__).with_name("__main__.py")), *call.arguments]
-    cli.main()
+    sys.argv = [call.module, *call.arguments]
+    runpy.run_module(call.module, run_name="__main__", alter_sys=True)
 
 
 def serve() -> None:
