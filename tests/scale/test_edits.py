@@ -15,7 +15,7 @@ from tests.scale import sources
 from tests.speech.chain import note_alignments
 from tests.workflow.workflow import ROOT, Job, Workflow
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 class Built:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import yaml
 
+from tests.workflow import snakemake_server
+
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_M_SNAKEMAKE = (sys.executable, "-m", "snakemake")
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,19 @@ class Workflow:
         (folder / "config.test.yaml").write_text(yaml.safe_dump(config))
 
     def command(self, *arguments: str) -> list[str]:
-        snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
-        return [*snakemake, "--configfile", "config.test.yaml", *self.PLACE, *arguments]
+        options = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "config.test.yaml")
+        return [*PYTHON_M_SNAKEMAKE, *options, *self.PLACE, *arguments]
 
-    def call(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+    def call(
+        self, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run snakemake; the exit code is the caller's to check."""
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            text=True,
-            capture_output=True,
-            check=False,
-            **options,
-        )
+        options = self.command(*arguments)[len(PYTHON_M_SNAKEMAKE) :]
+        return snakemake_server.call(options, self.folder, env or dict(os.environ))
 
-    def run(self, *arguments: str, **options) -> str:
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """Run snakemake, which must succeed; return what it printed."""
-        done = self.call(*arguments, **options)
+        done = self.call(*arguments, env=env)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
