@@ -13,11 +13,12 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.ledger import Ledger
 from millrace.common.report import figures
 from millrace.music.features import splits as clique_splits
+from millrace.music.features.decisions import check_duration, decide_hop
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import H5, Contract, Refused, Track, check_duration, decide_hop
+from millrace.music.features.track import H5, Contract, Refused, Track
 
 
 def merge_all(
