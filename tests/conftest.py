@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Modules whose fixtures take long: made once, by one worker.
 WHOLE = (
-    *("asr/test_calibrate_bucket_bs.py", "audit/test_gate.py", "speech/test_fetch_corpus.py"),
+    *("audit/test_gate.py", "speech/test_fetch_corpus.py"),
     *("workflow/test_bad_input.py", "workflow/test_crash.py", "workflow/test_end_to_end.py"),
     "workflow/test_partial_rebuild.py",
 )
