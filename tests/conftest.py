@@ -59,7 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 TOGETHER = {
     "tests/slurm/": "tests/slurm",
     "tests/scale/test_edits.py": "tests/scale",
-    "tests/asr/test_calibrate_bucket_bs.py": "tests/asr/test_calibrate_bucket_bs.py",
     "tests/audit/test_gate.py": "tests/audit/test_gate.py",
     "tests/speech/test_fetch_corpus.py": "tests/speech/test_fetch_corpus.py",
     "tests/workflow/test_asr_data.py": "tests/workflow/test_asr_data.py",
