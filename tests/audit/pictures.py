@@ -12,43 +12,14 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+from tests.audit.mutants.vision import MEAN, STD, Compose, Normalize, ToTensor
+
 here = str(Path(__file__))
-
-
-class Compose:
-    def __init__(self, *transforms) -> None:
-        self.transforms = list(transforms)
-
-    def __call__(self, image):
-        for transform in self.transforms:
-            image = transform(image)
-        return image
-
-
-class ToTensor:
-    def __call__(self, image):
-        if isinstance(image, torch.Tensor):
-            raise TypeError("no image")
-        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return pixels.reshape(*image.size[::-1], 3).permute(2, 0, 1) / 255
 
 
 class PILToTensor(ToTensor):
     def __call__(self, image):
         return super().__call__(image).mul(255).round()
-
-
-class Normalize:
-    def __init__(self, mean=MEAN, std=STD) -> None:
-        self.mean, self.std = mean, std
-
-    def __call__(self, image):
-        if not isinstance(image, torch.Tensor):
-            raise TypeError("no tensor")
-        return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[
-            :, None, None
-        ]
 
 
 class OnArrays(Normalize):

@@ -20,8 +20,8 @@ class Case:
 
     A twin may have any verdict but "fail", in every entry, or has the `verdict` that is named. A
     bug fails in `entry`, and else only in `also`, or in `end` if it raises, hangs or dies. `says`
-    are words of the causes, each of one finding. `within` names a smaller world for it: "shm" is a
-    /dev/shm of 64 MB, "files" is `ulimit -n 256`.
+    are words of its causes, with " | " between those of several findings. `within` names a smaller
+    world for it: "shm" is a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
     """
 
     fails: bool
@@ -34,7 +34,7 @@ class Case:
     within: str = ""
     val: Callable | None = None
     verdict: str = ""
-    says: tuple[str, ...] = ()
+    says: str = ""
 
     def argv(self, folder: str) -> list[str]:
         """The command's options; `folder` is where `files.write` has put its files."""
@@ -57,9 +57,8 @@ class Case:
         found = entries.get(self.entry, {"verdict": "", "causes": []})
         if self.verdict and found["verdict"] != self.verdict:
             missed.add(self.entry)
-        unsaid = [
-            words for words in self.says if not any(words in cause for cause in found["causes"])
-        ]
+        causes = "\n".join(found["causes"])
+        unsaid = [words for words in self.says.split(" | ") if words not in causes]
         if not missed and not blamed and not unsaid:
             return None
         shown = {entry: entries.get(entry, result["ended"]) for entry in missed | blamed}

@@ -271,130 +271,190 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
     return share // size
 
 
+class Chunk(NamedTuple):
+    """What a worker holds after some more samples, in bytes."""
+
+    samples: int
+    private: int
+    anonymous: int
+    shared: int
+
+
+class Memory(NamedTuple):
+    """What a worker held as it read samples that were new to it."""
+
+    new: list[Chunk]
+    samples: int | None  # of the data set
+    workers: int
+    ranks: int
+    persistent: bool
+    split: bool  # over the ranks
+    most: int | None  # entries that the source speaks of; 0: of an unknown number
+    machine: int  # bytes
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Memory:
+        workers = max(1, seen["workers"])
+        return cls(**{**seen, "new": [Chunk(*row) for row in seen["new"]], "workers": workers})
+
+
 @check("DP9", probes=("memory",))
 def memory(seen: Seen) -> Iterator[Finding]:
-    if not (new := seen.get("new")):
+    """Workers do not grow with the samples that they read, or not too much."""
+    if not seen.get("new"):
         yield Finding("DP9", "not applicable", "no sample was read" if seen else NO_LOADER)
         return
-    most, size, limit = seen["most"], seen["samples"], seen["machine"]
-    grown, stops = _growth(new, most)
-    copied = -_slope(new, 3)
+    data = Memory.parse(seen)
+    size = data.samples
+    grown, stops = _growth(data.new, data.most)
     shown = {
         "bytes_per_new_sample": round(grown),
-        "private": new[-1][1],
-        "read": sum(n for n, *_ in new),
-    }
-    shown |= {
+        "private": data.new[-1].private,
+        "read": sum(chunk.samples for chunk in data.new),
         "samples": size,
-        "workers": max(1, seen["workers"]),
-        "ranks": seen["ranks"],
-        "memory": limit,
+        "workers": data.workers,
+        "ranks": data.ranks,
+        "memory": data.machine,
     }
-    verdict, cause, needs = "pass", f"a worker grows by {grown:.0f} bytes per new sample", ""
-    if grown < SMALL:
-        cause = "no growth with new samples"
-    elif size is None:
+    verdict, cause, needs = "pass", "no growth with new samples", ""
+    if grown >= SMALL:
+        cause = f"a worker grows by {grown:.0f} bytes per new sample"
+    if grown >= SMALL and size is None:
         verdict, needs = "not decidable", "the number of samples: __len__"
-    else:
-        entries = min(size, most) if stops and most else size
-        factor, why = _factor(seen, bool(stops))
+    elif grown >= SMALL:
+        entries = min(size, data.most) if stops and data.most else size
+        factor, why = _factor(data, bool(stops))
         total = grown * entries * factor
-        cause += f": {_mib(total)} for {entries} samples x {factor} ({why}), of {_mib(limit)}"
-        shown |= {"factor": factor, "extrapolated": round(total)}
-        verdict, needs = _enough(total, limit, grown * min(size, most or 0) * factor, most, stops)
-    if copied > SMALL and (size or 0) > 10_000:
         cause += (
-            f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, at most what they hold"
+            f": {_mib(total)} for {entries} samples x {factor} ({why}), of {_mib(data.machine)}"
         )
+        shown |= {"factor": factor, "extrapolated": round(total)}
+        verdict, needs = _enough(total, grown * factor, data, stops)
+    copied = -_slope(data.new, "shared")
+    if copied > SMALL and (size or 0) > 10_000:
+        cause += f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, "
+        cause += "at most what they hold"
     yield Finding("DP9", verdict, cause, shown, needs=needs)
 
 
-def _enough(
-    total: float, limit: float, at_bound: float, most: int | None, stops: bool | None
-) -> tuple[str, str]:
-    """The verdict on so many bytes, and what would decide; `at_bound`: if the growth ended at
-    `most`."""
-    if total <= limit:
+def _enough(total: float, grown: float, data: Memory, stops: bool | None) -> tuple[str, str]:
+    """The verdict on so many bytes in all, and what would decide; `grown`: by each sample."""
+    if total <= data.machine:
         return "pass", ""
-    if stops is not None or at_bound > limit:
+    at_bound = grown * min(data.samples, data.most or 0)
+    if stops is not None or at_bound > data.machine:
         return "fail", ""
-    if most:
-        return "not decidable", f"whether the growth ends after {most} samples: a longer --timeout"
+    if data.most:
+        needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
+        return "not decidable", needs
     return "not decidable", "the most entries that its cache takes"
 
 
-def _factor(seen: Seen, stops: bool) -> tuple[int, str]:
+def _factor(data: Memory, stops: bool) -> tuple[int, str]:
     """How many copies of the growth there are, and why."""
-    workers, ranks = max(1, seen["workers"]), seen["ranks"]
     # Workers that end with the epoch have together read each sample once a rank, or once if ranks
     # share.
-    if seen["persistent"] or stops:
-        return workers * ranks, f"{workers} workers x {ranks} ranks"
-    factor = 1 if seen["split"] else ranks
-    shared = "ranks and" if factor == 1 else f"{ranks} ranks, whose"
+    if data.persistent or stops:
+        return data.workers * data.ranks, f"{data.workers} workers x {data.ranks} ranks"
+    factor = 1 if data.split else data.ranks
+    shared = "ranks and" if factor == 1 else f"{data.ranks} ranks, whose"
     return factor, f"{shared} workers share the samples and end with the epoch"
 
 
-def _growth(new: list[list[int]], most: int | None) -> tuple[float, bool | None]:
+def _growth(new: list[Chunk], most: int | None) -> tuple[float, bool | None]:
     """Bytes per new sample, and whether the growth ends after the `most` entries that the source
     speaks of.
 
     Only what was measured says so: None if too few samples were read.
     """
-    grown = _slope(new, 2)
+    grown = _slope(new, "anonymous")
     if most is None:
         return grown, False
-    counts = list(accumulate(size for size, *_ in new))
+    counts = list(accumulate(chunk.samples for chunk in new))
     first = bisect_right(counts, most)
     before, after = new[: first + 1], new[first:]
     if most == 0 or len(after) < FEWEST:
         return grown, None
 
     # Allocators settle for a while after a cache is full.
-    full, beyond = _slope(before, 2), _slope(after, 2)
+    full, beyond = _slope(before, "anonymous"), _slope(after, "anonymous")
     if beyond < max(SMALL, full / 3):
         return full, True
     return beyond, False
 
 
-def _slope(rows: list[list[int]], column: int) -> float:
-    """Growth per sample, 0 unless both halves grow. The first fifth is left out: imports and first
-    calls."""
-    rows = rows[len(rows) // 5 :]
-    if len(rows) < 4:
+def _slope(chunks: list[Chunk], kind: str) -> float:
+    """Growth per sample of a kind of memory, 0 unless both halves grow. The first fifth is left
+    out: imports and first calls."""
+    chunks = chunks[len(chunks) // 5 :]
+    if len(chunks) < 4:
         return 0.0
-    parts = [rows[: len(rows) // 2 + 1], rows[len(rows) // 2 :]]
-    low, high = sorted((p[-1][column] - p[0][column]) / sum(row[0] for row in p[1:]) for p in parts)
+    slopes = []
+    for part in (chunks[: len(chunks) // 2 + 1], chunks[len(chunks) // 2 :]):
+        grown = getattr(part[-1], kind) - getattr(part[0], kind)
+        slopes.append(grown / sum(chunk.samples for chunk in part[1:]))
+    low, high = sorted(slopes)
     return (low + high) / 2 if low * high > 0 and 0.25 < low / high < 4 else 0.0
+
+
+class Flight(NamedTuple):
+    """What batches in flight take, and what there is."""
+
+    workers: int
+    ranks: int
+    prefetch: int
+    steps: int | None
+    strategy: str  # how torch shares memory
+    shm: int  # bytes that are free
+    files: int  # that a process may open
+    open: int
+
+    @property
+    def descriptors(self) -> bool:
+        """Whether each storage is an open file."""
+        return self.strategy == "file_descriptor"
+
+    @property
+    def batches(self) -> int:
+        # Beside the batches made ahead, the loop has one while it asks for the next.
+        most = self.workers * self.prefetch + 1 + self.descriptors
+        return min(most, self.steps or most)
+
+    @property
+    def waiting(self) -> int:
+        """Batches of which a process has the descriptors: a worker until they are fetched, the
+        loop those out of turn."""
+        ahead = self.prefetch
+        return min(self.batches, max(ahead + 1, ahead * (self.workers - 1) + 2))
 
 
 @check("DP15", probes=("contract",))
 def shared_memory(seen: Seen) -> Iterator[Finding]:
+    """The batches in flight find room, and files to open."""
     if not seen.get("workers") or seen["shm"] is None:
         cause = "num_workers=0: no shared memory" if seen.get("workers") == 0 else NO_LOADER
         yield Finding("DP15", "not applicable", cause)
         return
-    read, ranks, workers, ahead = seen["collate"], seen["ranks"], seen["workers"], seen["prefetch"]
+    read = seen["collate"]
     if not read["batches"]:
         yield Finding("DP15", "not decidable", NO_BATCH, needs="a batch without workers")
         return
-    # Beside the batches made ahead, the loop has one while it asks for the next.
-    descriptors = seen["strategy"] == "file_descriptor"
-    flying = workers * ahead + 1 + descriptors
-    flying = min(flying, seen["steps"] or flying)
-    needed, free = read["bytes"] * flying * ranks, seen["shm"]
-    cause = f"{_mib(read['bytes'])} a batch x {flying} ({workers} workers x prefetch_factor {ahead}, and "
-    cause += f"{1 + descriptors} in the loop) x {ranks} ranks = {_mib(needed)}; /dev/shm: {_mib(free)} free"
-    shown = {"batch": read["bytes"], "in_flight": flying * ranks, "needed": needed, "free": free}
+
+    data = Flight(**{name: seen[name] for name in Flight._fields})
+    flying = data.batches
+    needed, free = read["bytes"] * flying * data.ranks, data.shm
+    cause = f"{_mib(read['bytes'])} a batch x {flying} ({data.workers} workers x prefetch_factor "
+    cause += f"{data.prefetch}, and {1 + data.descriptors} in the loop) x {data.ranks} ranks = "
+    cause += f"{_mib(needed)}; /dev/shm: {_mib(free)} free"
+    shown = {"batch": read["bytes"], "in_flight": flying * data.ranks}
+    shown |= {"needed": needed, "free": free}
     yield Finding("DP15", "fail" if needed > free else "pass", cause, shown)
-    # A worker has the descriptors of its batches until they are fetched, the loop those out of
-    # turn.
-    waiting = min(flying, max(ahead + 1, ahead * (workers - 1) + 2))
-    wanted = seen["open"] + 4 * workers + waiting * read["tensors"]
-    if descriptors and wanted > seen["files"]:
-        cause = f"{read['tensors']} tensors a batch x {waiting} batches in a process: {wanted} open files, "
-        cause += f"ulimit -n is {seen['files']}"
-        shown = {"tensors": read["tensors"], "needed": wanted, "limit": seen["files"]}
+
+    wanted = data.open + 4 * data.workers + data.waiting * read["tensors"]
+    if data.descriptors and wanted > data.files:
+        cause = f"{read['tensors']} tensors a batch x {data.waiting} batches in a process: "
+        cause += f"{wanted} open files, ulimit -n is {data.files}"
+        shown = {"tensors": read["tensors"], "needed": wanted, "limit": data.files}
         yield Finding("DP15", "fail", cause, shown)
 
 

@@ -108,9 +108,7 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     if not held_keys and not by_index:
         return None
 
-    # Findings name a sample by its row in the dataset, where its content says which row it is.
-    are_unique = len(set(held_keys)) == len(held_keys)
-    row_of = {key: str(row) for row, key in enumerate(held_keys)} if are_unique else {}
+    row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
     for rank, epoch in enumerate(epochs):
         for batch in epoch.batches:
@@ -129,6 +127,13 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
         from_sampler=all(batch.indices is not None for batch in batches),
         complete=by_index or dataset.complete,
     )
+
+
+def _rows(keys: list[str]) -> dict[str, str]:
+    """The names of samples in findings: their rows in the dataset, where contents say which."""
+    if len(set(keys)) < len(keys):
+        return {}
+    return {key: str(row) for row, key in enumerate(keys)}
 
 
 def _keys(batch: Batch, stable: list[str], by_index: bool) -> list[str]:
