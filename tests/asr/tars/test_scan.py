@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from millrace.asr.manifests.identity import bare_name
 from millrace.asr.tars import chain as tar_chain
 from millrace.asr.tars import header as tar_header
 from millrace.asr.tars import scan as tar_index
@@ -28,7 +29,7 @@ from millrace.asr.tars.header import (
     SPECIAL,
     SYMLINK,
 )
-from millrace.asr.tars.scan import TarScan, bare_name, scan
+from millrace.asr.tars.scan import TarScan, scan
 
 NOISE = np.random.default_rng(7).bytes(1 << 18)
 CHAIN_COUNTS = (1, 2, 3, 7, 32)

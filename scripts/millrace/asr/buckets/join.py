@@ -14,13 +14,7 @@ import pyarrow as pa
 from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.paths import real_paths
 from millrace.asr.tars.stamp import Stamp
-from millrace.common import hashing
 from millrace.common.errors import MillraceError
-
-
-def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
-    """The order of rows inside a bucket: ids mixed with the seed, still one key per id."""
-    return hashing.mix(ids ^ seed_key)
 
 
 class Addresses:

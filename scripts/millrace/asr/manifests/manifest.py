@@ -91,6 +91,10 @@ class Manifest(abc.ABC):
         self.tars = sorted(tars - {""})
         return self
 
+    def facts(self, file: int) -> dict[str, Any]:
+        """What the parse needs of a file: the `tars` that it names; of JSONL more."""
+        return {"tars": sorted(self.scan_file(file) - {""})}
+
     def resolved(self, tar: str | None) -> str:
         """The path of a tar as the manifest spells it, or as `path_map` maps it; others' URLs
         stay."""

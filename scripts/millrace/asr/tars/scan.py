@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from millrace.asr.manifests.identity import bare_name
 from millrace.asr.tars import chain as chain_walk
 from millrace.asr.tars.chain import BLOCK, Chain, HeaderFile, header_in
 from millrace.asr.tars.header import (
@@ -50,7 +50,6 @@ _MAGICS = {
     b"\x04\x22\x4d\x18": "lz4",
     b"\x1f\x9d": "compress",
 }
-_PREFIX = re.compile(rb"(?:\./+)+")
 # Members without bytes that the reason counts.
 _COUNTED = {
     SPARSE: "sparse members are not supported",
@@ -118,13 +117,6 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
         reason = getattr(error, "strerror", None) or str(error)
         result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
     return result
-
-
-def bare_name(name: bytes) -> bytes:
-    """The name without its `./` prefix (the prefix, not the characters: `.hidden` stays)."""
-    if not name.startswith(b"./") or len(name) == 2:
-        return name
-    return _PREFIX.sub(b"", name, count=1) if name[2] in b"./" else name[2:]
 
 
 class _Assembly:
