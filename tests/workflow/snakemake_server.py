@@ -9,6 +9,7 @@ of what a dry run of a small workflow takes. Of Millrace itself nothing is loade
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +34,7 @@ class Call(NamedTuple):
     arguments: list[str]
     folder: str
     environment: dict[str, str]
-    stdout: str  # paths of files
+    stdout: str  # paths of files, or of a terminal
     stderr: str
 
 
@@ -50,18 +52,10 @@ class Server:
             text=True,
         )
 
-    def call(
-        self, module: str, arguments: list[str], folder: Path, environment: dict[str, str]
-    ) -> subprocess.CompletedProcess[str]:
-        """Run the module with these arguments."""
-        with tempfile.TemporaryDirectory(prefix="snakemake-") as scratch:
-            stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
-            call = Call(module, arguments, str(folder), environment, str(stdout), str(stderr))
-            print(json.dumps(call), file=self._process.stdin, flush=True)
-            code = int(self._process.stdout.readline())
-            return subprocess.CompletedProcess(
-                arguments, code, stdout.read_text(), stderr.read_text()
-            )
+    def call(self, call: Call) -> int:
+        """Run the module; return its exit code."""
+        print(json.dumps(call), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
 
     def end(self) -> None:
         """End the process as soon as its call is over."""
@@ -76,25 +70,58 @@ class Server:
 _servers: list[Server] = []
 
 
-def call(
-    arguments: list[str], folder: Path, environment: dict[str, str], module: str = "snakemake"
-) -> subprocess.CompletedProcess[str]:
-    """Run `python -m snakemake`, or another module, by this process's server."""
+def _exit_code(call: Call) -> int:
+    """Run a call by this process's server."""
     if not _servers:
         _servers.append(Server())
         atexit.register(lambda: [server.end() for server in _servers])
     try:
-        return _servers[0].call(module, arguments, folder, environment)
+        return _servers[0].call(call)
     except BaseException:
         # A test's time limit: a late answer must not be taken for the next call's.
         _servers.pop().kill()
         raise
 
 
+def call(
+    arguments: list[str], folder: Path, environment: dict[str, str], module: str = "snakemake"
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m snakemake`, or another module, with these arguments."""
+    with tempfile.TemporaryDirectory(prefix="snakemake-") as scratch:
+        stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
+        call = Call(module, arguments, str(folder), environment, str(stdout), str(stderr))
+        code = _exit_code(call)
+        return subprocess.CompletedProcess(arguments, code, stdout.read_text(), stderr.read_text())
+
+
+def call_on_terminal(
+    arguments: list[str], folder: Path, environment: dict[str, str]
+) -> tuple[int, str]:
+    """Run `python -m snakemake` where it writes to a terminal: exit code and what it wrote."""
+    controller, terminal = os.openpty()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # nobody has the terminal open any more
+            while chunk := os.read(controller, 65536):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    name = os.ttyname(terminal)
+    try:
+        code = _exit_code(Call("snakemake", arguments, str(folder), environment, name, name))
+    finally:
+        os.close(terminal)
+        reader.join()
+        os.close(controller)
+    return code, b"".join(chunks).decode()
+
+
 def run_in_child(call: Call, packages: list[str]) -> None:
     """Become the process that `python -m MODULE` would be, up to its imports."""
     for number, path in ((1, call.stdout), (2, call.stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOCTTY), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(call.environment)
