@@ -17,6 +17,10 @@ from millrace.common.errors import Damaged
 
 # Bytes of a line; lists of a clique's versions, or of words, take some hundred kilobytes.
 LONGEST_LINE = 16 << 20
+# Lists and objects take 80 bytes of memory each, and of a file at least two: from this size on, a
+# file with one in 16 bytes is no text with numbers, and would take 30 times its size.
+_LARGE = 4 << 20
+_BYTES_PER_LIST = 16
 
 
 class BadJson(ValueError):
@@ -42,6 +46,11 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
             "json_empty",
             "the file is empty" if not raw else "nothing but blanks or zero bytes in the file",
         )
+    if len(raw) > _LARGE:
+        lists = raw.count(b"[") + raw.count(b"{")
+        if lists * _BYTES_PER_LIST > len(raw):
+            problem = f"{len(raw) >> 20} MiB that hold {lists:,} lists and objects, and little else"
+            raise BadJson("json_damaged", problem)
     try:
         return orjson.loads(raw), repairs
     except orjson.JSONDecodeError as strict:

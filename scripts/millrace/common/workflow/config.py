@@ -19,6 +19,7 @@ import yaml
 
 from millrace.common import settings
 from millrace.common.errors import MillraceError
+from millrace.common.yaml_anchors import TooManyValues, check_anchors
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results
 # folder.
@@ -81,7 +82,9 @@ def check_syntax(path: str | os.PathLike) -> None:
         text = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else "{}"
         with contextlib.suppress(ValueError):
             text = json.dumps(json.loads(text))  # JSON may be indented with tabs
-        if isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode):
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        check_anchors(root)
+        if isinstance(root, yaml.MappingNode):
             return
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
@@ -191,6 +194,9 @@ def _duplicate_keys(path: Path) -> list[str]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
+        check_anchors(root)
+    except TooManyValues as error:
+        return [f"  {path}: {error.problem}"]
     except (OSError, ValueError, yaml.YAMLError):
         return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
     problems, waiting = [], [("", root)]

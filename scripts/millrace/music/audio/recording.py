@@ -19,6 +19,9 @@ RATE, HOP, BINS, LOWEST = 16_000, 320, 84, 32.70  # Hz, samples, bins of a twelf
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
+# A small file may hold days of silence. No music takes fewer bytes a second, but for its pauses.
+_LEAST_BYTES_PER_SECOND = 1000
+_PAUSES = 600  # seconds
 # What a recording may come in. Without a list FFmpeg follows playlists to other files.
 _FORMATS = "aac,aiff,asf,flac,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,ogg,w64,wav"
 
@@ -37,14 +40,19 @@ def _opened(path: str | os.PathLike) -> av.container.InputContainer:
 
 def decode(path: str | os.PathLike) -> np.ndarray:
     """float32 samples (n,) of a recording, mono at 16 kHz. Raises Refused if it is damaged or
-    cut."""
+    cut, or lasts longer than sound in so few bytes can."""
     import av
 
-    blocks, packets, damaged = [], 0, 0
+    blocks: list[np.ndarray] = []
+    packets = damaged = decoded = 0
     try:
         with contextlib.closing(_opened(path)) as container:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
+            size = os.path.getsize(path)
+            is_stated = container.duration and container.format.name not in _ESTIMATED
+            stated = container.duration / av.time_base if is_stated else 0.0
+            _check_length(stated, size)
             resampler = av.AudioResampler("flt", "mono", RATE)
             for packet in container.demux(container.streams.audio[0]):
                 packets += 1
@@ -53,12 +61,11 @@ def decode(path: str | os.PathLike) -> np.ndarray:
                 except av.InvalidDataError:
                     damaged += 1
                     continue
-                blocks += [
-                    out.to_ndarray()[0] for frame in frames for out in resampler.resample(frame)
-                ]
+                for frame in frames:
+                    blocks += [out.to_ndarray()[0] for out in resampler.resample(frame)]
+                    decoded += frame.samples
+                    _check_length(decoded / frame.sample_rate, size)
             blocks += [out.to_ndarray()[0] for out in resampler.resample(None)]
-            is_stated = container.duration and container.format.name not in _ESTIMATED
-            stated = container.duration / av.time_base if is_stated else 0.0
     except (av.FFmpegError, OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
         raise Refused("undecodable", f"no audio can be decoded ({words})") from None
@@ -70,6 +77,13 @@ def decode(path: str | os.PathLike) -> np.ndarray:
     if seconds < 1:
         raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
     return samples
+
+
+def _check_length(seconds: float, size: int) -> None:
+    longest = _PAUSES + size / _LEAST_BYTES_PER_SECOND
+    if seconds > longest:
+        words = f"more than {longest:.0f} s in {size:,} bytes are no music"
+        raise Refused("too_long", f"{words}: is most of it silence?")
 
 
 def cqt(samples: np.ndarray) -> np.ndarray:

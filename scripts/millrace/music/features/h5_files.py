@@ -20,6 +20,8 @@ from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Re
 
 _BLOCK = 1 << 22  # values read at once when a track is checked
 _AMPLIFIED = 4
+# Bytes: HDF5 reads whole chunks, and a packed one may be a thousandth of that in the file.
+_LARGEST_CHUNK = 256 << 20
 
 AboutGroup = Callable[[str], labels.Attributes]  # the attributes of a group, by its path
 
@@ -340,6 +342,10 @@ def _check_size(dataset: Any) -> None:
         parts = f"{needed} chunks" if dataset.chunks else f"{needed} bytes"
         words = f"shape {list(dataset.shape)} is {parts}, more than the {size} bytes of the file"
         raise Refused("not_written", f"{words}: most of it was never written")
+    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+    if dataset.chunks and chunk > max(_LARGEST_CHUNK, size):
+        words = f"a chunk of {list(dataset.chunks)} is {chunk >> 20} MiB, more than the whole file"
+        raise Refused("chunk_too_large", f"{words}: write it anew with smaller ones (h5repack)")
 
 
 def _chunk_grid(dataset: Any) -> np.ndarray:

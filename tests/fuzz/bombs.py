@@ -1,0 +1,365 @@
+"""Small files that unpack to much, each beside an honest one of its kind.
+
+`python -m tests.fuzz.bombs` reads all of them, and prints a line of JSON for each reading step.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import struct
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import soundfile
+import yaml
+
+from millrace.asr.loading.decode import decode
+from millrace.asr.manifests.jsonl import Reader as JsonlManifest
+from millrace.asr.tars.scan import scan
+from millrace.common.machine import memory
+from millrace.common.workflow.config import check_syntax, checked_config
+from millrace.image.records.pixels import read_image
+from millrace.music.audio import recording
+from millrace.music.features.h5_files import read_file
+from millrace.music.features.metadata import read_metadata
+from millrace.music.features.track import Contract
+from millrace.music.models.config import read_yaml
+from millrace.speech.audio.cut import cut, probe
+from millrace.speech.corpus import alignment
+
+ROOT = Path(__file__).parents[2]
+RATE = 16_000
+SECONDS = 4  # what the row of a recording says
+MINUTES = 45  # what it holds
+BINS = 84
+MEBIBYTE = 1 << 20
+
+Write = Callable[[Path], object]
+Read = Callable[[Path], object]
+
+
+class Bomb(NamedTuple):
+    """A bomb, an honest file of its kind, and the steps that read both, by name.
+
+    Of a step: how it reads, and words of the outcome: why it refuses the bomb, or what it reads
+    of it.
+    """
+
+    name: str
+    write: Write
+    write_honest: Write
+    steps: dict[str, tuple[Read, str]]
+
+
+class Peak(NamedTuple):
+    """What reading a file took and gave: bytes of memory, and the result or the error in words."""
+
+    bytes: int
+    outcome: str
+
+
+def write_silence(path: Path, form: str) -> None:
+    silence = np.zeros(60 * RATE, np.int16)
+    with soundfile.SoundFile(path, "w", RATE, 1, format=form) as sound:
+        for _ in range(MINUTES):
+            sound.write(silence)
+
+
+def write_noise(path: Path, form: str) -> None:
+    samples = np.random.default_rng(0).normal(0, 3000, SECONDS * RATE).astype(np.int16)
+    soundfile.write(path, samples, RATE, format=form)
+
+
+def write_flac(path: Path, states: int) -> None:
+    """Silence of `MINUTES`, of which the header states so many samples; 0: it does not say."""
+    write_silence(path, "FLAC")
+    content = bytearray(path.read_bytes())
+    rate_and_channels = int.from_bytes(content[18:26], "big") >> 36
+    content[18:26] = (rate_and_channels << 36 | states).to_bytes(8, "big")
+    path.write_bytes(content)
+
+
+def write_mp3(path: Path) -> None:
+    silence = io.BytesIO()
+    soundfile.write(silence, np.zeros(60 * RATE, np.int16), RATE, format="MP3")
+    path.write_bytes(silence.getvalue() * MINUTES)
+
+
+def write_ogg(path: Path) -> None:
+    """A minute of Vorbis, again and again: a chain of streams."""
+    sink = io.BytesIO()
+    soundfile.write(sink, np.zeros(60 * RATE, np.int16), RATE, format="OGG", subtype="VORBIS")
+    path.write_bytes(sink.getvalue() * MINUTES)
+
+
+def read_member(path: Path) -> object:
+    return decode(path.read_bytes(), max_seconds=SECONDS + 1)
+
+
+def read_segment(path: Path) -> object:
+    probe(path)
+    return [len(segment) for segment in cut(path, [(0, SECONDS)], RATE)]
+
+
+def of_recording(longer: str, segment: str, music: str) -> dict[str, tuple[Read, str]]:
+    return {
+        "member of a tar": (read_member, longer),
+        "segment": (read_segment, segment),
+        "music": (recording.decode, music),
+    }
+
+
+def write_png(path: Path, side: int) -> None:
+    """Black pixels, one bit each."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    packer, row = zlib.compressobj(9), bytes(1 + -(-side // 8))
+    pixels = b"".join([*(packer.compress(row) for _ in range(side)), packer.flush()])
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+
+
+def read_picture(path: Path) -> object:
+    return read_image(path.read_bytes(), max_pixels=50_000_000)
+
+
+def write_repeated(path: Path, head: bytes, piece: bytes, size: int, tail: bytes = b"") -> None:
+    """`head`, `piece` until `size` bytes are written, `tail`."""
+    block = piece * (MEBIBYTE // len(piece))
+    with open(path, "wb") as file:
+        file.write(head)
+        for _ in range(size // len(block)):
+            file.write(block)
+        file.write(tail)
+
+
+def write_gzip(path: Path, size: int) -> None:
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(size // MEBIBYTE):
+            file.write(bytes(MEBIBYTE))
+
+
+def write_tar(path: Path, kind: bytes, size: int) -> None:
+    """A header that says that a name, or records, of `size` bytes follow, which are a hole."""
+    member = tarfile.TarInfo("././@LongLink")
+    member.type, member.size = kind, size
+    with open(path, "wb") as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT))
+        file.seek(size, os.SEEK_CUR)
+        file.write(tarfile.TarInfo("a").tobuf() + bytes(1024))
+
+
+def scan_status(path: Path) -> object:
+    return scan(path).status
+
+
+def write_h5(path: Path, frames: int, frames_a_chunk: int, written: int) -> None:
+    """A track of packed zeros, of which `written` chunks are there."""
+    packer = zlib.compressobj(1)
+    pieces = [packer.compress(bytes(4 * BINS * 1024)) for _ in range(frames_a_chunk // 1024)]
+    content = b"".join([*pieces, packer.flush()])
+    chunks = (frames_a_chunk, BINS)
+    with h5py.File(path, "w") as h5:
+        dataset = h5.create_dataset(
+            "abcdefghijk/cqt", (frames, BINS), "<f4", chunks=chunks, compression="gzip"
+        )
+        dataset.attrs["hop_s"] = 0.02
+        for number in range(written):
+            dataset.id.write_direct_chunk((number * frames_a_chunk, 0), content)
+
+
+def read_h5(path: Path) -> object:
+    return [track.refused for track in read_file(path.parent, path.name, [], Contract())]
+
+
+ANCHORS = "a0: &a0 {k0: x, k1: x, k2: x, k3: x, k4: x, k5: x, k6: x, k7: x, k8: x}\n" + "".join(
+    f"a{level}: &a{level} {{{', '.join(f'k{key}: *a{level - 1}' for key in range(9))}}}\n"
+    for level in range(1, 10)
+)
+
+
+def read_config(path: Path) -> object:
+    check_syntax(path)
+    return checked_config(yaml.safe_load(path.read_bytes()), ROOT / "rules" / "schemas")
+
+
+def parse_alignment(path: Path) -> object:
+    return len(alignment.parse(path.read_bytes()).segments)
+
+
+def count_broken(path: Path) -> object:
+    return dict(read_metadata(path).counts)
+
+
+def scan_manifest(path: Path) -> object:
+    return JsonlManifest("train", [path]).facts(0)["broken"]
+
+
+SEGMENT = b'{"start": 1.5, "end": 12.25, "asr_text": "some words", "cer": 0.1},'
+RECORD = b'{"youtube_id": "abcdefghijk", "h5_key": "/a", "hop_s": 0.02}\n'
+LINES = {
+    "metadata": (count_broken, "'broken_line': 1"),
+    "manifest": (scan_manifest, "[1, 'line 1: this line is not JSON"),
+}
+LONGER = "more than 5.00 s of sound, the most that its manifest allows"
+IS_SILENCE = "Refused: ('too_long'"
+
+BOMBS = [
+    Bomb(
+        "PNG",
+        lambda path: write_png(path, 13_000),
+        lambda path: write_png(path, 1000),
+        {"image": (read_picture, "Unusable: 13000 x 13000 pixels, more than max_pixels")},
+    ),
+    Bomb(
+        "WAV",
+        lambda path: write_silence(path, "WAV"),
+        lambda path: write_repeated(path, b"", b"x", 110 * MEBIBYTE),
+        {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
+    ),
+    Bomb(
+        "FLAC",
+        lambda path: write_silence(path, "FLAC"),
+        lambda path: write_noise(path, "FLAC"),
+        of_recording(LONGER, "[64000]", IS_SILENCE),
+    ),
+    Bomb(
+        "FLAC that states 4 s",
+        lambda path: write_flac(path, SECONDS * RATE),
+        lambda path: write_noise(path, "FLAC"),
+        of_recording("[0. 0. 0.", "[64000]", IS_SILENCE),
+    ),
+    Bomb(
+        "FLAC that states nothing",
+        lambda path: write_flac(path, 0),
+        lambda path: write_noise(path, "FLAC"),
+        of_recording(LONGER, "[64000]", IS_SILENCE),
+    ),
+    Bomb(
+        "MP3",
+        write_mp3,
+        lambda path: write_noise(path, "MP3"),
+        {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
+    ),
+    Bomb(
+        "Ogg",
+        write_ogg,
+        lambda path: write_noise(path, "OGG"),
+        of_recording(LONGER, "[64000]", IS_SILENCE),
+    ),
+    Bomb(
+        "JSON that is deep",
+        lambda path: write_repeated(path, b"", b"[", 3 * MEBIBYTE),
+        lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 3 * MEBIBYTE, b"1]}"),
+        {"alignment": (parse_alignment, "BadJson: not valid JSON, or nested too deeply")},
+    ),
+    Bomb(
+        "JSON of empty lists",
+        lambda path: write_repeated(path, b'{"segments":[', b"[],", 20 * MEBIBYTE, b"1]}"),
+        lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 20 * MEBIBYTE, b"1]}"),
+        {"alignment": (parse_alignment, "BadJson: 19 MiB that hold 6,990,502 lists")},
+    ),
+    Bomb(
+        "JSONL of a long line",
+        lambda path: write_repeated(path, b'{"a": "', b"x", 100 * MEBIBYTE, b'"}\n'),
+        lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
+        LINES,
+    ),
+    Bomb(
+        "JSONL of empty lists",
+        lambda path: write_repeated(path, b"[", b"[],", 15 * MEBIBYTE, b"1]\n"),
+        lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
+        LINES,
+    ),
+    Bomb(
+        "gzip",
+        lambda path: write_gzip(path, 300 * MEBIBYTE),
+        lambda path: write_gzip(path, MEBIBYTE),
+        {
+            "tar": (scan_status, "compressed"),
+            "metadata": (count_broken, "'broken_line'"),
+        },
+    ),
+    *(
+        Bomb(
+            f"tar with {what} of 1 GiB",
+            lambda path, kind=kind: write_tar(path, kind, 1 << 30),
+            lambda path, kind=kind: write_tar(path, kind, 512),
+            {"tar": (scan_status, "not_a_tar")},
+        )
+        for what, kind in (("a name", b"L"), ("records", b"x"), ("records for all", b"g"))
+    ),
+    Bomb(
+        "HDF5 of many chunks",
+        lambda path: write_h5(path, 1 << 40, 1024, 0),
+        lambda path: write_h5(path, 1024, 1024, 1),
+        {"features": (read_h5, "not_written")},
+    ),
+    Bomb(
+        "HDF5 of a large chunk",
+        lambda path: write_h5(path, 1 << 20, 1 << 20, 1),
+        lambda path: write_h5(path, 1024, 1024, 1),
+        {"features": (read_h5, "chunk_too_large")},
+    ),
+    Bomb(
+        "YAML",
+        lambda path: path.write_text(ANCHORS),
+        lambda path: path.write_bytes((ROOT / "config.yaml").read_bytes()),
+        {
+            "config": (read_config, "its anchors stand for more than 100,000 values"),
+            "music model": (read_yaml, "its anchors stand for more than 100,000 values"),
+        },
+    ),
+]
+
+
+def peak(read: Read, path: Path) -> Peak:
+    """Read a file in a process of its own."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        # Libraries print what they think of damaged files.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        memory.forget_highest_resident()
+        before = memory.resident()
+        try:
+            outcome = f"read {read(path)}"
+        except (Exception, SystemExit) as error:
+            outcome = f"{type(error).__name__}: {error.args if len(error.args) > 1 else error}"
+        used = memory.highest_resident() - before
+        os.write(sender, json.dumps([used, outcome[:500]]).encode())
+        os._exit(0)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return Peak(*json.loads(answer)) if answer else Peak(0, "the process died")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, honest = Path(folder, "bomb"), Path(folder, "honest")
+        for bomb in BOMBS:
+            bomb.write(path)
+            bomb.write_honest(honest)
+            for step, (read, expected) in bomb.steps.items():
+                name = f"{bomb.name}, {step}"
+                print(
+                    json.dumps([name, expected, peak(read, path), peak(read, honest)]), flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()
