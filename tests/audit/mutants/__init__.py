@@ -76,6 +76,11 @@ def twin(entry: str, name: str, make: Callable, options: str = "", **settings: o
     return Case(False, entry, name, make, options, **settings)
 
 
+def both(module: object) -> dict[str, Callable]:
+    """The loaders of a class that makes both, as `make` and `val`."""
+    return {"make": module.train_dataloader, "val": module.val_dataloader}
+
+
 def family(name: str) -> list[Case]:
     return importlib.import_module(f"{__name__}.{name}").CASES
 
