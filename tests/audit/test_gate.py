@@ -88,7 +88,7 @@ def trained(tmp_path_factory) -> Elsewhere:
     """A run of the image lane, audited and trained."""
     folder = small_tree(tmp_path_factory.mktemp("gate"), classes=2, train=40)
     image = {"raw_data_dir": ".", "records": RECORDS, "runs": {"demo": RUN}}
-    workflow = Elsewhere(folder, lanes=["image"], image=image, audit={"timeout": 200})
+    workflow = Elsewhere(folder, lanes=["image"], image=image, audit={"timeout": 400})
     workflow.said = workflow.run("image")
     return workflow
 

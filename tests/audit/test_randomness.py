@@ -1,4 +1,4 @@
-"""Randomness, sharding, order and state of loaders whose answer is known."""
+"""What is said of randomness, sharding, order and state, of what the probes saw."""
 
 from __future__ import annotations
 

@@ -22,17 +22,13 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
 
 
-def _told(error: Seen) -> str:
-    return error["text"]
-
-
 @check("DP4", probes=("contract",))
 def ragged(seen: Seen) -> Iterator[Finding]:
     if not (read := seen.get("collate")):
         yield Finding("DP4", "not applicable", NO_LOADER)
     elif failed := read.get("failed"):
         cause, needs = (
-            f"collate_fn raises {_told(failed)}",
+            f"collate_fn raises {failed['text']}",
             "a collate_fn that takes samples of one shape",
         )
         if "field" in failed:
@@ -67,7 +63,7 @@ def pinning(seen: Seen) -> Iterator[Finding]:
     else:
         problem, needs = "", ""
         if raised := pin.get("raised"):
-            problem = f"pinning raises {_told(raised)}"
+            problem = f"pinning raises {raised['text']}"
             device = re.search("cuda|driver|accelerator", raised["text"], re.IGNORECASE)
             needs = "a machine with a GPU" if device else ""
         elif pin["lost"]:
@@ -192,7 +188,7 @@ def lengths(seen: Seen) -> Iterator[Finding]:
         return
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
-        cause = f"len is {size}, but [{size - 1}] raises {_told(last)}"
+        cause = f"len is {size}, but [{size - 1}] raises {last['text']}"
         yield Finding("DP7", "fail", cause, last)
         return
     place = items.get("equals")
@@ -242,7 +238,7 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
     where = f"a batch of one ({steps})"
     shown = {**seen["train"], "steps": ones, **one}
     if one.get("raised"):
-        yield Finding("DP8", "fail", f"{where} raises {_told(one['raised'])}", shown)
+        yield Finding("DP8", "fail", f"{where} raises {one['raised']['text']}", shown)
         return
     if "shapes" in one:
         yield Finding("DP8", "pass", f"the model takes {where}", shown)

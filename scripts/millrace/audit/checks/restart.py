@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from millrace.audit.checks import batches as noted
-from millrace.audit.checks.batches import epochs_of
+from millrace.audit.checks.batches import epochs_of, parse
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import content_key, order_of
@@ -90,19 +89,19 @@ def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
     stable = source["stable"]
     names = dict(_names(epochs, stable)) if stable else {}
 
-    def batches(notes: list[Seen]) -> Batches:
-        orders = [order_of([batch], stable) for batch in noted.parse(notes)]
+    def named(notes: list[Seen]) -> Batches:
+        orders = [order_of([batch], stable) for batch in parse(notes)]
         return [[names.get(str(key), str(key)) for key in order] for order in orders]
 
     def way(seen: Seen) -> Way:
         error = seen["raised"]["text"] if seen["raised"] else ""
-        return Way(seen["told"], [batches(notes) for notes in seen["passes"]], seen["ended"], error)
+        return Way(seen["told"], [named(notes) for notes in seen["passes"]], seen["ended"], error)
 
     return [
         Restart(
             how=seen["how"],
             at=seen["at"],
-            epochs=[batches(notes) for notes in seen["run"]],
+            epochs=[named(notes) for notes in seen["run"]],
             ended=seen["ended"][1],
             ahead=seen["ahead"],
             ways=[way(each) for each in seen["ways"]],
