@@ -149,9 +149,10 @@ def scanned(
     kinds = {kind.whole: name for name, kind in manifest_files.KINDS.items() if kind.whole}
     whole = [path for path in files if path.name in kinds and not path.is_dir()]
     splits = _by_split([path for path in files if path not in whole], named)
-    if not whole and not splits:
-        raise MillraceError("no manifest was named", "command line", "Give --manifests, or --train")
     if not whole:
+        if not splits:
+            remedy = "Give --manifests, or --train"
+            raise MillraceError("no manifest was named", "command line", remedy)
         prefixes = PathMap(path_map or {})
         manifests = []
         for split, paths in splits.items():
@@ -163,10 +164,10 @@ def scanned(
     if splits or len(whole) > 1:
         raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
     reader, root = manifest_files.KINDS[kind].reader(), tar_root or str(path.parent)
-    parts = [
+    manifests = [
         reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS
     ]
-    return [manifest for manifest in parts if manifest.rows or manifest.split == "train"]
+    return [manifest for manifest in manifests if manifest.rows or manifest.split == "train"]
 
 
 def _by_split(files: Sequence[Path], named: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
