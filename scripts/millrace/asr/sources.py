@@ -134,14 +134,12 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     notes += _missing_notes(tars, notes, settings.manifest_dir)
 
     assignment = _assigned(tars, folder / "index/assignment.jsonl", settings.partition_gb * 1e9)
-    by_partition: dict[str, list[dict]] = defaultdict(list)
-    for path, stat in tars.items():
-        by_partition[f"tars-{assignment.placements[path].number:05d}"].append(stat)
+    contents = _partitions(tars, assignment)
     states = _states(manifests.stats, facts, as_built, table("manifests"))
     return Contents(
         assignment,
-        {name: {"id": name, "tars": stats} for name, stats in by_partition.items()},
-        groups={"tars": sorted(by_partition)},
+        contents,
+        groups={"tars": sorted(contents)},
         total=len(tars),
         files=files,
         others={"manifests": {"all": {"tars": _manifest_entries(states, facts)}}},
@@ -235,6 +233,14 @@ def _assigned(tars: Mapping[str, dict], path: Path, limit: float) -> Assignment:
     return assignment
 
 
+def _partitions(tars: Mapping[str, dict], assignment: Assignment) -> dict[str, dict]:
+    """The contents of the partition files by their ids."""
+    by_partition: dict[str, list[dict]] = defaultdict(list)
+    for path, stat in tars.items():
+        by_partition[f"tars-{assignment.placements[path].number:05d}"].append(stat)
+    return {name: {"id": name, "tars": stats} for name, stats in by_partition.items()}
+
+
 def _states(
     stats: Mapping[str, Stat],
     facts: Mapping[str, ManifestFacts],
@@ -246,15 +252,16 @@ def _states(
     digest = partial(jsonl.head_tail_digest, block=_COMPARED)
     states: dict[str, Any] = {}
     for path, stat in stats.items():
-        state = once.get(stat, digest) if stat.size < _COMPARED else stat.signature
         before = as_built[path].state if path in as_built else None
-        # What was built before contents were noted is compared as it was then.
-        if facts[path].content and before != state:
-            state = facts[path].content
-        # Put back with its time it is another file, but the same.
-        if isinstance(before, list) and before[:2] == stat.signature[:2]:
-            state = before
-        states[path] = state
+        if facts[path].content:
+            states[path] = facts[path].content
+        elif isinstance(before, list) and before[:2] == stat.signature[:2]:
+            # Put back with its time it is another file, but the same.
+            states[path] = before
+        elif stat.size < _COMPARED:
+            states[path] = once.get(stat, digest)
+        else:
+            states[path] = stat.signature
     return states
 
 

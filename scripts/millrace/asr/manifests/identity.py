@@ -21,7 +21,9 @@ def bare_name(name: bytes) -> bytes:
     """The name without its `./` prefix (the prefix, not the characters: `.hidden` stays)."""
     if not name.startswith(b"./") or len(name) == 2:
         return name
-    return _PREFIX.sub(b"", name, count=1) if name[2] in b"./" else name[2:]
+    if name[2] not in b"./":
+        return name[2:]
+    return _PREFIX.sub(b"", name, count=1)
 
 
 def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -50,9 +52,10 @@ def with_unicode_forms(members: pa.Table) -> pa.Table:
     row_of = dict(zip(zip(tars, names, strict=True), rows.to_pylist(), strict=True))
     forms = _unambiguous_forms(row_of)
 
+    column = members.column_names.index("name")
+    other_names = pa.array([name for _, name in forms], members["name"].type)
     again = members.take(pa.array(list(forms.values()), pa.int64()))
-    form_names = pa.array([name for _, name in forms], members["name"].type)
-    again = again.set_column(again.column_names.index("name"), "name", form_names)
+    again = again.set_column(column, "name", other_names)
     return pa.concat_tables([members, again])
 
 
@@ -85,9 +88,16 @@ def _joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
 
 def portable_names(tars: list[str]) -> list[str]:
     """Tar paths relative to the folder they share: moving that folder changes no identity."""
-    absolute = [path for path in tars if path.startswith("/")]
-    shared = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
-    return [path[len(shared) :].lstrip("/") if path.startswith("/") else path for path in tars]
+    folders = [os.path.dirname(path) for path in tars if path.startswith("/")]
+    if not folders:
+        return tars
+    shared = os.path.commonpath(folders)
+    names = []
+    for path in tars:
+        if path.startswith("/"):
+            path = path[len(shared) :].lstrip("/")
+        names.append(path)
+    return names
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:

@@ -95,11 +95,9 @@ class Chain:
     exact end of the file). A chain runs in one thread and has its own counts of reads.
     """
 
-    def __init__(
-        self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]
-    ) -> None:
+    def __init__(self, source: HeaderFile, position: int, limit: int) -> None:
         # A copy of the open file: the same descriptor, other counts.
-        self.source, self.position, self.limit, self.shared = copy(source), position, limit, shared
+        self.source, self.position, self.limit = copy(source), position, limit
         self.source.reads = self.source.bytes_read = 0
         self.silent = 0  # how many reads `steps` makes between two that it yields before
         self.search_to = position  # before the walk, look for a header up to here
@@ -145,7 +143,7 @@ class Chain:
                     break
             member = common_header(window, position - low)
             data = position + BLOCK
-            if member is not None and not self.shared and data + member[1] <= total:
+            if member is not None and data + member[1] <= total:
                 starts.append(position)
                 names.append(member[0])
                 offsets.append(data)
@@ -182,7 +180,7 @@ class Chain:
     def _read_odd_group(self, position: int) -> int:
         """Take in the group at `position`, whatever it is; returns the place of the next. Raises
         OddHeader."""
-        group, after = read_group(self._fetch, position, self.source.total, self.shared)
+        group, after = read_group(self._fetch, position, self.source.total)
         if group is not None:
             if group.kind != FILE:
                 self.odd[len(self.starts)] = (group.kind, group.link)
@@ -290,7 +288,7 @@ def split(first: Chain, count: int) -> list[Chain]:
     chains = [first]
     for part in range(1, count):
         begin = (here + left * part // count) // PAGE * PAGE
-        chain = Chain(source, begin, source.total, {})
+        chain = Chain(source, begin, source.total)
         chain.search_to = begin + int(min(8 * mean, left / count)) + PAGE
         chains[-1].next = chain
         chains.append(chain)

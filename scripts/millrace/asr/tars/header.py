@@ -33,7 +33,8 @@ _KINDS = {
 _DEVICES = b"346"
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
-_GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))
+# What no global header may say of all members after it.
+_NEVER_GLOBAL = frozenset((b"path", b"linkpath", b"size"))
 _SPARSE_KEYS = frozenset(
     (b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major")
 )
@@ -118,15 +119,14 @@ def rounded(size: int) -> int:
     return (size + BLOCK - 1) & -BLOCK
 
 
-def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[Group | None, int]:
+def read_group(fetch: Fetch, start: int, total: int) -> tuple[Group | None, int]:
     """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at
     the end.
 
     Returns the member, or None if only a global PAX header stood there, and the offset of the next
-    group. `shared` holds the global PAX records which matter and is updated. `total`: size of the
-    file in bytes. Raises OddHeader.
+    group. `total`: size of the file in bytes. Raises OddHeader.
     """
-    return _GroupReader(fetch, start, total, shared).read()
+    return _GroupReader(fetch, start, total).read()
 
 
 @dataclass(slots=True)
@@ -140,7 +140,6 @@ class _GroupReader:
     fetch: Fetch
     start: int
     total: int
-    shared: Records
     name: bytes | None = None
     link: bytes | None = None
     records: Records = field(default_factory=dict)
@@ -158,8 +157,8 @@ class _GroupReader:
             if typeflag != b"g":
                 self._extend(typeflag, payload)
             else:
-                records = _records(payload, self.start)
-                self.shared.update((key, records[key]) for key in _GLOBAL_KEYS & records.keys())
+                if _NEVER_GLOBAL & _records(payload, self.start).keys():
+                    raise BadHeader(self.start, "a global header with a path or size")
                 # It ends its group, so that every member's own group starts at its own header.
                 if position == self.start:
                     return None, after
@@ -211,17 +210,13 @@ class _GroupReader:
 
     def _member(self, block: bytes, position: int) -> Group:
         typeflag = block[156:157]
-        records = {**self.shared, **self.records} if self.shared else self.records
-        kind = _kind(typeflag, block, records)
-        name, link, size = self._name(block), self._link(block), self._size(block, records)
-        if kind == SPARSE:
-            name = records.get(b"GNU.sparse.name", name)
+        kind = _kind(typeflag, block, self.records)
+        name, size = self._name(block), self._size(block)
+        link = self._link(block) if kind in (HARD_LINK, SYMLINK) else b""
         if kind == DIRECTORY:
             name = name.rstrip(b"/")
 
         data = position + BLOCK
-        if typeflag == b"S":
-            data = self._after_sparse_map(block, data)
         after = data + rounded(size)
         if kind in (DIRECTORY, HARD_LINK, SYMLINK) or typeflag in _DEVICES:
             if not size or not self._has_body(data, size):
@@ -241,8 +236,6 @@ class _GroupReader:
     def _name(self, block: bytes) -> bytes:
         if self.name is not None:
             return self.name
-        if b"path" in self.shared:
-            return self.shared[b"path"].rstrip(b"/")
         name = _text(block[:100])
         # GNU's own header has other fields where POSIX has the prefix.
         is_posix = block[257:262] == b"ustar" and block[257:265] != b"ustar  \0"
@@ -253,13 +246,11 @@ class _GroupReader:
     def _link(self, block: bytes) -> bytes:
         if self.link is not None:
             return self.link
-        if b"linkpath" in self.shared:
-            return self.shared[b"linkpath"]
-        return _text(block[157:257]) if block[156:157] in b"12" else b""
+        return _text(block[157:257])
 
-    def _size(self, block: bytes, records: Records) -> int:
+    def _size(self, block: bytes) -> int:
         size = number(block[124:136])
-        digits = records.get(b"size")
+        digits = self.records.get(b"size")
         if digits is not None:
             size = int(digits) if digits.isdigit() and len(digits) < 20 else None
         if size is None or size < 0:
@@ -267,16 +258,6 @@ class _GroupReader:
         if size > MAX_BODY_BYTES:
             raise BadHeader(self.start, "a size which no file can have")
         return size
-
-    def _after_sparse_map(self, block: bytes, data: int) -> int:
-        """Where the body of a sparse member of old GNU begins: behind the rest of its map."""
-        more = block[482]
-        while more:
-            extra = self.fetch(data, BLOCK)
-            if len(extra) < BLOCK:
-                raise CutHeader(self.start, "the file ends inside a sparse header")
-            data, more = data + BLOCK, extra[504]
-        return data
 
     def _has_body(self, data: int, size: int) -> bool:
         """Whether the `size` bytes which a directory or a link speaks of are there.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,7 +138,7 @@ class _Assembly:
         self._count(*waiting)
         first = waiting.pop(0)
         self._append(first, 0)
-        position, stop, shared = first.position, first.stop, first.shared
+        position, stop = first.position, first.stop
         while True:
             if stop is not None:
                 position = self._odd_place(stop)
@@ -163,7 +163,7 @@ class _Assembly:
                 limit = self.source.total
                 if waiting:
                     limit = next(start for start in waiting[0].starts if start >= position)
-                walk, row = Chain(self.source, position, limit, shared).run(), 0
+                walk, row = Chain(self.source, position, limit).run(), 0
                 self._count(walk)
             self._append(walk, row)
             position, stop = walk.position, walk.stop
@@ -173,7 +173,7 @@ class _Assembly:
         """Walk from the beginning; if the tar is not in the page cache, go on with more chains at
         once."""
         source = self.source
-        first = Chain(source, 0, source.total, {})
+        first = Chain(source, 0, source.total)
         steps, cold = first.steps(), False
         for count, (offset, _size) in enumerate(steps):
             cold = cold or not source.cached(offset)
@@ -184,9 +184,7 @@ class _Assembly:
                 walks = chain_walk.split(first, chains)
                 if len(walks) > 1:
                     chain_walk.run_together(source, [steps, *(walk.steps() for walk in walks[1:])])
-                    # Global PAX headers hold for all that follows, which the later chains could not
-                    # know.
-                    return walks if not any(walk.shared for walk in walks) else walks[:1]
+                    return walks
                 first.silent, chains = source.total, 1
         return [first]
 
@@ -317,15 +315,12 @@ def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}
     if not links:
         return
-    rows_of: dict[bytes, list[int]] = {}
+    rows_of = defaultdict(list)
     for row, name in enumerate(names):
-        rows_of.setdefault(os.path.normpath(name), []).append(row)
+        rows_of[os.path.normpath(name)].append(row)
 
     for row, (kind, link) in links.items():
-        path = link
-        if kind == SYMLINK:
-            folder = os.path.dirname(names[row])
-            path = b"/".join(part for part in (folder, link) if part)
+        path = _from_folder_of(names[row], link) if kind == SYMLINK else link
         targets = rows_of.get(os.path.normpath(path), [])
         # A hard link points back; of several members of that name the last counts.
         target = next((at for at in reversed(targets) if kind == SYMLINK or at < row), row)
@@ -333,3 +328,7 @@ def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
             offsets[row], sizes[row] = offsets[target], sizes[target]
         else:
             kinds[row] = BROKEN_LINK
+
+
+def _from_folder_of(name: bytes, link: bytes) -> bytes:
+    return b"/".join(part for part in (os.path.dirname(name), link) if part)
