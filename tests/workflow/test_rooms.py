@@ -30,7 +30,7 @@ ROOMS = {
             "hashing",
         ),
         "settings",
-        *("stopping", "path_map"),
+        *("stopping", "path_map", "yaml_anchors"),
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
     ],
