@@ -24,6 +24,7 @@ def _apt_state() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for root in roots for path in (root, *root.rglob("*"))}
 
 
+@pytest.mark.long
 @pytest.mark.debian
 def test_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, folder = _apt_state(), tmp_path / "with space"
@@ -41,6 +42,7 @@ def test_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert debian.fetch([PACKAGE], folder) == {PACKAGE: unpacked}
 
 
+@pytest.mark.long
 @pytest.mark.debian
 def test_unknown_package_names_itself(tmp_path: Path) -> None:
     need(shutil.which("apt-get") and shutil.which("dpkg"), "apt-get and dpkg")

@@ -1,4 +1,4 @@
-"""JSON and JSON lines as people really write them: BOMs, UTF-16, NaN literals, cut files."""
+"""JSON and JSON lines as people really write them: BOMs, NaN literals, cut files."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class BadJson(ValueError):
 
 def loads(raw: bytes) -> tuple[Any, list[str]]:
     """Parse one JSON document; return it and the repairs that were needed: `json_bom`,
-    `json_encoding`, `json_control`, `json_nan`, `json_surrogate`.
+    `json_control`, `json_nan`.
 
-    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and the place of the
-    damage.
+    Raises BadJson with reason `json_empty`, `json_encoding` or `json_damaged` and
+    the place of the damage.
     """
     repairs: list[str] = []
     if raw[:3] == b"\xef\xbb\xbf":
@@ -61,69 +61,68 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
 
 
 def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tuple[Any, list[str]]:
-    """What orjson refuses and json reads: another encoding, NaN and Infinity, halves of surrogate
-    pairs."""
-    encoding = json.detect_encoding(raw)
+    """What orjson refuses and json reads: NaN and Infinity, line breaks within texts."""
+    text = _text(raw, strict)
     constants: list[str] = []
 
     def constant(name: str) -> float:
         constants.append(name)
         return float(name.replace("Infinity", "inf"))
 
-    def real(text: str) -> float:
-        value = float(text)
-        return (
-            value if math.isfinite(value) else constant(text.replace(text.lstrip("-"), "Infinity"))
-        )
+    def real(digits: str) -> float:
+        value = float(digits)
+        if math.isfinite(value):
+            return value
+        return constant("-Infinity" if value < 0 else "Infinity")
 
-    try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
-            raise BadJson(
-                "json_encoding", f"not in UTF-8 (byte {error.start}); convert the file to UTF-8"
-            ) from None
-        raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
-    text = text.lstrip("\ufeff")
     options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
-    repaired = {"json_encoding": encoding not in ("utf-8", "utf-8-sig")}
+    has_controls = False
     try:
         try:
             value = json.loads(text, **options)
         except json.JSONDecodeError as error:
             # A line break or tab typed into a string.
-            repaired["json_control"] = error.msg.startswith("Invalid control character")
+            has_controls = error.msg.startswith("Invalid control character")
             value = json.loads(text, strict=False, **options)
-        mended = _without_surrogates(value)
-        # NaN differs from itself, so compare what was read as text.
-        repaired["json_surrogate"] = repr(mended) != repr(value)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise BadJson("json_damaged", f"not valid JSON, or nested too deeply ({strict})") from None
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        problem = f"{half} stands alone in a text: half a character, which no UTF-8 file can hold"
+        raise BadJson("json_damaged", problem) from None
     except ValueError as lenient:
         place = lenient if isinstance(lenient, json.JSONDecodeError) else strict
         raise BadJson("json_damaged", f"not valid JSON ({place})") from None
-    repaired["json_nan"] = bool(constants)
-    return mended, repairs + [name for name, needed in repaired.items() if needed]
+    if has_controls:
+        repairs = [*repairs, "json_control"]
+    if constants:
+        repairs = [*repairs, "json_nan"]
+    return value, repairs
+
+
+def _text(raw: bytes, strict: ValueError) -> str:
+    """The text of a document in UTF-8; raises BadJson for other encodings."""
+    encoding = json.detect_encoding(raw)
+    try:
+        text = raw.decode(encoding).lstrip("\ufeff")
+    except UnicodeDecodeError as error:
+        if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
+            problem = f"not in UTF-8 (byte {error.start}); convert the file to UTF-8"
+            raise BadJson("json_encoding", problem) from None
+        raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
+    if encoding.startswith("utf-8"):
+        return text
+    if text.lstrip()[:1] in ("{", "["):
+        problem = f"the file is {encoding.upper()}; convert it to UTF-8"
+        raise BadJson("json_encoding", problem)
+    raise BadJson("json_damaged", f"not valid JSON ({strict})")
 
 
 def _integer(text: str) -> int | float:
     # As orjson does: a whole number beyond 64 bits is a float.
     value = int(text) if len(text) <= 20 else float(text)
     return value if isinstance(value, float) or -(2**63) <= value < 2**64 else float(value)
-
-
-def _without_surrogates(value: Any) -> Any:
-    """The value with halves of surrogate pairs, which no UTF-8 file can hold, replaced by
-    U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [_without_surrogates(element) for element in value]
-    if isinstance(value, dict):
-        return {
-            _without_surrogates(key): _without_surrogates(element) for key, element in value.items()
-        }
-    return value
 
 
 def read(path: str | os.PathLike) -> Any:

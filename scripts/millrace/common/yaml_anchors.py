@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import yaml
+from typing import Any
 
 # Config files of ours have some hundred values.
-MOST_VALUES = 100_000
+_MOST_VALUES = 100_000
+TOO_MANY = f"its anchors stand for more than {_MOST_VALUES:,} values"
 
 
-class TooManyValues(yaml.MarkedYAMLError):
-    """The document would take all memory as soon as somebody prints or copies it."""
+def are_too_many(root: Any) -> bool:
+    """Whether a document (a yaml.Node) with all its anchors written out has too many values."""
+    return root is not None and _count(root, {}) > _MOST_VALUES
 
 
-def check_anchors(root: yaml.Node | None) -> None:
-    """Raise TooManyValues if a document with all its anchors written out has too many values."""
-    if root is not None and _values(root, {}) > MOST_VALUES:
-        problem = f"its anchors stand for more than {MOST_VALUES:,} values"
-        raise TooManyValues(problem=problem, problem_mark=root.start_mark)
-
-
-def _values(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
+def _count(node: Any, counted: dict[Any, int]) -> int:
     if node in counted:
         return counted[node]
     # Until it is counted: an anchor that stands within itself has no end.
-    counted[node] = MOST_VALUES + 1
-    below: list[yaml.Node] = []
-    if isinstance(node, yaml.SequenceNode):
-        below = node.value
-    elif isinstance(node, yaml.MappingNode):
-        below = [part for pair in node.value for part in pair]
-    counted[node] = 1 + sum(_values(part, counted) for part in below)
-    return counted[node]
+    counted[node] = _MOST_VALUES + 1
+    total = 1
+    if isinstance(node.value, list):  # of a sequence nodes, of a mapping pairs of them
+        for item in node.value:
+            parts = item if isinstance(item, tuple) else (item,)
+            total += sum(_count(part, counted) for part in parts)
+    counted[node] = total
+    return total

@@ -36,7 +36,6 @@ WORDS = (
     "validate-yaml",
     "preupload",
     "batch",
-    "xet-write-token",
     "commit",
 )
 WORDS += ("resolve",)

@@ -1,16 +1,15 @@
-"""The local Hub, driven by `huggingface_hub` and `datasets` as they are."""
+"""The local Hub, driven by `huggingface_hub` as it is (tests/speech/test_upload_shards.py:
+`datasets`)."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tarfile
 import textwrap
 import threading
 from pathlib import Path
@@ -58,31 +57,6 @@ def run_client(endpoint: str, home: Path, program: str, *arguments: str, **envir
     )
 
 
-def make_shard(first: int) -> bytes:
-    """Ten samples; the text of the corpus' first is null."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for number in range(first, first + 10):
-            record = {"number": number, "wer": number + 0.25, "text": None if number < 6 else "x"}
-            for kind, data in (("json", json.dumps(record).encode()), ("wav", b"RIFF" * 1000)):
-                member = tarfile.TarInfo(f"s{number}.{kind}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    return stream.getvalue()
-
-
-CARD = """---
-configs:
-- config_name: "no"
-  data_files: [{split: train, path: "data/no/train/*.tar"}]
-dataset_info:
-- config_name: "no"
-  features:
-  - name: json
-    struct: [{name: number, dtype: int64}, {name: wer, dtype: float64}, {name: text, dtype: string}]
-  - {name: wav, dtype: binary}
----
-"""
 ROUND_TRIP = """
     import hashlib, sys
     from pathlib import Path
@@ -115,15 +89,11 @@ ROUND_TRIP = """
 
 
 @pytest.mark.parametrize("kind", ["dataset", "model"])
-@pytest.mark.parametrize("xet", [True, False])
-def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind, xet):
+def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind):
     with faulty(tmp_path / "hub") as (endpoint, faults):
-        done = run_client(
-            endpoint, tmp_path / "home", ROUND_TRIP, kind, HF_HUB_DISABLE_XET="" if xet else "1"
-        )
+        done = run_client(endpoint, tmp_path / "home", ROUND_TRIP, kind, HF_HUB_DISABLE_XET="1")
         assert done.returncode == 0, done.stderr
-    # With Xet the bytes go past the server.
-    assert (faults.requests["put"], faults.bytes["put"]) == ((0, 0) if xet else (2, 100_000))
+    assert (faults.requests["put"], faults.bytes["put"]) == (2, 100_000)
     assert not list((tmp_path / "hub/uploads").iterdir())
     assert not [
         path
@@ -132,25 +102,12 @@ def test_what_a_client_sends_it_lists_reads_and_deletes(tmp_path, kind, xet):
     ]
 
 
-def test_datasets_reads_it_streaming_and_not(tmp_path):
-    with serve(tmp_path / "hub", TOKEN) as endpoint:
-        api = HfApi(endpoint, token=TOKEN)
-        api.create_repo(REPO, repo_type="dataset")
-        add(
-            api,
-            {f"data/no/train/{i}.tar": make_shard(10 * i) for i in range(2)}
-            | {"README.md": CARD.encode()},
-        )
-        program = """
-            import datasets
-            for streaming in (True, False):
-                rows = list(datasets.load_dataset("me/speech", "no", split="train", streaming=streaming))
-                assert [row["json"]["number"] for row in rows] == list(range(20)), rows
-                assert [row["json"]["wer"] for row in rows] == [number + 0.25 for number in range(20)]
-                assert rows[0]["json"]["text"] is None and rows[9]["json"]["text"] == "x"
-        """
-        done = run_client(endpoint, tmp_path / "home", program)
-        assert done.returncode == 0, done.stderr
+def test_a_client_that_would_send_by_xet_is_refused(hub, monkeypatch):
+    api, folder, _ = hub
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    with pytest.raises(Exception, match=r"400 Bad Request.*xet-write-token"):
+        add(api, {"a.tar": b"x" * 1000})
+    assert paths(api) == [".gitattributes"] and not list((folder / "uploads").iterdir())
 
 
 def test_a_commit_on_an_old_parent_changes_nothing(hub):
@@ -345,7 +302,7 @@ def test_the_server_of_the_command_line_prints_a_token_of_its_own(tmp_path):
     for _ in range(2):
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         endpoint, token = re.fullmatch(
-            r"HF_ENDPOINT=(\S+) HF_TOKEN=(\S+)\n", server.stdout.readline()
+            r"HF_ENDPOINT=(\S+) HF_TOKEN=(\S+) HF_HUB_DISABLE_XET=1\n", server.stdout.readline()
         ).groups()
         HfApi(endpoint, token=token).create_repo(REPO, repo_type="dataset", exist_ok=True)
         server.terminate()
@@ -356,6 +313,7 @@ def test_the_server_of_the_command_line_prints_a_token_of_its_own(tmp_path):
     assert not [content for content in written for token in tokens if token.encode() in content]
 
 
+@pytest.mark.long
 def test_a_server_killed_in_the_middle_of_an_upload_is_whole_when_it_is_back(tmp_path):
     with dying(tmp_path / "hub", "put", 2, pause=1) as endpoint:
         program = """

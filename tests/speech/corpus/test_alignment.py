@@ -43,7 +43,6 @@ def test_unusable_files_have_a_reason(raw, reason):
     ("raw", "repair"),
     [
         (b"\xef\xbb\xbf" + encode(of()), "json_bom"),
-        (encode(of(), "utf-16"), "json_encoding"),
         (encode(of([{**SEGMENT, "cer": float("nan")}])), "json_nan"),
         *(
             (encode(of(audio_file=name)), "audio_file_from_name")
@@ -96,12 +95,6 @@ def test_video_id_is_the_stem(audio_file, video_id):
 )
 def test_transcript_id_is_the_rest_of_the_name(file_stem, video_id, expected):
     assert alignment.transcript_id(file_stem, video_id) == expected
-
-
-def test_lone_surrogates_and_nuls_leave_the_text_writable():
-    text, repairs = alignment.clean_text("a\ud800b\0c")
-    assert text.encode() and "\0" not in text and set(repairs) == {"text_surrogate", "text_nul"}
-    assert alignment.clean_text("\ud83d\ude00")[0] == "😀"
 
 
 def test_hours_are_where_the_last_valid_segment_ends():

@@ -27,14 +27,16 @@ def reason_of(raw: object) -> str:
         ("time_missing", [{"start": None}, {"end": None}]),
         (
             "time_not_finite",
-            [{"start": math.nan}, {"end": math.inf}, {"end": 10**400}, {"start": "nan"}],
+            [{"start": math.nan}, {"end": math.inf}, {"end": 10**400}],
         ),
         ("time_negative", [{"start": -2.0}]),
-        ("time_not_a_number", [{"start": text} for text in ("abc", "", "1_0", "00:00:01.5")]),
+        ("time_not_a_number", [{"start": text} for text in ("abc", "", "1.0", "5,5", "nan")]),
         ("time_not_a_number", [{"start": value} for value in ({"s": 1}, True, [1])]),
         ("time_reversed", [{"start": 6.0}, {"start": 5.0}]),
         ("time_out_of_range", [{"end": 101.0, "start": 90.0}, {"start": 100.0, "end": 100.01}]),
-        ("no_human_text", [{"human_text": value} for value in (None, "  \n ", {"a": 1})]),
+        ("no_human_text", [{"human_text": value} for value in (None, "  \n ", math.nan)]),
+        ("text_not_a_string", [{"human_text": value} for value in (42, {"a": 1}, True, [])]),
+        ("text_not_a_string", [{"asr_text": 42}]),
         ("too_short", [{"end": 3.9}]),
         ("too_long", [{"end": 21.1}]),
     ],
@@ -47,13 +49,10 @@ def test_rejects_have_a_reason(reason, changes):
 @pytest.mark.parametrize(
     ("change", "repair"),
     [
-        ({"start": "1.0"}, "time_from_string"),
-        ({"end": "5,5"}, "time_from_string"),
         ({"start": -0.0005}, "start_clipped"),
         ({"start": 95.0, "end": 100.03}, "end_clipped"),
         ({"asr_text": None}, "asr_text_missing"),
-        ({"human_text": 42}, "text_from_number"),
-        ({"human_text": "a\ud800"}, "text_surrogate"),
+        ({"human_text": "a\0"}, "text_nul"),
     ],
 )
 def test_repairs_are_named(change, repair):
@@ -66,7 +65,7 @@ def test_repairs_are_named(change, repair):
 @pytest.mark.parametrize("cer", [None, "x", math.nan, math.inf, -0.1, True, [], "0.2"])
 def test_only_a_usable_cer_is_taken(cer):
     segment = segments.validate({**GOOD, "cer": cer}, 0, LIMITS, 100.0)
-    assert segment.cer == (0.2 if cer == "0.2" else None)
+    assert segment.cer is None
 
 
 @pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])

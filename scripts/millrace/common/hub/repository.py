@@ -133,15 +133,14 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
         if endpoint == LOCAL:
             from millrace.common.hub.server import new_token, serve
 
-            os.environ.setdefault(
-                "HF_HUB_DISABLE_XET", "1"
-            )  # its store would be a second copy on this disk
             os.environ["HF_HUB_OFFLINE"] = "0"  # which is meant for the real one
             token = new_token()
             endpoint = stack.enter_context(serve(args.server_dir, token))
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
         from huggingface_hub.utils import disable_progress_bars
 
+        if args.endpoint == LOCAL:
+            constants.HF_HUB_DISABLE_XET = True  # the local Hub takes files by LFS only
         disable_progress_bars()
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every request
         yield Repository(HfApi(endpoint=endpoint, token=token), args.repo, kind, not args.public)

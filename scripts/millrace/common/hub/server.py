@@ -3,9 +3,9 @@ more.
 
     python -m millrace.common.hub.server results/speech/hub/server --port 8017
 
-It prints the variables that a client needs: HF_ENDPOINT, and HF_TOKEN, which is new at each start
-and is written nowhere. It answers programs of this machine that have the token, and no page of the
-web.
+It prints the variables that a client needs: HF_ENDPOINT, HF_TOKEN, which is new at each start and
+is written nowhere, and HF_HUB_DISABLE_XET. It answers programs of this machine that have the token,
+and no page of the web.
 """
 
 from __future__ import annotations
@@ -190,11 +190,8 @@ async def _preupload(request: web.Request) -> web.Response:
 
 
 @_routes.get(f"{_API}/xet-write-token/{{revision}}")
-async def _xet_token(request: web.Request) -> web.Response:
-    """Send hf_xet to a folder of this machine; a token it must have, though nobody asks for it."""
-    return _json(
-        {"casUrl": f"local://{request.app[_STORE].xet}", "accessToken": "none", "exp": 1 << 40}
-    )
+async def _xet_token(_: web.Request) -> web.Response:
+    raise RefusedError(400, "this Hub has no Xet store: set HF_HUB_DISABLE_XET=1")
 
 
 @_routes.post(f"/{{kind:datasets}}/{_NAME}.git/info/lfs/objects/batch")
@@ -258,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     token = new_token()
     with serve(args.folder, token, args.port) as endpoint:
-        print(f"HF_ENDPOINT={endpoint} HF_TOKEN={token}", flush=True)
+        print(f"HF_ENDPOINT={endpoint} HF_TOKEN={token} HF_HUB_DISABLE_XET=1", flush=True)
         signal.pause()
 
 

@@ -16,8 +16,6 @@ import hashlib
 import os
 import re
 import shutil
-import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -33,11 +31,6 @@ _PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
-# hf_xet cuts files into chunks; the `shards` of its folder list them. A shard is a header of 48
-# bytes, then records of 48 bytes: of a file one, its segments, with _VERIFIED as many sums, with
-# _SUMMED its SHA-256.
-_RECORD, _END_OF_FILES = 48, b"\xff" * 32
-_VERIFIED, _SUMMED = 1 << 31, 1 << 30
 
 
 class RefusedError(Exception):
@@ -53,7 +46,7 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder).absolute()
-        self.uploads, self.xet = self.folder / "uploads", self.folder / "xet"
+        self.uploads = self.folder / "uploads"
         self.uploads.mkdir(parents=True, exist_ok=True)
         for path in self.uploads.glob("*"):
             if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
@@ -77,13 +70,8 @@ class Store:
         os.replace(partial, self.content(sha256))
 
     def require(self, sums: set[str]) -> None:
-        """Refuse what was not uploaded; what a client has put into the folder of Xet is taken in
-        here."""
+        """Refuse a commit that names contents which were not uploaded."""
         missing = {sha256 for sha256 in sums if not self.content(sha256).exists()}
-        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
-            for sha256, path in _fetch_xet(self.xet, missing, Path(folder)).items():
-                self.add(path, sha256, path.stat().st_size)
-                missing.remove(sha256)
         if missing:
             raise RefusedError(
                 400, f"{len(missing)} contents were not uploaded, the first is {min(missing)}"
@@ -195,49 +183,3 @@ def _read_commit(path: Path) -> dict:
     folder = {"type": "directory", "size": 0, "oid": path.stem}
     entries = commit["files"] | {name: folder | {"path": name} for name in folders}
     return commit | {"entries": {name: entries[name] for name in sorted(entries)}}
-
-
-def _fetch_xet(folder: Path, wanted: set[str], target: Path) -> dict[str, Path]:
-    """Write those of the contents `wanted` (SHA-256) that `folder` has into `target`; their
-    paths."""
-    source = folder / "xet/xorbs"
-    if not wanted or not source.is_dir():
-        return {}
-    import hf_xet
-
-    # The client may hold its lock on the index of the folder: read through a copy of the index.
-    index = target / "xet/xorbs"
-    index.mkdir(parents=True)
-    for path in source.iterdir():
-        (index / path.name).symlink_to(path) if path.is_dir() else shutil.copy(path, index)
-    files = {}
-    with hf_xet.XetSession().new_file_download_group(
-        endpoint=f"local://{target}", token="none", token_expiry_unix_secs=1 << 40
-    ) as group:
-        for shard in (source / "shards").glob("*.mdb"):
-            for sha256, xet_hash, size in _xet_files(shard.read_bytes()):
-                if sha256 in wanted and sha256 not in files:
-                    files[sha256] = target / sha256
-                    group.start_download_file(
-                        hf_xet.XetFileInfo(xet_hash, size), str(files[sha256])
-                    )
-    return files
-
-
-def _xet_files(shard: bytes) -> Iterator[tuple[str, str, int]]:
-    """(SHA-256, Xet hash, size) of the files of a shard; hashes are written as four little-endian
-    numbers."""
-
-    def hash_at(at: int) -> str:
-        return "".join(f"{number:016x}" for number in struct.unpack_from("<4Q", shard, at))
-
-    at = _RECORD
-    while shard[at : at + 32] != _END_OF_FILES:
-        start, (flags, count) = at, struct.unpack_from("<II", shard, at + 32)
-        size = sum(
-            struct.unpack_from("<I", shard, at + _RECORD * i + 36)[0] for i in range(1, count + 1)
-        )
-        at += _RECORD * (1 + count + (count if flags & _VERIFIED else 0))
-        if flags & _SUMMED:
-            yield hash_at(at), hash_at(start), size
-            at += _RECORD

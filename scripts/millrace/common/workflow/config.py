@@ -19,7 +19,7 @@ import yaml
 
 from millrace.common import settings
 from millrace.common.errors import MillraceError
-from millrace.common.yaml_anchors import TooManyValues, check_anchors
+from millrace.common.yaml_anchors import TOO_MANY, are_too_many
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results
 # folder.
@@ -83,7 +83,8 @@ def check_syntax(path: str | os.PathLike) -> None:
         with contextlib.suppress(ValueError):
             text = json.dumps(json.loads(text))  # JSON may be indented with tabs
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        check_anchors(root)
+        if are_too_many(root):
+            raise yaml.MarkedYAMLError(problem=TOO_MANY, problem_mark=root.start_mark)
         if isinstance(root, yaml.MappingNode):
             return
     except OSError as error:
@@ -194,11 +195,10 @@ def _duplicate_keys(path: Path) -> list[str]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
-        check_anchors(root)
-    except TooManyValues as error:
-        return [f"  {path}: {error.problem}"]
     except (OSError, ValueError, yaml.YAMLError):
         return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
+    if are_too_many(root):
+        return [f"  {path}: {TOO_MANY}"]
     problems, waiting = [], [("", root)]
     while waiting:
         above, node = waiting.pop(0)

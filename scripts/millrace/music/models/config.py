@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from millrace.common.errors import MillraceError
-from millrace.common.yaml_anchors import check_anchors
+from millrace.common.yaml_anchors import TOO_MANY, are_too_many
 
 _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a frame of
 _LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
@@ -224,7 +224,8 @@ class _Loader(yaml.SafeLoader):
 
     def get_single_node(self) -> yaml.Node | None:
         root = super().get_single_node()
-        check_anchors(root)
+        if are_too_many(root):
+            raise yaml.MarkedYAMLError(problem=TOO_MANY, problem_mark=root.start_mark)
         return root
 
 

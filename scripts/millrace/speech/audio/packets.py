@@ -10,9 +10,6 @@ from collections.abc import Iterator
 import av
 import numpy as np
 
-from millrace.speech.audio.damage import frames
-
-_MIN_PACKETS = 32  # with fewer, a bit rate is not known to be constant
 # FFmpeg's sample formats; those of planar samples end in "p".
 DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
 
@@ -44,37 +41,6 @@ def is_tag(packet: av.Packet) -> bool:
     """Whether a packet of a stream without stamps is no audio, but a tag between joined files."""
     raw = bytes(packet)[:8]
     return raw[:3] in (b"ID3", b"TAG") or raw == b"APETAGEX"
-
-
-class Sizes:
-    """Sizes in bytes of the packets that could be decoded, but for the first two, which may be no
-    audio."""
-
-    def __init__(self) -> None:
-        self.count = self.total = self.largest = 0
-        self.smallest = 1 << 62
-
-    def add(self, size: int) -> None:
-        """Take the size of one more packet."""
-        self.count += 1
-        if self.count > 2:
-            self.total += size
-            self.smallest, self.largest = min(self.smallest, size), max(self.largest, size)
-
-    def frames_in(self, packet: av.Packet, container_format: str) -> int | None:
-        """Number of frames in an undecodable packet of a stream without stamps, or None if
-        unknown."""
-        if frames.frame_bytes(bytes(packet)[:7], container_format) == packet.size:
-            return 1
-        # At a constant bit rate (sizes differ by a byte of padding at most), several frames that
-        # have lost their headers are as long as so many: damage has overwritten bytes, but not
-        # removed or added any.
-        if self.count < _MIN_PACKETS or self.largest > self.smallest + 1:
-            return None
-        mean = self.total / (self.count - 2)
-        count = round(packet.size / mean)
-        is_multiple = abs(packet.size - count * mean) <= self.largest - self.smallest
-        return count if count and is_multiple else None
 
 
 def discarded(packet: av.Packet) -> tuple[int, int]:

@@ -2,13 +2,12 @@
 libraries.
 
 Frames are decoded in order and placed on a `Timeline`. What the structure of a Matroska, Ogg or
-MPEG transport stream shows to be broken (see `damage`) is left out before it is decoded.
+MPEG transport stream shows to be broken (see `damage.breaks`) is left out before it is decoded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Iterator
 
@@ -16,12 +15,11 @@ import av
 import numpy as np
 import soxr
 
-from millrace.speech.audio.damage import frames, matroska, mpegts, ogg
-from millrace.speech.audio.damage.breaks import Break
+from millrace.speech.audio.damage import frames
+from millrace.speech.audio.damage.breaks import find_breaks
 from millrace.speech.audio.packets import (
     DTYPES,
     FrameRun,
-    Sizes,
     discarded,
     is_tag,
     without_outliers,
@@ -54,7 +52,6 @@ _REFUSED |= {"flv": "FLV", "live_flv": "FLV"}
 _REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
 # Formats without any header: nothing but the name tells what they are.
 _REFUSED_EXTENSIONS = {".g722": "G.722", ".gsm": "GSM"}
-_WALKERS = {"matroska,webm": matroska, "ogg": ogg, "mpegts": mpegts}
 _CONVERT = "Convert it, for example to FLAC or m4a"
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
@@ -71,7 +68,6 @@ class StreamRecording:
         self.states_delay = (
             False  # whether the first packet says how many samples the encoder put before it
         )
-        self._position = 0  # of the newest packet in the file
         self.container = self._open()
         try:
             self.container_format = self.container.format.name
@@ -84,13 +80,8 @@ class StreamRecording:
             if self.codec_name in _CHECKED:
                 # Else FFmpeg decodes frames whose checksum says that they are damaged.
                 self.codec.options = {"err_detect": "crccheck+explode"}
-            self.breaks: list[Break] = []  # that have not been passed
-            if walker := _WALKERS.get(self.container_format):
-                with (
-                    open(path, "rb") as file,
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
-                ):
-                    self.breaks = walker.find_breaks(raw, self.stream.id)
+            # Those that have not been passed.
+            self.breaks = find_breaks(self.path, self.container_format, self.stream.id)
         except BaseException:
             self.container.close()
             raise
@@ -159,15 +150,14 @@ class StreamRecording:
         return stream
 
     def packets(self) -> Iterator[av.Packet]:
-        """All packets of the stream that can be placed, and at the end the one that flushes the
-        decoder."""
+        """All packets of the stream, and at the end the one that flushes the decoder."""
         flush = None
         for _ in range(_MAX_DEMUX_ERRORS):
             try:
                 for packet in self.container.demux(self.stream):
                     if packet.size == 0 and packet.pts is None:
                         flush = packet
-                    elif not self._is_in_break(packet):
+                    else:
                         yield packet
                 break
             except (
@@ -180,27 +170,28 @@ class StreamRecording:
         if flush is not None:
             yield flush
 
-    def _is_in_break(self, packet: av.Packet) -> bool:
-        """Whether a packet lies in a break of the file's structure; tells the timeline of breaks
-        passed."""
-        if packet.pos is not None:
-            self._position = max(self._position, packet.pos)
-        while self.breaks and self.breaks[0].start <= self._position:
-            self.timeline.pass_break(self.breaks[0].recovers)
-            if self._position < self.breaks[0].stop:
+    def _placeable(self) -> Iterator[av.Packet]:
+        """The packets outside of breaks; tells the timeline of breaks passed."""
+        position = 0  # of the newest packet in the file
+        for packet in self.packets():
+            position = max(position, packet.pos or 0)
+            while self.breaks and self.breaks[0].stop <= position:
+                self.timeline.pass_break()
+                self.breaks.pop(0)
+            if packet.size and self.breaks and self.breaks[0].start <= position:
                 self.errors += 1
-                return True
-            self.breaks.pop(0)
-        return False
+                if self.breaks[0].ends:
+                    self.timeline.ended = True
+                continue
+            yield packet
 
     def _frames(self) -> Iterator[av.AudioFrame]:
         """Decoded frames; behind undecodable packets it goes on with the next one."""
         timeline, decode = self.timeline, self.codec.decode
         # Bare frames have no stamps: an undecodable packet would be missing from their timeline.
         is_stampless = self.container_format not in STATES_DURATION | RESETTABLE
-        sizes = Sizes()
         begun = False
-        for tried, packet in enumerate(without_outliers(self.packets()), 1):
+        for tried, packet in enumerate(without_outliers(self._placeable()), 1):
             if not begun and not is_tag(packet):
                 # The timeline begins here even if the packets that hold its first samples don't
                 # decode.
@@ -219,12 +210,11 @@ class StreamRecording:
             except (av.error.FFmpegError, ValueError):
                 self.errors += 1
                 if is_stampless and timeline.frames:
-                    count = 0 if is_tag(packet) else sizes.frames_in(packet, self.container_format)
-                    timeline.lost = timeline.lost or count is None
-                    seconds = float((packet.duration or 0) * packet.time_base)
-                    timeline.unstamped_seconds += ((count or 0) - 1) * seconds
-            else:
-                sizes.add(packet.size)
+                    if is_tag(packet):
+                        seconds = float((packet.duration or 0) * packet.time_base)
+                        timeline.unstamped_seconds -= seconds
+                    elif not frames.is_one(bytes(packet), self.container_format):
+                        timeline.lost = True
             if tried == _TRIAL_PACKETS and self.errors > timeline.frames:
                 return
 
@@ -260,6 +250,7 @@ class StreamRecording:
             run.add(frame)
             if run.samples >= run.rate:
                 yield from self._flush(run)
+        self.timeline.end()
         # Fewer frames than errors, and all of them in one block: not a stretch of sound, but
         # chance.
         is_chance = (

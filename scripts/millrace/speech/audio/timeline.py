@@ -45,15 +45,15 @@ class Timeline:
         self, container_format: str, codec_name: str, stated_seconds: float | None
     ) -> None:
         self.container_format, self.codec_name = container_format, codec_name
-        self.broken_at = (
-            math.inf
-        )  # second from which on the places of frames are unknown in any case
+        # Second from which on the places of frames are unknown in any case.
+        self.broken_at = math.inf
         self.frames = 0
         self.samples = 0  # placed so far, at `sample_rate`
         self.sample_rate = 0  # of the first frame
         self.holes: list[tuple[int, int]] = []
         self.lost_from: int | None = None
         self.lost = False  # the place of the next frame is unknown
+        self.ended = False  # at a break, behind which no frame is placed
         self.origin: float | None = None  # time stamp of sample 0
         # Seconds in undecodable packets beyond what the stamps behind them count.
         self.unstamped_seconds = 0.0
@@ -64,22 +64,26 @@ class Timeline:
         )
         self._tick = 0.0  # seconds of a stamp's unit
         self._rate = 0  # of the newest frame
-        self._length, self._errors = (
-            0.0,
-            0,
-        )  # of the newest frame that was placed: seconds, errors before it
+        # Of the newest frame that was placed: seconds, errors before it.
+        self._length = 0.0
+        self._errors = 0
         self._due = 0.0  # stamp that the next frame should have
         self._pause = 0.0  # the newest gap
         self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
         self._damaged = False  # a break of the file's structure lies behind us
         self._resync = False  # and no frame has been placed since
 
-    def pass_break(self, recovers: bool) -> None:
+    def pass_break(self) -> None:
         """A break of the file's structure lies before the next frame."""
         self._damaged = self._resync = True
         # What follows is placed from what came before; a recording without a beginning has no place
         # at all.
-        self.lost = self.lost or not recovers or not self.frames
+        self.lost = self.lost or not self.frames
+
+    def end(self) -> None:
+        """No more frames come; behind a break that ends the recording there would be some."""
+        if self.ended and self.lost_from is None:
+            self.lost_from = self.samples
 
     def place(self, frame: av.AudioFrame, errors: int) -> int | None:
         """Samples of silence to put before a frame; None if it is to be dropped, since its place is
@@ -88,38 +92,23 @@ class Timeline:
         `errors`: how many there have been so far. If the frame's place is unknown, `lost_from` is
         set.
         """
-        rate = frame.sample_rate
-        length = frame.samples / rate
-        first = not self.frames
+        length = frame.samples / frame.sample_rate
+        is_first = not self.frames
         self.frames += 1
-        self.sample_rate = self.sample_rate or rate
-        if rate != self._rate:
-            # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
-            self.lost = self.lost or (
-                self.container_format == "mpegts" and self.samples > self._rate > 0
-            )
-            self._rate = rate
+        self.sample_rate = self.sample_rate or frame.sample_rate
+        self._note_rate(frame.sample_rate)
 
         gap = 0.0
         if frame.pts is not None:
             self._tick = self._tick or float(frame.time_base)
             now = frame.pts * self._tick + self.unstamped_seconds
-            if first:
-                # Samples before a first frame that comes with an error, or is lossless, may be
-                # missing.
-                exact = errors or self.codec_name in LOSSLESS
-                self.origin = self._due = self.origin if exact and self.origin is not None else now
-            jump, drift = now - self._due, now - self.origin - self.samples / self.sample_rate
-            shrinks = self._length - length
-            if self.codec_name == "opus" and shrinks > 0.005 and abs(jump + shrinks) < 0.003:
-                self.lost = (
-                    True  # the packet before this one is damaged, and decodes to more than it held
-                )
-            is_extra = (
-                self.container_format == "mpegts" and -1.0 <= max(jump, drift) < -0.6 * length
-            )
-            if is_extra and not self._damaged:
-                return None  # damage in a payload makes frames too many
+            if is_first:
+                self._begin(now, errors)
+            jump = now - self._due
+            drift = now - self.origin - self.samples / self.sample_rate
+            self._check_opus(jump, length)
+            if self._is_extra(jump, drift, length):
+                return None
             if self.codec_name == "vorbis":
                 # FFmpeg stamps by half of each block; next to a change of size a quarter of each
                 # decodes.
@@ -129,22 +118,57 @@ class Timeline:
             if self.container_format not in _COUNTED or errors > self._errors:
                 gap = self._gap(now, jump, drift, length)
             self._due = now
-        self._due, self._length = self._due + length, length
+        self._due += length
+        self._length = length
+        return self._add(frame, gap, errors)
 
-        end = self.samples + (
-            frame.samples if rate == self.sample_rate else round(length * self.sample_rate)
-        )
-        if self.lost_from is None:
-            if self.broken_at < (self.samples + frame.samples) / self.sample_rate:
-                self.lost_from = min(self.samples, round(self.broken_at * self.sample_rate))
-            elif self.lost:
-                self.lost_from = self.samples
+    def _note_rate(self, rate: int) -> None:
+        if rate != self._rate and self.container_format == "mpegts":
+            # FFmpeg stamps the frames of a PES packet by the rate that the first ones had.
+            self.lost = self.lost or self.samples > self._rate > 0
+        self._rate = rate
+
+    def _begin(self, now: float, errors: int) -> None:
+        """The first frame is stamped `now`."""
+        # Samples before a first frame that comes with an error, or is lossless, may be missing.
+        is_exact = errors or self.codec_name in LOSSLESS
+        if not is_exact or self.origin is None:
+            self.origin = now
+        self._due = self.origin
+
+    def _check_opus(self, jump: float, length: float) -> None:
+        """A packet of Opus that is damaged decodes to more than it held."""
+        shrinks = self._length - length
+        if self.codec_name == "opus" and shrinks > 0.005 and abs(jump + shrinks) < 0.003:
+            self.lost = True
+
+    def _is_extra(self, jump: float, drift: float, length: float) -> bool:
+        """Whether damage in a payload of a transport stream has made a frame too many."""
+        if self.container_format != "mpegts" or self._damaged:
+            return False
+        return -1.0 <= max(jump, drift) < -0.6 * length
+
+    def _add(self, frame: av.AudioFrame, gap: float, errors: int) -> int:
+        """Put a frame behind a gap of so many seconds; the gap in samples."""
+        self._note_lost(frame)
         silence = round(gap * self.sample_rate)
         is_damage = gap > MAX_PAUSE_SECONDS or self.codec_name in LOSSLESS or errors > self._errors
         if silence and is_damage:
             self.holes.append((self.samples, self.samples + silence))
-        self.samples, self._errors = end + silence, errors
+        samples = frame.samples
+        if frame.sample_rate != self.sample_rate:
+            samples = round(frame.samples / frame.sample_rate * self.sample_rate)
+        self.samples += silence + samples
+        self._errors = errors
         return silence
+
+    def _note_lost(self, frame: av.AudioFrame) -> None:
+        if self.lost_from is not None:
+            return
+        if self.broken_at < (self.samples + frame.samples) / self.sample_rate:
+            self.lost_from = min(self.samples, round(self.broken_at * self.sample_rate))
+        elif self.lost:
+            self.lost_from = self.samples
 
     def _gap(self, now: float, jump: float, drift: float, length: float) -> float:
         """Seconds of silence before a frame stamped `now`.

@@ -89,7 +89,7 @@ def parse(raw: bytes) -> Alignment:
     if not segments:
         raise jsonl.BadJson("no_segments", "`segments` is an empty list")
     audio_file = value.get("audio_file")
-    audio_file = clean_text(audio_file)[0].strip() if isinstance(audio_file, str) else ""
+    audio_file = without_nuls(audio_file).strip() if isinstance(audio_file, str) else ""
     if stem(audio_file) in ("", ".."):
         return Alignment(None, segments, [*repairs, "audio_file_from_name"])
     return Alignment(audio_file, segments, repairs)
@@ -166,20 +166,9 @@ def transcript_id(file_stem: str, video_id: str) -> str:
     return file_stem[len(video_id) + 1 :] if file_stem.startswith(f"{video_id}_") else file_stem
 
 
-def clean_text(text: str) -> tuple[str, list[str]]:
-    """A text that UTF-8 files and CSVs can hold (no lone surrogates, no NULs), and the repairs this
-    took."""
-    repairs = []
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A surrogate pair written as two escapes is one character; a lone one is none.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        repairs.append("text_surrogate")
-    if "\0" in text:
-        text = text.replace("\0", "")
-        repairs.append("text_nul")
-    return text, repairs
+def without_nuls(text: str) -> str:
+    """A text that CSVs can hold."""
+    return text.replace("\0", "")
 
 
 def _used(segment: Any) -> Any:
@@ -190,7 +179,7 @@ def _used(segment: Any) -> Any:
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, str):
-        return clean_text(value)[0]
+        return without_nuls(value)
     # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them
     # apart.
     return value if value is None or isinstance(value, bool) else repr(value)

@@ -8,25 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.columns import (
-    AUDIO_LOAD,
-    COMPLETED,
-    DUPLICATE,
-    MISSING_SOURCE,
-    OVER_CER,
-    PROCESSING,
-)
+from millrace.speech.columns import COMPLETED
 from millrace.speech.country.tables import PartitionFiles
-from millrace.speech.manifest.segments import CHOICES
+from millrace.speech.manifest.rejects import CHOICES, reason_of
 
-# Reasons in ledgers and reports of the statuses that the manifest CSV uses.
-STATUS_REASONS = {
-    OVER_CER: "cer_over_limit",
-    DUPLICATE: "duplicate_across_splits",
-    MISSING_SOURCE: "audio_missing",
-    AUDIO_LOAD: "audio_load",
-    PROCESSING: "processing",
-}
 # Files that are left out without being a defect of the corpus.
 _FILE_CHOICES = frozenset(["not_an_alignment_name", "over_max_recordings"])
 
@@ -112,6 +97,6 @@ def _segment_rejects(parts: Sequence[PartitionFiles]) -> Iterator[dict]:
                     **{name: row[name] for name in ("country", "video_id", "transcript_id")},
                     "file": row["source_audio_path"],
                     "segment": row["key"],
-                    "reason": STATUS_REASONS.get(row["status"], row["status"]),
+                    "reason": reason_of(row["status"]),
                     "detail": row["error_message"],
                 }

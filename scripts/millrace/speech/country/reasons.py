@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
+from millrace.speech.manifest import rejects
+
 MEANINGS = {
-    # segments, by choice or by rule of the data set
-    "too_short": "shorter than min_duration",
-    "too_long": "longer than max_duration",
-    "cer_over_limit": "character error rate above max_cer",
-    "duplicate_exact": "a repeat of the same segment",
-    "duplicate_key": "other texts for the same times; those with audio, that came first, of lower CER stay",
-    "duplicate_across_splits": "validation or test holds the same audio: a recording is a cut copy",
-    "same_audio_in_other_split": "the same audio is in another split under another name",
-    # segments, in error
-    "segment_not_an_object": "the segment is not a JSON object",
-    "time_missing": "start or end is missing or null",
-    "time_not_a_number": "start or end is not a number",
-    "time_not_finite": "start or end is NaN or infinite",
-    "time_negative": "start or end is before the beginning",
-    "time_reversed": "ends before it starts",
-    "time_out_of_range": "lies beyond the end of the audio",
-    "no_human_text": "the human text is missing or blank",
-    "audio_missing": "the audio file is missing",
-    "audio_empty": "the audio file is empty",
-    "audio_load": "the audio file cannot be opened or decoded",
-    "audio_no_stream": "the file holds no audio",
-    "out_of_range": "lies beyond what can be decoded of the audio",
-    "processing": "the audio could not be cut or encoded at this place",
+    **rejects.MEANINGS,
     # alignment files
     "json_empty": "the file is empty",
-    "json_damaged": "not valid JSON, or cut off",
+    "json_damaged": "not valid JSON, cut off, or with half a character in a text",
     "json_encoding": "not in UTF-8",
     "json_not_an_object": "the top level is not an object",
     "json_unreadable": "the file cannot be read",
@@ -41,15 +21,11 @@ MEANINGS = {
     # repairs
     "json_bom": "a byte order mark was skipped",
     "json_control": "a text of the JSON holds unescaped control characters",
-    "json_surrogate": "unpaired surrogates in the JSON were joined or replaced",
     "json_nan": "the JSON holds NaN or Infinity",
     "audio_file_from_name": "audio_file is missing: found by the name of the alignment file",
     "start_clipped": "start a little below zero, set to zero",
     "end_clipped": "end a little beyond the audio, set to its end",
     "asr_text_missing": "no ASR text: an empty one is used",
-    "time_from_string": "a time in quotes was read as a number",
-    "text_from_number": "a number was read as text",
-    "text_surrogate": "unpaired surrogates in a text were joined or replaced",
     "text_nul": "NUL characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts, by speech.normalise_text",
     # warnings and notes

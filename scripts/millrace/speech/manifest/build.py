@@ -109,15 +109,46 @@ def _transcript_rows(
 ) -> list[dict]:
     """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of
     `result`."""
-    partition, ledger, source = result.partition, result.ledger, transcript["audio"]
-    country, video_id = partition["country"], recording["video_id"]
-    identity = {
-        "country": country,
-        "video_id": video_id,
+    parsed = _parsed(result, transcript)
+    if parsed is None:
+        return []
+    place = {
+        "country": result.partition["country"],
+        "video_id": recording["video_id"],
         "transcript_id": transcript["transcript_id"],
+        "file": Path(transcript["path"]).name,
     }
-    place = {**identity, "file": Path(transcript["path"]).name}
-    path = transcript["path"]
+    early = [w for w in warnings if w.startswith(("ogg_cut", "bytes_missing", "duration_wrong"))]
+    valid: list[segments.Segment] = []
+    for number, raw in enumerate(parsed.segments):
+        try:
+            _check_twin(recording)
+            valid.append(segments.validate(raw, number, result.limits, audio_seconds))
+        except segments.Unusable as error:
+            reasons = [str(error)]
+            if error.reason == "time_out_of_range":
+                reasons += early
+            reject = {"segment": number, "reason": error.reason, "detail": "; ".join(reasons)}
+            result.rejects.append(place | reject)
+
+    ledger = result.ledger
+    ledger.repaired.update(name for segment in valid for name in segment.repairs)
+    if missing := sum(segment.cer is None for segment in valid):
+        ledger.repaired["cer_computed"] += missing
+    compared = normalised if result.limits.normalise_text else str
+    cers, wers = error_rates(
+        [compared(segment.human_text) for segment in valid],
+        [compared(segment.asr_text) for segment in valid],
+    )
+    return [
+        _row(result.partition, place, transcript, segment, cer, wer)
+        for segment, cer, wer in zip(valid, cers, wers, strict=True)
+    ]
+
+
+def _parsed(result: Manifest, transcript: dict) -> alignment.Alignment | None:
+    """The alignment file of a transcript, which the ledger counts; None if it cannot be used."""
+    path, ledger = transcript["path"], result.ledger
     try:
         version = version_of(Stat.of(path))
         parsed = alignment.parse(Path(path).read_bytes())
@@ -126,52 +157,50 @@ def _transcript_rows(
         # rejected.
         ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
         result.damaged.append(path)
-        return []
+        return None
     result.read[path] = [transcript.get("digest"), version, parsed.digest, parsed.parts]
     ledger.rows_in += len(parsed.segments)
     ledger.repaired.update(parsed.repairs)
-    early = [w for w in warnings if w.startswith(("ogg_cut", "bytes_missing", "duration_wrong"))]
-    valid: list[segments.Segment] = []
-    for number, raw in enumerate(parsed.segments):
-        try:
-            if recording["twin_split"]:
-                detail = f"the same audio as {recording['twin_of']}, which is in {recording['twin_split']}"
-                raise segments.Unusable("same_audio_in_other_split", detail)
-            valid.append(segments.validate(raw, number, result.limits, audio_seconds))
-        except segments.Unusable as error:
-            detail = "; ".join(
-                [str(error), *(early if error.reason == "time_out_of_range" else [])]
-            )
-            reject = {"segment": number, "reason": error.reason, "detail": detail}
-            result.rejects.append(place | reject)
-    ledger.repaired.update(name for segment in valid for name in segment.repairs)
-    if missing := sum(segment.cer is None for segment in valid):
-        ledger.repaired["cer_computed"] += missing
-    compared = normalised if result.limits.normalise_text else str
-    cers, wers = error_rates(
-        [compared(s.human_text) for s in valid], [compared(s.asr_text) for s in valid]
-    )
-    return [
-        {
-            **identity,
-            "key": segments.key_of(country, video_id, segment),
-            "language": partition["language"],
-            "source_audio_path": source["path"] if source else transcript["audio_file"],
-            "start_seconds": segment.start,
-            "end_seconds": segment.end,
-            "duration_seconds": round(segment.end - segment.start, 6),
-            "asr_transcript": segment.asr_text,
-            "human_transcript": segment.human_text,
-            "cer": cer if segment.cer is None else segment.cer,
-            "wer": wer,
-            "original_transcript_start_idx": segment.start_idx,
-            "original_transcript_end_idx": segment.end_idx,
-            "status": PENDING if source else MISSING_SOURCE,
-            "error_message": "" if source else f"no audio file for {transcript['audio_file']}",
-            "batch_id": partition["partition"],
-            **{name: partition[name] for name in ("split", "subset_id")},
-            "_place": {**place, "segment": segment.number},
-            "_later": transcript.get("later", 0),
-        }
-        for segment, cer, wer in zip(valid, cers, wers, strict=True)
-    ]
+    return parsed
+
+
+def _check_twin(recording: dict) -> None:
+    if recording["twin_split"]:
+        twin = f"{recording['twin_of']}, which is in {recording['twin_split']}"
+        raise segments.Unusable("same_audio_in_other_split", f"the same audio as {twin}")
+
+
+def _row(
+    partition: dict,
+    place: dict,
+    transcript: dict,
+    segment: segments.Segment,
+    computed_cer: float,
+    wer: float,
+) -> dict:
+    """A row of the manifest, with what `resolve_duplicates` looks at."""
+    source, missing = transcript["audio"], transcript["audio_file"]
+    return {
+        "country": place["country"],
+        "video_id": place["video_id"],
+        "transcript_id": place["transcript_id"],
+        "key": segments.key_of(place["country"], place["video_id"], segment),
+        "language": partition["language"],
+        "source_audio_path": source["path"] if source else missing,
+        "start_seconds": segment.start,
+        "end_seconds": segment.end,
+        "duration_seconds": round(segment.end - segment.start, 6),
+        "asr_transcript": segment.asr_text,
+        "human_transcript": segment.human_text,
+        "cer": computed_cer if segment.cer is None else segment.cer,
+        "wer": wer,
+        "original_transcript_start_idx": segment.start_idx,
+        "original_transcript_end_idx": segment.end_idx,
+        "status": PENDING if source else MISSING_SOURCE,
+        "error_message": "" if source else f"no audio file for {missing}",
+        "batch_id": partition["partition"],
+        "split": partition["split"],
+        "subset_id": partition["subset_id"],
+        "_place": {**place, "segment": segment.number},
+        "_later": transcript.get("later", 0),
+    }

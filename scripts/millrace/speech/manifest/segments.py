@@ -13,9 +13,6 @@ from millrace.speech.corpus import alignment
 # A segment may end this much after its audio (rounding in the aligner) and is then cut at the end;
 # seconds.
 END_TOLERANCE = 0.05
-# Rejects by choice or by rule of the data set; all other reasons are errors in the sources.
-CHOICES = {"too_short", "too_long", "cer_over_limit", "same_audio_in_other_split"}
-CHOICES |= {"duplicate_exact", "duplicate_key", "duplicate_across_splits"}
 
 
 @dataclass(frozen=True)
@@ -63,57 +60,64 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
             "segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object"
         )
     repairs: list[str] = []
-    start, end = _time(raw, "start", repairs), _time(raw, "end", repairs)
-    if -0.001 < start < 0:
-        start, repairs = 0.0, [*repairs, "start_clipped"]
-    if start < 0 or end < 0:
-        raise Unusable("time_negative", f"start {start:g} s, end {end:g} s")
-    if end <= start:
-        raise Unusable("time_reversed", f"ends at {end:g} s, not after its start at {start:g} s")
-    if audio_seconds is not None:
-        if start >= audio_seconds or end > audio_seconds + END_TOLERANCE:
-            raise Unusable(
-                "time_out_of_range", f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s"
-            )
-        if end > audio_seconds:
-            end, repairs = audio_seconds, [*repairs, "end_clipped"]
+    start, end = _span(raw, audio_seconds, repairs)
     human_text = _text(raw, "human_text", repairs)
     if not human_text.strip():
         raise Unusable("no_human_text", "human text is missing, null or blank")
     asr_text = _text(raw, "asr_text", repairs)
     if not asr_text.strip():
         repairs.append("asr_text_missing")
-    duration = end - start
+    _check_duration(end - start, limits)
+
+    cer = _number(raw, "cer")
+    return Segment(
+        start=start,
+        end=end,
+        human_text=human_text,
+        asr_text=asr_text,
+        cer=cer if cer is not None and cer >= 0 else None,
+        start_idx=_index(raw, "start_idx"),
+        end_idx=_index(raw, "end_idx"),
+        number=number,
+        repairs=repairs,
+    )
+
+
+def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[float, float]:
+    """Start and end in seconds, within the audio."""
+    start, end = _time(raw, "start"), _time(raw, "end")
+    if -0.001 < start < 0:
+        start = 0.0
+        repairs.append("start_clipped")
+    if start < 0 or end < 0:
+        raise Unusable("time_negative", f"start {start:g} s, end {end:g} s")
+    if end <= start:
+        raise Unusable("time_reversed", f"ends at {end:g} s, not after its start at {start:g} s")
+    if audio_seconds is None:
+        return start, end
+    if start >= audio_seconds or end > audio_seconds + END_TOLERANCE:
+        problem = f"{start:g} to {end:g} s in audio of {audio_seconds:.3f} s"
+        raise Unusable("time_out_of_range", problem)
+    if end > audio_seconds:
+        end = audio_seconds
+        repairs.append("end_clipped")
+    return start, end
+
+
+def _check_duration(duration: float, limits: Limits) -> None:
     # Times are sums of floats: a nanosecond must not decide on a limit.
     if duration < limits.min_duration - 1e-6:
         raise Unusable("too_short", f"{duration:.3f} s, shorter than {limits.min_duration:g} s")
     if duration > limits.max_duration + 1e-6:
         raise Unusable("too_long", f"{duration:.3f} s, longer than {limits.max_duration:g} s")
-    cer, indices = _number(raw, "cer"), [_number(raw, name) for name in ("start_idx", "end_idx")]
-    return Segment(
-        start,
-        end,
-        human_text,
-        asr_text,
-        cer if cer is not None and cer >= 0 else None,
-        # Beyond 2^53 floats are no exact whole numbers.
-        *(int(index) if index is not None and abs(index) < 2**53 else None for index in indices),
-        number,
-        repairs,
-    )
 
 
-def _time(raw: dict, name: str, repairs: list[str]) -> float:
+def _time(raw: dict, name: str) -> float:
     value = alignment.field_of(raw, name)
     if value is None:
         raise Unusable("time_missing", f"`{name}` is missing or null")
     if isinstance(value, str):
-        try:
-            # Python takes 1_0 for 10.
-            value = float(value.strip().replace(",", ".").replace("_", " "))
-        except ValueError:
-            raise Unusable("time_not_a_number", f"`{name}` is {value[:40]!r}") from None
-        repairs.append("time_from_string")
+        raise Unusable("time_not_a_number", f"`{name}` is the text {value[:40]!r}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unusable("time_not_a_number", f"`{name}` is {alignment.kind_of(value)}")
     try:
@@ -127,26 +131,32 @@ def _time(raw: dict, name: str, repairs: list[str]) -> float:
 
 def _text(raw: dict, name: str, repairs: list[str]) -> str:
     value = alignment.field_of(raw, name)
-    if value is None:
+    if value is None or value != value:  # tables write NaN where a text is missing
         return ""
     if not isinstance(value, str):
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            return ""
-        value = str(value)
-        repairs.append("text_from_number")
-    text, mended = alignment.clean_text(value)
-    repairs.extend(mended)
-    return text
+        raise Unusable("text_not_a_string", f"`{name}` is {alignment.kind_of(value)}")
+    if "\0" in value:
+        repairs.append("text_nul")
+    return alignment.without_nuls(value)
 
 
 def _number(raw: dict, name: str) -> float | None:
     """A field that a segment can do without: None if it is no finite number."""
     value = alignment.field_of(raw, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
     try:
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError, OverflowError):
+        number = float(value)
+    except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _index(raw: dict, name: str) -> int | None:
+    """The place of a word in its transcript."""
+    index = _number(raw, name)
+    # Beyond 2^53 floats are no exact whole numbers.
+    return int(index) if index is not None and abs(index) < 2**53 else None
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:

@@ -18,16 +18,14 @@ from urllib.parse import quote
 import orjson
 
 from millrace.common.errors import MillraceError
-from millrace.speech.columns import MISSING_SOURCE, OVER_CER, PENDING, PROCESSING
+from millrace.speech.columns import PENDING
+from millrace.speech.manifest.rejects import row_problem
 from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
 
 # Part of every digest: raise it when the same input is to give other bytes.
 # Versions of encoders are no part of it, so that an updated library does not rebuild a corpus.
 FORMAT = "millrace-speech-shard-1"
-
-# A longer segment is a mistyped time, which would make the estimates absurd; seconds.
-_LONGEST = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ def _segments(plan: Plan) -> list[PlannedSegment]:
     for position, row in enumerate(plan.rows):
         if row["status"] != PENDING:
             plan.settled[position] = row["status"], row["error_message"] or ""
-        elif problem := _problem(row, seen, plan.options):
+        elif problem := row_problem(row, seen, plan.options.max_cer):
             plan.settled[position] = problem
         else:
             seen.add(row["key"])
@@ -213,27 +211,6 @@ def _planned(position: int, row: dict, options: ShardOptions) -> PlannedSegment:
     text_name = len(f"{stem}.json")
     at_most = member_bytes(audio_name, audio) + member_bytes(text_name, len(text))
     return PlannedSegment(position, row, stem, text, at_most)
-
-
-def _problem(row: dict, seen: set[str], options: ShardOptions) -> tuple[str, str] | None:
-    source, cer = row["source_audio_path"], row["cer"]
-    # A CER nobody knows (no text to compare with) passes only where the limit lets everything pass.
-    unknown = cer is None or math.isnan(cer) or cer < 0
-    if unknown and options.max_cer < 1:
-        return OVER_CER, f"{source}: CER unknown, and the limit is {options.max_cer:g}"
-    if not unknown and cer > options.max_cer:
-        return OVER_CER, f"{source}: CER {cer:g} is over the limit of {options.max_cer:g}"
-    if not source:
-        return MISSING_SOURCE, f"no source_audio_path for {row['key']}"
-    start, end = row["start_seconds"], row["end_seconds"]
-    # Comparisons with NaN are false.
-    if start is None or end is None or not 0 <= start < end <= start + _LONGEST < math.inf:
-        return PROCESSING, f"{source}: {start} to {end} s is not the span of a segment"
-    if not row["key"]:
-        return PROCESSING, f"{source}: the segment at {start:g} s has no key"
-    if row["key"] in seen:
-        return PROCESSING, f"{source}: the key {row['key']} stands in the manifest more than once"
-    return None
 
 
 def _stat(path: str) -> tuple[int, int] | None:

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from millrace.speech.audio import cut as audio
-from millrace.speech.columns import AUDIO_LOAD, MISSING_SOURCE, PROCESSING
+from millrace.speech.columns import AUDIO_LOAD, PROCESSING
+from millrace.speech.manifest.rejects import status_of
 from millrace.speech.shards.plan import PlannedSegment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-_STATUS = dict.fromkeys(("audio_empty", "audio_load", "audio_no_stream"), AUDIO_LOAD)
-_STATUS["audio_missing"] = MISSING_SOURCE
 
 
 class Encoded(NamedTuple):
@@ -73,7 +72,7 @@ def _encode(
     segment: PlannedSegment, cut: np.ndarray | Exception, rate: int, audio_format: str
 ) -> Encoded:
     if isinstance(cut, audio.AudioError):
-        return Encoded(None, 0, _STATUS.get(cut.reason, PROCESSING), str(cut))
+        return Encoded(None, 0, status_of(cut.reason), str(cut))
     if isinstance(cut, Exception):
         return Encoded(None, 0, AUDIO_LOAD, f"{segment.source}: {type(cut).__name__}: {cut}")
     span = f"from {segment.span[0]:g} to {segment.span[1]:g} s"

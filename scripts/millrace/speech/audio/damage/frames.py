@@ -54,11 +54,13 @@ def bytes_before(path: str, container_format: str) -> int:
     return 0 if _id3_bytes(raw) else max(0, _find_frame(raw, _HEADERS[container_format]))
 
 
-def frame_bytes(head: bytes, container_format: str) -> int | None:
-    """Bytes of the frame whose first 7 are `head`; None if unknown."""
+def is_one(packet: bytes, container_format: str) -> bool:
+    """Whether a packet that can't be decoded is one frame all the same, by its header."""
     header = _HEADERS.get(container_format)
-    frame = header(head) if header and len(head) >= _HEADER_BYTES else None
-    return frame[0] if frame else None
+    if header is None or len(packet) < _HEADER_BYTES:
+        return False
+    frame = header(packet)
+    return frame is not None and frame[0] == len(packet)
 
 
 def _adts(head: bytes) -> tuple[int, float] | None:

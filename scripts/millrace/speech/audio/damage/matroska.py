@@ -1,11 +1,10 @@
-"""Breaks in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are EBML, RFC
+"""The first break in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are EBML, RFC
 8794)."""
 
 from __future__ import annotations
 
 import mmap
-
-from millrace.speech.audio.damage.breaks import Break
+from typing import NamedTuple
 
 _SEGMENT, _CLUSTER = b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
 # SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags, and the EBML head of a file that is
@@ -18,51 +17,65 @@ _FILLERS = (0xEC, 0xBF)  # Void, CRC-32
 _IN_CLUSTER = {_TIMESTAMP, 0xA3, 0xA0, 0xA7, 0xAB, 0xAF, *_FILLERS}
 
 
-def find_breaks(raw: mmap.mmap, _stream_id: int = 0) -> list[Break]:
-    """Breaks of a file, in order: from the element that is damaged to the next cluster that is
-    whole."""
-    breaks: list[Break] = []
-    clusters: list[tuple[int, int, int]] = []  # position, number of the segment, time stamp
-    segment = at = 0
+def find_break(raw: mmap.mmap) -> int | None:
+    """Position of the first element that is damaged; None if each ends where another one begins.
+
+    Of two clusters in the wrong order, or one that is there twice, nothing tells which one is
+    right: both are damaged.
+    """
+    before: _Cluster | None = None
+    at = 0
     while at < len(raw):
         name = raw[at : at + 4]
-        broken = None
         if name == _CLUSTER:
-            size, body = _size(raw, at + 4)
             stamp = _timestamp(raw, at)
-            after = len(raw) + 1 if size is None else body + size
             if stamp is None:
-                broken = at
-            else:
-                clusters.append((at, segment, stamp))
-                # A cluster is whole if it ends on what may follow one; else the break is somewhere
-                # inside.
-                if not _is_top(raw, after):
-                    after, broken = _walk_cluster(raw, at)
-                    if broken is None and not _is_top(raw, after):
-                        broken = at
-        elif name in _TOP or raw[at] in _FILLERS:
-            size, body = _size(raw, at + (4 if name in _TOP else 1))
-            if (
-                name == _SEGMENT
-            ):  # its children are walked; in joined files each begins a timeline of its own
-                segment, after, sound = segment + 1, body, True
-            else:
-                after, sound = body + (size or 0), size is not None
-            broken = None if sound and (after > len(raw) or _is_top(raw, after)) else at
+                return at
+            if before is not None and stamp <= before.stamp:
+                return before.start
+            before = _Cluster(at, stamp)
+            at, broken = _behind_cluster(raw, at)
+            if broken is not None:
+                return broken
+        elif name == _SEGMENT:
+            # Its children are walked; in joined files each begins a timeline of its own.
+            before = None
+            at = _size(raw, at + 4)[1]
         else:
-            broken, after = at, at
-        if broken is not None:
-            after = _next_cluster(raw, max(at + 1, broken))
-            breaks.append(Break(broken, after))
-        at = after
-    # Of two clusters in the wrong order, or one that is there twice, nothing tells which one is
-    # right.
-    ends = [start for start, _, _ in clusters[2:]] + [len(raw)]
-    for (start, *before), (_, *after), end in zip(clusters, clusters[1:], ends, strict=False):
-        if before[0] == after[0] and after[1] <= before[1]:
-            breaks.append(Break(start, end))
-    return sorted(breaks)
+            after = _behind_element(raw, at)
+            if after is None:
+                return at
+            at = after
+    return None
+
+
+class _Cluster(NamedTuple):
+    start: int
+    stamp: int
+
+
+def _behind_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
+    """Position behind a cluster, and where it is broken, if it is."""
+    size, body = _size(raw, start + 4)
+    if size is not None and _is_top(raw, body + size):
+        return body + size, None
+    # It does not end on what may follow one: the break is somewhere inside.
+    end, broken = _walk_cluster(raw, start)
+    if broken is None and not _is_top(raw, end):
+        broken = start
+    return end, broken
+
+
+def _behind_element(raw: mmap.mmap, at: int) -> int | None:
+    """Position behind an element that is no cluster; None if it is damaged, or cut off."""
+    is_top = raw[at : at + 4] in _TOP
+    if not is_top and raw[at] not in _FILLERS:
+        return None
+    size, body = _size(raw, at + (4 if is_top else 1))
+    if size is None:
+        return None
+    # The last one may be cut off.
+    return body + size if body + size > len(raw) or _is_top(raw, body + size) else None
 
 
 def _size(raw: mmap.mmap, at: int) -> tuple[int | None, int]:
@@ -114,15 +127,3 @@ def _timestamp(raw: mmap.mmap, start: int) -> int | None:
             return None
         at = body + size
     return None
-
-
-def _next_cluster(raw: mmap.mmap, at: int) -> int:
-    """Position of the next cluster that begins as one does and ends on an element; else the file's
-    end."""
-    while (at := raw.find(_CLUSTER, at)) >= 0:
-        size, body = _size(raw, at + 4)
-        whole = size is None or body + size > len(raw) or _is_top(raw, body + size)
-        if whole and _timestamp(raw, at) is not None:
-            return at
-        at += 1
-    return len(raw)

@@ -7,19 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from millrace.speech.audio.damage.breaks import Break
-
 _SYNC = 0x47
 _BEGINS, _IS_BAD = 0x40, 0x80  # bits of a packet's second byte
 _UNBOUNDED = -(1 << 39)
 
 
-def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[Break]:
-    """Breaks of one PID, in order: from the PES packet that is damaged to the one after the next.
+def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[tuple[int, int]]:
+    """Breaks [start, stop) of one PID, in order: from the PES packet that is damaged to the one after
+    the next.
 
     `chunk`: how many packets are looked at together, so that memory does not grow with the file.
     """
-    breaks: list[Break] = []
+    breaks: list[tuple[int, int]] = []
     pes = -1  # position of the newest PES packet
     counter = -1  # of the newest packet; -1: unknown
     due = 0  # bytes that the PES packet still lacks; _UNBOUNDED or less if it states no length
@@ -54,12 +53,12 @@ def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[Break]:
             pes = place
             clean += pending is not None
             if clean > 1:
-                breaks.append(Break(pending, place))
+                breaks.append((pending, place))
                 pending, clean = None, 0
         due -= max(0, 188 - body)
         if _UNBOUNDED < due < 0:  # it holds more than it states
             pending, clean = pes if pending is None else pending, 0
-    return breaks if pending is None else [*breaks, Break(pending, len(raw))]
+    return breaks if pending is None else [*breaks, (pending, len(raw))]
 
 
 def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[tuple[int, int, int, int, int]]:
