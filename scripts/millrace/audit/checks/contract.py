@@ -1,4 +1,4 @@
-"""Checks of what a loader promises: DP4 to DP9, DP15, lost samples, files that are gone."""
+"""Checks of what a loader promises: DP4 to DP9, DP15, files that are gone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"
+UNGUARDED = "the script starts workers when it is imported: no guard of __main__ around its calls"
+NOTHING_GONE = "nothing it holds vanished: a global state"
 SMALL = 512  # bytes a sample that allocators may account for
 FEWEST = 8  # measurements that show a growth
 MEANT = re.compile("max|limit|per|epoch|steps")
@@ -24,60 +26,74 @@ def _mib(size: float) -> str:
 
 @check("DP4", probes=("contract",))
 def ragged(seen: Seen) -> Iterator[Finding]:
-    if not (read := seen.get("collate")):
+    """Samples of a batch have one shape, or are padded."""
+    read = seen.get("collate")
+    if not read:
         yield Finding("DP4", "not applicable", NO_LOADER)
-    elif failed := read.get("failed"):
-        cause, needs = (
-            f"collate_fn raises {failed['text']}",
-            "a collate_fn that takes samples of one shape",
-        )
-        if "field" in failed:
-            cause, needs = (
-                f"field {failed['field']}: {' against '.join(failed['shapes'])}: {cause}",
-                "",
-            )
-        yield Finding("DP4", "not decidable" if needs else "fail", cause, failed, needs=needs)
-    elif read["batches"]:
-        mute = [
-            f"{path} {each['shape']}" for path, each in read["padded"].items() if not each["by"]
-        ]
-        cause = f"{read['batches']} batches collate"
-        cause += f"; padded without lengths or mask: {', '.join(mute)}" if mute else ""
-        yield Finding("DP4", "pass", cause, {"padded": read["padded"]} if mute else {})
-    elif "raised" in read:
-        yield Finding(
-            "DP4", "not decidable", NO_BATCH, read["raised"], needs="samples without workers"
-        )
-    else:
+        return
+    if read.get("failed"):
+        yield _uncollated(read["failed"])
+        return
+    if not read["batches"] and "raised" in read:
+        needs = "samples without workers"
+        yield Finding("DP4", "not decidable", NO_BATCH, read["raised"], needs=needs)
+        return
+    if not read["batches"]:
         yield Finding("DP4", "not applicable", "the loader gives no batch")
+        return
+
+    cause = f"{read['batches']} batches collate"
+    padded = read["padded"].items()
+    mute = [f"{path} {field['shape']}" for path, field in padded if not field["by"]]
+    if not mute:
+        yield Finding("DP4", "pass", cause)
+        return
+    cause += f"; padded without lengths or mask: {', '.join(mute)}"
+    yield Finding("DP4", "pass", cause, {"padded": read["padded"]})
+
+
+def _uncollated(failed: Seen) -> Finding:
+    """The collate function raised: a bug if samples differ in a field."""
+    cause = f"collate_fn raises {failed['text']}"
+    if "field" in failed:
+        cause = f"field {failed['field']}: {' against '.join(failed['shapes'])}: {cause}"
+        return Finding("DP4", "fail", cause, failed)
+    needs = "a collate_fn that takes samples of one shape"
+    return Finding("DP4", "not decidable", cause, failed, needs=needs)
 
 
 @check("DP5", probes=("contract",))
 def pinning(seen: Seen) -> Iterator[Finding]:
+    """All tensors of a batch are pinned, if any shall be."""
     if not seen.get("pin_memory"):
-        yield Finding(
-            "DP5", "not applicable", "pin_memory=False" if "pin_memory" in seen else NO_LOADER
-        )
-    elif (pin := seen["collate"].get("pin")) is None:
+        cause = "pin_memory=False" if "pin_memory" in seen else NO_LOADER
+        yield Finding("DP5", "not applicable", cause)
+        return
+    pin = seen["collate"].get("pin")
+    if pin is None:
         yield Finding("DP5", "not decidable", NO_BATCH, needs="a batch without workers")
-    else:
-        problem, needs = "", ""
-        if raised := pin.get("raised"):
-            problem = f"pinning raises {raised['text']}"
-            device = re.search("cuda|driver|accelerator", raised["text"], re.IGNORECASE)
-            needs = "a machine with a GPU" if device else ""
-        elif pin["lost"]:
-            problem = f".pin_memory() {'returns None' if pin['none'] else 'loses ' + ', '.join(pin['lost'])}"
-        elif pin["missed"]:
-            problem = f"not pinned: {', '.join(pin['missed'])}"
-        if problem:
-            verdict, cause = (
-                "not decidable" if needs else "fail",
-                f"{problem} (the batch is a {pin['type']})",
-            )
-            yield Finding("DP5", verdict, cause, pin, needs=needs)
-        else:
-            yield Finding("DP5", "pass", f"{pin['pinned']} tensors are pinned")
+        return
+    problem = _unpinned(pin)
+    if not problem:
+        yield Finding("DP5", "pass", f"{pin['pinned']} tensors are pinned")
+        return
+    cause = f"{problem} (the batch is a {pin['type']})"
+    raised = pin.get("raised", {}).get("text", "")
+    if re.search("cuda|driver|accelerator", raised, re.IGNORECASE):
+        yield Finding("DP5", "not decidable", cause, pin, needs="a machine with a GPU")
+        return
+    yield Finding("DP5", "fail", cause, pin)
+
+
+def _unpinned(pin: Seen) -> str:
+    """What is wrong with a batch that was pinned."""
+    if pin.get("raised"):
+        return f"pinning raises {pin['raised']['text']}"
+    if pin["lost"] and pin["none"]:
+        return ".pin_memory() returns None"
+    if pin["lost"]:
+        return f".pin_memory() loses {', '.join(pin['lost'])}"
+    return f"not pinned: {', '.join(pin['missed'])}" if pin["missed"] else ""
 
 
 @check("DP6", probes=("methods",))
@@ -137,28 +153,23 @@ def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
     if "raised" in fork or "raised" in again:
         return None
     if "raised" in run:
-        main = (
-            "the script starts workers when it is imported: no guard of __main__ around its calls"
-        )
-        return {
-            **run["raised"],
-            "text": main if run.get("unguarded") else run["raised"]["text"][:300],
-        }
+        text = run["raised"]["text"][:300]
+        return {**run["raised"], "text": UNGUARDED if run.get("unguarded") else text}
     # A field that is random in the method too may differ: only the seeds of torch are equal.
-    fields, left = set(), run["holds"]
+    fields = set()
     for name, other in run["digests"].items():
         one = fork["digests"].get(name)
         if one and one == again["digests"].get(name) and other[0] == other[-1] != one[0]:
             fields.add(name.rpartition(": ")[2] or "the sample")
-    held = fork["holds"].items()
-    gone = [f"{path}: {kind} -> {left.get(path)}" for path, kind in held if left.get(path) != kind]
-    what = (
-        f"what vanished: {', '.join(gone[:4])}"
-        if gone
-        else "nothing it holds vanished: a global state"
-    )
-    text = f"samples differ from those of fork in {', '.join(sorted(fields))}; {what}"
-    return {"text": text, "fields": sorted(fields), "vanished": gone[:20]} if fields else None
+    if not fields:
+        return None
+    held, left = fork["holds"], run["holds"]
+    gone = [
+        f"{path}: {held[path]} -> {left.get(path)}" for path in held if left.get(path) != held[path]
+    ]
+    text = f"samples differ from those of fork in {', '.join(sorted(fields))}; "
+    text += f"what vanished: {', '.join(gone[:4])}" if gone else NOTHING_GONE
+    return {"text": text, "fields": sorted(fields), "vanished": gone[:20]}
 
 
 @check("DP7", probes=("look", "epochs"))
@@ -452,30 +463,6 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
         cause += f"{wanted} open files, ulimit -n is {data.files}"
         shown = {"tensors": read["tensors"], "needed": wanted, "limit": data.files}
         yield Finding("DP15", "fail", cause, shown)
-
-
-@check("edges", probes=("model", "epochs"))
-def edges(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
-    """Each rank makes steps, and evaluation loses no sample."""
-    findings = []
-    for rank, parts in enumerate(epochs_of(epochs)):
-        if parts[0].ended and not parts[0].batches:
-            shown = {"rank": rank, **seen["train"]}
-            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", shown))
-    for name, verdict in (("train", "pass"), ("val", "fail")):
-        lost = _dropped(seen[name])
-        if lost:
-            samples = seen[name]["samples"]
-            cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
-            findings.append(Finding("edges", verdict, cause, seen[name]))
-    yield from findings or [Finding("edges", "pass", "no sample is lost")]
-
-
-def _dropped(loader: Seen) -> int:
-    """Samples that drop_last leaves out."""
-    if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
-        return 0
-    return loader["samples"] % loader["batch_size"]
 
 
 @check("stale", probes=("contract",))

@@ -1,4 +1,5 @@
-"""Randomness that repeats, samples that come twice or never, ranks of unequal steps."""
+"""Randomness that repeats, samples that come twice or never or are dropped, ranks of unequal
+steps."""
 
 from __future__ import annotations
 
@@ -351,3 +352,27 @@ def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
         cause = f"ranks make {steps} steps, and the loop uses Join"
         return Finding("DP3", "pass", cause, facts, fix)
     return Finding("DP3", "fail", f"ranks make {steps} steps", facts, fix)
+
+
+@check("edges", probes=("model", "epochs"))
+def edges(seen: Seen, epochs: Ranks) -> Iterable[Finding]:
+    """Each rank makes steps, and evaluation loses no sample."""
+    findings = []
+    for rank, parts in enumerate(epochs_of(epochs)):
+        if parts[0].ended and not parts[0].batches:
+            shown = {"rank": rank, **seen["train"]}
+            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", shown))
+    for name, verdict in (("train", "pass"), ("val", "fail")):
+        lost = _dropped(seen[name])
+        if lost:
+            samples = seen[name]["samples"]
+            cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
+            findings.append(Finding("edges", verdict, cause, seen[name]))
+    yield from findings or [Finding("edges", "pass", "no sample is lost")]
+
+
+def _dropped(loader: Seen) -> int:
+    """Samples that drop_last leaves out."""
+    if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
+        return 0
+    return loader["samples"] % loader["batch_size"]
