@@ -36,21 +36,22 @@ class TarTable:
         # the offsets.
         from_index = _named(manifests, spelling, has_offsets=False)
         with_offsets = _named(manifests, spelling, has_offsets=True)
-        states = {
-            tar: index.state(tar) if index else "no tar index was given" for tar in from_index
-        }
-        states |= {tar: _file_state(tar) for tar in with_offsets}
-        problems = {tar: state for tar, state in states.items() if isinstance(state, str)}
+        states: dict[str, Stamp | str] = dict.fromkeys(from_index, "no tar index was given")
+        self.details: dict[str, str] = {}
+        if index is not None:
+            for tar in from_index:
+                states[tar], self.details[tar] = index.state(tar), index.remark(tar)
+        for tar in with_offsets:
+            states[tar] = _file_state(tar)
 
         self.stamps = {tar: state for tar, state in states.items() if isinstance(state, Stamp)}
-        self.details = {tar: index.remark(tar) for tar in from_index} if index else {}
+        problems = {tar: state for tar, state in states.items() if isinstance(state, str)}
         self.details |= problems
         self.indexed = sorted(from_index - problems.keys())
-        self.unusable = np.array([tar in problems for tar in self.paths] + [False])
-        missing = [
-            problems.get(tar, "").startswith(("missing", "No such file")) for tar in self.paths
-        ]
-        self.missing = np.array(missing + [False])
+        self.unusable = np.array([*(tar in problems for tar in self.paths), False])
+        reasons = [problems.get(tar, "") for tar in self.paths]
+        missing = [reason.startswith(("missing", "No such file")) for reason in reasons]
+        self.missing = np.array([*missing, False])
 
     def numbers(self, tars: Sequence[str]) -> np.ndarray:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""
