@@ -23,8 +23,18 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-# The plugins for Slurm take half of the time.
-PRELOADED = ("snakemake.cli", "snakemake_executor_plugin_slurm")
+# All that Snakemake, its plugins and we load at each start, by what brings it. Half of the time is
+# the Slurm plugin's.
+PRELOADED = (
+    "snakemake.cli",
+    "snakemake.profiles",
+    "snakemake.report.html_reporter",
+    "snakemake.storage",
+    "snakemake_executor_plugin_slurm",
+    "snakemake_logger_plugin_rich",
+    "jsonschema",
+    "smart_open",
+)
 
 
 class Call(NamedTuple):
