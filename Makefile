@@ -32,7 +32,7 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 	$(SNAKEMAKE) --cores $(CORES) speech_fetch_corpus
 	$(SNAKEMAKE) --cores $(CORES)
 
-# One pytest run, unit tests first and whole workflows last (tests/conftest.py), so that its last line counts them all.
+# One pytest run, so that its last line counts all tests; their order is in tests/conftest.py.
 test: check dry-runs ## Check style and workflow, then run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m "not long" tests
 
@@ -54,17 +54,15 @@ check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the w
 	$(BIN)/python -m snakefmt --check Snakefile rules
 	$(SNAKEMAKE) --lint
 
+# All targets of a profile in one run: one that cannot be planned ends it by name.
 dry-runs: $(VENV)/.test ## Dry-run every target under every profile
 	@set -euo pipefail; \
 	targets=$$($(SNAKEMAKE) --list-target-rules 2>/dev/null | sed -nE 's/^([a-z0-9_]+)( .*)?$$/\1/p'); \
 	test -n "$$targets"; \
-	dry_run() { \
-	  said=$$($(SNAKEMAKE) --profile "$${1%/}" --dry-run -- "$$2" 2>&1) || { echo "$$said"; exit 255; }; \
-	  echo "snakemake -n $$2, $$1"; \
-	}; \
-	export -f dry_run; \
-	for profile in profiles/*/; do printf "$$profile %s\n" $$targets; done \
-	  | xargs -P "$$(nproc)" -L 1 bash -c 'dry_run "$$@"' dry_run
+	for profile in profiles/*/; do \
+	  said=$$($(SNAKEMAKE) --profile "$${profile%/}" --dry-run -- $$targets 2>&1) || { echo "$$said"; exit 1; }; \
+	  echo "snakemake --profile $${profile%/} -n: $$(echo "$$targets" | wc -l) targets"; \
+	done
 
 # Parity with transformers, then calibration, verification and the throughput runs of Qwen3-ASR 1.7B, random weights.
 gpu: $(VENV)/.test ## Measure on this machine's CUDA device and write docs/measured-gpu.md (20 minutes on an H200)

@@ -29,16 +29,12 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "same")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slurm's tests, which mostly wait, and other groups come first: each keeps one worker busy for
-    minutes while others run the unit tests, then the workflow's text and dry runs, then other whole
-    runs.
-    """
+    minutes while others run the unit tests."""
 
     def rank(test: pytest.Item) -> int:
         if group(test.nodeid) != test.nodeid:
             return 0 if "tests/slurm/" in test.nodeid else 1
-        if test.get_closest_marker("e2e"):
-            return 4
-        return 3 if "tests/workflow/" in test.nodeid else 2
+        return 2
 
     items.sort(key=rank)
     if not os.environ.get("MILLRACE_FUZZ"):
@@ -57,21 +53,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     test.add_marker(skipped)
 
 
-# Modules whose fixtures take long: made once, by one worker.
-WHOLE = (
-    *("asr/test_calibrate_bucket_bs.py", "audit/test_gate.py", "speech/test_fetch_corpus.py"),
-    *("workflow/test_bad_input.py", "workflow/test_crash.py", "workflow/test_end_to_end.py"),
-    "workflow/test_partial_rebuild.py",
-)
+# Tests whose fixtures take long: made once, by one worker. Clusters would wait for each other's
+# processors; the modules about the workflow's text and plans share the table of its rules and a dry
+# run of everything.
+TOGETHER = {
+    "tests/slurm/": "tests/slurm",
+    "tests/scale/test_edits.py": "tests/scale",
+    "tests/audit/test_gate.py": "tests/audit/test_gate.py",
+    "tests/speech/test_fetch_corpus.py": "tests/speech/test_fetch_corpus.py",
+    "tests/workflow/test_asr_data.py": "tests/workflow/test_asr_data.py",
+    "tests/workflow/test_bad_input.py": "tests/workflow/test_bad_input.py",
+    "tests/workflow/test_crash.py": "tests/workflow/test_crash.py",
+    "tests/workflow/test_end_to_end.py": "tests/workflow/test_end_to_end.py",
+    "tests/workflow/test_module.py": "tests/workflow/test_module.py",
+    "tests/workflow/test_pages.py": "tests/workflow/test_pages.py",
+    "tests/workflow/test_partial_rebuild.py": "tests/workflow/test_partial_rebuild.py",
+    "tests/workflow/test_readme.py": "tests/workflow/test_readme.py",
+    "tests/workflow/": "tests/workflow",
+}
 
 
 def group(nodeid: str) -> str:
-    """Tests that one worker runs one after the other: those of Slurm, as clusters would wait for
-    each other's processors, and those of a module in WHOLE. Others are groups of one."""
-    if "tests/slurm/" in nodeid:
-        return "tests/slurm"
-    module = nodeid.partition("::")[0]
-    return module if module.endswith(WHOLE) else nodeid
+    """Tests that one worker runs one after the other; most are a group of one."""
+    for prefix, name in TOGETHER.items():
+        if nodeid.startswith(prefix):
+            return name
+    return nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""The calibration of buckets as it is run: a real model in a real limit, interrupted, resumed and
+"""The calibration of buckets as it is run: real trials in a real limit, interrupted, resumed and
 kept."""
 
 from __future__ import annotations
@@ -14,54 +14,106 @@ import psutil
 import pytest
 
 from millrace.asr import calibrate_bucket_bs, merge_calibration
-from millrace.asr.calibration.trial import ROOT, ask
+from millrace.asr.calibration import steps, trial
+from tests import forks
 from tests.asr import calibration_corpus as corpus
+from tests.asr.calibration.test_search import Device
 
 SOAK_STEPS = 40
 
 
-class Calibrated:
-    """A corpus, the limit that leaves room for some rows of it, and the calibration of its bucket
-    b_0_1."""
+class Scripted:
+    """Trials whose answers a formula gives, of a device out of memory above 15 GB; their requests
+    are kept."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        buckets = {"b_0_1": (150, 0.95, 1.0), "b_1_2": (9, 1.9, 2.0), "b_2_3": (0, 2, 3)}
-        self.config = corpus.write(folder, buckets)
-        few = ask(corpus.request(self.config, "b_0_1", "worst", 8.0, 8, 2))
-        # Relative to what Python and torch take on this machine: room for some twenty more rows.
-        self.limit = few["step_peak_gb"] + 0.018
-        self.code = calibrate_bucket_bs.main(self.flags("b_0_1", start=24))
-        self.bytes = self.output("b_0_1").read_bytes()
-        self.found = json.loads(self.bytes)
+    def __init__(self) -> None:
+        self.requests: list[dict] = []
+        self.device = Device(fixed=1.0, each=0.2)
 
-    def output(self, bucket: str) -> Path:
-        return self.folder / "calibration" / f"{bucket}.json"
+    def ask(self, request: dict) -> dict:
+        self.requests.append(request)
+        if request["kind"] == "device":
+            facts = {"kind": "cpu", "name": "a device", "memory_gb": 64.0}
+            return {**facts, "precision": "32-true"}
+        answer = self.device(request["rows"])
+        return {**answer, "steps": request["steps"]}
 
-    def flags(self, bucket: str, *more: str, soak: int = SOAK_STEPS, start: int = 8) -> list[str]:
-        return [
-            *(
-                "--bucket",
-                bucket,
-                "--bucket-config",
-                str(self.config),
-                "--output",
-                str(self.output(bucket)),
-            ),
-            *("--max-memory-gb", repr(self.limit), "--start_bs", str(start), "--steps", "2"),
-            *("--soak-steps", str(soak), "--model-options", json.dumps(corpus.MODEL_OPTIONS)),
-            *("--device", "cpu", *more),
-        ]
+    def rows(self) -> list[int]:
+        """Of the trials since the last call."""
+        rows = [request["rows"] for request in self.requests if "rows" in request]
+        self.requests.clear()
+        return rows
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    answers = Scripted()
+    monkeypatch.setattr(trial, "ask", answers.ask)
+    return answers
 
 
 @pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
-    return Calibrated(tmp_path_factory.mktemp("calibration"))
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    buckets = {"b_0_1": (150, 0.95, 1.0), "b_1_2": (9, 1.9, 2.0), "b_2_3": (0, 2, 3)}
+    return corpus.write(tmp_path_factory.mktemp("calibration"), buckets)
 
 
-def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_does_not(calibrated):
-    assert calibrated.code == 0
-    found, limit = calibrated.found, calibrated.limit
+class Calibrations:
+    """The command line, and what it has made in a folder."""
+
+    def __init__(self, config: Path, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.limit = 10.0
+
+    def output(self, bucket: str) -> Path:
+        return self.folder / f"{bucket}.json"
+
+    def flags(self, bucket: str, *more: str, soak: int = SOAK_STEPS, start: int = 8) -> list[str]:
+        flags = ["--bucket", bucket, "--bucket-config", str(self.config)]
+        flags += ["--output", str(self.output(bucket)), "--max-memory-gb", repr(self.limit)]
+        flags += ["--start_bs", str(start), "--steps", "2", "--soak-steps", str(soak)]
+        flags += ["--model-options", json.dumps(corpus.MODEL_OPTIONS), "--device", "cpu"]
+        return [*flags, *more]
+
+    def calibrate(self, bucket: str, *more: str, soak: int = SOAK_STEPS, start: int = 8) -> int:
+        return calibrate_bucket_bs.main(self.flags(bucket, *more, soak=soak, start=start))
+
+    def found(self, bucket: str) -> dict:
+        return json.loads(self.output(bucket).read_bytes())
+
+
+@pytest.fixture
+def calibrations(config: Path, tmp_path: Path) -> Calibrations:
+    return Calibrations(config, tmp_path)
+
+
+@pytest.fixture
+def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials that really train, in forks of this process."""
+    monkeypatch.setattr(trial, "ask", lambda request: forks.answered(lambda: steps.answer(request)))
+
+
+def test_a_bucket_is_calibrated_by_steps_that_train(calibrations, in_forks, capfd):
+    calibrations.limit = 16.0  # room for all of its rows
+    assert calibrations.calibrate("b_1_2", soak=4) == 0
+    assert "b_1_2 (measured)" in capfd.readouterr().err
+    found = calibrations.found("b_1_2")
+    assert [trial["rows"] for trial in found["trials"]] == [8, 9]
+    assert all(trial["heaviest"]["rows"] == trial["rows"] for trial in found["trials"])
+    assert (found["batch_size"], found["limited_by"]) == (9, "rows")
+    assert found["soak"]["steps"] >= 4 and not found["soak"]["oom"]
+    assert 0 < found["peak_memory_gb"] < 16 and found["key"]["device"] == "cpu"
+
+
+@pytest.mark.long
+def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_does_not(
+    calibrations,
+):
+    few = trial.ask(corpus.request(calibrations.config, "b_0_1", "worst", 8.0, 8, 2))
+    # Relative to what Python and torch take on this machine: room for some twenty more rows.
+    calibrations.limit = limit = few["step_peak_gb"] + 0.018
+    assert calibrations.calibrate("b_0_1", start=24) == 0
+    found = calibrations.found("b_0_1")
     assert found["limited_by"] in ("memory", "soak") and found["key"]["device"] == "cpu"
     assert found["soak"]["steps"] >= SOAK_STEPS and not found["soak"]["oom"]
     assert found["soak"]["peak_gb"] <= limit
@@ -70,18 +122,17 @@ def test_the_batch_stays_within_the_limit_for_a_whole_soak_and_a_quarter_more_do
         entry["why"] and entry["batch_size"] > found["batch_size"] for entry in found["backed_off"]
     )
     more = math.ceil(1.25 * found["batch_size"])
-    over = ask(corpus.request(calibrated.config, "b_0_1", "worst", limit, more, 2))
+    over = trial.ask(corpus.request(calibrations.config, "b_0_1", "worst", limit, more, 2))
     assert over["oom"] or over["peak_gb"] > limit
 
 
-def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, capfd):
-    """The second bucket is killed in its first trials; then all are run again, as a restarted
-    workflow would."""
-    before = calibrated.output("b_0_1").stat().st_mtime_ns
-    flags = calibrated.flags("b_1_2", "--max-memory-gb", "8", soak=0)  # room for all of its rows
+@pytest.mark.long
+def test_a_trial_ends_with_the_calibration_that_is_killed(calibrations):
+    calibrations.limit = 16.0
+    flags = calibrations.flags("b_1_2", soak=0)
     command = [sys.executable, "-m", "millrace.asr.calibrate_bucket_bs", *flags]
     killed = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=trial.ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert "rows: " in killed.stderr.readline()
     deadline = time.monotonic() + 60
@@ -97,74 +148,95 @@ def test_interrupted_and_restarted_it_repeats_no_finished_bucket(calibrated, cap
     assert trials and not any(trial.is_running() for trial in trials), (
         "a trial lives on, and holds memory"
     )
-    assert not calibrated.output("b_1_2").exists()
+    assert not calibrations.output("b_1_2").exists()
+
+
+def test_restarted_it_repeats_no_finished_bucket(calibrations, scripted, tmp_path, capfd):
+    """Interrupted in its second bucket: then all are run again, as a restarted workflow would."""
+    assert calibrations.calibrate("b_0_1") == 0
+    first = calibrations.output("b_0_1")
+    content, written = first.read_bytes(), first.stat().st_mtime_ns
+    asked = scripted.rows()
+    assert len(asked) > 3 and asked[-1] == calibrations.found("b_0_1")["batch_size"]
     capfd.readouterr()
-    for again in (calibrated.flags("b_0_1"), flags):
-        assert calibrate_bucket_bs.main(again) == 0
-    log = capfd.readouterr().err.splitlines()
-    kept = next(at for at, line in enumerate(log) if "b_0_1 (kept)" in line)
-    assert not any("rows: " in line.split(")", 1)[-1] and "peak" in line for line in log[:kept])
-    assert any("b_1_2 (measured)" in line for line in log[kept:])
-    assert calibrated.output("b_0_1").read_bytes() == calibrated.bytes
-    assert calibrated.output("b_0_1").stat().st_mtime_ns == before
-    second = json.loads(calibrated.output("b_1_2").read_text())
-    assert (second["batch_size"], second["limited_by"], second["soak"]) == (9, "rows", None)
-    assert [trial["rows"] for trial in second["trials"]] == [8, 9]
-    # Calibrated with another soak, the two do not belong together.
-    flags = [
-        "--bucket-config",
-        str(calibrated.config),
-        "--output",
-        str(calibrated.folder / "all.json"),
-    ]
-    paths = [str(calibrated.output(bucket)) for bucket in ("b_0_1", "b_1_2")]
-    assert merge_calibration.main([*flags, "--calibrations", *paths]) == 1
-    assert "another limit_gb, soak_steps" in capfd.readouterr().err
 
-
-def test_a_calibration_survives_its_output_and_a_new_key_calibrates_again(calibrated, capfd):
-    calibrated.output("b_0_1").unlink()  # as Snakemake does before it makes an output anew
-    assert calibrate_bucket_bs.main(calibrated.flags("b_0_1")) == 0
-    assert (
-        "(kept)" in capfd.readouterr().err
-        and calibrated.output("b_0_1").read_bytes() == calibrated.bytes
-    )
-    assert (
-        calibrate_bucket_bs.main(calibrated.flags("b_0_1", "--max-memory-gb", "0.01", start=1)) == 1
-    )
+    assert calibrations.calibrate("b_0_1") == calibrations.calibrate("b_1_2", soak=0) == 0
+    assert scripted.rows() == [8, 9]
     log = capfd.readouterr().err
-    assert f"limit_gb was {calibrated.found['key']['limit_gb']}, and is 0.01" in log
+    assert "b_0_1 (kept)" in log and "b_1_2 (measured)" in log
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == (content, written)
+    second = calibrations.found("b_1_2")
+    assert (second["batch_size"], second["limited_by"], second["soak"]) == (9, "rows", None)
+
+    # Calibrated with another soak, the two do not belong together.
+    flags = ["--bucket-config", str(calibrations.config), "--output", str(tmp_path / "all.json")]
+    paths = [str(calibrations.output(bucket)) for bucket in ("b_0_1", "b_1_2")]
+    assert merge_calibration.main([*flags, "--calibrations", *paths]) == 1
+    assert "another soak_steps" in capfd.readouterr().err
+
+
+def test_a_calibration_survives_its_output_and_a_new_key_calibrates_again(
+    calibrations, scripted, capfd
+):
+    assert calibrations.calibrate("b_0_1") == 0
+    content = calibrations.output("b_0_1").read_bytes()
+    calibrations.output("b_0_1").unlink()  # as Snakemake does before it makes an output anew
+    assert calibrations.calibrate("b_0_1") == 0
+    assert "(kept)" in capfd.readouterr().err
+    assert calibrations.output("b_0_1").read_bytes() == content
+
+    assert calibrations.calibrate("b_0_1", "--max-memory-gb", "0.01", start=1) == 1
+    log = capfd.readouterr().err
+    assert "limit_gb was 10.0, and is 0.01" in log
     assert "a batch of 1 does not fit" in log
+
+
+def test_what_a_trial_is_asked(calibrations, scripted):
+    """The longest audio and the longest transcripts of the bucket, as many as there are rows."""
+    assert calibrations.calibrate("b_1_2", "--grad-acc", "2", "--world-size", "3", soak=7) == 0
+    device, first, last, soak = scripted.requests
+    assert device == {"kind": "device", "device": "cpu"}
+    assert first["settings"]["grad_acc"] == 2 and first["settings"]["precision"] == "32-true"
+    assert (first["kind"], first["rows"], first["steps"], first["world_size"]) == ("worst", 8, 2, 3)
+    assert set(first["audio_rows"]) == set(range(151, 159)), "all but the shortest"
+    assert len(last["audio_rows"]) == len(last["text_rows"]) == 9 and last["limit_gb"] == 10.0
+    assert (soak["kind"], soak["rows"], soak["steps"], soak["bucket"]) == ("soak", 9, 7, 1)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--bucket", "b_9"], "there is no bucket 'b_9'"),
-        (["--max_memory_gb", "2e6"], "2e+06 GB is more than cpu has"),
+        (["--max_memory_gb", "2e6"], "2e+06 GB is more than a device has"),
         (["--max_memory_gb", "-1"], "max_memory_gb must be"),
         (["--steps", "1"], "steps must be at least 2"),
         (["--min_bs", "5000"], "min_bs must be at most max_bs"),
-        (["--model_path", "/nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(calibrated, tmp_path, capfd, flags, message):
-    output = tmp_path / "out.json"
-    assert calibrate_bucket_bs.main(calibrated.flags("b_0_1", "--output", str(output), *flags)) == 1
+def test_what_cannot_be_done_is_said_in_one_line(calibrations, scripted, capfd, flags, message):
+    assert calibrations.calibrate("b_0_1", *flags) == 1
     log = capfd.readouterr().err
-    assert message in log and "Traceback" not in log and not output.exists()
+    assert message in log and "Traceback" not in log
+    assert not calibrations.output("b_0_1").exists() and scripted.rows() == []
+
+
+def test_what_a_trial_refuses_is_said_in_one_line(calibrations, in_forks, capfd):
+    assert calibrations.calibrate("b_0_1", "--model_path", "/nowhere") == 1
+    log = capfd.readouterr().err
+    assert "/nowhere" in log and "Traceback" not in log
 
 
 @pytest.mark.parametrize("device", ["h200", "tpu"])
-def test_another_machines_device_is_refused_by_name(calibrated, capfd, device):
+def test_another_machines_device_is_refused_by_name(calibrations, capfd, device):
     with pytest.raises(SystemExit):
-        calibrate_bucket_bs.main(calibrated.flags("b_0_1", "--device", device))
+        calibrations.calibrate("b_0_1", "--device", device)
     message = f"'{device}' is none of auto, cpu, cuda: calibrate on the device itself"
     assert message in capfd.readouterr().err
 
 
-def test_a_bucket_without_rows_is_no_error(calibrated, capfd):
+def test_a_bucket_without_rows_is_no_error(calibrations, scripted, capfd):
     """The rules know the buckets by their edges, before anything is in them."""
-    assert calibrate_bucket_bs.main(calibrated.flags("b_2_3")) == 0
+    assert calibrations.calibrate("b_2_3") == 0
     assert "b_2_3 has no rows" in capfd.readouterr().err
-    assert json.loads(calibrated.output("b_2_3").read_text()) == {"bucket": "b_2_3", "empty": True}
+    assert calibrations.found("b_2_3") == {"bucket": "b_2_3", "empty": True}
+    assert scripted.requests == []

@@ -131,15 +131,19 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
 @pytest.mark.parametrize(
     ("section", "calibrates", "mb"),
     [
-        ({}, "", 6080),
+        # Of two workers 12 batches of 240 s (15.36 MB) in /dev/shm, 9 pinned ones of 2**24 B.
+        ({}, "", 6080 + 12 * 15.36 + 9 * 16.777216),
+        ({"training": {"device": "cpu"}}, "", 6200 + 12 * 15.36),
         (
             {
                 "ranks": 8,
                 "model": "qwen3-asr-1.7b",
+                "calibration": {"enabled": True},
                 "training": {"num_workers": 16, "device": "cuda"},
             },
             "",
-            290_432,
+            # 290,432 MB, of each rank 96 batches of 128 MB in /dev/shm and 65 pinned ones of 2**27 B.
+            290_432 + 8 * (96 * 128 + 65 * 134.217728),
         ),
         (
             {"ranks": 8, "model": "qwen3-asr-1.7b", "training": {"num_workers": 16}},
@@ -149,5 +153,8 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
         ({"ranks": 2, "calibration": {"device": "cpu", "max_memory_gb": 30}}, "all", 92_160),
     ],
 )
-def test_memory_follows_ranks_workers_and_the_size_of_the_model(section, calibrates, mb):
-    assert inputs(**section).training_mb(calibrates) == mb
+def test_memory_follows_ranks_workers_batches_and_the_size_of_the_model(
+    tmp_path, monkeypatch, section, calibrates, mb
+):
+    monkeypatch.chdir(tmp_path)  # where nothing is calibrated
+    assert inputs(**section).training_mb(calibrates) == round(mb)

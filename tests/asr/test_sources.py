@@ -82,7 +82,7 @@ def test_every_tar_is_in_one_partition_of_bounded_size(tars):
 
 def test_a_second_sync_reads_no_manifest_and_writes_nothing(tars, monkeypatch):
     monkeypatch.setattr(
-        asr_manifest.Manifest, "scan", lambda self: pytest.fail("a manifest was read again")
+        asr_manifest.Manifest, "facts", lambda *_: pytest.fail("a manifest was read again")
     )
     assert tars.changed() == set()
 
@@ -197,9 +197,9 @@ def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkey
     assert tars.files() == before
     added = write_tar(tars.folder / "new.tar", ["a0.flac"])
     tars.write("train-00001-of-00003", [*tars.paths[4:8], added])
-    scan, seen = asr_manifest.Manifest.scan, []
-    spy = lambda self: seen.extend(map(str, self.files)) or scan(self)  # noqa: E731
-    monkeypatch.setattr(asr_manifest.Manifest, "scan", spy)
+    facts, seen = asr_manifest.Manifest.facts, []
+    spy = lambda self, file: seen.append(str(self.files[file])) or facts(self, file)  # noqa: E731
+    monkeypatch.setattr(asr_manifest.Manifest, "facts", spy)
     assert tars.changed() == {tars.home(added)} and seen == pieces[1:2]
 
 
@@ -329,14 +329,14 @@ UNDONE = {
     "manifest": (edit_manifest, False),
     "manifest added": (add_manifest, False),
     "broken line": (mend_line, True),
-    "JSONL that a dry run reads in part": (edit_jsonl, True),
+    "line of JSONL": (edit_jsonl, True),
 }
 
 
 @pytest.mark.parametrize("dry_runs", [0, 2])
 @pytest.mark.parametrize(("change", "is_jsonl"), UNDONE.values(), ids=UNDONE)
 def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
-    tars, monkeypatch, change, is_jsonl, dry_runs
+    tars, change, is_jsonl, dry_runs
 ):
     manifests = [jsonl_manifest(tars)] if is_jsonl else []
     build(tars)
@@ -347,8 +347,6 @@ def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen
 
     synced, before = tars.sync(), inputs()
     assert synced.changes == "" and synced.unchanged >= {*map(str, manifests)}
-    if change == edit_jsonl:
-        monkeypatch.setattr(sources, "_READ", 0)
     undo = change(tars)
     for _ in range(dry_runs):
         assert sync(sources.collect, tars.settings, tars.partitions).changes != ""
@@ -372,40 +370,19 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
     )
 
 
-def test_a_run_reads_what_a_dry_run_had_no_time_for_and_stops_where_it_names_other_tars(
-    tars, monkeypatch
-):
+def test_large_jsonl_is_read_once_with_progress_and_known_by_its_rows(tars, monkeypatch, capsys):
     path = jsonl_manifest(tars)
-    monkeypatch.setattr(sources, "_READ", 0)
-    monkeypatch.setattr(jsonl_files, "_BLOCK", 64)  # less than a line: nothing of it is seen
-    synced = sync(sources.collect, tars.settings, tars.partitions)
-    assert synced.notes[-1].endswith(
-        "of manifests are read in part; a run reads all before its first job"
-    )
-    with pytest.raises(
-        MillraceError, match=r"train\.jsonl: it names 10 tars that the dry run has not seen"
-    ):
-        synced.check()
-    # What the run has read is known to the next parse.
-    again = sync(sources.collect, tars.settings, tars.partitions)
-    (note,) = again.notes
-    assert note.startswith(f"{path}, line 13: ") and note.endswith(" (1 broken line, rejected)")
-    assert len([tar for content in tars.contents().values() for tar in content]) == len(tars.paths)
-
-
-def test_what_a_run_has_read_of_a_large_manifest_is_what_the_next_one_is_compared_with(
-    tars, monkeypatch
-):
-    path = jsonl_manifest(tars)
-    monkeypatch.setattr(sources, "_READ", 0)
     monkeypatch.setattr(sources, "_COMPARED", 100)
-    content = tars.partitions / "manifests/all.json"
-    synced = tars.sync()
-    assert " rows, " not in content.read_text()
-    synced.check()
-    assert " rows, " in content.read_text()
+    monkeypatch.setattr(jsonl_files, "_SAID_EVERY", 0.0)
+    (note,) = tars.sync().notes
+    assert note.startswith(f"{path}, line 13: ") and note.endswith(" (1 broken line, rejected)")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"{path}: read once, as it is new: 0 of 0 MB (")
+    assert "(100 %), 0:00:00 left" in said[-1]
+    assert " rows, " in (tars.partitions / "manifests/all.json").read_text()
     build(tars)
     assert tars.sync().changes == "" and str(path) in tars.sync().unchanged
+    assert capsys.readouterr().err == ""
 
 
 def test_a_line_that_was_broken_since_is_an_error_that_names_it(tars):

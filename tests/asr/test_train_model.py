@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.throughput.run import Run
+from tests import forks
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import build_from, corpus, write_manifest
 
@@ -66,27 +69,25 @@ def flags(buckets: Path, run: Path, *more: str) -> list[str]:
     ]
 
 
-def command(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[str]:
-    launcher = [
-        "-m",
-        "millrace.common.training.launch",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-    ]
-    start = [*(launcher if ranks > 1 else []), "-m", "millrace.asr.train_model"]
-    return [sys.executable, *start, *flags(buckets, run, *more)]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "OMP_NUM_THREADS": "1"}
-
-
 def train(buckets: Path, run: Path, *more: str, ranks: int = 1) -> dict:
-    start = command(buckets, run, *more, ranks=ranks)
-    done = subprocess.run(start, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    """In processes of their own, as the tasks of an srun."""
+    started = start(buckets, run, *more, ranks=ranks)
+    assert set(forks.joined(started)) == {0}, errors(run)
     return json.loads((run / "metrics.json").read_bytes())
+
+
+def start(buckets: Path, run: Path, *more: str, ranks: int = 1) -> list[BaseProcess]:
+    arguments = flags(buckets, run, *more)
+    return forks.start_ranks(ranks, lambda: train_model.main(arguments), _errors_of(run))
+
+
+def errors(run: Path) -> str:
+    return _errors_of(run).read_text()
+
+
+def _errors_of(run: Path) -> Path:
+    """Beside the folder, which a run takes for its own."""
+    return run.with_name(f"{run.name}.stderr")
 
 
 def train_here(buckets: Path, run: Path, *more: str) -> dict:
@@ -116,48 +117,72 @@ def all_ids(buckets: Path) -> set[int]:
     return {row.sample_id for row in table.rows(np.arange(len(table)))}
 
 
-def start_and_kill(step: int, command: list[str], run: Path) -> None:
-    """Run `command` and kill it with all its processes when `step` is logged."""
-    streams = {"stderr": subprocess.DEVNULL, "start_new_session": True}
-    running = subprocess.Popen(command, cwd=ROOT, env=environment(), **streams)
+def wait_for_step(step: int, run: Path, is_running: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and running.poll() is None:
-        if (run / "metrics.jsonl").exists() and len(losses(run)) >= step:
-            break
+    while not (run / "metrics.jsonl").exists() or len(losses(run)) < step:
+        assert is_running() and time.monotonic() < deadline, f"no step {step}"
         time.sleep(0.02)
-    assert running.poll() is None, "it ended before it could be killed"
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path, ranks):
-    start = command(buckets, tmp_path, "--epochs", "1000", ranks=ranks)
-    running = subprocess.Popen(
-        start, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    while not (tmp_path / "metrics.jsonl").exists() or len(losses(tmp_path)) < 2:
-        assert running.poll() is None, running.stderr.read()
-        time.sleep(0.05)
-    # A worker is a fork: it has its trainer's command line.
-    family = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
+def start_and_kill(step: int, buckets: Path, run: Path, *more: str, ranks: int = 1) -> None:
+    """Train, and kill it with all its processes when `step` is logged."""
+    started = start(buckets, run, *more, ranks=ranks)
+    wait_for_step(step, run, lambda: all(process.is_alive() for process in started))
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert set(forks.joined(started)) == {-signal.SIGKILL}
+
+
+def kill_a_worker(trainers: list[psutil.Process]) -> int:
+    """A worker is a fork: it has its trainer's command line."""
+    family = [*trainers]
+    for trainer in trainers:
+        family += trainer.children(recursive=True)
     lines = {process.pid: process.cmdline() for process in family}
     worker = next(each for each in family if lines.get(each.ppid()) == lines[each.pid])
     worker.kill()
-    text = running.communicate(timeout=100)[1]
-    assert running.returncode == 1 and "Traceback" not in text
+    return worker.pid
+
+
+def lines_about(worker: int, text: str) -> list[str]:
+    """The lines of errors, of which one names the worker."""
+    assert "Traceback" not in text
     (line,) = (line for line in text.splitlines() if "loader worker" in line)
-    assert (
-        f"ERROR a loader worker (pid {worker.pid}) was killed by SIGKILL. " in line
-        and "num_workers" in line
+    assert f"ERROR a loader worker (pid {worker}) was killed by SIGKILL. " in line
+    assert "num_workers" in line
+    return [line for line in text.splitlines() if "ERROR" in line]
+
+
+def test_a_killed_worker_ends_the_run_in_one_line(buckets, tmp_path):
+    (trainer,) = start(buckets, tmp_path, "--epochs", "1000")
+    wait_for_step(2, tmp_path, trainer.is_alive)
+    worker = kill_a_worker([psutil.Process(trainer.pid)])
+    assert forks.joined([trainer]) == [1]
+    text = errors(tmp_path)
+    assert len(lines_about(worker, text)) == 1
+    assert " steps on 1 rank, padding" in text
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_two_ranks_ends_all_of_them(buckets, tmp_path):
+    """As the rule starts them, by the launcher."""
+    command = [sys.executable, "-m", "millrace.common.training.launch", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "millrace.asr.train_model"]
+    command += flags(buckets, tmp_path, "--epochs", "1000")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
     )
-    errors = [line for line in text.splitlines() if "ERROR" in line]
-    assert len(errors) == (1 if ranks == 1 else 3), (
+    wait_for_step(2, tmp_path, lambda: running.poll() is None)
+    worker = kill_a_worker([psutil.Process(running.pid)])
+    text = running.communicate(timeout=100)[1]
+    assert running.returncode == 1
+    assert len(lines_about(worker, text)) == 3, (
         "and a rank that lost the other one, and the launcher"
     )
     # What all ranks would say alike is said once.
     assert text.count("million parameters") == 1 and text.count("epoch 0: ") == 1
-    assert f" steps on {ranks} rank{'s' * (ranks > 1)}, padding" in text
+    assert " steps on 2 ranks, padding" in text
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +203,13 @@ def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
 def test_killed_and_resumed_it_is_the_same_run_bit_for_bit(undisturbed, buckets, tmp_path):
     run, _ = undisturbed
     for step in (3, 8):
-        start_and_kill(step, command(buckets, tmp_path, "--epochs", "2"), tmp_path)
+        start_and_kill(step, buckets, tmp_path, "--epochs", "2")
     train(buckets, tmp_path, "--epochs", "2")
     assert losses(tmp_path) == losses(run) and ids(tmp_path) == ids(run)
 
 
 def test_three_ranks_see_every_sample_once_and_one_rank_takes_over(buckets, tmp_path):
-    start_and_kill(3, command(buckets, tmp_path, "--epochs", "1", ranks=3), tmp_path)
+    start_and_kill(3, buckets, tmp_path, "--epochs", "1", ranks=3)
     metrics = train(buckets, tmp_path, "--epochs", "1", "--num_workers", "0")
     assert [world for _, world in metrics["world_sizes"]] == [3, 1]
     assert ids(tmp_path) == Counter(all_ids(buckets))

@@ -10,15 +10,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 
-from millrace.audit.check_loader import make_parser
-from millrace.audit.checks.registry import VERDICTS, Finding
-from millrace.audit.checks.run import audit
+from millrace.audit.checks.registry import Finding
 from millrace.audit.runner.guard import Guard
-from millrace.audit.runner.target import Options, parse_args
 from tests.audit.expectations import KNOWN, PACKAGES, Known
+from tests.audit.running import run
 
 FOLDER = Path(__file__).parent
 
@@ -26,14 +23,9 @@ FOLDER = Path(__file__).parent
 def worst(known: Known, guard: Guard, only: Iterable[str] = ()) -> dict[str, Finding]:
     """The finding that decides each entry."""
     options = known.options.replace("--loop ", f"--loop {FOLDER}/loaders/")
-    args = vars(
-        make_parser().parse_args(["--loader", f"{FOLDER}/{known.loader}", *options.split()])
-    )
-    given = {field.name: args[field.name] for field in fields(Options) if field.name in args}
-    _, findings = audit(Options(**{**given, "args": parse_args(args["arg"])}), only, guard)
-    return {
-        each.entry: each for each in sorted(findings, key=lambda each: VERDICTS.index(each.verdict))
-    }
+    argv = ["--loader", f"{FOLDER}/{known.loader}", *options.split(), "--only", ",".join(only)]
+    _, findings = run(guard, argv)
+    return {finding.entry: finding for finding in reversed(findings)}
 
 
 def mismatches(known: Known, entries: dict[str, Finding]) -> dict[str, Finding | None]:

@@ -12,43 +12,14 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+from tests.audit.mutants.vision import MEAN, STD, Compose, Normalize, ToTensor
+
 here = str(Path(__file__))
-
-
-class Compose:
-    def __init__(self, *transforms) -> None:
-        self.transforms = list(transforms)
-
-    def __call__(self, image):
-        for transform in self.transforms:
-            image = transform(image)
-        return image
-
-
-class ToTensor:
-    def __call__(self, image):
-        if isinstance(image, torch.Tensor):
-            raise TypeError("no image")
-        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return pixels.reshape(*image.size[::-1], 3).permute(2, 0, 1) / 255
 
 
 class PILToTensor(ToTensor):
     def __call__(self, image):
         return super().__call__(image).mul(255).round()
-
-
-class Normalize:
-    def __init__(self, mean=MEAN, std=STD) -> None:
-        self.mean, self.std = mean, std
-
-    def __call__(self, image):
-        if not isinstance(image, torch.Tensor):
-            raise TypeError("no tensor")
-        return (image - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[
-            :, None, None
-        ]
 
 
 class OnArrays(Normalize):
@@ -159,11 +130,17 @@ def in_memory() -> DataLoader:
 
 
 class Tokenizer:
-    pad_token_id, eos_token_id, audio_token_id = 0, 2, 9
+    eos_token_id, audio_token_id = 2, 9
+
+    def __init__(self, pad: int) -> None:
+        self.pad_token_id = pad
 
 
 class Texts(Dataset):
-    """A prompt with places for audio, and an answer that ends."""
+    """A prompt with places for audio, or a short one, and an answer that ends."""
+
+    def __init__(self, short: bool) -> None:
+        self.short = short
 
     def __len__(self) -> int:
         return 12
@@ -172,16 +149,17 @@ class Texts(Dataset):
         answer = torch.randint(
             20, 90, (3 + index % 4,), generator=torch.Generator().manual_seed(index)
         )
-        return [7, 10, 11, 12, *[9] * (5 + index % 3), 13, 14], [*answer.tolist(), 2]
+        prompt = [7, 10, 11, 12, *[9] * (5 + index % 3), 13, 14]
+        return prompt[:3] if self.short else prompt, [*answer.tolist(), 2]
 
 
 class Collate:
-    def __init__(self, kind: str, left: bool = False) -> None:
-        self.kind, self.left, self.tokenizer = kind, left, Tokenizer()
+    def __init__(self, kind: str, left: bool, pad: int) -> None:
+        self.kind, self.left, self.tokenizer = kind, left, Tokenizer(pad)
 
     def __call__(self, samples: list) -> dict[str, torch.Tensor]:
         longest = max(len(prompt) + len(answer) for prompt, answer in samples)
-        ids = torch.zeros(len(samples), longest, dtype=torch.long)
+        ids = torch.full((len(samples), longest), self.tokenizer.pad_token_id)
         mask, masked = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
         for row, (prompt, answer) in enumerate(samples):
             size = len(prompt) + len(answer)
@@ -198,8 +176,9 @@ class Collate:
         return {"input_ids": ids, "labels": ids.masked_fill(masked, -100), "attention_mask": mask}
 
 
-def tokens(kind: str, left: bool = False) -> DataLoader:
-    return DataLoader(Texts(), batch_size=4, shuffle=True, collate_fn=Collate(kind, left))
+def tokens(kind: str, left: bool = False, pad: int = 0, short: bool = False) -> DataLoader:
+    collate = Collate(kind, left, pad)
+    return DataLoader(Texts(short), batch_size=4, shuffle=True, collate_fn=collate)
 
 
 class Table(Dataset):

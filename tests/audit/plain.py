@@ -173,6 +173,15 @@ class Unsendable(Squares):
         return lambda: index
 
 
+class OfFiles(Squares):
+    def __init__(self, files: list[str]) -> None:
+        super().__init__(len(files))
+        self.files = files
+
+    def __getitem__(self, index: int) -> str:
+        return Path(self.files[index]).read_text()
+
+
 class Crashing(Squares):
     def __getitem__(self, index: int) -> int:
         if index == 5:
@@ -182,6 +191,10 @@ class Crashing(Squares):
 
 def unsendable() -> DataLoader:
     return DataLoader(Unsendable(), batch_size=4, num_workers=2, collate_fn=list)
+
+
+def of_files(files: list[str]) -> DataLoader:
+    return DataLoader(OfFiles(files), batch_size=4)
 
 
 def crashing(workers: int = 0) -> DataLoader:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from millrace.audit.check_loader import make_parser
-from millrace.audit.checks.registry import VERDICTS
+from millrace.audit.checks.registry import VERDICTS, Finding
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
+from millrace.audit.runner.registry import Result
 from millrace.audit.runner.target import Options, parse_args
 
 WORLDS = {
@@ -33,17 +34,25 @@ def audits(jobs: Mapping[str, list[str]], within: str = "") -> dict[str, dict]:
     return json.loads(run.stdout)
 
 
-def audited(guard: Guard, argv: list[str]) -> dict:
-    """Of one loader; for each entry the worst of what was said."""
-    began = time.monotonic()
+def run(guard: Guard, argv: list[str]) -> tuple[dict[str, Result], list[Finding]]:
+    """Results and findings of an audit with the command's options; the worst findings first."""
     args = vars(make_parser().parse_args(argv))
     given = {field.name: args[field.name] for field in fields(Options) if field.name in args}
     options = Options(**{**given, "args": parse_args(args["arg"])})
     results, findings = audit(options, list(filter(None, args["only"].split(","))), guard)
+    findings.sort(key=lambda finding: VERDICTS.index(finding.verdict), reverse=True)
+    return results, findings
+
+
+def audited(guard: Guard, argv: list[str]) -> dict:
+    """Of one loader; for each entry the worst of what was said."""
+    began = time.monotonic()
+    results, findings = run(guard, argv)
     entries: dict[str, dict] = {}
-    for each in sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict)):
-        said = {"cause": each.cause or each.needs, "evidence": str(dict(each.evidence))[:400]}
-        entries[each.entry] = {"verdict": each.verdict, **said}
+    for finding in findings:
+        worst = {"verdict": finding.verdict, "causes": [], "evidence": str(finding.evidence)[:400]}
+        entry = entries.setdefault(finding.entry, worst)
+        entry["causes"].append(finding.cause or finding.needs)
     ended = {
         name: result.error.get("text", "")
         for name, result in results.items()

@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import venv
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from millrace.audit import check_loader
+from millrace.audit.checks.run import audit
 from tests.audit import plain
 from tests.workflow.workflow import ROOT
+
+
+@pytest.fixture
+def check(guard, monkeypatch) -> Callable[[list[str]], int]:
+    """The command, with a guard that is open already."""
+    monkeypatch.setattr(check_loader, "audit", partial(audit, guard=guard))
+    return check_loader.main
 
 
 @pytest.mark.parametrize(
@@ -38,21 +48,21 @@ def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
         ("asleep", ["--timeout", "8"], 3, "__getitem__"),
     ],
 )
-def test_exit_codes(capsys, name, flags, code, text):
+def test_exit_codes(check, capsys, name, flags, code, text):
     command = ["--loader", f"{plain.here}:{name}", "--only", "DP7,end", "--ranks", "1", *flags]
-    assert check_loader.main(command) == code
+    assert check(command) == code
     assert text in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
-def test_a_misspelt_name_is_one_line_and_no_finding(capsys, tmp_path, flag):
+def test_a_misspelt_name_is_one_line_and_no_finding(check, capsys, tmp_path, flag):
     flags = {
         "--loader": f"{plain.here}:good",
         flag: f"{plain.here}:absent",
         "--json": str(tmp_path / "json"),
     }
     command = [word for pair in flags.items() for word in pair]
-    assert check_loader.main([*command, "--only", "DP7,end", "--ranks", "1", "--exit-zero"]) == 2
+    assert check([*command, "--only", "DP7,end", "--ranks", "1", "--exit-zero"]) == 2
     printed = capsys.readouterr()
     assert (
         printed.out == ""
@@ -80,18 +90,16 @@ def test_without_torch_the_audit_is_one_line_and_no_finding(tmp_path):
     )
 
 
-def test_ranks_that_are_alike_are_a_bug_if_they_train_together(capsys):
+def test_ranks_that_are_alike_are_a_bug_if_they_train_together(check, capsys):
     command = ["--loader", f"{plain.here}:good", "--only", "DP2", "--workers", "0"]
-    codes = [
-        check_loader.main([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])
-    ]
+    codes = [check([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])]
     assert codes == [0, 1, 1]
     printed = " ".join(capsys.readouterr().out.split())
     assert "--ranks 2 if several processes train with this loader" in printed
 
 
 @pytest.mark.parametrize("name", ["plain_list", "Infinite"])
-def test_what_cannot_be_listened_to_is_judged_by_its_batches(name):
+def test_what_cannot_be_listened_to_is_judged_by_its_batches(check, name):
     command = [
         "--loader",
         f"{plain.here}:{name}",
@@ -100,7 +108,7 @@ def test_what_cannot_be_listened_to_is_judged_by_its_batches(name):
         "--ranks",
         "1",
     ]
-    assert check_loader.main(command) == 0
+    assert check(command) == 0
 
 
 def test_findings_are_written_as_json_and_as_a_page(tmp_path):
@@ -121,7 +129,7 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
     assert "DP7" in (tmp_path / "findings.html").read_text()
 
 
-def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
+def test_a_figure_that_is_no_number_is_null_in_json(check, tmp_path):
     command = [
         "--loader",
         f"{plain.here}:good",
@@ -130,7 +138,7 @@ def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
         "--only",
         "DP8",
     ]
-    assert check_loader.main([*command, "--ranks", "1", "--out", str(tmp_path)]) == 0
+    assert check([*command, "--ranks", "1", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "findings.json").read_text()
     assert "NaN" not in text
     losses = json.loads(text)["measured"]["Overfit one batch (loss)"]
@@ -147,9 +155,9 @@ def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
         ["--ranks", "0"],
     ],
 )
-def test_a_wrong_flag_is_no_bug_of_the_loader(flags):
+def test_a_wrong_flag_is_no_bug_of_the_loader(check, flags):
     try:
-        code = check_loader.main(["--loader", f"{plain.here}:good", *flags])
+        code = check(["--loader", f"{plain.here}:good", *flags])
     except SystemExit as error:  # argparse's
         code = error.code
     assert code == 2

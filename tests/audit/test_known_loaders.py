@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from millrace.audit.runner.guard import Guard
 from tests.audit.expectations import KNOWN, Known
 from tests.audit.known import mismatches, worst
 
-
-@pytest.fixture(scope="module")
-def guard() -> Iterator[Guard]:
-    """One for all: torch is started once."""
-    with Guard() as guard:
-        yield guard
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known.loader} {known.options}")

@@ -3,54 +3,79 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
+from millrace.audit.runner.guard import Guard
 from tests.audit import grammar
-from tests.audit.mutants import FAMILIES, Case, family, files
-from tests.audit.running import audits
+from tests.audit.mutants import PICKLED, Case, files, table
+from tests.audit.running import audited, audits
 
-WORLDS = sorted({(name, case.within) for name in FAMILIES for case in family(name)})
-
-
-def first_two(cases: list[Case]) -> list[Case]:
-    """Two bugs and two twins of each entry; `python -m tests.bench.bench_audit --mutants` runs
-    all."""
-    seen: Counter = Counter()
-    return [case for case in cases if seen.update([case.sort]) or seen[case.sort] <= 2]
+CASES = [case for case in table().values() if not case.within]
+# Of DP6, what is found before a worker is spawned, which would start torch anew.
+UNSENT = ("a lambda as transform", "a lambda where workers are forked")
+ORDERLY = ("DP1", "DP2", "DP3", "DP14", "resume", "end")
 
 
-@pytest.mark.parametrize(("name", "within"), WORLDS)
-def test_planted_bugs_fail_and_their_twins_do_not(name: str, within: str, tmp_path: Path):
+def first(fails: bool) -> dict[str, Case]:
+    """The first bug, or the first twin, of each entry."""
+    cases = [case for case in CASES if case.fails == fails and case.entry not in ("DP6", "end")]
+    return {case.entry: case for case in reversed(cases)}
+
+
+QUICK = {*first(True).values(), *first(False).values()}
+QUICK |= {case for case in CASES if case.name in UNSENT}
+
+
+def marked(case: Case) -> object:
+    marks = () if case in QUICK else (pytest.mark.long,)
+    return pytest.param(case, id=f"{case.entry} {case.name}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    written = tmp_path_factory.mktemp("mutants") / "files"
+    files.write(written)
+    return str(written)
+
+
+def options(case: Case, folder: str) -> list[str]:
+    """A quick case is judged by its entry alone, as one that spawns; others by related ones too."""
+    alone = case in QUICK or case.methods == PICKLED or case.name == "no end"
+    only = case.entry if alone or case.entry not in ORDERLY else ",".join(ORDERLY)
+    # What is sent to workers shows under spawn; without a method all three would be compared.
+    method = "spawn" if case.entry == "DP6" and "spawn" in case.methods else case.methods[0]
+    return [*case.argv(folder), "--start-method", method, "--only", only]
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
+def test_a_planted_bug_fails_and_its_twin_does_not(case: Case, guard: Guard, folder: str):
+    assert not case.judge(audited(guard, [*options(case, folder), "--timeout", "240"]))
+
+
+@pytest.mark.parametrize("within", ["files", pytest.param("shm", marks=pytest.mark.long)])
+def test_what_a_smaller_machine_lacks_is_foretold(within: str, folder: str):
     if within == "shm" and subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         pytest.skip("a /dev/shm of another size needs a mount namespace")
-    files.write(tmp_path / "files")
-    cases = {case.name: case for case in first_two(family(name)) if case.within == within}
-    jobs = {
-        name: [
-            *case.argv(str(tmp_path / "files")),
-            "--start-method",
-            case.methods[0],
-            "--only",
-            case.entry,
-        ]
-        for name, case in cases.items()
-    }
-    results = audits(jobs, within)
+    cases = {case.name: case for case in table().values() if case.within == within}
+    results = audits({name: options(case, folder) for name, case in cases.items()}, within)
     wrong = {name: cases[name].judge(result) for name, result in results.items()}
     assert not any(wrong.values()), wrong
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Iterator[str]:
+    written = tmp_path_factory.mktemp("drawn")
+    grammar.write(written)
+    return str(written)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "entry", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("", "DP7")), "DP2"]
 )
-def test_drawn_loaders_are_judged_by_their_bug(entry: str, tmp_path: Path):
-    grammar.write(tmp_path)
-    results = audits({str(seed): grammar.options(seed, entry, str(tmp_path)) for seed in range(2)})
-    fails = [
-        {name: said for name, said in result["entries"].items() if said["verdict"] == "fail"}
-        for result in results.values()
-    ]
-    assert [set(each) for each in fails] == [{entry} - {""}] * len(fails), fails
+def test_drawn_loaders_are_judged_by_their_bug(entry: str, guard: Guard, pictures: str):
+    found = audited(guard, grammar.options(0, entry, pictures))["entries"]
+    fails = {name for name, finding in found.items() if finding["verdict"] == "fail"}
+    assert fails == {entry} - {""}, found

@@ -181,6 +181,7 @@ def start_ranks(command: list[str]) -> list[multiprocessing.Process]:
     return ranks
 
 
+@pytest.mark.long
 def test_each_record_is_consumed_once_an_epoch_by_two_ranks_whoever_is_killed(data, tmp_path):
     run = tmp_path / "run"
     command = [*SMALL, "-j", "2", "--epochs", "4", "--save-steps", "2", "--log-ids", "1"]

@@ -53,15 +53,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *flags: str) -> int:
+def run(folder: Path, *flags: str, threads: int = 1) -> int:
     outputs = {name: str(folder / f"{name}.json") for name in ("jsonl", "rejects", "ledger")}
     places = [
         "--audio-root",
         str(folder / "audio"),
         "--h5-root",
         str(folder / "h5"),
-        "--threads",
-        "1",
+        f"--threads={threads}",
     ]
     return main(
         [*places, *(word for name in outputs for word in (f"--{name}", outputs[name])), *flags]
@@ -108,6 +107,23 @@ def test_only_chunks_of_changed_recordings_are_made_again_and_with_the_same_byte
     chunk.write_bytes(before[:1000])  # cut
     assert run(made) == 0
     assert chunk.read_bytes() == before
+
+
+@pytest.mark.long
+def test_several_processes_write_the_bytes_of_one(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "audio").mkdir(parents=True)
+        for recording in ("a", "b"):
+            path = tmp_path / name / "audio" / f"{recording}.wav"
+            soundfile.write(path, tone(1.2), RATE)
+            os.utime(path, ns=(1, 1))
+    assert run(tmp_path / "one", "--per-chunk=1") == 0
+    assert run(tmp_path / "two", "--per-chunk=1", threads=2) == 0
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "h5").iterdir()}
+        for name in ("one", "two")
+    )
+    assert one == two and len(one) == 2
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path, capsys):

@@ -96,6 +96,7 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
             embedded(0.5)
 
 
+@pytest.mark.long
 def test_two_ranks_come_to_the_figures_of_one(tmp_path):
     corpus(tmp_path)
     chosen = conf.read(overrides(tmp_path))

@@ -192,6 +192,7 @@ def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(
     assert json.loads(Path("logs/dvi-h5/metrics.json").read_text())["epochs"] == 1
 
 
+@pytest.mark.long
 def test_several_ranks_typed_plainly_are_started(tmp_path):
     corpus(tmp_path)
     ended = started(

@@ -201,6 +201,7 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
     assert digests(workflow) == undisturbed
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     start, corpus, undisturbed, tmp_path: Path

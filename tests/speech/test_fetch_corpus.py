@@ -84,7 +84,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(root)
 
 
-@pytest.fixture(params=["synthesised", pytest.param("recorded", marks=pytest.mark.debian)])
+RECORDED_MARKS = (pytest.mark.debian, pytest.mark.long)
+
+
+@pytest.fixture(params=["synthesised", pytest.param("recorded", marks=RECORDED_MARKS)])
 def corpus(request: pytest.FixtureRequest) -> Corpus:
     return request.getfixturevalue(request.param)
 
@@ -245,6 +248,7 @@ def test_without_apt(
     assert "Traceback" not in message and not (tmp_path / "corpus.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.debian
 def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
     """Prompts are cut out of lossless recordings and compared by bytes."""
@@ -262,6 +266,7 @@ def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
     assert len(seen) > 100
 
 
+@pytest.mark.long
 @pytest.mark.debian
 def test_second_recorded_run_needs_no_network(
     recorded: Corpus, monkeypatch, tmp_path: Path

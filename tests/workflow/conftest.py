@@ -4,14 +4,13 @@ everything."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests import corpora
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.image.trees import small_tree
+from tests.workflow import snakemake_server
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 
@@ -27,18 +26,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 @pytest.fixture(scope="session")
 def rules(fresh: Workflow) -> dict[str, dict]:
     """Name -> what tests/workflow/rule_table.py tells of the rule."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.workflow.rule_table",
-            str(ROOT / "Snakefile"),
-            "config.test.yaml",
-        ],
-        cwd=fresh.folder,
-        env=fresh.environment(),
-        capture_output=True,
-        text=True,
+    arguments = [str(ROOT / "Snakefile"), "config.test.yaml"]
+    done = snakemake_server.call(
+        arguments, fresh.folder, fresh.environment(), module="tests.workflow.rule_table"
     )
     assert done.returncode == 0, done.stderr
     return {rule["name"]: rule for rule in json.loads(done.stdout.splitlines()[-1])}

@@ -11,7 +11,7 @@ import pytest
 from tests.asr.bucket_corpus import COLUMNS, write_manifest, write_tar
 from tests.workflow.workflow import Workflow
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 from tests import corpora
 from tests.workflow.workflow import Workflow
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 TEXTS = ["NA", "null", "=SUM(A1)", 'say "yes", no', "two\nlines", "a\r\nb", "\u200fמשפט\u200f"]
 TEXTS += ["-1", "nan", "", "a\rb", "\ttab"]
@@ -128,7 +128,7 @@ def ran(tmp_path_factory):
         70.0,
     )
     (root / "latvia").mkdir()
-    section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.03}
+    section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.1}
     workflow = Workflow(folder, speech={**section, "max_error_fraction": 0.5})
     workflow.run("speech_shards")
     return workflow

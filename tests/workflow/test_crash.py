@@ -3,6 +3,7 @@ happened."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,9 +15,9 @@ import pytest
 from tests import corpora
 from tests.workflow.workflow import Workflow
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 FINAL = [f"results/speech/**/*.{suffix}" for suffix in ("tar", "parquet", "csv", "jsonl")]
-KILLS = 20
+KILLS = 6
 
 
 def finals(workflow: Workflow) -> dict[str, str]:
@@ -40,7 +41,7 @@ def finished(workflow: Workflow) -> dict[str, tuple[str, int]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    corpora.make_corpus(folder / "countries", {"germany": 24}, seconds=90)
+    corpora.make_corpus(folder / "countries", {"germany": 16}, seconds=60)
     # Small shards, so that a partition has several and a kill falls between them.
     section = {"countries_root": "countries", "assignment_file": "a.jsonl", "partition_hours": 0.2}
     workflow = Workflow(folder, speech={**section, "max_shard_size_gb": 0.004})
@@ -51,23 +52,33 @@ def undisturbed(tmp_path_factory):
     return workflow
 
 
-def test_twenty_kills_of_the_shard_stage(undisturbed, tmp_path):
+def run_and_kill(workflow: Workflow, seconds: float) -> None:
+    """Run the shard stage, and kill it so many seconds after its first job has started."""
+    log = workflow.folder / "killed.log"
+    with open(log, "w") as file:
+        running = subprocess.Popen(
+            # A killed run leaves Snakemake's lock, which is the user's to remove.
+            workflow.command("speech_shards", "--nolock"),
+            cwd=workflow.folder,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    while running.poll() is None and " into shards" not in log.read_text():
+        time.sleep(0.1)
+    time.sleep(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+
+
+def test_kills_of_the_shard_stage(undisturbed, tmp_path):
     os.symlink(undisturbed.folder / "countries", tmp_path / "countries")
     workflow = Workflow(tmp_path, **undisturbed.config)
     workflow.run("speech_manifest")
     rng, whole, kept = random.Random(7), {}, 0
     for _ in range(KILLS):
-        running = subprocess.Popen(
-            # A killed run leaves Snakemake's lock, which is the user's to remove.
-            workflow.command("speech_shards", "--nolock"),
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        time.sleep(rng.uniform(1.5, 1.5 + undisturbed.seconds / 3))
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        run_and_kill(workflow, undisturbed.seconds * rng.uniform(0, 0.6))
         tars = finished(workflow)
         for path, state in whole.items():
             assert tars.get(path) == state, f"{path} was whole, and was built again"

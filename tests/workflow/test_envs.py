@@ -7,10 +7,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -103,8 +103,8 @@ def test_reading_the_buckets_needs_no_extra():
     """What `pip install millrace` brings is enough for the snippets of README."""
     base = {normal(Requirement(text).name) for text in PROJECT["dependencies"]}
     for name in ("asr/loading/row_table", "asr/loading/dataset", "common/loading/loader"):
-        assert third_party(ROOT / f"scripts/millrace/{name}.py", set()) <= base
-    assert third_party(ROOT / "scripts/millrace/asr/planning/planner.py", set()) <= base
+        assert third_party(ROOT / f"scripts/millrace/{name}.py") <= base
+    assert third_party(ROOT / "scripts/millrace/asr/planning/planner.py") <= base
 
 
 def test_torch_is_pinned_before_anything_that_could_pull_another():
@@ -112,13 +112,14 @@ def test_torch_is_pinned_before_anything_that_could_pull_another():
     assert list(TEST)[: len(RUNTIME)] == list(RUNTIME)
 
 
-@pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.name)
-def test_conda_versions_are_the_pip_pins(path):
-    found, included = dependencies(path)
-    assert found.pop("python") == "3.11"
-    assert {name: TEST.get(name) for name in found} == found
-    assert found or included
-    assert all((path.parent / name).resolve().is_file() for name in included)
+def test_conda_versions_are_the_pip_pins():
+    assert ENVIRONMENTS
+    for path in ENVIRONMENTS:
+        found, included = dependencies(path)
+        assert found.pop("python") == "3.11", path
+        assert {name: TEST.get(name) for name in found} == found, path
+        assert found or included, path
+        assert all((path.parent / name).resolve().is_file() for name in included), path
 
 
 def test_rules_name_all_environments_but_that_of_the_tests(jobs):
@@ -133,16 +134,17 @@ INSTALLED = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(INSTALLED))
-def test_the_pins_are_what_these_tests_run_with(name):
+def test_the_pins_are_what_these_tests_run_with():
     # A local part (+cpu) says which build of the same version it is.
-    assert metadata.version(name).partition("+")[0] == TEST[name]
+    installed = {name: metadata.version(name).partition("+")[0] for name in INSTALLED}
+    assert installed == {name: TEST[name] for name in INSTALLED}
 
 
 # What only the comparison of readers needs: a peer that is missing is reported, not fatal.
 PEERS = {normal(name) for name in ("webdataset", "lhotse")}
 
 
+@cache
 def imported(path: Path) -> list[tuple[str, list[str]]]:
     """Modules that a script imports anywhere, and the names that it takes from each."""
     modules: list[tuple[str, list[str]]] = []
@@ -154,32 +156,48 @@ def imported(path: Path) -> list[tuple[str, list[str]]]:
     return modules
 
 
-def third_party(path: Path, seen: set[Path]) -> set[str]:
-    """Packages that a script and all scripts it imports need, under the names of
+def own_file(module: str) -> Path | None:
+    """The file of a module of the package."""
+    file = ROOT / f"scripts/{module.replace('.', '/')}.py"
+    return file if file.is_file() else None
+
+
+@cache
+def needs(path: Path) -> tuple[frozenset[Path], frozenset[str]]:
+    """What one script imports: files of the package, and packages under the names of
     requirements.txt."""
-    if path in seen:
-        return set()
-    seen.add(path)
-    needed: set[str] = set()
+    files: set[Path | None] = set()
+    packages: set[str] = set()
     for module, members in imported(path):
-        if module.split(".")[0] == "millrace":
-            for name in [module, *(f"{module}.{member}" for member in members)]:
-                if (file := ROOT / f"scripts/{name.replace('.', '/')}.py").is_file():
-                    needed |= third_party(file, seen)
-        elif module.split(".")[0] not in sys.stdlib_module_names:
-            brought_by = {
-                normal(package)
-                for package in PACKAGES.get(module.split(".")[0], [module.split(".")[0]])
-            }
-            needed |= brought_by & set(RUNTIME) or brought_by
-    return needed
+        top = module.split(".")[0]
+        if top == "millrace":
+            files |= {own_file(module), *(own_file(f"{module}.{member}") for member in members)}
+        elif top not in sys.stdlib_module_names:
+            brought_by = {normal(package) for package in PACKAGES.get(top, [top])}
+            packages |= brought_by & set(RUNTIME) or brought_by
+    return frozenset(files - {None}), frozenset(packages)
+
+
+def third_party(*paths: Path) -> set[str]:
+    """Packages that scripts and all scripts they import need."""
+    waiting, seen, packages = list(paths), set(), set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        files, brought = needs(path)
+        waiting += files
+        packages |= brought
+    return packages
 
 
 def test_every_import_of_the_lanes_is_pinned_by_name():
     """What a script imports is a direct dependency, not one that another package happens to
     bring."""
     for path in (ROOT / "scripts/millrace").rglob("*.py"):
-        missing = third_party(path, set()) - set(RUNTIME) - PEERS
+        _, packages = needs(path)
+        missing = packages - set(RUNTIME) - PEERS
         assert not missing, f"{path.name} needs {missing}"
 
 
@@ -187,9 +205,7 @@ def test_every_environment_holds_what_its_steps_import(jobs):
     for name, rule in jobs.items():
         lane, _, step = name.partition("_")
         there, _ = dependencies(ROOT / "rules" / rule["conda"])
-        missing = (
-            third_party(ROOT / f"scripts/millrace/{lane}/{step}.py", set()) - set(there) - PEERS
-        )
+        missing = third_party(ROOT / f"scripts/millrace/{lane}/{step}.py") - set(there) - PEERS
         assert not missing, f"{name} needs {missing}, which {rule['conda']} does not hold"
 
 

@@ -49,6 +49,7 @@ rule environment:
     shell:
         "echo $OUTER ${{{{MILLRACE_RUN:-none}}}} > {{output}}"
 """
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 FRACTIONS = {"train": 0.4, "validation": 0.3, "test": 0.3}
 
 

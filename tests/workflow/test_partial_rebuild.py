@@ -1,4 +1,4 @@
-"""What an edit makes pending, and what it leaves alone: a corpus of 200 recordings, edited as users
+"""What an edit makes pending, and what it leaves alone: a corpus of 141 recordings, edited as users
 do."""
 
 from __future__ import annotations
@@ -6,20 +6,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests import corpora
 from tests.workflow.workflow import Workflow
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The corpus, with all its shards made."""
     folder = tmp_path_factory.mktemp("rebuild")
-    corpora.make_corpus(folder / "countries", {"germany": 150, "estonia": 50}, seconds=6)
+    corpora.make_corpus(folder / "countries", {"germany": 100, "estonia": 40}, seconds=6)
     corpora.add_recording(
         folder / "countries", "germany", "long", 120
     )  # its alignment file has more than 4 KB
@@ -93,7 +94,7 @@ def test_a_country_that_has_gone_leaves_the_index_and_its_files_go(workflow):
     shutil.rmtree(workflow.folder / "countries/estonia")
     mine = workflow.folder / "results/speech/shards/estonia_notes.csv"
     mine.write_text("mine")
-    assert said(workflow) == ["Millrace: speech: estonia: 50 recordings gone -> the merges"]
+    assert said(workflow) == ["Millrace: speech: estonia: 40 recordings gone -> the merges"]
     jobs = workflow.dry("speech_shards", "--rerun-triggers", "mtime")
     assert [job.rule for job in jobs] == ["speech_merge_index"]
     workflow.run("speech_shards", "--rerun-triggers", "mtime")
@@ -163,47 +164,53 @@ def test_a_tar_that_was_moved_away_is_named_and_made_again(workflow):
     assert said(workflow) == [] and workflow.dry("speech_shards") == []
 
 
-def test_adding_one_recording(workflow):
-    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
-    (expected,) = workflow.partitions("speech_shards")
-    assert expected == home(workflow, "added")
-    check(workflow, {expected})
+def alignment(workflow: Workflow, video_id: str) -> Path:
+    folder = workflow.folder / "countries/germany/Alignment/alignment_output"
+    return folder / f"{video_id}_t1_aligned.json"
 
 
-def test_changing_one_text(workflow):
-    path = workflow.folder / "countries/germany/Alignment/alignment_output/rec_0042_t1_aligned.json"
-    value = json.loads(path.read_bytes())
-    value["segments"][0]["human_text"] = "a text that was corrected"
-    path.write_text(json.dumps(value))
+def audio(workflow: Workflow, video_id: str) -> Path:
+    folder = workflow.folder / "countries/germany/downloaded_audio/mp4_converted"
+    return folder / f"{video_id}.wav"
+
+
+def test_each_edit_makes_the_partition_of_its_recording_and_no_other(workflow):
+    """One text, one audio file, one recording deleted, one added; then many, in another country."""
+    by_home: dict[str, str] = {}
+    for number in range(0, 100, 5):
+        video_id = f"rec_{number:04d}"
+        by_home.setdefault(home(workflow, video_id), video_id)
+    homes = sorted(name for name in by_home if "train" in name)[:3]
+    text, sound, deleted = (by_home[name] for name in homes)
     total = len(list((workflow.folder / "results/speech/partitions").glob("*.json")))
-    line = f"1 recording changed (germany/rec_0042: text), 0 new, 0 gone -> 1 of {total} partitions"
-    assert said(workflow) == [f"Millrace: speech: {line}"]
-    check(workflow, {home(workflow, "rec_0042")})
-    assert said(workflow) == []
 
+    value = json.loads(alignment(workflow, text).read_bytes())
+    value["segments"][0]["human_text"] = "a text that was corrected"
+    alignment(workflow, text).write_text(json.dumps(value))
+    changed = f"1 recording changed (germany/{text}: text), 0 new, 0 gone"
+    assert said(workflow) == [f"Millrace: speech: {changed} -> 1 of {total} partitions"]
+    assert workflow.partitions("speech_shards") == set(homes[:1])
 
-def test_replacing_one_audio_file(workflow):
-    path = workflow.folder / "countries/germany/downloaded_audio/mp4_converted/rec_0077.wav"
-    raw = path.read_bytes()
-    path.write_bytes(raw[:44] + raw[44:][::-1])
-    check(workflow, {home(workflow, "rec_0077")})
+    raw = audio(workflow, sound).read_bytes()
+    audio(workflow, sound).write_bytes(raw[:44] + raw[44:][::-1])
+    assert workflow.partitions("speech_shards") == set(homes[:2])
 
+    alignment(workflow, deleted).unlink()
+    audio(workflow, deleted).unlink()
+    assert workflow.partitions("speech_shards") == set(homes)
 
-def test_deleting_one_recording(workflow):
-    name = home(workflow, "rec_0100")
-    (
-        workflow.folder / "countries/germany/Alignment/alignment_output/rec_0100_t1_aligned.json"
-    ).unlink()
-    (workflow.folder / "countries/germany/downloaded_audio/mp4_converted/rec_0100.wav").unlink()
-    check(workflow, {name})
+    corpora.add_recording(workflow.folder / "countries", "germany", "added", 8)
+    pending = workflow.partitions("speech_shards")
+    assert pending == {*homes, home(workflow, "added")}
 
-
-def test_adding_forty_recordings(workflow):
-    for number in range(40):
+    for number in range(12):
         corpora.add_recording(workflow.folder / "countries", "estonia", f"more_{number}", 8)
     expected = workflow.partitions("speech_shards")
-    assert expected == {home(workflow, f"more_{number}", "estonia") for number in range(40)}
+    more = {home(workflow, f"more_{number}", "estonia") for number in range(12)}
+    assert expected == pending | more
+
     check(workflow, expected)
+    assert said(workflow) == []
 
 
 def test_an_emptied_partition_takes_its_shards_along(workflow):

@@ -20,6 +20,11 @@ def test_slurm_is_found_by_its_name_in_the_clone():
     assert (ROOT / "slurm").is_symlink() and (ROOT / "slurm").resolve() == ROOT / "profiles/slurm"
 
 
+def test_what_needs_the_network_runs_on_the_login_node(jobs):
+    fetching = {name for name in jobs if "_fetch_" in name}
+    assert fetching and all(jobs[name]["local"] for name in fetching)
+
+
 def test_the_steps_that_need_gpus_are_those_whose_partition_a_site_sets(jobs):
     assert {name for name, rule in jobs.items() if "gpu" in rule["resources"]} == set(
         SLURM["set-resources"]

@@ -85,6 +85,7 @@ def test_the_snippet_of_the_asr_lane_reads_the_training_rows(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("title", "code"), TRAINERS, ids=[title for title, _ in TRAINERS])
 def test_the_snippets_for_trainers_run(bucketed: Workflow, title, code, monkeypatch, capfd):
@@ -101,11 +102,12 @@ def test_the_snippets_for_trainers_run(bucketed: Workflow, title, code, monkeypa
     assert words.get(title, "") in said != ""
 
 
+# README repeats what the lanes' pages have (above).
 LOADERS = {
     f"{page} {number}": code
     for page, codes in SNIPPETS.items()
     for number, code in enumerate(codes)
-    if re.search(r"open_loader\(|BatchLoader\(", code)
+    if page != "README" and re.search(r"open_loader\(|BatchLoader\(", code)
 }
 # A factory for the audit: what a snippet iterates first.
 FACTORY = '''
@@ -135,6 +137,7 @@ def loader():
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_loader_of_the_docs_gives_two_ranks_different_samples(
     bucketed: Workflow, name, tmp_path: Path

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
+from tests.workflow import snakemake_server
+
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_M_SNAKEMAKE = (sys.executable, "-m", "snakemake")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,13 @@ class Job:
     command: str = ""
 
 
+class Plan(NamedTuple):
+    """What a dry run lists, without targets that only gather, and what Millrace says."""
+
+    jobs: list[Job]
+    said: list[str]
+
+
 class Workflow:
     """The workflow in `folder`, with a config of its own."""
 
@@ -40,34 +51,41 @@ class Workflow:
         (folder / "config.test.yaml").write_text(yaml.safe_dump(config))
 
     def command(self, *arguments: str) -> list[str]:
-        snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
-        return [*snakemake, "--configfile", "config.test.yaml", *self.PLACE, *arguments]
+        options = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "config.test.yaml")
+        return [*PYTHON_M_SNAKEMAKE, *options, *self.PLACE, *arguments]
 
-    def call(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+    def options(self, *arguments: str) -> list[str]:
+        return self.command(*arguments)[len(PYTHON_M_SNAKEMAKE) :]
+
+    def call(
+        self, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run snakemake; the exit code is the caller's to check."""
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            text=True,
-            capture_output=True,
-            check=False,
-            **options,
-        )
+        return snakemake_server.call(self.options(*arguments), self.folder, env or dict(os.environ))
 
-    def run(self, *arguments: str, **options) -> str:
+    def call_on_terminal(self, *arguments: str, env: dict[str, str]) -> tuple[int, str]:
+        """Run snakemake where it writes to a terminal: exit code and what it wrote."""
+        return snakemake_server.call_on_terminal(self.options(*arguments), self.folder, env)
+
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """Run snakemake, which must succeed; return what it printed."""
-        done = self.call(*arguments, **options)
+        done = self.call(*arguments, env=env)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def dry(self, *arguments: str) -> list[Job]:
-        """The jobs that a dry run lists, without targets that only gather."""
+    def plan(self, *arguments: str) -> Plan:
+        """Dry-run, which must succeed."""
         paths = f"{ROOT}/tests/workflow/plugins:{os.environ.get('PYTHONPATH', '')}"
-        text = self.run(
-            "--dry-run", *arguments, "--logger", "jobs", env=os.environ | {"PYTHONPATH": paths}
-        )
-        jobs = [Job(**json.loads(line)) for line in text.splitlines() if line.startswith('{"rule"')]
-        return [job for job in jobs if job.output]
+        environment = os.environ | {"PYTHONPATH": paths}
+        text = self.run("--dry-run", *arguments, "--logger", "jobs", env=environment)
+        lines = text.splitlines()
+        jobs = [Job(**json.loads(line)) for line in lines if line.startswith('{"rule"')]
+        said = [line for line in lines if line.startswith("Millrace:")]
+        return Plan([job for job in jobs if job.output], said)
+
+    def dry(self, *arguments: str) -> list[Job]:
+        """The jobs that a dry run lists."""
+        return self.plan(*arguments).jobs
 
     def partitions(self, *arguments: str) -> set[str]:
         """The partitions whose shards a dry run lists."""

@@ -11,9 +11,8 @@ import argparse
 from pathlib import Path
 
 from millrace.asr.buckets import build as buckets
-from millrace.asr.buckets.config import output_folder
+from millrace.asr.buckets.config import bucket_lines, output_folder
 from millrace.asr.buckets.edges import edge_policy
-from millrace.asr.buckets.files import bucket_lines
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli

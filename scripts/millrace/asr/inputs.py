@@ -12,6 +12,7 @@ from typing import Any
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
 from millrace.asr.models import choice
+from millrace.asr.training import memory
 from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
@@ -360,8 +361,8 @@ class AsrInputs(RunInputs):
         return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
 
     def training_mb(self, calibrates: str = "") -> int:
-        """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, and by
-        the model.
+        """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, by the
+        model, and the batches under way.
 
         A parameter takes 20 bytes where it is trained on the CPU (weights, gradients, two moments,
         a copy for a checkpoint), 8 where it is trained on a GPU. With `calibrates`, `bucket` (one
@@ -373,9 +374,18 @@ class AsrInputs(RunInputs):
         workers = 0 if calibrates else training.get("num_workers", 2)
         on_cpu = self.on_cpu(limits["device"] if calibrates else self.device())
         mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * choice.millions(self._model()["model"])
+        if not calibrates:
+            prefetch = training.get("prefetch_factor", TrainOptions.prefetch_factor)
+            mb += memory.batches_mb(workers, prefetch, self._batch_seconds(), not on_cpu)
         if calibrates and on_cpu:
             mb = max(mb, 1.5 * 1024 * limits["max_memory_gb"])
         return round(ranks * mb)
+
+    def _batch_seconds(self) -> float:
+        """Padded audio of a run's largest batch, seconds."""
+        if self.section["calibration"]["enabled"]:
+            return memory.largest_batch_seconds(CALIBRATION)
+        return self.section["training"].get("batch_seconds", TrainOptions.batch_seconds)
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config but those kept as they are, or what comes before

@@ -4,19 +4,21 @@ heavy."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError, counted
 from millrace.common.path_map import PathMap
-from millrace.common.workflow import built, partitions
+from millrace.common.workflow import built
 from millrace.common.workflow.built import Items
+from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
 from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -24,8 +26,6 @@ QUIET_KEYS = {"partition_gb", "pinned"}
 REMEDY = "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes"
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
-# Bytes of new JSONL that a dry run reads; of what is more it looks at so many places.
-_READ, _PLACES = 250_000_000, 30_000
 
 
 @dataclass
@@ -40,6 +40,75 @@ class Settings:
     path_map: Mapping[str, str] = field(default_factory=dict)
 
 
+class ManifestFacts(NamedTuple):
+    """What is known of a manifest. Of Parquet only the tars."""
+
+    tars: list[str]
+    content: str  # rows and their digest, in words
+    broken_lines: int
+    first_broken: str  # what is wrong with the first broken line, and its number
+
+    @classmethod
+    def parse(cls, row: Mapping[str, Any]) -> ManifestFacts:
+        """A row of the table of manifests."""
+        content = f"{row['rows']} rows, {row['content']}" if "content" in row else ""
+        broken_lines, first_broken = row.get("broken") or (0, "")
+        return cls(row["tars"], content, broken_lines, first_broken)
+
+
+class BuiltManifest(NamedTuple):
+    """A manifest as the buckets were built from it."""
+
+    state: Any
+    broken_lines: int
+
+
+class _Manifests:
+    """The manifests of all splits. What was read of one is in a table until the file changes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: Mapping[str, list[str]],
+        as_built: Mapping[str, BuiltManifest],
+        table: Tables,
+    ) -> None:
+        self.settings, self.as_built = settings, as_built
+        self.split_of = {path: split for split, paths in files.items() for path in paths}
+        self.stats = {path: Stat.of(path) for path in self.split_of}
+        # Which tars a manifest names depends on these as well: with others the table counts for
+        # nothing.
+        version = (5, settings.tar_root, settings.tar_template)
+        self._table = table("digests", zlib.crc32(repr(version).encode()))
+
+    def facts(self, path: str) -> ManifestFacts:
+        """What is known of a manifest; it is read whole if it is new."""
+        return ManifestFacts.parse(self._table.get(self.stats[path], self._read))
+
+    def _read(self, path: str) -> dict[str, Any]:
+        """A row of the table.
+
+        What came broken is rejected by row. What has been broken since it was built, and since it
+        was read last, is a slip: an error.
+        """
+        # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
+        from millrace.asr.manifests.manifest import manifests_of
+
+        tar_root, tar_template = self.settings.tar_root, self.settings.tar_template
+        (manifest,) = manifests_of(self.split_of[path], [Path(path)], tar_root, tar_template)
+        row = manifest.facts(0)
+
+        broken_before = (self._table.last(path) or {}).get("broken")
+        if broken_before:
+            known = broken_before[0]
+            if path in self.as_built:
+                known = max(known, self.as_built[path].broken_lines)
+            count, first = row["broken"]
+            if count > known:
+                raise MillraceError(f"{path}, {first}", remedy="Mend the line, or remove it")
+        return row
+
+
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never
     changes partition.
@@ -51,193 +120,192 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     """
     if settings.source != "manifests":
         return None
-    manifests = manifest_files.find(settings.manifest_dir)
-    if "train" not in manifests:
-        expected = "train.parquet or train.jsonl (dev and test too)"
-        place = Path(settings.manifest_dir or "''")
-        patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
-        raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
-    # Which tars a manifest names depends on these as well: with others the table counts for
-    # nothing.
-    version = zlib.crc32(repr((5, settings.tar_root, settings.tar_template)).encode())
-    digests, in_part = table("digests", version), table("in_part", version)
-    stats = {path: partitions.Stat.of(path) for paths in manifests.values() for path in paths}
-    if braces := [path for path in stats if "{" in path or "}" in path]:
-        problem = "Snakemake takes braces in a file's name for wildcards"
-        raise MillraceError(problem, braces[0], "Rename file or folder")
-    step, unread = sum(stat.size for stat in stats.values()) // _PLACES, _READ
-    items = {
-        "": Items("tar", _files, _kinds, (str(folder.parent / "tar_index/{}.parquet"),)),
-        "manifests": Items(
-            "manifest", _files, _kinds, (str(folder.parent / "buckets/bucket_config.json"),)
-        ),
-    }
+    files = _manifest_files(settings.manifest_dir)
+    items = _items(folder.parent)
     built.keep(folder / "manifests", items["manifests"])
-    copy = jsonl.read_or({}, folder / "manifests/built/all.json")
-    as_built = {each["path"]: each for each in copy.get("tars", ())}
-    was = {path: each["is"] for path, each in as_built.items()}
+    as_built = _as_built(folder / "manifests/built/all.json")
+    manifests = _Manifests(settings, files, as_built, table)
+    facts = {path: manifests.facts(path) for path in manifests.stats}
 
-    def read(split: str, path: str) -> dict[str, Any]:
-        """The `tars` that a manifest names; of JSONL its rows and content, too.
-
-        What came broken is rejected by row. What has been broken since it was built, and since it
-        was read last, is a slip: an error.
-        """
-        nonlocal unread
-        manifest = _manifest(settings, split, path)
-        if not hasattr(manifest, "facts"):
-            return {"tars": manifest.scan().tars}
-        unread -= stats[path].size
-        before, whole = (digests.last(path) or {}).get("broken"), manifest.facts(0)
-        if before and whole["broken"][0] > max(before[0], as_built.get(path, {}).get("broken", 0)):
-            raise MillraceError(
-                f"{path}, {whole['broken'][1]}", remedy="Mend the line, or remove it"
-            )
-        return whole
-
-    def read_in_part(split: str, path: str) -> dict[str, Any]:
-        """Some of the `tars` that large JSONL names, as a `part`; of other files all."""
-        manifest = _manifest(settings, split, path)
-        if not hasattr(manifest, "facts"):
-            return {"tars": manifest.scan().tars}
-        broken = (digests.last(path) or {}).get("broken")
-        return {"tars": manifest.some_tars(0, step), "part": True, "broken": broken}
-
-    def facts_of(split: str, path: str) -> dict[str, Any]:
-        """What a manifest says. What it said when it was read whole stays known: an edit may be
-        undone."""
-        stat = stats[path]
-        if not digests.knows(stat) and (in_part.knows(stat) or stat.size > unread):
-            digests.retain(path)
-            return in_part.get(stat, partial(read_in_part, split))
-        return digests.get(stat, partial(read, split))
-
-    splits = {path: split for split, paths in manifests.items() for path in paths}
-    facts = {path: facts_of(split, path) for path, split in splits.items()}
-    named = dict.fromkeys(tar for each in facts.values() for tar in each["tars"])
-
-    # Only grouping rests on this assignment: it may be lost, at the price of scanning the tars
-    # again.
-    assignment = partitions.Assignment(
-        folder / "index" / "assignment.jsonl", settings.partition_gb * 1e9
-    )
     path_map = PathMap(settings.path_map)
-    mapped = dict.fromkeys(next(iter(path_map.mapped(path)), path) for path in named)
-    tars = {path: _stat(path) for path in sorted(set(one_spelling(mapped).values()))}
+    tars = _stats_of_tars(facts.values(), path_map)
     notes = path_map.warnings("asr.path_map", "tar paths")
-    for path, (count, first) in (
-        (path, each.get("broken") or (0, "")) for path, each in facts.items()
-    ):
-        notes += [f"{path}, {first} ({counted(count, 'broken line')}, rejected)"] if count else []
-    if missing := [path for path, stat in tars.items() if stat["size"] is None]:
-        problem = f"{len(missing)} of {len(tars)} tars are missing, for example {missing[0]}"
-        remedy = "Set asr.tar_root, asr.tar_template or asr.path_map, or bring the tars"
-        if len(missing) == len(tars):
-            raise MillraceError(". ".join([problem, *notes]), settings.manifest_dir, remedy)
-        notes.append(f"{problem}: their rows are rejected. {remedy}")
-    if not tars:
-        remedy = "Each row needs tar_path, or shard_id: audio that is not in tars is not read"
-        raise MillraceError("the manifests name no tars", settings.manifest_dir, remedy)
-    sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
-    # A tar that is missing is taken for one like the others: all of them must not end in one
-    # partition.
-    usual = sum(sizes) / len(sizes) if sizes else settings.partition_gb * 1e9 / 100
-    contents: dict[str, dict] = {}
-    for path, stat in tars.items():
-        placement = assignment.place(
-            path, "tars", float(usual if stat["size"] is None else stat["size"])
-        )
-        name = f"tars-{placement.number:05d}"
-        contents.setdefault(name, {"id": name, "tars": []})["tars"].append(stat)
-    once, digest = table("manifests"), partial(jsonl.head_tail_digest, block=_COMPARED)
-    states = {
-        s.path: once.get(s, digest) if s.size < _COMPARED else s.signature for s in stats.values()
-    }
-    # What was built before contents were noted is compared as it was then.
-    for path in (
-        path for path in states if facts[path].get("content") and was.get(path) != states[path]
-    ):
-        states[path] = "{rows} rows, {content}".format_map(facts[path])
-    # Put back with its time it is another file, but the same.
-    for path in (path for path, stat in stats.items() if _as_before(was.get(path), stat)):
-        states[path] = was[path]
+    notes += _broken_notes(facts)
+    notes += _missing_notes(tars, notes, settings.manifest_dir)
 
-    def others() -> dict[str, dict]:
-        files = [{"path": path, "size": 0, "is": of} for path, of in states.items()]
-        for file in files:
-            if broken := (facts[file["path"]].get("broken") or [0])[0]:
-                file["broken"] = broken
-        return {"all": {"tars": files}}
-
-    def check() -> None:
-        """Read the manifests that are too large for a dry run, before the first job starts."""
-        for path in large:
-            facts[path] = whole = digests.get(stats[path], partial(read, splits[path]), again=True)
-            states[path] = "{rows} rows, {content}".format_map(whole)
-            if new := set(whole["tars"]) - set(named):
-                digests.save()
-                problem = (
-                    f"it names {len(new)} tars that the dry run has not seen, such as {min(new)}"
-                )
-                raise MillraceError(problem, path, "Start again: now they are known")
-        digests.save()
-        partitions.sync_files(folder / "manifests", others())
-
-    if large := [path for path in stats if facts[path].get("part")]:
-        size = sum(stats[path].size for path in large) / 1e9
-        notes.append(
-            f"{size:.1f} GB of manifests are read in part; a run reads all before its first job"
-        )
-    groups = {"tars": sorted(contents)}
+    assignment = _assigned(tars, folder / "index/assignment.jsonl", settings.partition_gb * 1e9)
+    contents = _partitions(tars, assignment)
+    states = _states(manifests.stats, facts, as_built, table("manifests"))
     return Contents(
         assignment,
         contents,
-        groups,
+        groups={"tars": sorted(contents)},
         total=len(tars),
-        files=manifests,
-        others={"manifests": others()},
+        files=files,
+        others={"manifests": {"all": {"tars": _manifest_entries(states, facts)}}},
         notes=notes,
         items=items,
         then="the buckets",
-        unchanged={path for path, state in states.items() if was.get(path) == state},
-        check=check if large else lambda: None,
+        unchanged={path for path, state in states.items() if _is_as_built(path, state, as_built)},
     )
 
 
-def _manifest(settings: Settings, split: str, path: str) -> Any:
-    """The reader of a manifest."""
-    from millrace.asr.manifests.manifest import manifests_of  # pyarrow: only if a manifest is new
+def _manifest_files(manifest_dir: str) -> dict[str, list[str]]:
+    """The manifests by split. Raises SourcesMissing without one of train."""
+    files = manifest_files.find(manifest_dir)
+    if "train" not in files:
+        expected = "train.parquet or train.jsonl (dev and test too)"
+        place = Path(manifest_dir or "''")
+        patterns = ("train*.parquet", "train*.json*", "train*/*.parquet", "train*/*.json*")
+        raise SourcesMissing(misplaced("asr.manifest_dir", place, expected, *patterns))
+    for path in (path for paths in files.values() for path in paths):
+        if "{" in path or "}" in path:
+            problem = "Snakemake takes braces in a file's name for wildcards"
+            raise MillraceError(problem, path, "Rename file or folder")
+    return files
 
-    (manifest,) = manifests_of(split, [Path(path)], settings.tar_root, settings.tar_template)
-    return manifest
+
+def _items(results: Path) -> dict[str, Items]:
+    """How partition files, and the file of the manifests, are compared with what was built."""
+    index, config = f"{results}/tar_index/{{}}.parquet", f"{results}/buckets/bucket_config.json"
+    return {
+        "": Items("tar", _files, _tar_change, (index,)),
+        "manifests": Items("manifest", _files, _manifest_change, (config,)),
+    }
 
 
-def _as_before(state: Any, stat: partitions.Stat) -> bool:
-    """Whether a manifest that is known by its signature has the size and time that it had."""
-    return isinstance(state, list) and state[:2] == stat.signature[:2]
+def _as_built(path: Path) -> dict[str, BuiltManifest]:
+    """The manifests that the buckets were built from, out of the copy of their file."""
+    entries = jsonl.read_or({}, path).get("tars", ())
+    return {entry["path"]: BuiltManifest(entry["is"], entry.get("broken", 0)) for entry in entries}
+
+
+def _stats_of_tars(facts: Iterable[ManifestFacts], path_map: PathMap) -> dict[str, dict]:
+    """Path, size and mtime of the tars that manifests name, each tar once; no size if it is
+    missing."""
+    named = dict.fromkeys(tar for each in facts for tar in each.tars)
+    mapped = dict.fromkeys(next(iter(path_map.mapped(path)), path) for path in named)
+    return {path: _stat(path) for path in sorted(set(one_spelling(mapped).values()))}
+
+
+def _stat(path: str) -> dict:
+    try:
+        return Stat.of(path).as_dict()
+    except (OSError, ValueError):  # ValueError: a zero byte in the path
+        return {"path": path, "size": None, "mtime_ns": None}
+
+
+def _broken_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
+    return [
+        f"{path}, {known.first_broken} ({counted(known.broken_lines, 'broken line')}, rejected)"
+        for path, known in facts.items()
+        if known.broken_lines
+    ]
+
+
+def _missing_notes(tars: Mapping[str, dict], notes: list[str], manifest_dir: str) -> list[str]:
+    """A line if tars are missing. Raises MillraceError, which repeats the other notes, if all
+    are."""
+    if not tars:
+        remedy = "Each row needs tar_path, or shard_id: audio that is not in tars is not read"
+        raise MillraceError("the manifests name no tars", manifest_dir, remedy)
+    missing = [path for path, stat in tars.items() if stat["size"] is None]
+    if not missing:
+        return []
+    problem = f"{len(missing)} of {len(tars)} tars are missing, for example {missing[0]}"
+    remedy = "Set asr.tar_root, asr.tar_template or asr.path_map, or bring the tars"
+    if len(missing) == len(tars):
+        raise MillraceError(". ".join([problem, *notes]), manifest_dir, remedy)
+    return [f"{problem}: their rows are rejected. {remedy}"]
+
+
+def _assigned(tars: Mapping[str, dict], path: Path, limit: float) -> Assignment:
+    """The partitions of the tars, of `limit` bytes. They only group: if the file is lost, tars are
+    scanned once more."""
+    assignment = Assignment(path, limit)
+    sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
+    # A tar that is missing is taken for one like the others: all of them must not end in one
+    # partition.
+    usual_size = sum(sizes) / len(sizes) if sizes else limit / 100
+    for tar, stat in tars.items():
+        size = usual_size if stat["size"] is None else stat["size"]
+        assignment.place(tar, "tars", float(size))
+    return assignment
+
+
+def _partitions(tars: Mapping[str, dict], assignment: Assignment) -> dict[str, dict]:
+    """The contents of the partition files by their ids."""
+    by_partition: dict[str, list[dict]] = defaultdict(list)
+    for path, stat in tars.items():
+        by_partition[f"tars-{assignment.placements[path].number:05d}"].append(stat)
+    return {name: {"id": name, "tars": stats} for name, stats in by_partition.items()}
+
+
+def _states(
+    stats: Mapping[str, Stat],
+    facts: Mapping[str, ManifestFacts],
+    as_built: Mapping[str, BuiltManifest],
+    once: DigestCache,
+) -> dict[str, Any]:
+    """What tells each manifest from the one that was built from: the content of JSONL, a digest of
+    small Parquet, or size and times."""
+    digest = partial(jsonl.head_tail_digest, block=_COMPARED)
+    states: dict[str, Any] = {}
+    for path, stat in stats.items():
+        before = as_built[path].state if path in as_built else None
+        if facts[path].content:
+            states[path] = facts[path].content
+        elif isinstance(before, list) and before[:2] == stat.signature[:2]:
+            # Put back with its time it is another file, but the same.
+            states[path] = before
+        elif stat.size < _COMPARED:
+            states[path] = once.get(stat, digest)
+        else:
+            states[path] = stat.signature
+    return states
+
+
+def _is_as_built(path: str, state: Any, as_built: Mapping[str, BuiltManifest]) -> bool:
+    return path in as_built and as_built[path].state == state
+
+
+def _manifest_entries(
+    states: Mapping[str, Any], facts: Mapping[str, ManifestFacts]
+) -> list[dict[str, Any]]:
+    """The file of the manifests' states: in the form of a partition file, so that `built` compares
+    it."""
+    entries = []
+    for path, state in states.items():
+        entry = {"path": path, "size": 0, "is": state}
+        if facts[path].broken_lines:
+            entry["broken"] = facts[path].broken_lines
+        entries.append(entry)
+    return entries
 
 
 def _files(content: Mapping) -> dict[str, dict]:
     return {file["path"]: file for file in content["tars"]}
 
 
-def _kinds(old: Mapping, new: Mapping) -> list[str]:
-    """What differs between two states of a tar, or of a manifest."""
-    rows = [int(is_.split()[0]) for each in (old, new) if " rows, " in (is_ := str(each.get("is")))]
-    if len(rows) == 2:
-        more = rows[1] - rows[0]
-        return [f"{abs(more)} rows {'more' if more > 0 else 'fewer'}" if more else "rows changed"]
-    return [
-        "no longer missing"
-        if old["size"] is None
-        else "missing"
-        if new["size"] is None
-        else "replaced"
-    ]
+def _tar_change(old: Mapping, new: Mapping) -> list[str]:
+    """What differs between two states of a tar."""
+    if old["size"] is None:
+        return ["no longer missing"]
+    return ["missing" if new["size"] is None else "replaced"]
 
 
-def _stat(path: str) -> dict:
-    try:
-        return partitions.Stat.of(path).as_dict()
-    except (OSError, ValueError):  # ValueError: a zero byte in the path
-        return {"path": path, "size": None, "mtime_ns": None}
+def _manifest_change(old: Mapping, new: Mapping) -> list[str]:
+    """What differs between two states of a manifest."""
+    rows_before, rows_now = _rows(old), _rows(new)
+    if rows_before is None or rows_now is None:
+        return ["replaced"]
+    more = rows_now - rows_before
+    if more == 0:
+        return ["rows changed"]
+    return [f"{more} rows more" if more > 0 else f"{-more} rows fewer"]
+
+
+def _rows(manifest: Mapping) -> int | None:
+    """The number of rows, if the manifest's state says it."""
+    state = str(manifest["is"])
+    return int(state.split()[0]) if " rows, " in state else None

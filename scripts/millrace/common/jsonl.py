@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -142,13 +142,17 @@ def read_or(default: Any, path: str | os.PathLike) -> Any:
         return default
 
 
-def lines(path: str | os.PathLike) -> Iterator[tuple[int, Any | BadJson, list[str]]]:
+def lines(
+    path: str | os.PathLike, advance: Callable[[int], object] = lambda size: None
+) -> Iterator[tuple[int, Any | BadJson, list[str]]]:
     """Yield (row number from 1, value or BadJson, repairs) for every line that is not blank.
 
-    A line that is too long to be a record is damaged JSON too, and is not held.
+    A line that is too long to be a record is damaged JSON too, and is not held. `advance` gets the
+    bytes of each line.
     """
     with open(path, "rb") as handle:
         for number, raw in enumerate(_lines(handle), 1):
+            advance(len(raw))
             if len(raw) > LONGEST_LINE:
                 problem = (
                     f"the line is longer than {LONGEST_LINE >> 20} MiB; is the file one JSON array?"

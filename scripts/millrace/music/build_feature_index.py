@@ -62,28 +62,43 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
     if args.partition and args.output and args.report:
-        partition = partitions.read_partition(args.partition)
-        tracks = list(partitions.build(partition, contract))
-        said = partitions.report("build_feature_index", partition.id, tracks, contract)
-        cli.log.info("%s", Ledger.from_dict(said["ledger"]).line())
-        cli.log.info("%s", partitions.hop_note(tracks, contract) or "all tracks state their hop")
-        atomic.write_json(args.report, said)
-        return write_tracks(args.output, tracks)
-    if args.partition or not (args.h5_root or args.mm_root):
-        remedy = "Give --partition, --output and --report; or --h5-root or --mm-root, with --jsonl and --out"
-        raise MillraceError("no features to look for", remedy=remedy)
+        _build_partition(args, contract)
+    elif args.partition or not (args.h5_root or args.mm_root):
+        remedy = "Give --partition, --output and --report; or --h5-root or --mm-root, with --jsonl"
+        raise MillraceError("no features to look for", remedy=f"{remedy} and --out")
+    else:
+        _build_index(args, contract)
 
+
+def _build_partition(args: argparse.Namespace, contract: Contract) -> None:
+    """The table and the report of a partition of the workflow."""
+    partition = partitions.read_partition(args.partition)
+    tracks = list(partitions.build(partition, contract))
+    said = partitions.report("build_feature_index", partition.id, tracks, contract)
+    cli.log.info("%s", Ledger.from_dict(said["ledger"]).line())
+    cli.log.info("%s", partitions.hop_note(tracks, contract) or "all tracks state their hop")
+    atomic.write_json(args.report, said)
+    write_tracks(args.output, tracks)
+
+
+def _build_index(args: argparse.Namespace, contract: Contract) -> None:
+    """The index of whole folders, as the original script's."""
     metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
     if metadata.note:
         cli.log.warning("%s", metadata.note)
-    hints = read_old_index(args.out) if args.out.suffix == ".pt" and args.out.exists() else ()
-    records = {record.id: record for record in hints} | metadata.records
-    roots = {kind: root for kind, root in (("h5", args.h5_root), ("mm", args.mm_root)) if root}
+    records = dict(metadata.records)
+    if args.out.suffix == ".pt" and args.out.exists():
+        hints = {record.id: record for record in read_old_index(args.out)}
+        records = hints | records
+
+    roots = {"h5": args.h5_root, "mm": args.mm_root}
+    roots = {kind: path for kind, path in roots.items() if path}
     folders = {kind: Root(path) for kind, path in roots.items()}
     pointing, wrong = place_records(records.values(), folders)
     problems = metadata.problems + wrong
     for row in problems[:5]:
         cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])
+
     tracks = partitions.build_folders(folders, pointing, contract)
     apply_records(tracks, metadata.records, contract)
     splits = split_files(args.splits) if args.splits else {}

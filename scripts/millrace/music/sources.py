@@ -6,10 +6,10 @@ Imported by every parse, so nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from millrace.common import jsonl
@@ -41,6 +41,33 @@ class Settings:
     splits: str | Mapping[str, str] = field(default_factory=dict)
 
 
+class _Place(NamedTuple):
+    """An HDF5 file or a folder of .mm files: a partition."""
+
+    kind: str  # h5 or mm
+    path: str  # below its root
+    stat: partitions.Stat
+
+
+class _Found(NamedTuple):
+    """What the settings lead to."""
+
+    settings: Settings
+    roots: dict[str, Root]
+    places: dict[str, _Place]  # by the partition's name
+    splits: dict[str, str]  # the file of each split
+    lists: dict[str, partitions.Stat]  # of the JSONL ("jsonl") and of the splits' files
+
+    @property
+    def listing(self) -> str:
+        """What pointers of the JSONL are looked up in."""
+        # An .mm that comes into a folder may be what a pointer led to.
+        times = [place.stat.mtime_ns for place in self.places.values() if place.kind == "mm"]
+        return jsonl.digest(
+            [list(self.places), times, self.settings.h5_root, self.settings.mm_root]
+        )
+
+
 def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """A partition is an HDF5 file or a folder of .mm files by its stat, with the records that point
     there; `merge` is what the merge of all reads: the partitions, what is wrong with the JSONL, the
@@ -51,96 +78,145 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
         raise SourcesMissing(f"no features at {DEMO}", pristine=True)
-    roots = {
-        kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))
-    }
-    stats = {
-        f"{kind}-{quote(path, safe='')}": (kind, path, _stat(root.path / path))
-        for kind, root in roots.items()
-        for path in root.places(kind)
-    }
-    for kind, root in roots.items():
-        if all(other != kind for other, _, _ in stats.values()):
-            raise SourcesMissing(misplaced(f"music.{kind}_root", root.path, *_EXPECTED[kind]))
-    if not roots:
-        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
-    files = split_files(settings.splits) if settings.splits else {}
-    if settings.splits and not files:
-        wanted = "train.json, valid.json, test.json"
-        raise SourcesMissing(misplaced("music.splits", Path(str(settings.splits)), wanted))
-    lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
-    for key, path in lists.items():
-        if not Path(path).is_file():
-            raise SourcesMissing(
-                f"music.{'jsonl' if key == 'jsonl' else 'splits'}: {path} does not exist"
-            )
-    said_of = {key: partitions.Stat.of(path) for key, path in lists.items()}
+    roots = {}
+    if settings.h5_root:
+        roots["h5"] = Root(settings.h5_root)
+    if settings.mm_root:
+        roots["mm"] = Root(settings.mm_root)
+    places = _places(roots)
+    splits = _splits(settings)
+    paths = {"jsonl": settings.jsonl, **splits} if settings.jsonl else splits
+    found = _Found(settings, roots, places, splits, _stats(paths))
 
-    def contents_of_all() -> Iterator[tuple[str, dict]]:
-        """The partition files; completes `contents`. The JSONL is read if it or the list of files
-        is new."""
-        digests = table("lists", _VERSION)
-        # An .mm that comes into a folder may be what a pointer led to.
-        times = [stat.mtime_ns for kind, _, stat in stats.values() if kind == "mm"]
-        listing = jsonl.digest([list(stats), times, settings.h5_root, settings.mm_root])
-        places: dict[str, list] | None = None
-
-        def read(path: str) -> dict:
-            nonlocal places
-            metadata = read_metadata(path)
-            places, wrong = place_records(metadata.records.values(), roots)
-            return _said_of(metadata, wrong) | {"listing": listing}
-
-        facts: dict = {}
-        if pointers := said_of.get("jsonl"):
-            known = (digests.last(pointers.path) or {}).get("listing") == listing
-            again = not known or any(not (folder / f"{name}.json").exists() for name in stats)
-            facts = digests.get(pointers, read, again)
-            contents.notes += facts["notes"]
-        for name, (kind, path, stat) in stats.items():
-            if facts and places is None:  # as they were when the JSONL was read
-                records = jsonl.read(folder / f"{name}.json")["records"]
-            else:
-                records = [_row(record) for record in (places or {}).get(path, ())]
-                records.sort(key=lambda row: (row["id"], row.get("mm", "")))
-            file = {"id": name, "kind": kind, "root": str(roots[kind].path), "path": path}
-            file |= {
-                "size": stat.size * (kind == "h5"),
-                "mtime_ns": stat.mtime_ns,
-                "records": records,
-            }
-            yield name, file
-        shown = {path: digests.get(said_of[split], _split_digest) for split, path in files.items()}
-        shown |= {settings.jsonl: facts["ids"]} if facts else {}
-        merge: dict = {"partitions": list(stats), "splits": files, "lists": shown}
-        merge["roots"] = {kind: str(root.path) for kind, root in roots.items()}
-        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems", "loose") if facts}
-        merge["jsonl"] |= {"path": settings.jsonl} if facts and facts["loose"] else {}
-        contents.others = {"merge": {"all": merge}}
-
-    assignment = partitions.Assignment(
-        folder / "index/assignment.jsonl", 1
-    )  # of nothing: names say it all
+    # Of nothing: the names of partitions say it all.
+    assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)
+    stats = [*found.lists.values(), *(place.stat for place in places.values())]
+    signatures = [stat.signature for stat in stats]
+    results = folder.parent
+    features = [f"{results}/features/{{}}.parquet"]
     contents = Contents(
         assignment,
-        contents_of_all(),
-        {"features": sorted(stats)},
-        total=len(stats),
+        (),
+        {"features": sorted(places)},
+        state=jsonl.digest([_VERSION, asdict(settings), list(places), paths, signatures]),
+        total=len(places),
+        others={"merge": {"all": {}}},
+        items={
+            "": Items("file", _items, _kinds, features, shown=_shown, noun_of=_noun),
+            "merge": Items("list", _lists, _kinds, [f"{results}/index/features.index"]),
+        },
         then="the index",
     )
-    contents.others = {"merge": {"all": {}}}
-    states = [
-        stat.signature for stat in (*said_of.values(), *(stat for _, _, stat in stats.values()))
-    ]
-    contents.state = jsonl.digest([_VERSION, asdict(settings), list(stats), lists, states])
-    outputs = [
-        str(folder.parent / path) for path in ("features/{}.parquet", "index/features.index")
-    ]
-    contents.items = {
-        "": Items("file", _items, _kinds, outputs[:1], shown=_shown, noun_of=_noun),
-        "merge": Items("list", lambda merge: merge["lists"], _kinds, outputs[1:]),
-    }
+    contents.partitions = _partition_files(found, contents, folder, table)
     return contents
+
+
+def _places(roots: Mapping[str, Root]) -> dict[str, _Place]:
+    """All HDF5 files and folders of .mm files. Raises SourcesMissing for a root without any."""
+    if not roots:
+        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
+    places = {}
+    for kind, root in roots.items():
+        paths = root.places(kind)
+        if not paths:
+            raise SourcesMissing(misplaced(f"music.{kind}_root", root.path, *_EXPECTED[kind]))
+        for path in paths:
+            places[f"{kind}-{quote(path, safe='')}"] = _Place(kind, path, _stat(root.path / path))
+    return places
+
+
+def _splits(settings: Settings) -> dict[str, str]:
+    """The file of each split. Raises SourcesMissing if they are set and there is none."""
+    if not settings.splits:
+        return {}
+    files = split_files(settings.splits)
+    if not files:
+        wanted = "train.json, valid.json, test.json"
+        raise SourcesMissing(misplaced("music.splits", Path(str(settings.splits)), wanted))
+    return files
+
+
+def _stats(paths: Mapping[str, str]) -> dict[str, partitions.Stat]:
+    """The stat of the JSONL and of the files of splits. Raises SourcesMissing."""
+    for name, path in paths.items():
+        if not Path(path).is_file():
+            key = "music.jsonl" if name == "jsonl" else "music.splits"
+            raise SourcesMissing(f"{key}: {path} does not exist")
+    return {name: partitions.Stat.of(path) for name, path in paths.items()}
+
+
+def _partition_files(
+    found: _Found, contents: Contents, folder: Path, table: Tables
+) -> Iterator[tuple[str, dict]]:
+    """The partition files; completes `contents`. The JSONL is read if it or the list of files is
+    new."""
+    digests = table("lists", _VERSION)
+    said, rows_of = _read_jsonl(found, folder, digests)
+    contents.notes += said.get("notes", [])
+    for name, (kind, path, stat) in found.places.items():
+        yield (
+            name,
+            {
+                "id": name,
+                "kind": kind,
+                "root": str(found.roots[kind].path),
+                "path": path,
+                "size": stat.size if kind == "h5" else 0,
+                "mtime_ns": stat.mtime_ns,
+                "records": rows_of(name),
+            },
+        )
+    contents.others = {"merge": {"all": _merge(found, said, digests)}}
+
+
+def _read_jsonl(
+    found: _Found, folder: Path, digests: Any
+) -> tuple[dict, Callable[[str], list[dict]]]:
+    """What the parse and the merge need to know of the JSONL, {} without one; and the records that
+    point to a partition, by its name."""
+    if "jsonl" not in found.lists:
+        return {}, lambda name: []
+    pointing: dict[str, list] | None = None
+    listing = found.listing
+
+    def read(path: str) -> dict:
+        nonlocal pointing
+        metadata = read_metadata(path)
+        pointing, wrong = place_records(metadata.records.values(), found.roots)
+        return _said_of(metadata, wrong) | {"listing": listing}
+
+    stat = found.lists["jsonl"]
+    is_known = (digests.last(stat.path) or {}).get("listing") == listing
+    has_all = all((folder / f"{name}.json").exists() for name in found.places)
+    said = digests.get(stat, read, not is_known or not has_all)
+    if pointing is None:  # as they were when the JSONL was read
+        return said, lambda name: jsonl.read(folder / f"{name}.json")["records"]
+
+    def rows(name: str) -> list[dict]:
+        records = [_row(record) for record in pointing.get(found.places[name].path, ())]
+        return sorted(records, key=lambda row: (row["id"], row.get("mm", "")))
+
+    return said, rows
+
+
+def _merge(found: _Found, said: Mapping, digests: Any) -> dict:
+    """What the merge reads."""
+    lists = {
+        path: digests.get(found.lists[split], _split_digest) for split, path in found.splits.items()
+    }
+    in_jsonl = {}
+    if said:
+        lists[found.settings.jsonl] = said["ids"]
+        in_jsonl = {key: said[key] for key in ("counts", "problems", "loose")}
+        if said["loose"]:
+            in_jsonl["path"] = found.settings.jsonl
+    return {
+        "partitions": list(found.places),
+        "splits": found.splits,
+        "lists": lists,
+        "roots": {kind: str(root.path) for kind, root in found.roots.items()},
+        "jsonl": in_jsonl,
+    }
 
 
 def _stat(path: Path) -> partitions.Stat:
@@ -191,6 +267,11 @@ def _items(content: Mapping) -> dict[str, Any]:
     return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
 
 
+def _lists(merge: Mapping) -> dict[str, str]:
+    """What the JSONL and the splits hold, by path."""
+    return merge["lists"]
+
+
 def _shown(name: str) -> str:
     return os.path.basename(name.rstrip("/"))
 
@@ -203,15 +284,15 @@ def _noun(name: str) -> str:
 def _kinds(old: Any, new: Any) -> list[str]:
     """What differs between two states of a file or folder, a record, or a list."""
     if isinstance(old, dict):
-        return [
-            name
-            for name in ("key", "mm", "hop", "shape", "duration")
-            if old.get(name) != new.get(name)
-        ]
-    if isinstance(old, str):
-        (before, noun), (now, _) = (each.split(",")[0].split(" ") for each in (old, new))
-        more = int(now) - int(before)
-        return [
-            f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"
-        ]
-    return ["touched or replaced"]
+        names = ("key", "mm", "hop", "shape", "duration")
+        return [name for name in names if old.get(name) != new.get(name)]
+    if not isinstance(old, str):
+        return ["touched or replaced"]
+
+    # "40 ids, <digest>"
+    before, noun = old.split(",")[0].split(" ")
+    now = new.split(",")[0].split(" ")[0]
+    more = int(now) - int(before)
+    if not more:
+        return [f"other {noun}"]
+    return [f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}"]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from millrace.common.errors import MillraceError
 from millrace.music.features import verification
 from millrace.music.features.index import FeatureIndex, index_path
 from millrace.music.features.roots import SPLITS, split_files, split_name
+from millrace.music.features.track import Contract
 from millrace.music.training import conf
 
 
@@ -48,39 +51,60 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    place, files, roots = args.feature_index, split_files(args.splits or ""), {}
-    prefer, contract = args.prefer or "h5", None
-    if args.conf:
-        settings = conf.read([], args.conf)
-        prefer, contract = args.prefer or settings["data.prefer"], settings.contract()
-        place = place or settings["path.index"]
-        files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
-        roots = {kind: path for kind in ("h5", "mm") if (path := settings[f"path.{kind}_root"])}
-    if not place:
-        raise MillraceError(
-            "no index to read", args.conf, "Give --feature-index, or --conf with path.index"
-        )
-    index = FeatureIndex(index_path(place), roots, contract and contract.hop)
-    contract = contract or index.contract
+    index, contract, files, prefer = _chosen(args)
     if args.id is not None or args.index is not None:
         name = split_name(args.split)
         numbers = [verification.number_of(index, files.get(name, ""), name, args.index, args.id)]
     else:
-        draw = np.random.default_rng(args.seed).choice(
-            len(index), min(args.sample, len(index)), replace=False
-        )
-        numbers = sorted(draw.tolist())
+        rng = np.random.default_rng(args.seed)
+        count = min(args.sample, len(index))
+        numbers = sorted(rng.choice(len(index), count, replace=False).tolist())
+
     facts = [verification.facts(index, number, contract, prefer) for number in numbers]
-    log = sys.stderr if args.output else sys.stdout
+    output = sys.stderr if args.output else sys.stdout
     for track in facts:
-        shown = (
-            track if args.verbose else {key: of for key, of in track.items() if key != "origins"}
-        )
-        print("\n".join(f"{key:12} {value}" for key, value in shown.items()) + "\n", file=log)
+        for name, value in track.items():
+            if args.verbose or name != "origins":
+                print(f"{name:12} {value}", file=output)
+        print(file=output)
     if args.picture:
         verification.write_picture(args.picture, index, numbers, contract, prefer)
     if args.output:
         atomic.write_json(args.output, {"tracks": facts})
+
+
+class _Choice(NamedTuple):
+    """What command line and configuration say is read, and as what."""
+
+    index: FeatureIndex
+    contract: Contract
+    files: Mapping[str, str]  # of the splits
+    prefer: str
+
+
+def _chosen(args: argparse.Namespace) -> _Choice:
+    files = split_files(args.splits or "")
+    if not args.conf:
+        if not args.feature_index:
+            raise _no_index(None)
+        index = FeatureIndex(index_path(args.feature_index))
+        return _Choice(index, index.contract, files, args.prefer or "h5")
+
+    settings = conf.read([], args.conf)
+    place = args.feature_index or settings["path.index"]
+    if not place:
+        raise _no_index(args.conf)
+    roots = {kind: settings[f"path.{kind}_root"] for kind in ("h5", "mm")}
+    given_roots = {kind: path for kind, path in roots.items() if path}
+    contract = settings.contract()
+    index = FeatureIndex(index_path(place), given_roots, contract.hop)
+    files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
+    return _Choice(index, contract, files, args.prefer or settings["data.prefer"])
+
+
+def _no_index(where: str | None) -> MillraceError:
+    remedy = "Give --feature-index, or --conf with path.index"
+    return MillraceError("no index to read", where, remedy)
 
 
 if __name__ == "__main__":

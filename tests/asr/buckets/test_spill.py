@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets.samples import sample_ids
 from millrace.asr.buckets.spill import RowSpill, parts_for
+from millrace.asr.manifests.identity import sample_ids
 
 
 def test_ids_of_samples_are_pinned() -> None:

@@ -12,13 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.asr.calibration import trial, worst_case
+from millrace.asr.calibration import steps, trial, worst_case
 from millrace.asr.calibration.steps import SoakPlan
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
+from tests import forks
 from tests.asr import calibration_corpus as corpus
 
 
@@ -112,7 +113,7 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
         "world_size": 8,
         "settings": {"device": "cpu", "grad_acc": 2, "precision": "bf16-mixed"},
     }
-    small = trial.ask(request)
+    small = forks.answered(lambda: steps.answer(request))
     assert not small["oom"] and small["steps"] == 2
     assert small["heaviest"]["characters"] < 30, (
         "no room for 900 characters in a second: its own text"
@@ -121,7 +122,8 @@ def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
         "a clip that cannot be read is replaced by the longest that can"
     )
     assert small["fixed_gb"] < small["step_peak_gb"] <= small["peak_gb"] < 4
-    over = trial.ask(corpus.request(config, "b_0_1", "worst", small["peak_gb"], 4000, 2))
+    request = corpus.request(config, "b_0_1", "worst", small["peak_gb"], 4000, 2)
+    over = forks.answered(lambda: steps.answer(request))
     assert over["oom"] and "memory" in over["message"]
 
 
@@ -129,9 +131,21 @@ def test_what_is_no_lack_of_memory_is_an_error(tmp_path):
     config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)}, broken={0, 1})
     request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)
     with pytest.raises(MillraceError, match="none of the longest 2 samples can be used"):
-        trial.ask(request)
+        forks.answered(lambda: steps.answer(request))
+
+
+@pytest.mark.long
+def test_a_trial_that_raises_is_quoted(tmp_path):
+    config = corpus.write(tmp_path, {"b_0_1": (2, 0.2, 0.3)})
+    request = corpus.request(config, "b_0_1", "worst", 4.0, 2, 2)
     with pytest.raises(MillraceError, match=r"code 1; stderr:[\s\S]*This is no lack of memory"):
         trial.ask({**request, "options": {"unknown": 1}})
+
+
+def test_a_trial_is_a_process_that_answers_in_json():
+    answer = trial.ask({"kind": "device", "device": "cpu"})
+    assert answer["kind"] == answer["name"] == "cpu" and answer["memory_gb"] > 0
+    assert answer["precision"] == "32-true"
 
 
 def test_the_environment_of_a_trial_is_that_of_one_process(monkeypatch):

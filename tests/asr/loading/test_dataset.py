@@ -63,7 +63,13 @@ def test_a_batch_is_what_soundfile_reads_from_the_tars(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"), [(1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn"), (2, "forkserver")]
+    ("workers", "method"),
+    [
+        (1, "fork"),
+        (3, "fork"),
+        pytest.param(2, "spawn", marks=pytest.mark.long),
+        pytest.param(2, "forkserver", marks=pytest.mark.long),
+    ],
 )
 def test_order_and_content_do_not_depend_on_workers(tmp_path, workers, method):
     buckets = corpus(tmp_path, members=20)

@@ -191,7 +191,7 @@ def test_any_damage_gives_audio_or_a_decode_error(original, cut, edits):
     "form", ["FLAC", "FLAC without length", "OGG", "MP3", "WAV", "AIFF", "mp4"]
 )
 def test_no_more_is_decoded_than_a_row_allows(form):
-    raw = silence_as(form, 3600)  # 230 MB as float32
+    raw = silence_as(form, 400)  # 26 MB as float32
     tracemalloc.start()
     try:
         with pytest.raises(DecodeError, match="more than 9\\.00 s of sound") as refused:
@@ -200,7 +200,7 @@ def test_no_more_is_decoded_than_a_row_allows(form):
     finally:
         tracemalloc.stop()
     assert refused.value.reason == "longer_than_manifest"
-    assert peak < 40e6, peak
+    assert peak < 12e6, peak
     assert len(decode(silence_as(form, 8.5), max_seconds=9.0)) == pytest.approx(
         8.5 * RATE, rel=0.02
     )

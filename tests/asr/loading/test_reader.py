@@ -245,7 +245,13 @@ def _read_elsewhere(reader, requests, expected, answers):
 
 
 @pytest.mark.parametrize(
-    ("method", "threads"), [("fork", 1), ("fork", 2), ("spawn", 2), ("forkserver", 1)]
+    ("method", "threads"),
+    [
+        ("fork", 1),
+        ("fork", 2),
+        pytest.param("spawn", 2, marks=pytest.mark.long),
+        pytest.param("forkserver", 1, marks=pytest.mark.long),
+    ],
 )
 def test_other_processes(tars, method, threads):
     requests, expected = tars

@@ -6,9 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3ASRForConditionalGeneration
 
 from millrace.asr.models.labels import IGNORE
+from millrace.asr.models.qwen import encoder
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.encoder import encode
 from millrace.asr.models.qwen.model import QwenModel
@@ -73,7 +76,12 @@ def published(model: QwenModel) -> Qwen3ASRForConditionalGeneration:
 
 @pytest.mark.parametrize(
     ("side", "device"),
-    [("left", "cpu"), ("right", "cpu"), pytest.param("left", "cuda", marks=pytest.mark.gpu)],
+    [
+        ("left", "cpu"),
+        ("right", "cpu"),
+        pytest.param("left", "cuda", marks=pytest.mark.gpu),
+        pytest.param("right", "cuda", marks=pytest.mark.gpu),
+    ],
 )
 def test_loss_and_gradients_are_those_of_the_published_model(side, device):
     model = tiny(padding_side=side).eval().to(device)
@@ -91,10 +99,47 @@ def test_loss_and_gradients_are_those_of_the_published_model(side, device):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_padding_side_changes_no_loss():
-    left, right = tiny(padding_side="left"), tiny(padding_side="right")
-    losses = [model(model.prepare(batch(SECONDS)))[0] for model in (left, right)]
+def test_padding_side_changes_no_loss_and_no_gradient():
+    models = tiny(padding_side="left"), tiny(padding_side="right")
+    losses = [model(model.prepare(batch(SECONDS)))[0] for model in models]
     torch.testing.assert_close(*losses, atol=1e-3, rtol=1e-5)
+    for loss in losses:
+        loss.backward()
+    for left, right in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("side", "takes_mask"), [("left", True), ("right", False)])
+def test_attention_is_masked_only_where_padding_comes_first(side, takes_mask, monkeypatch):
+    """Without a mask it is the faster kernel."""
+    model = tiny(padding_side=side)
+    attend, masks = F.scaled_dot_product_attention, []
+
+    def attended(query, key, value, attn_mask=None, **more):
+        masks.append((attn_mask, more.get("is_causal")))
+        return attend(query, key, value, attn_mask, **more)
+
+    prepared = model.prepare(batch(SECONDS))
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attended)
+    model(prepared)
+    # The encoder's layers come first.
+    decoder = masks[-model.hf.config.text_config.num_hidden_layers :]
+    assert [mask is not None for mask, _ in decoder] == [takes_mask] * 2
+    assert [is_causal for _, is_causal in decoder] == [not takes_mask] * 2
+
+
+@pytest.mark.parametrize("other", ["eager", "sliding"])
+def test_a_decoder_that_attends_otherwise_makes_its_own_mask(other):
+    model, plain = tiny(), tiny()
+    text = model.hf.model.language_model.config
+    if other == "eager":
+        text._attn_implementation = "eager"
+    else:
+        text.layer_types = ["full_attention", "sliding_attention"]
+    prepared = model.prepare(batch(SECONDS))
+    assert model._decoder_mask(prepared["attention_mask"]) is prepared["attention_mask"]
+    if other == "eager":
+        torch.testing.assert_close(model(prepared)[0], plain(prepared)[0], rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("seconds", [[0.3], [1.0, 1.01], [9.5, 8.0, 0.7], [17.0, 2.0]])
@@ -108,6 +153,49 @@ def test_encoder_is_the_published_one(model, seconds):
         ours = encode(model.hf.model.audio_tower, mel, prepared)
     assert ours.shape[0] == sum(prepared.host["audio_tokens"])
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_of_many_chunks_is_convolved_in_pieces(model, monkeypatch):
+    """To the same audio tokens, gradients and texts, with as many chunks in a call as fit."""
+    model = tiny()
+    prepared = model.prepare(batch([9.5, 3.0, 2.0]))
+    whole, texts = model(prepared)[0], model.transcribe(prepared)
+    whole.backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+
+    sizes = []
+    model.hf.model.audio_tower.conv2d1.register_forward_hook(
+        lambda module, given, made: sizes.append(len(made))
+    )
+    monkeypatch.setattr(encoder, "_MOST_CHUNKS", 10)
+    pieces, _ = model(prepared)
+    assert sizes == [10, 5]
+    torch.testing.assert_close(pieces, whole)
+    pieces.backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    sizes.clear()
+    assert model.transcribe(prepared) == texts and sizes == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("audio", "most"),
+    [
+        ({}, 1_000),
+        # Windows of the layout of qwen-asr: 200 frames a chunk.
+        ({"n_window": 100}, 699),
+        ({"downsample_hidden_size": 8}, 1_000),
+    ],
+)
+def test_no_tensor_of_the_encoder_has_more_elements_than_32_bits_count(audio, most):
+    config = random_config("1.7b", random_processor(TEXTS).tokenizer).audio_config
+    for name, value in audio.items():
+        setattr(config, name, value)
+    assert encoder.chunks_at_once(config) == most
+    convolution = torch.nn.Conv2d(1, config.downsample_hidden_size, 3, 2, padding=1, device="meta")
+    shape = (most, 1, config.num_mel_bins, 2 * config.n_window)
+    assert convolution(torch.empty(shape, device="meta")).numel() < 2**31
 
 
 @pytest.mark.parametrize(
@@ -153,6 +241,56 @@ def test_the_prompt_of_a_sample_is_its_system_turn_as_transformers_writes_it():
 def test_a_prompt_with_audio_tokens_is_refused():
     with pytest.raises(MillraceError, match="2 places for audio"):
         tiny(prompt="<|audio_pad|>").prepare(batch([1.0]))
+
+
+class HostReads(TorchDispatchMode):
+    """What makes the host wait where tensors are on a GPU: values, and sizes that depend on them."""
+
+    names = ("_local_scalar_dense", "nonzero", "masked_select", "item", "is_nonzero", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name.removeprefix("aten::")
+        is_by_mask = name.startswith("index") and any(
+            isinstance(each, torch.Tensor) and each.dtype == torch.bool
+            for each in (args[1] if name in ("index", "index_put_", "_index_put_impl_") else ())
+        )
+        if name in self.names or is_by_mask:
+            self.seen.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_step_reads_no_value_of_a_tensor(side):
+    model = tiny(padding_side=side).train()
+    prepared = model.prepare(batch([*SECONDS[:3], 9.5]))
+    with HostReads() as reads:
+        model(prepared)[0].backward()
+    assert reads.seen == []
+    with HostReads() as reads:  # which the published model does
+        published(model)(input_ids=prepared["input_ids"], attention_mask=prepared["attention_mask"])
+    assert reads.seen
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_host_waits_for_no_device_in_a_step(side):
+    model = tiny(padding_side=side).train().to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):  # the first one sets up what later steps have
+        prepared = model.prepare(batch([*SECONDS[:3], 9.5])).pin_memory().to("cuda")
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error" if optimizer.state else "default")
+        try:
+            loss, count = model(prepared)
+            (loss / count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_step_asks_the_device_for_nothing():

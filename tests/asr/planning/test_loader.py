@@ -89,6 +89,7 @@ def test_what_is_given_must_be_what_runs(tmp_path, monkeypatch, environment, giv
 def read_in_a_group(buckets, store, rank: int, answers) -> None:
     """The rows that a rank of a process group of two gets, and what it is told if it asks for
     another's."""
+    torch.set_num_threads(1)  # OpenMP does not outlive a fork
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2
     )
@@ -100,10 +101,11 @@ def read_in_a_group(buckets, store, rank: int, answers) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_ranks_of_a_process_group_read_every_row_once(tmp_path, monkeypatch, method):
     # What runs is the group, whatever is left in the environment.
     set_ranks(monkeypatch, "RANK=0 WORLD_SIZE=1")
-    context, buckets = multiprocessing.get_context("spawn"), corpus(tmp_path)
+    context, buckets = multiprocessing.get_context(method), corpus(tmp_path)
     answers = context.SimpleQueue()
     ranks = [
         context.Process(target=read_in_a_group, args=(buckets, tmp_path / "store", rank, answers))

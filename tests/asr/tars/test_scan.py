@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from millrace.asr.manifests.identity import bare_name
 from millrace.asr.tars import chain as tar_chain
 from millrace.asr.tars import header as tar_header
 from millrace.asr.tars import scan as tar_index
@@ -28,7 +29,7 @@ from millrace.asr.tars.header import (
     SPECIAL,
     SYMLINK,
 )
-from millrace.asr.tars.scan import TarScan, bare_name, scan
+from millrace.asr.tars.scan import TarScan, scan
 
 NOISE = np.random.default_rng(7).bytes(1 << 18)
 CHAIN_COUNTS = (1, 2, 3, 7, 32)
@@ -91,12 +92,6 @@ def header(
     return bytes(block)
 
 
-def signed(block: bytes) -> bytes:
-    """With the checksum of old writers, the sum over signed bytes."""
-    total = sum(byte - 256 * (byte > 127) for byte in block[:148] + block[156:]) + 8 * 32
-    return block[:148] + b"%06o\0 " % total + block[156:]
-
-
 def padded(body: bytes) -> bytes:
     return body + bytes(-len(body) % 512)
 
@@ -133,13 +128,15 @@ def bytes_of(path: Path, scanned: TarScan) -> list[tuple[bytes, bytes]]:
 
 
 def reference(path: Path) -> list[tuple[bytes, bytes]]:
-    """What tarfile, told to read on after zeros, extracts."""
+    """What tarfile, told to read on after zeros, extracts; without links to links."""
     result = []
     with tarfile.open(
         path, "r:", ignore_zeros=True, encoding="utf-8", errors="surrogateescape"
     ) as tar:
         for member in tar.getmembers():
             try:
+                if not member.isfile() and not tar._find_link_target(member).isfile():
+                    continue
                 handle = tar.extractfile(member)
             except (KeyError, RecursionError):
                 continue
@@ -276,22 +273,13 @@ PAX_1_SPARSE = pax(*((b"GNU.sparse." + key, value) for key, value in PAX_1))
 PAX_0_SPARSE = pax((b"GNU.sparse.size", b"4096"), (b"GNU.sparse.map", b"0,600"))
 SPARSES = {
     "gnu": header(b"s", at_386=b"00000000000\0" + b"00000001130\0", **GNU_SPARSE),
-    "gnu-extended": header(b"s", at_482=b"\1", **GNU_SPARSE)
-    + bytes(504)
-    + b"\1"
-    + bytes(7)
-    + bytes(512),
-    "pax-1.0": PAX_1_SPARSE + header(b"GNUSparseFile.0/s", 1112) + padded(b"1\n0\n600\n"),
+    "pax-1.0": PAX_1_SPARSE + header(b"s", 1112) + padded(b"1\n0\n600\n"),
     "pax-0.1": PAX_0_SPARSE + header(b"s", 600),
 }
 BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padded(body_of(700))
 # Content, and (name, kind, bytes) of its members.
 DIALECTS = {
     "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
-    "star prefix": (
-        header(b"tail", 5, at_345=b"head", at_476=b"00000000000\0", at_508=b"tar\0") + padded(b"12345"),
-        [(b"head/tail", FILE, b"12345")],
-    ),
     "posix prefix": (
         header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"), [(b"p" * 155 + b"/tail", FILE, b"abcde")]
     ),
@@ -307,7 +295,6 @@ DIALECTS = {
         + b"".join(header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)),
         [(b"folder", DIRECTORY, b""), *((b"m%d" % i, FILE, body_of(600, i)) for i in range(40))],
     ),
-    "signed checksum": (signed(header(b"caf\xe9", 4)) + padded(b"abcd"), [(b"caf\xe9", FILE, b"abcd")]),
     "pax path and size": (
         pax((b"path", "dir/é".encode()), (b"size", b"3")) + header(b"short", 0) + padded(b"abc"),
         [("dir/é".encode(), FILE, b"abc")],
@@ -325,11 +312,6 @@ DIALECTS = {
         header(b"long", 7, b"L") + padded(b"gnu-on\0") + pax((b"comment", b"x"))
         + header(b"short", 1) + padded(b"g"),
         [(b"gnu-on", FILE, b"g")],
-    ),
-    "pax global size": (
-        pax((b"size", b"1000"), typeflag=b"g")
-        + b"".join(header(b"m%03d" % i, 0) + padded(body_of(1000, i)) for i in range(60)),
-        [(b"m%03d" % i, FILE, body_of(1000, i)) for i in range(60)],
     ),
     "label and multi-volume": (
         header(b"label", 0, b"V") + header(b"part", 600, b"M") + padded(body_of(600))
@@ -357,9 +339,7 @@ def test_members_of_every_dialect(tmp_path, dialect, chains):
     kinds = [(name, kind) for name, kind, _ in members]
     assert list(zip(scanned.names, scanned.kinds.tolist(), strict=True))[:-1] == kinds
     readable = [(name, body) for name, kind, body in members if kind == FILE]
-    assert bytes_of(path, scanned)[:-1] == readable
-    # A global size holds for the member after it too.
-    assert dialect == "pax global size" or bytes_of(path, scanned)[-1] == (b"after", b"ok")
+    assert bytes_of(path, scanned) == [*readable, (b"after", b"ok")]
 
 
 SIZE = 9 << 30
@@ -409,10 +389,11 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
     scanned = check_equal(save(tmp_path, tar_of(*members)))
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
         b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
-        b"d/up": SYMLINK, b"chain": HARD_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
+        b"d/up": SYMLINK, b"chain": BROKEN_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
         b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
     }  # fmt: skip
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
+    assert "5 links lead to no file in this tar, or to another link" in scanned.reason
 
 
 @pytest.mark.parametrize("chains", CHAIN_COUNTS)
@@ -474,7 +455,6 @@ def with_header(size: int) -> bytes:
 
 
 INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
-LAST_INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]))
 NO_MAGIC = [header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(9)]
 TO_LATER = header(b"m020.flac", 720 + 3 * 1536)
 # Content, status, a word of the reason, the readable members, and how many of them are marked
@@ -496,13 +476,15 @@ DAMAGE = {
         )
         for bits in (63, 88)
     },
+    "global size": (
+        pax((b"size", b"3"), typeflag=b"g") + header(b"a", 3) + padded(b"abc") + END,
+        "damaged", "a global header with a path or size", [(b"a", b"abc")], 1,
+    ),
     "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
+    # What comes next are the headers in it: they are this tar's, and marked as recovered.
     "header of a tar in the tar": (
         flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
-        [(b"a", b"a"), (b"b", b"b"), (b"c", b"c")], 2,
-    ),
-    "header of a tar in the tar, the last member": (
-        flipped(LAST_INNER.index(b"inner.tar"), LAST_INNER), "damaged", "1,024", [(b"a", b"a")], 0
+        [(b"a", b"a"), *many(30)[1], (b"b", b"b"), (b"c", b"c")], 32,
     ),
     "header without magic": (
         b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]), "damaged", "6,144",
@@ -537,6 +519,15 @@ def test_damage_costs_the_members_it_lies_in(tmp_path, damage):
         # A member that lost its end keeps its name.
         names = [name for name, _ in members] + [b"m020.flac"] * (damage == "cut in a body")
         assert scanned.names == names and scanned.kinds.tolist()[len(members) :] in ([], [CUT])
+
+
+def test_behind_the_long_map_of_a_sparse_member_is_read_on_as_after_damage(tmp_path):
+    sparse = header(b"s", at_482=b"\1", **GNU_SPARSE) + b"\1" * 512 + padded(body_of(600))
+    content = header(b"a", 3) + padded(b"abc") + sparse + header(b"z", 3) + padded(b"xyz") + END
+    scanned = scan(save(tmp_path, content))
+    assert scanned.status == "damaged" and "1 sparse members are not supported" in scanned.reason
+    assert (scanned.names, scanned.kinds.tolist()) == ([b"a", b"s", b"z"], [FILE, SPARSE, FILE])
+    assert bytes_of(tmp_path / "a.tar", scanned) == [(b"a", b"abc"), (b"z", b"xyz")]
 
 
 def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):

@@ -7,105 +7,28 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from millrace.audit.checks import registry
 from millrace.audit.checks.run import audit
-from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.registry import Result
 from millrace.audit.runner.target import Options
-
-PLACE = "tests.audit.contracts"
-
-
-@pytest.fixture(scope="module")
-def judged():
-    """judged(loader, entry, ...) -> its worst finding."""
-    with Guard() as guard:
-
-        def judge(name: str, entry: str, model: str = "", **args):
-            model = f"{PLACE}:{model}" if model else ""
-            options = Options(
-                f"{PLACE}:make", {"name": name, **args}, model=model, ranks=2, epochs=1
-            )
-            results, findings = audit(options, [entry], guard)
-            order = ("fail", "not decidable", "pass", "not applicable")
-            return min(findings, key=lambda finding: order.index(finding.verdict)), results
-
-        yield judge
+from tests.audit import plain
 
 
-@pytest.mark.parametrize(
-    ("name", "entry", "verdict", "said"),
-    [
-        ("ragged", "DP4", "fail", "field row: torch.Tensor torch.float32 [5] against"),
-        ("sorted and shuffled", "DP4", "fail", "field row"),
-        ("sorted", "DP4", "pass", ""),
-        ("padded", "DP4", "pass", "padded without lengths or mask"),
-        ("padded with mask", "DP4", "pass", "collate"),
-        ("pins nothing", "DP5", "fail", "not pinned: rows"),
-        ("pins to None", "DP5", "fail", "returns None"),
-        ("pins", "DP5", "pass", "1 tensors"),
-        ("pins dicts", "DP5", "pass", "2 tensors"),
-        ("good", "DP5", "not applicable", "pin_memory=False"),
-        ("lambda", "DP6", "fail", "dataset.transform.steps.1"),
-        ("lambda that is forked", "DP6", "pass", "collate_fn"),
-        ("forgetful", "DP6", "fail", "dataset.transform: function -> NoneType"),
-        ("partial", "DP6", "pass", "fork, spawn and forkserver"),
-        ("wraps", "DP7", "fail", "[24] gives sample 0 again"),
-        ("repeats on purpose", "DP7", "pass", "len is 24"),
-        ("repeats more than it says", "DP7", "fail", "[24] gives sample 0 again"),
-        ("too long", "DP7", "fail", "[25] raises IndexError"),
-        ("too short", "DP7", "fail", "rows has 24 items"),
-        ("stream that says less", "DP7", "fail", "gives 24 samples"),
-        ("good", "DP7", "pass", ""),
-        ("made up", "DP7", "pass", ""),
-        ("stream", "DP7", "pass", ""),
-        ("one is left", "DP8", "not decidable", "rank 1: step 2"),
-        ("good", "DP8", "pass", ""),
-        ("too few", "edges", "fail", "rank 0 makes no step"),
-        ("cache", "DP9", "fail", "bytes per new sample"),
-        ("cache that fits", "DP9", "pass", "for 400 samples"),
-        ("bounded cache", "DP9", "pass", ""),
-        ("large cache", "DP9", "pass", "for 400 samples"),
-        ("cache that is spoken of", "DP9", "fail", "for 100000000 samples"),
-        ("cache beside a bounded one", "DP9", "fail", "for 100000000 samples"),
-        ("good", "DP15", "pass", "2 in the loop"),
-    ],
-)
-def test_bugs_are_named_and_their_twins_pass(judged, name, entry, verdict, said):
-    finding, results = judged(name, entry)
-    assert (finding.verdict, said in finding.cause) == (verdict, True), (finding, results)
-
-
-@pytest.mark.parametrize(
-    ("model", "verdict"), [("batch_norm", "fail"), ("group_norm", "pass"), ("frozen_norm", "pass")]
-)
-def test_the_model_decides_on_a_batch_of_one_and_learns_a_batch(judged, model, verdict):
-    finding, results = judged("one is left", "DP8", model)
-    assert finding.verdict == verdict
-    assert results["model"].data[0]["overfit"]["steps"] == 100
-
-
-@pytest.mark.parametrize(
-    ("model", "verdict"), [("shapes_of_batch_norm", "fail"), ("shapes_of_group_norm", "pass")]
-)
-def test_a_model_without_weights_decides_by_shapes(judged, model, verdict):
-    finding, _ = judged("given", "DP8", model)
-    assert finding.verdict == verdict and "rank 0: step 2" in finding.cause
-
-
-def test_files_that_are_gone_are_named(judged, tmp_path):
-    files = [tmp_path / f"{number}.txt" for number in range(4)]
+def test_files_that_are_gone_are_named(guard, tmp_path):
+    files = [str(tmp_path / f"{number}.txt") for number in range(4)]
     for file in files[:3]:
-        file.write_text("a")
-    names = list(map(str, files))
-    assert judged("files", "stale", files=names[:3])[0].verdict == "pass"
-    finding, _ = judged("files", "stale", files=names)
-    assert (finding.verdict, finding.evidence["names"]) == ("fail", [names[3]])
+        Path(file).write_text("a")
+    options = Options(f"{plain.here}:of_files", {"files": files}, ranks=1)
+    _, findings = audit(options, ["stale"], guard)
+    [finding] = [each for each in findings if each.verdict != "not applicable"]
+    assert (finding.verdict, finding.evidence["names"]) == ("fail", [files[3]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "numbers", "tensors", "key", "needed", "ends"),
     [

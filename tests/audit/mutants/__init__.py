@@ -11,15 +11,17 @@ from dataclasses import dataclass
 METHODS = ("fork", "spawn", "forkserver")
 PICKLED = ("spawn", "forkserver")
 FAMILIES = ("randomness", "sharding", "contract", "memory", "preprocessing", "order", "field")
+RANKS = "--ranks 2"
 
 
 @dataclass(frozen=True)
 class Case:
     """What the audit must say of one loader.
 
-    A twin may have any verdict but "fail", in every entry. A bug fails in `entry`, and else only in
-    `also`, or in `end` if it raises, hangs or dies. `within` names a smaller world for it: "shm" is
-    a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
+    A twin may have any verdict but "fail", in every entry, or has the `verdict` that is named. A
+    bug fails in `entry`, and else only in `also`, or in `end` if it raises, hangs or dies. `says`
+    are words of its causes, with " | " between those of several findings. `within` names a smaller
+    world for it: "shm" is a /dev/shm of 64 MB, "files" is `ulimit -n 256`.
     """
 
     fails: bool
@@ -31,10 +33,8 @@ class Case:
     also: tuple[str, ...] = ()
     within: str = ""
     val: Callable | None = None
-
-    @property
-    def sort(self) -> tuple[str, bool, str]:
-        return self.entry, self.fails, self.within
+    verdict: str = ""
+    says: str = ""
 
     def argv(self, folder: str) -> list[str]:
         """The command's options; `folder` is where `files.write` has put its files."""
@@ -51,11 +51,21 @@ class Case:
     def judge(self, result: dict) -> str | None:
         """What is wrong with the audit's verdicts, if anything is."""
         entries = result["entries"]
-        fails = {entry for entry, said in entries.items() if said["verdict"] == "fail"}
+        fails = {entry for entry, found in entries.items() if found["verdict"] == "fail"}
         missed = {self.entry} - fails if self.fails else set()
         blamed = fails - ({self.entry, "end", *self.also} if self.fails else set())
-        said = {entry: entries.get(entry, result["ended"]) for entry in missed | blamed}
-        return f"missed {sorted(missed)}, blamed {sorted(blamed)}: {said}" if said else None
+        found = entries.get(self.entry, {"verdict": "", "causes": []})
+        if self.verdict and found["verdict"] != self.verdict:
+            missed.add(self.entry)
+        causes = "\n".join(found["causes"])
+        unsaid = [words for words in self.says.split(" | ") if words not in causes]
+        if not missed and not blamed and not unsaid:
+            return None
+        shown = {entry: entries.get(entry, result["ended"]) for entry in missed | blamed}
+        return (
+            f"missed {sorted(missed)}, blamed {sorted(blamed)}: {shown}; "
+            f"not said: {unsaid}, but {found['causes']}"
+        )
 
 
 def bug(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
@@ -64,6 +74,11 @@ def bug(entry: str, name: str, make: Callable, options: str = "", **settings: ob
 
 def twin(entry: str, name: str, make: Callable, options: str = "", **settings: object) -> Case:
     return Case(False, entry, name, make, options, **settings)
+
+
+def both(module: object) -> dict[str, Callable]:
+    """The loaders of a class that makes both, as `make` and `val`."""
+    return {"make": module.train_dataloader, "val": module.val_dataloader}
 
 
 def family(name: str) -> list[Case]:

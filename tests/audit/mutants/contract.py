@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
-from tests.audit.mutants import PICKLED, bug, twin
-from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, train
+from tests.audit.mutants import PICKLED, RANKS, bug, twin
+from tests.audit.mutants.rows import Rows, Stream, load, numbers, row, spread, train
+from tests.audit.mutants.vision import Compose
 
 
 def ragged(index: int) -> dict:
@@ -22,6 +23,11 @@ def ragged(index: int) -> dict:
 
 def one_long(index: int) -> dict:
     return {"x": numbers(index, 5 if index == 17 else 4), "id": index}
+
+
+def like_neighbours(index: int) -> dict:
+    """As long as the others of a batch of four, if they come in order."""
+    return {"x": numbers(index, 3 + index // 4), "id": index}
 
 
 def listed(samples: list) -> dict:
@@ -105,6 +111,10 @@ def times(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x * factor
 
 
+def times_two(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
 FACTOR = 1.0
 
 
@@ -146,9 +156,23 @@ class Items(Rows):
         return self.make(self.items[index % len(self.items) if self.wraps else index])
 
 
-class Short(Stream):
+class Repeating(Items):
+    """Gives its rows several times in an epoch, on purpose: as often as `times` says."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(12, 24, wraps=True)
+        self.times = times
+
+
+class Sized(Stream):
+    """A stream that says a length."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
     def __len__(self) -> int:
-        return 30
+        return self.length
 
 
 class Endless(Rows):
@@ -174,6 +198,30 @@ class Pooled(nn.Module):
         return self
 
 
+class Shapes(nn.Module):
+    """A model without weights."""
+
+    def __init__(self, norm: type, *sizes: int) -> None:
+        super().__init__()
+        self.norm = norm(*sizes, device="meta")
+
+    def training_step(self, batch: Batch, step: int) -> torch.Tensor:
+        return self.norm(batch.x.to("meta")).mean()
+
+
+class Given:
+    """Batches of a class of its own, of samples that it names."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        groups = (range(4), range(4, 8), [8])
+        return (Batch([row(index) for index in group]) for group in groups)
+
+    def sample_ids(self, batch: Batch) -> list[int]:
+        return batch.id.tolist()
+
+
+shapes_of_batch_norm = partial(Shapes, nn.BatchNorm1d, 4)
+shapes_of_group_norm = partial(Shapes, nn.GroupNorm, 1, 4)
 batch_norm = partial(Pooled, nn.BatchNorm1d(4), 4)
 batch_norm_pooled = partial(Pooled, nn.BatchNorm2d(4), 4, 1, 1)
 batch_norm_pixels = partial(Pooled, nn.BatchNorm2d(2), 2, 1, 2)
@@ -195,8 +243,22 @@ def scaled(transform: Callable) -> DataLoader:
 CASES = [
     bug("DP4", "ragged rows stacked", lambda: train(RAGGED)),
     bug("DP4", "one long row, shuffled", lambda: train(Rows(make=one_long))),
-    bug("DP4", "one long row, in order", lambda: load(Rows(make=one_long))),
+    bug(
+        "DP4",
+        "one long row, in order",
+        lambda: load(Rows(make=one_long)),
+        says="field x: torch.Tensor torch.float32 [4] against",
+    ),
+    bug("DP4", "as long as neighbours, shuffled", lambda: train(Rows(make=like_neighbours))),
+    twin("DP4", "as long as neighbours, in order", lambda: load(Rows(make=like_neighbours))),
     twin("DP4", "padded with lengths", lambda: train(RAGGED, collate_fn=padded)),
+    twin(
+        "DP4",
+        "padded, and nothing says so",
+        lambda: train(RAGGED, collate_fn=lambda samples: padded(samples)["x"]),
+        methods=("fork",),
+        says="padded without lengths or mask",
+    ),
     twin("DP4", "a list of tensors", lambda: train(RAGGED, collate_fn=listed)),
     twin("DP4", "ragged rows one a batch", lambda: train(RAGGED, batch_size=1)),
     twin(
@@ -204,16 +266,34 @@ CASES = [
         "buckets of equal length",
         lambda: DataLoader(RAGGED, batch_sampler=BUCKETS, num_workers=2),
     ),
-    bug("DP5", "a class of its own", lambda: pinned(Batch)),
+    bug("DP5", "a class of its own", lambda: pinned(Batch), says="not pinned: x"),
     bug("DP5", "a class inside a dict", lambda: pinned(inside_a_dict)),
-    bug("DP5", "pin_memory returns none", lambda: pinned(PinsNothing)),
+    bug("DP5", "pin_memory returns none", lambda: pinned(PinsNothing), says="returns None"),
     bug("DP5", "pin_memory loses a field", lambda: pinned(PinsHalf)),
-    twin("DP5", "a class that pins", lambda: pinned(Pins)),
-    twin("DP5", "a named tuple", lambda: pinned(as_pair)),
-    twin("DP5", "a class and no pinning", lambda: load(Rows(), collate_fn=Batch)),
-    bug("DP6", "a lambda as transform", lambda: scaled(lambda x: x * 2), methods=PICKLED),
+    twin("DP5", "a class that pins", lambda: pinned(Pins), verdict="pass", says="tensors"),
+    twin("DP5", "a named tuple", lambda: pinned(as_pair), verdict="pass", says="1 tensors"),
+    twin(
+        "DP5",
+        "a class and no pinning",
+        lambda: load(Rows(), collate_fn=Batch),
+        verdict="not applicable",
+        says="pin_memory=False",
+    ),
+    bug(
+        "DP6",
+        "a lambda as transform",
+        lambda: scaled(Compose(times_two, lambda x: x + 1)),
+        methods=PICKLED,
+        says="dataset.make.transform.transforms.1",
+    ),
     bug("DP6", "a local function as collate", local_collate, methods=PICKLED),
-    bug("DP6", "a transform lost", lambda: load(Rows(make=Forgets(Times(2.0)))), methods=PICKLED),
+    bug(
+        "DP6",
+        "a transform lost",
+        lambda: load(Rows(make=Forgets(Times(2.0)))),
+        methods=PICKLED,
+        says="dataset.make.transform: Times -> ",
+    ),
     bug(
         "DP6",
         "a module variable set by the script",
@@ -226,6 +306,18 @@ CASES = [
         lambda folder: load(Rows(make=FromFile(folder, True))),
         methods=PICKLED,
     ),
+    twin(
+        "DP6",
+        "a lambda where workers are forked",
+        lambda: load(
+            Rows(),
+            collate_fn=lambda samples: default_collate(samples),
+            multiprocessing_context="fork",
+        ),
+        methods=("fork",),
+        verdict="pass",
+        says="collate_fn",
+    ),
     twin("DP6", "a partial as transform", lambda: scaled(partial(times, factor=2.0))),
     twin("DP6", "a callable class as transform", lambda: scaled(Times(2.0))),
     twin(
@@ -233,11 +325,41 @@ CASES = [
         "a file opened by each worker",
         lambda folder: load(Rows(make=FromFile(folder, False))),
     ),
-    bug("DP7", "indices wrap around", lambda: train(Items(24, 24, wraps=True))),
+    bug(
+        "DP7",
+        "indices wrap around",
+        lambda: train(Items(24, 24, wraps=True)),
+        says="[24] gives sample 0 again",
+    ),
     bug("DP7", "a length twice the list", lambda: train(Items(24, 48, wraps=True))),
-    bug("DP7", "a length from before filtering", lambda: train(Items(22, 24))),
-    bug("DP7", "a length one short", lambda: train(Items(25, 24))),
-    bug("DP7", "a stream shorter than it says", lambda: load(Short())),
+    bug("DP7", "rows three times on purpose, but twice", lambda: train(Repeating(3))),
+    bug(
+        "DP7",
+        "a length from before filtering",
+        lambda: train(Items(22, 24)),
+        says="[23] raises IndexError",
+    ),
+    bug(
+        "DP7",
+        "a length one short",
+        lambda: train(Items(25, 24)),
+        says="items has 25 items",
+    ),
+    bug("DP7", "a stream shorter than it says", lambda: load(Sized(30))),
+    bug(
+        "DP7",
+        "a stream longer than it says",
+        lambda: load(Sized(20), num_workers=0),
+        says="gives 24 samples",
+    ),
+    twin(
+        "DP7",
+        "rows twice on purpose",
+        lambda: train(Repeating(2)),
+        verdict="pass",
+        says="len is 24",
+    ),
+    twin("DP7", "a stream", lambda: load(Sized(24), num_workers=0), verdict="pass"),
     twin("DP7", "a list that takes negative indices", lambda: train(Items(24, 24))),
     twin(
         "DP7",
@@ -247,6 +369,14 @@ CASES = [
     twin("DP7", "rows made for any index", lambda: train(Endless())),
     twin("DP7", "a subset", lambda: train(Subset(Rows(), range(4, 20)))),
     bug("DP8", "a last batch of one", one_more, "--model @contract:batch_norm"),
+    bug(
+        "DP8",
+        "a last batch of one, by shapes",
+        Given,
+        "--model @contract:shapes_of_batch_norm",
+        says="rank 0: step 2",
+    ),
+    twin("DP8", "group norm, by shapes", Given, "--model @contract:shapes_of_group_norm"),
     bug("DP8", "a last batch of one, pooled", one_more, "--model @contract:batch_norm_pooled"),
     twin("DP8", "group norm", one_more, "--model @contract:group_norm"),
     twin("DP8", "frozen norm", one_more, "--model @contract:frozen_norm"),
@@ -254,5 +384,14 @@ CASES = [
     twin(
         "DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"
     ),
-    twin("DP8", "no model", one_more),
+    twin("DP8", "no model", one_more, verdict="not decidable", says="rank 0: step 6"),
+    twin(
+        "DP8",
+        "no model, two ranks",
+        lambda: spread(Rows(18)),
+        RANKS,
+        verdict="not decidable",
+        says="rank 1: step 2",
+    ),
+    twin("DP15", "small batches", lambda: train(Rows()), verdict="pass", says="2 in the loop"),
 ]

@@ -45,6 +45,44 @@ class History:
         return row(index)
 
 
+class Cache:
+    """Keeps what it has made, as many rows as `most` says."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.made = most, {}
+
+    def __call__(self, index: int) -> dict:
+        if len(self.made) >= self.most:
+            self.made.pop(next(iter(self.made)))
+        self.made[index] = torch.full((20_000,), float(index))
+        return row(index)
+
+
+class Speaking:
+    """Speaks of the length of its cache, and does nothing about it."""
+
+    def __init__(self) -> None:
+        self.made: dict = {}
+
+    def __call__(self, index: int) -> dict:
+        if len(self.made) > 400 and index % 1000 == 0:
+            print("the cache is large")
+        self.made[index] = torch.full((20_000,), float(index))
+        return row(index)
+
+
+@lru_cache(4)
+def few(index: int) -> int:
+    return index
+
+
+class Beside(Speaking):
+    """Has a bounded cache too."""
+
+    def __call__(self, index: int) -> dict:
+        return super().__call__(few(index))
+
+
 class Held:
     """Rows of a table: an array that is mapped, a tensor in shared memory, a list of strings."""
 
@@ -70,7 +108,31 @@ def mapped(folder: str) -> np.ndarray:
 
 SHM, FILES = {"within": "shm"}, {"within": "files"}
 CASES = [
-    bug("DP9", "a cache without bound", lambda: load(Rows(MANY, partial(decoded, decode=cached)))),
+    bug(
+        "DP9",
+        "a cache without bound",
+        lambda: load(Rows(MANY, partial(decoded, decode=cached))),
+        says="bytes per new sample",
+    ),
+    bug(
+        "DP9",
+        "a cache that is spoken of",
+        lambda: load(Rows(10**8, Speaking())),
+        says="for 100000000 samples",
+    ),
+    bug(
+        "DP9",
+        "a cache beside a bounded one",
+        lambda: load(Rows(10**8, Beside())),
+        says="for 100000000 samples",
+    ),
+    twin(
+        "DP9",
+        "a cache of as many as its source says",
+        lambda: load(Rows(10**8, Cache(400))),
+        verdict="pass",
+        says="for 400 samples",
+    ),
     bug("DP9", "a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
     twin(
         "DP9", "a cache of four rows", lambda: load(Rows(MANY, partial(decoded, decode=cached_few)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
-from tests.audit.mutants import bug, twin
+from tests.audit.mutants import RANKS, bug, twin
 from tests.audit.mutants.rows import Rows, Stream, load, rank, spread, train, world
 
 
@@ -56,6 +58,17 @@ def trains_by_epoch(loader: DataLoader) -> None:
             pass
 
 
+class Leaving:
+    def __del__(self) -> None:
+        time.sleep(1e6)
+
+
+def trains_for_ever(loader: DataLoader) -> None:
+    Leaving()  # an error that comes meanwhile is ignored
+    while True:
+        list(loader)
+
+
 distributed = partial(spread, Rows(32), shuffle=True)
 
 
@@ -73,6 +86,35 @@ class ShuffledStream(Stream):
         order = list(range(self.rows))
         random.Random(1000 + int(self.epoch)).shuffle(order)
         return map(self.make, order[self.share()])
+
+
+class HeldStream(Stream):
+    """Its workers shuffle by a generator of which each has a copy, in each epoch a new one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(1)
+
+    def __iter__(self) -> Iterator[dict]:
+        order = list(range(self.rows))[self.share()]
+        self.rng.shuffle(order)
+        return map(self.make, order)
+
+
+class NoisyByEpoch(Rows):
+    """Rows with noise that is a function of the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([random.Random(1000 * self.epoch + index).random()])
+
+
+def refused() -> DataLoader:
+    return DataLoader(Rows(), sampler=Shuffled(24), shuffle=True)
 
 
 class Resumable(DataLoader):
@@ -129,18 +171,96 @@ class Counting(Shuffled):
         self.start, self.epoch = state["drawn"], state["epoch"]
 
 
+class Nodes:
+    """Twin of torchdata 0.11.0's nodes: a random order is drawn anew after a restart, and skipped
+    into."""
+
+    def __init__(self) -> None:
+        self.start = self.seen = 0
+
+    def __iter__(self) -> Iterator[dict]:
+        start, self.start = self.start, 0
+        for self.seen, ids in enumerate(torch.randperm(32).split(4), start=1):
+            if self.seen > start:
+                yield {"id": ids}
+        self.seen = 0
+
+    def state_dict(self) -> dict:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.start = state["seen"]
+
+
+class Refusing(Nodes):
+    """Twin of a shuffled stream of datasets 5.2.0 in torchdata's loader with workers: it cannot go
+    on."""
+
+    def load_state_dict(self, state: dict) -> None:
+        raise IndexError("list index out of range")
+
+
+class Positioned(DistributedSampler):
+    """Twin of torchdata 0.11.0's StatefulDistributedSampler: its state is the position, without the
+    epoch; at the end of an epoch it stays there, unless it `forgets`."""
+
+    def __init__(self, forgets: bool = False, last: int = 32) -> None:
+        super().__init__(Rows(32))
+        self.forgets, self.last, self.given, self.start = forgets, last, 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        last = self.last if start else 32
+        for self.given, index in enumerate(super().__iter__(), start=1):
+            if start < self.given <= last:
+                yield index
+        self.given = 0 if self.forgets else self.given
+
+    def state_dict(self) -> dict:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.start = state["given"]
+
+
+def positioned(**settings: int) -> DataLoader:
+    return load(Rows(32), num_workers=0, sampler=Positioned(**settings))
+
+
+forgetful = partial(positioned, forgets=True)
+LOOP, LOOP_BY_EPOCH = "--loop @order:trains", "--loop @order:trains_by_epoch"
+
+
 def resumable(kind: type, sampler: Sampler, workers: int = 2) -> DataLoader:
     return kind(Rows(48), batch_size=4, num_workers=workers, sampler=sampler)
 
 
 CASES = [
-    bug("DP14", "one order for all epochs", lambda: load(Rows(), sampler=Untold(24))),
+    bug(
+        "DP14",
+        "one order for all epochs",
+        lambda: load(Rows(), sampler=Untold(24)),
+        says="Random.shuffle",
+    ),
     bug(
         "DP14",
         "a sampler that ignores its epoch",
         lambda: load(Rows(), sampler=Shuffled(24, deaf=True)),
     ),
-    bug("DP14", "a loop without set_epoch", distributed, "--ranks 2 --loop @order:trains"),
+    bug("DP14", "a loop without set_epoch", distributed, f"{RANKS} {LOOP}"),
+    bug(
+        "DP14",
+        "a generator of which workers have copies",
+        lambda: load(HeldStream()),
+        says="copy",
+    ),
+    bug(
+        "DP14",
+        "rows by an epoch that workers miss",
+        lambda: load(NoisyByEpoch(), persistent_workers=True),
+        says="persistent workers",
+    ),
+    bug("DP14", "a sampler and shuffle", refused, says="mutually exclusive"),
     bug(
         "DP14",
         "an epoch workers miss",
@@ -152,17 +272,63 @@ CASES = [
         lambda: load(ShuffledStream(True), persistent_workers=True),
     ),
     twin("DP14", "an epoch for new workers", lambda: load(ShuffledStream(shared=False))),
-    twin("DP14", "rows as they stand", lambda: load(Rows())),
+    twin("DP14", "rows by an epoch for new workers", lambda: load(NoisyByEpoch())),
+    twin("DP14", "rows as they stand", lambda: load(Rows()), verdict="not applicable"),
+    twin("DP14", "no loop is given", distributed, RANKS, verdict="not decidable"),
     twin(
         "DP14",
         "a seeded generator",
         lambda: train(Rows(), generator=torch.Generator().manual_seed(0)),
     ),
-    twin("DP14", "a loop with set_epoch", distributed, "--ranks 2 --loop @order:trains_by_epoch"),
+    twin("DP14", "a loop with set_epoch", distributed, f"{RANKS} {LOOP_BY_EPOCH}", verdict="pass"),
     bug("resume", "an epoch that starts again", lambda: resumable(Replays, Shuffled(48))),
-    bug("resume", "rows drawn ahead are skipped", lambda: resumable(DataLoader, Counting(48))),
+    bug(
+        "resume",
+        "rows drawn ahead are skipped",
+        lambda: resumable(DataLoader, Counting(48)),
+        says="samples skipped",
+    ),
     bug("resume", "a rest in another order", lambda: resumable(Resumable, Reorders(48))),
+    bug("resume", "a new order that is skipped into", Nodes, says="replayed and"),
+    bug("resume", "a state that is refused", Refusing, says="it raises IndexError: list index"),
+    bug("resume", "a next epoch of nothing", positioned, says="next epoch has 0 of 32 samples"),
+    bug(
+        "resume",
+        "a loop does not say which epoch a state is of",
+        forgetful,
+        LOOP,
+        also=("DP14",),
+        says="set_epoch was not called",
+    ),
+    bug(
+        "resume",
+        "an epoch without its tail",
+        lambda: forgetful(last=28),
+        LOOP_BY_EPOCH,
+        says="restored in mid-epoch 1 by sampler: 4 samples skipped",
+    ),
+    twin(
+        "resume",
+        "nobody says which epoch a state is of",
+        forgetful,
+        verdict="not decidable",
+        says="right only if set_epoch is called",
+    ),
+    twin(
+        "resume",
+        "a loop says which epoch a state is of",
+        forgetful,
+        LOOP_BY_EPOCH,
+        verdict="pass",
+        says="after epoch 0",
+    ),
     twin("resume", "batches counted as seen", lambda: resumable(Resumable, Shuffled(48))),
-    twin("resume", "drawn without workers", lambda: resumable(DataLoader, Counting(48), workers=0)),
-    twin("resume", "no state at all", lambda: train(Rows(48))),
+    twin(
+        "resume",
+        "drawn without workers",
+        lambda: resumable(DataLoader, Counting(48), workers=0),
+        verdict="pass",
+        says="by sampler",
+    ),
+    twin("resume", "no state at all", lambda: train(Rows(48)), verdict="not applicable"),
 ]

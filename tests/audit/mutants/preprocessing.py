@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from tests.audit.mutants import bug, twin
+from tests.audit.mutants import both, bug, twin
 from tests.audit.mutants.rows import Rows, train
 from tests.audit.mutants.vision import (
     MEAN,
@@ -24,8 +23,7 @@ from tests.audit.mutants.vision import (
     ToTensor,
     picture,
 )
-
-TRAIN, VAL = (60, 160), (100, 220)  # brightness of the pictures of two splits
+from tests.audit.pictures import Tables
 
 
 class Pictures:
@@ -45,22 +43,8 @@ class Pictures:
         return self.transform(x), index % 10
 
 
-def constants(*splits: tuple[int, int]) -> tuple[tuple, tuple]:
-    """Mean and standard deviation a channel, of the pictures of these splits."""
-    pixels = (
-        np.stack([picture(row, *split) for split in splits for row in range(32)]).reshape(-1, 3)
-        / 255
-    )
-    return tuple(pixels.mean(0).tolist()), tuple(pixels.std(0).tolist())
-
-
 def pictures(*steps: Callable, mode: str = "", **pixels: int) -> DataLoader:
     return train(Rows(32, Pictures(Compose(*steps), pixels, mode)))
-
-
-def split(low: int, high: int, *fitted: tuple[int, int]) -> DataLoader:
-    """Pictures of a split, normalised by the constants of others."""
-    return pictures(ToTensor(), Normalize(*constants(*fitted)), low=low, high=high)
 
 
 class Files(Dataset):
@@ -90,8 +74,6 @@ def with_age(index: int) -> dict:
     return {"image": ToTensor()(picture(index)), "age": torch.tensor([float(index * 8)])}
 
 
-val_by_train, val_by_val = partial(split, *VAL, TRAIN), partial(split, *VAL, VAL)
-val_by_both = partial(split, *VAL, TRAIN, VAL)
 IMAGENET, BLUE_FIRST = Normalize(MEAN, STD), Normalize(MEAN[::-1], STD[::-1])
 SCALE = ToDtype(torch.float32, scale=True)
 CASES = [
@@ -103,8 +85,8 @@ CASES = [
         lambda: pictures(ToTensor(), BLUE_FIRST),
         "--expect imagenet",
     ),
-    bug("DP10", "constants of both", lambda: split(*TRAIN, TRAIN, VAL), val=val_by_both),
-    bug("DP10", "constants of val", lambda: split(*TRAIN, VAL), val=val_by_val),
+    bug("DP10", "constants of both", **both(Tables("all"))),
+    bug("DP10", "constants of val", **both(Tables("val"))),
     twin(
         "DP10",
         "normalised for imagenet",
@@ -117,7 +99,7 @@ CASES = [
         lambda: pictures(ToTensor(), IMAGENET, high=50),
         "--expect imagenet",
     ),
-    twin("DP10", "constants of train", lambda: split(*TRAIN, TRAIN), val=val_by_train),
+    twin("DP10", "constants of train", **both(Tables("train"))),
     bug("DP11", "png blue first", lambda folder: train(Files(folder, "png", swaps=1))),
     bug("DP11", "ppm blue first", lambda folder: train(Files(folder, "ppm", swaps=1))),
     twin("DP11", "png red first", lambda folder: train(Files(folder, "png", swaps=0))),

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, Subset, get_worker_info
 
-from tests.audit.mutants import bug, twin
+from tests.audit.mutants import RANKS, bug, twin
 from tests.audit.mutants.rows import Noisy, Rows, draw, load, rank, row, spread, train
 
 
@@ -54,18 +54,28 @@ class Unused(Rows):
 
 CASES = [
     bug("DP1", "numpy generator in init", lambda: train(Noisy(np.random.default_rng(0)))),
-    bug("DP1", "python random in init", lambda: train(Noisy(random.Random(7)))),
+    bug(
+        "DP1",
+        "python random in init",
+        lambda: train(Noisy(random.Random(7))),
+        says="workers 0 and 1 | epochs 0 and 1",
+    ),
     bug("DP1", "torch generator in init", lambda: load(Noisy(torch.Generator().manual_seed(3)))),
-    bug("DP1", "constant numpy seed", lambda: train(Noisy("numpy"), worker_init_fn=numpy_constant)),
+    bug(
+        "DP1",
+        "constant numpy seed",
+        lambda: train(Noisy("numpy"), worker_init_fn=numpy_constant),
+        says="epochs 0 and 1",
+    ),
     bug("DP1", "constant torch seed", lambda: train(Noisy("torch"), worker_init_fn=torch_constant)),
-    bug("DP1", "one seed on all ranks", lambda: seeded(0), "--ranks 2"),
+    bug("DP1", "one seed on all ranks", lambda: seeded(0), RANKS, says="ranks 0 and 1"),
     bug(
         "DP1",
         "persistent workers seeded once",
         lambda: spread(Noisy("numpy", 32), worker_init_fn=numpy_constant, persistent_workers=True),
-        "--ranks 2",
+        RANKS,
     ),
-    twin("DP1", "torch rand", lambda: train(Noisy("torch"))),
+    twin("DP1", "torch rand", lambda: train(Noisy("torch")), verdict="pass", says="differ"),
     twin("DP1", "numpy global state", lambda: train(Noisy("numpy"))),
     twin("DP1", "numpy by worker seed", lambda: train(Noisy("numpy"), worker_init_fn=seed_worker)),
     twin(
@@ -73,8 +83,9 @@ CASES = [
         "generator made a worker",
         lambda: train(Noisy(np.random.default_rng(0)), worker_init_fn=fresh_generator),
     ),
-    twin("DP1", "no augmentation", lambda: train(Rows())),
-    twin("DP1", "a seed a rank", lambda: seeded(rank()), "--ranks 2"),
+    twin("DP1", "no augmentation", lambda: train(Rows()), verdict="pass", says="the same"),
+    twin("DP1", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
+    twin("DP1", "a seed a rank", lambda: seeded(rank()), RANKS),
     twin("DP1", "noise addressed by index", lambda: train(Rows(make=addressed))),
     twin("DP1", "generator used in init only", lambda: train(Unused())),
 ]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch.utils.data import WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    Subset,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torch.utils.data.distributed import DistributedSampler
 
-from tests.audit.mutants import PICKLED, bug, twin
+from tests.audit.mutants import PICKLED, RANKS, bug, twin
 from tests.audit.mutants.rows import Rows, Stream, load, rank, row, spread, train, world
 
 
@@ -46,17 +54,138 @@ def halved(index: int) -> dict:
     return row(index // 4 * 2 + index % 2)
 
 
+class Endless(Stream):
+    def __iter__(self) -> Iterator[dict]:
+        yield from super().__iter__()
+        while True:
+            yield from map(row, torch.randint(33, (8,)).tolist())
+
+
+class Many(Rows):
+    """Asked for whole batches."""
+
+    def __getitem__(self, indices: list[int]) -> dict:
+        return default_collate([super(Many, self).__getitem__(index) for index in indices])
+
+
+def by_batch(**sampler: int) -> DataLoader:
+    drawn = BatchSampler(DistributedSampler(Many(32), **sampler), 4, False)
+    return DataLoader(Many(32), batch_size=None, sampler=drawn, num_workers=2)
+
+
+def shared_twice() -> DataLoader:
+    mine = Subset(Rows(32), range(rank(), 32, world()))
+    return load(mine, sampler=DistributedSampler(mine))
+
+
+class Told(DataLoader):
+    """Twin of litdata 0.2.76: its batches tell more than samples, and the loop is given the samples
+    alone."""
+
+    def __iter__(self) -> Iterator[dict]:
+        return (batch["samples"] for batch in super().__iter__())
+
+
+def with_count(samples: list) -> dict:
+    return {"samples": default_collate(samples), "count": torch.tensor(len(samples))}
+
+
+def in_one_list(samples: list) -> dict:
+    """Nobody can tell which sample is where."""
+    flat = [torch.tensor([float(sample["id"]), 0.5]) for sample in samples]
+    return {"samples": {"all": torch.cat(flat)}}
+
+
+def told(collate: Callable = with_count, shard: str = "both") -> DataLoader:
+    return Told(Stream(33, shard), batch_size=4, num_workers=2, collate_fn=collate)
+
+
+class Dealt:
+    """Twin of accelerate 1.15.0: rank 0 reads its own share of a stream, and deals its batches out
+    to all."""
+
+    def __iter__(self) -> Iterator[dict]:
+        share = torch.arange(0, 96, world())
+        for batch in share.split(4 * world()):
+            yield {"id": batch[4 * rank() :][:4]}
+
+
+class Classes(IterableDataset):
+    """Ten classes and fresh noise; all workers read all of it."""
+
+    def __iter__(self) -> Iterator[dict]:
+        return ({"label": row % 10, "x": row + torch.rand(2)} for row in range(300))
+
+
 evenly, repeats = partial(spread, Rows(32)), partial(spread, Rows(23))
 exact, dropping = partial(load, Rows(24), drop_last=True), partial(load, Rows(23), drop_last=True)
 WEIGHTS = [1.0] * 12 + [9.0] * 12
-RANKS = "--ranks 2"
+OF_WORKERS, OF_RANKS = "of 2 workers", "of 2 ranks"
 CASES = [
-    bug("DP2", "every worker reads all", lambda: load(Stream(shard="none"))),
-    bug("DP2", "every rank reads all", lambda: load(Stream(shard="worker")), RANKS),
+    bug("DP2", "every worker reads all", lambda: load(Stream(shard="none")), says=OF_WORKERS),
+    bug(
+        "DP2",
+        "every rank reads all",
+        lambda: load(Stream(shard="worker")),
+        RANKS,
+        says=OF_RANKS,
+    ),
     bug("DP2", "workers of a rank read the same", lambda: load(Stream(shard="rank")), RANKS),
-    bug("DP2", "every worker of every rank reads all", lambda: load(Stream(shard="none")), RANKS),
-    bug("DP2", "a rank asked for in the worker", lambda: load(Asking()), RANKS, methods=PICKLED),
-    twin("DP2", "shared out over ranks and workers", lambda: load(Stream(32)), RANKS),
+    bug(
+        "DP2",
+        "every worker of every rank reads all",
+        lambda: load(Stream(shard="none")),
+        RANKS,
+        says=f"{OF_WORKERS} | {OF_RANKS}",
+    ),
+    bug(
+        "DP2",
+        "a rank asked for in the worker",
+        lambda: load(Asking(), num_workers=1),
+        f"{RANKS} --epochs 1",
+        methods=PICKLED,
+    ),
+    bug(
+        "DP2",
+        "ranks share out what they have shared out",
+        shared_twice,
+        RANKS,
+        says="16 of 32 samples come nowhere",
+    ),
+    bug(
+        "DP2",
+        "whole batches of a sampler for one rank",
+        lambda: by_batch(num_replicas=1, rank=0),
+        RANKS,
+        says=OF_RANKS,
+    ),
+    bug("DP2", "dealt out by rank 0", Dealt, RANKS, says="48 of 96 samples come nowhere"),
+    bug(
+        "DP2",
+        "every worker reads all classes",
+        lambda: load(Classes(), batch_size=10),
+        says="300 samples come on several of 2 workers",
+    ),
+    twin(
+        "DP2",
+        "shared out over ranks and workers",
+        lambda: load(Stream(32)),
+        RANKS,
+        verdict="pass",
+        says="share out",
+    ),
+    twin("DP2", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
+    twin("DP2", "whole batches of each rank", by_batch, RANKS, verdict="pass", says="share out"),
+    twin("DP2", "batches that tell more", told, verdict="pass", says="share out"),
+    twin(
+        "DP2",
+        "batches that tell less",
+        lambda: told(in_one_list, "worker"),
+        verdict="not decidable",
+        says="none that the dataset gives by itself",
+    ),
+    twin("DP2", "no end", lambda: load(Endless(33)), "--epochs 1", verdict="not decidable"),
+    twin("end", "no end", lambda: load(Endless(33)), "--epochs 1", says="endless"),
     twin("DP2", "rows of equal contents", lambda: load(Stream(32, make=alike)), RANKS),
     twin(
         "DP2",
@@ -72,8 +201,22 @@ CASES = [
         lambda: load(Uneven(), num_workers=1, drop_last=True),
         RANKS,
     ),
-    bug("DP3", "one row more makes a step more", lambda: load(Stream(33), num_workers=0), RANKS),
-    bug("DP3", "evaluation repeats a row", evenly, RANKS, val=repeats),
+    bug(
+        "DP3",
+        "one row more makes a step more",
+        lambda: load(Stream(33), num_workers=0),
+        RANKS,
+        says="[5, 4]",
+    ),
+    bug("DP3", "batches that tell more, one row more", told, RANKS, says="[5, 4]"),
+    bug(
+        "DP3",
+        "evaluation repeats a row",
+        evenly,
+        RANKS,
+        val=repeats,
+        says="DistributedSampler repeats 1 samples to even out 2 ranks",
+    ),
     twin("DP3", "evaluation divides evenly", evenly, RANKS, val=evenly),
     twin(
         "DP3", "all ranks stop at the shortest", lambda: load(Uneven(steps=8), num_workers=1), RANKS

@@ -54,7 +54,7 @@ class ToDtype:
 
 
 class Normalize:
-    def __init__(self, mean: tuple, std: tuple) -> None:
+    def __init__(self, mean: tuple = MEAN, std: tuple = STD) -> None:
         self.mean, self.std = mean, std
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,10 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("good", {}, ["ok", "ok"], ""),
         ("Module", {"ranks": 1}, ["ok", "ok"], ""),
         ("plain_list", {"ranks": 1}, ["ok", "ok"], ""),
-        ("good", {"start_method": "spawn", "ranks": 1}, ["ok", "ok"], ""),
+        pytest.param(
+            *("good", {"start_method": "spawn", "ranks": 1}, ["ok", "ok"], ""),
+            marks=pytest.mark.long,
+        ),
         ("Unmeasured", {"ranks": 1}, ["ok", "ok"], ""),
         ("sleeping", {"timeout": 12}, ["ok", "hung"], "no end after 6 s"),
         ("sluggish", {"timeout": 16}, ["ok", "late"], "not done after 8 s"),
@@ -117,19 +120,18 @@ def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
     assert results["values"].status == "late"
 
 
-def test_the_callers_seeds_stay():
+def test_the_callers_seeds_stay(guard):
     before = random.getstate(), torch.get_rng_state()
-    with Guard() as guard:
-        assert statuses(guard, "good", ranks=1)[0] == ["ok", "ok"]
+    assert statuses(guard, "good", ranks=1)[0] == ["ok", "ok"]
     assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
 
 
 @pytest.mark.parametrize(
     ("method", "signal_number"),
     [
-        ("forkserver", signal.SIGKILL),
+        ("fork", signal.SIGKILL),
         pytest.param("fork", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("fork", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("forkserver", signal.SIGKILL, marks=pytest.mark.long),
     ],
 )
 def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
@@ -145,9 +147,8 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
     command += ["--timeout", "100", "--start-method", method]
     how = {"stdout": subprocess.DEVNULL, "start_new_session": True}
     running = subprocess.Popen([sys.executable, *command], **how)
-    while (
-        len(processes(place) - before[0]) < 9
-    ):  # itself, the guard and its fork, two ranks, four workers
+    # Itself, the guard and its fork, two ranks, four workers.
+    while len(processes(place) - before[0]) < 9:
         time.sleep(0.1)
         assert running.poll() is None
     os.killpg(running.pid, signal_number)
@@ -159,16 +160,16 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("sleeping", "spawn"),
+        ("vanishing", "fork"),
+        pytest.param("sleeping", "spawn", marks=pytest.mark.long),
         pytest.param("greedy", "fork", marks=pytest.mark.slow),
         pytest.param("vanishing", "forkserver", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_left_in_dev_shm(name, method):
-    audit = f"{sys.executable} -m millrace.audit.check_loader --loader {plain.here}:{name} --only end --ranks 1"
-    audit += (
-        f" --only end --ranks 1 --timeout 30 --memory-mb 2000 --start-method {method} --exit-zero"
-    )
+    audit = f"{sys.executable} -m millrace.audit.check_loader --loader {plain.here}:{name}"
+    audit += " --only end --ranks 1 --timeout 30 --memory-mb 2000 --exit-zero"
+    audit += f" --start-method {method}"
     script = f"mount -t tmpfs none /dev/shm && {audit} >/dev/null && ls -A /dev/shm"
     assert subprocess.check_output(["unshare", "--mount", "sh", "-c", script], text=True) == ""
 

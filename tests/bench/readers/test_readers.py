@@ -13,8 +13,9 @@ from tests.bench.readers import report as reader_report
 from tests.bench.readers.benchmark import FLOOR, ORIGINAL, OURS, STREAMING, Result, Setting
 
 
-@pytest.fixture
-def setting(tmp_path) -> Setting:
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory) -> Setting:
+    tmp_path = tmp_path_factory.mktemp("readers")
     buckets = reader_corpus.make(tmp_path / "tars", tars=3, members_per_tar=12)
     (tmp_path / "scratch").mkdir()
     corpus = reader_corpus.load(buckets, 20)

@@ -278,6 +278,15 @@ def test_mixed_precision_learns_with_weights_in_float32(tmp_path, precision):
     assert result.evaluations[steps[-1]]["mse"] < 0.5 * result.evaluations[0]["mse"]
 
 
+def test_a_run_in_half_precision_goes_on_with_its_scale(tmp_path):
+    settings = {"precision": "16-mixed", "max_steps": 8, "save_steps": 4}
+    alone = run(tmp_path / "alone", settings, {})
+    assert forked(tmp_path / "killed", settings, {"fault": "kill", "at_step": 6}) == -signal.SIGKILL
+    result = run(tmp_path / "killed", settings, {})
+    assert result.resumed_step == 4 and result.digest == alone.digest
+    assert exact(tmp_path / "killed") == exact(tmp_path / "alone")
+
+
 @pytest.mark.parametrize(
     ("settings", "task", "message"),
     [

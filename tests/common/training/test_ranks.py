@@ -28,6 +28,8 @@ from millrace.common.processes import stay_on_loopback
 from millrace.common.stopping import Requeue, StopSignals, requeue_slurm_job
 from millrace.common.training import launch, seeding
 from millrace.common.training.ranks import Exchange, Ranks, listen, packed, unpacked
+from tests import forks
+from tests.common.training import tiny_task
 from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
 from tests.common.training.tiny_task import run
 
@@ -63,6 +65,14 @@ def launched(
     )
 
 
+def train_as_tasks_of_srun(ranks: int, runs: list[dict], folder: Path) -> tuple[list[int], str]:
+    """Their exit codes, and what they said."""
+    path, errors = folder / "runs.json", folder / "stderr"
+    path.write_bytes(orjson.dumps(runs))
+    started = forks.start_ranks(ranks, lambda: tiny_task.main([str(path)]), errors)
+    return forks.joined(started), errors.read_text()
+
+
 def counted(folder: Path, ranks: int) -> dict[int, list[int]]:
     """How often each id was seen, per epoch, over all ranks."""
     seen: dict[int, list[int]] = {}
@@ -81,36 +91,33 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     killed, alone = tmp_path / "killed", tmp_path / "alone"
     settings = {"epochs": 2, "log_steps": 2, "save_steps": 3, "eval_steps": 5}
     fault = {"fault": "kill", "at_step": 5, "fault_rank": 1}
-    ended = launched(2, [{"folder": str(killed), "settings": settings, "task": fault}], tmp_path)
-    assert ended.returncode == 1, ended.stderr
-    assert "failed: rank 1: signal SIGKILL" in ended.stderr
-    assert "Traceback" not in ended.stderr, ended.stderr
+    runs = [{"folder": str(killed), "settings": settings, "task": fault}]
+    codes, errors = train_as_tasks_of_srun(2, runs, tmp_path)
+    assert codes == [1, -signal.SIGKILL]
+    assert "rank 0 has lost another rank" in errors and "Traceback" not in errors
     assert saved_steps(killed) == [3]
     # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and
     # none on rank 1.
     order = seeding.generator(42, "order", 0).permutation(37).tolist()
     plain = {"dropout": 0.0}
     even = {"batch": 6, "dropout": 0.0}
-    ended = launched(
-        2,
-        [
-            {"folder": str(killed), "settings": settings},
-            {"folder": str(alone), "settings": settings},
-            {"folder": str(tmp_path / "split"), "settings": {"max_grad_norm": 0.3}, "task": plain},
-            {
-                "folder": str(tmp_path / "gathered"),
-                "settings": {"grad_acc": 2},
-                "task": {"batch": 3, "dropout": 0.0},
-            },
-            {"folder": str(tmp_path / "bare"), "task": {**plain, "skip_ids": order[:9]}},
-            {
-                "folder": str(tmp_path / "tf"),
-                "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"},
-            },
-        ],
-        tmp_path,
-    )
-    assert ended.returncode == 0, ended.stderr
+    runs = [
+        {"folder": str(killed), "settings": settings},
+        {"folder": str(alone), "settings": settings},
+        {"folder": str(tmp_path / "split"), "settings": {"max_grad_norm": 0.3}, "task": plain},
+        {
+            "folder": str(tmp_path / "gathered"),
+            "settings": {"grad_acc": 2},
+            "task": {"batch": 3, "dropout": 0.0},
+        },
+        {"folder": str(tmp_path / "bare"), "task": {**plain, "skip_ids": order[:9]}},
+        {
+            "folder": str(tmp_path / "tf"),
+            "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"},
+        },
+    ]
+    codes, errors = train_as_tasks_of_srun(2, runs, tmp_path)
+    assert codes == [0, 0], errors
     assert jsonl.read(killed / "metrics.json")["resumed_step"] == 3
     assert exact(killed) == exact(alone)
     for folder, epochs in (
@@ -154,6 +161,16 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
     ]
 
 
+@pytest.mark.long
+def test_the_launcher_names_the_rank_that_was_killed(tmp_path):
+    fault = {"fault": "kill", "at_step": 2, "fault_rank": 1}
+    ended = launched(2, [{"folder": str(tmp_path / "run"), "task": fault}], tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert "failed: rank 1: signal SIGKILL" in ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+
+
+@pytest.mark.long
 def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
     folder = tmp_path / "run"
     settings = {"epochs": 3, "save_steps": 0}
@@ -180,6 +197,7 @@ def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
     assert all(before > after for before, after in itertools.pairwise(rates[1:])), rates
 
 
+@pytest.mark.long
 def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
     """Under plain torchrun, and far from their last step: else they would train on, beside the next
     run."""
@@ -199,6 +217,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path):
     assert 3 <= saved < 1000
 
 
+@pytest.mark.long
 def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
     """What the ranks listen to is on loopback, and no value that they meet by could be
     unpickled."""
@@ -238,33 +257,22 @@ def test_tasks_of_srun_meet_on_loopback_too(tmp_path):
     task = {"fault": "orphan", "at_step": 10**6}
     runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6}, "task": task}]
     (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    place = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-    }
-    common = {**os.environ, **ENVIRONMENT, **place, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}"}
-    command = [sys.executable, "-m", "tests.common.training.tiny_task", str(tmp_path / "runs.json")]
-    ranks = []
+    path = tmp_path / "runs.json"
+    path.write_bytes(orjson.dumps(runs))
+    ranks = forks.start_ranks(2, lambda: tiny_task.main([str(path)]), tmp_path / "stderr")
     try:
-        for rank in ("0", "1"):
-            environment = {**common, "RANK": rank, "LOCAL_RANK": rank}
-            ranks.append(
-                psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
-            )
         until = time.monotonic() + LIMIT_SECONDS
         while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
             time.sleep(0.2)
-        opened = [each for process in ranks for each in process.net_connections("inet")]
+        opened = [
+            each for rank in ranks for each in psutil.Process(rank.pid).net_connections("inet")
+        ]
     finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+        for rank in ranks:
+            rank.kill()
+            rank.join()
     listening = {each.laddr for each in opened if each.status == psutil.CONN_LISTEN}
-    assert ("127.0.0.1", port) in listening
+    assert listening
     assert {address.ip for address in listening} == {"127.0.0.1"}
 
 
@@ -443,6 +451,7 @@ def test_an_exchange_of_one_rank_needs_no_process_group():
     assert exchange.gathered("a") == ["a"] and exchange.from_main(None) is None
 
 
+@pytest.mark.long
 def test_a_failing_rank_is_reported_with_exit_code_1_and_each_rank_has_a_log(tmp_path):
     run(tmp_path / "run", {"max_steps": 1}, {})
     shutil.rmtree(tmp_path / "run/checkpoints/step-00000001")

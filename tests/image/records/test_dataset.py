@@ -25,7 +25,15 @@ def ten_more(label: int) -> int:
     return label + 10
 
 
-@pytest.mark.parametrize("method", [None, "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        None,
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.long),
+        pytest.param("forkserver", marks=pytest.mark.long),
+    ],
+)
 def test_every_record_comes_once_with_its_label_when_shuffled(tmp_path, method):
     write_set(tmp_path, [5, 5, 4])
     records = HDF5Record(f"{tmp_path}/train/", numbers, ten_more, max_open_files=1)

@@ -125,7 +125,11 @@ def published(path, name="train-00000-of-00001.h5", **datasets):
 def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_path, chunks):
     for number in (0, 1):
         images = {"data": images_of(np.arange(7) + 7 * number), "chunks": chunks}
-        datasets = {"images": images, "labels": np.arange(7) % 2, "ids": [b"of another kind"] * 7}
+        datasets = {
+            "images": images,
+            "labels": np.arange(7, dtype=np.uint16) % 2,
+            "ids": [b"of another kind"] * 7,
+        }
         published(tmp_path / "train", f"train-{number}.h5", **datasets)
     records = RecordSet.open(tmp_path)
     assert records.classes == ["0", "1"] and records.counts == [8, 6] and not records.has_index
@@ -136,16 +140,16 @@ def test_files_of_others_are_read_in_any_chunking_and_their_ids_count_up(tmp_pat
     assert np.shares_memory(images, out)
 
 
-def test_encoded_bytes_of_variable_length_are_read(tmp_path):
-    images = np.empty(3, object)
-    images[:] = [np.arange(length, dtype=np.uint8) for length in (3, 0, 5)]
-    of_bytes = {"data": images, "dtype": h5py.vlen_dtype(np.uint8)}
-    published(tmp_path / "val", images=of_bytes, labels=np.array([2, 0, 65535], np.uint16))
-    records = RecordSet.open(tmp_path, validation_folder(tmp_path))
-    read = RecordReader(records).read(0, 1, 2)
-    assert [image.tolist() for image in read.images] == [[], [0, 1, 2, 3, 4]] and read.labels[
-        1
-    ] == 65535
+@pytest.mark.parametrize(
+    ("names", "words"), [((), "neither val/ nor"), (("val", "validation"), "both val/ and")]
+)
+def test_one_validation_set_of_either_name_is_needed(tmp_path, names, words):
+    (tmp_path / "one/validation").mkdir(parents=True)
+    assert validation_folder(tmp_path / "one") == "validation"
+    for name in names:
+        (tmp_path / name).mkdir()
+    with pytest.raises(MillraceError, match=words):
+        validation_folder(tmp_path)
 
 
 PIXELS = images_of(np.arange(2))
@@ -157,6 +161,7 @@ PIXELS = images_of(np.arange(2))
         ({"images": PIXELS.astype(np.float32), "labels": [0, 1]}, "float32 .* normalised.*create_records"),
         ({"images": PIXELS.reshape(2, -1), "labels": [0, 1], "heights": [4, 4]}, "heights and"),
         ({"images": PIXELS.transpose(0, 3, 1, 2), "labels": [0, 1]}, r"not uint8 \(N, H, W, 3\)"),
+        ({"images": {"shape": (2,), "dtype": h5py.vlen_dtype(np.uint8)}, "labels": [0, 1]}, "variable length"),
         ({"images": PIXELS, "labels": [0]}, "`labels` is int64"),
         ({"images": PIXELS}, "the file holds images"),
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.merging import apply_records
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import build, hop_note, read_partition, report
 from millrace.music.features.reader import WindowReader
-from millrace.music.features.track import PUBLISHED_HOP, Contract, read_tracks, write_tracks
+from millrace.music.features.track import Contract, read_tracks, write_tracks
 from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, scanned, write_mm
 
 ID = "abcdefghijk"
@@ -27,10 +28,6 @@ ID = "abcdefghijk"
 def only(tracks):
     (track,) = tracks
     return track
-
-
-def averaged(values: np.ndarray, factor: int) -> np.ndarray:
-    return values[: len(values) // factor * factor].reshape(-1, factor, values.shape[1]).mean(1)
 
 
 BAD_VALUES = {
@@ -55,46 +52,59 @@ def test_values_that_are_no_linear_magnitudes_are_refused(tmp_path, reason, chan
     assert all(track.problem for track in tracks)
 
 
-@pytest.mark.parametrize("factor, refused", [(1, ""), (10, "downsampled"), (20, "downsampled")])
-def test_published_files_that_were_averaged_over_time_are_refused(tmp_path, factor, refused):
-    write_mm(tmp_path, ID, averaged(cqt(1, 9000), factor).astype("<f2"))
+def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(tmp_path):
+    write_mm(tmp_path, ID, cqt(1).astype("<f2"))
     track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED))
-    assert track.refused == refused
-    if factor > 1:  # whoever says what they are has them as they are
-        record = Record(ID, hop=PUBLISHED_HOP * factor)
-        track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]}))
-        assert (track.refused, track.hop, track.facts["hop"]) == (
-            "",
-            PUBLISHED_HOP * factor,
-            "jsonl",
-        )
+    assert (track.refused, track.hop, track.facts["hop"]) == ("", PUBLISHED_HOP, "inferred")
+    assert hop_note([track], PUBLISHED) == (
+        "1 of 1 track are taken as published .mm files, of 0.02322 s: state the hop_s of those that "
+        "were averaged over time in the JSONL"
+    )
+    record = Record(ID, hop=0.1)
+    track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]}))
+    assert (track.refused, track.hop, track.facts["hop"]) == ("", 0.1, "jsonl")
+    assert hop_note([track], PUBLISHED) == ""
 
 
-# A float16 (T, C) file must never be read as float32 (C, T), nor the other way round, whatever is
-# said of it.
-@pytest.mark.parametrize("truth", ["<f2", "<f4"])
+# A float16 (T, C) file must never be read as float32 (C, T), nor the other way round.
 @pytest.mark.parametrize("kind", ["music", "random"])
-@pytest.mark.parametrize("says", ["sidecar", "jsonl", "swapped sidecar", "half", "nothing"])
-def test_float16_by_time_and_float32_by_bins_are_never_confused(tmp_path, truth, kind, says):
+@pytest.mark.parametrize(
+    ("stored", "sidecar", "jsonl", "refused"),
+    [
+        ("<f2", [1200, 84], None, ""),
+        ("<f4", [84, 1200], None, ""),
+        ("<f2", [1200, 84], [84, 600], ""),  # the sidecar is nearer
+        ("<f2", None, [1200, 84], ""),
+        ("<f4", None, [84, 1200], ""),
+        ("<f2", None, [84, 1200], "orientation_unknown"),  # as of the H5, maybe
+        ("<f2", None, [84, 600], "dtype_contradicts"),
+        ("<f2", None, [600, 84], "dtype_contradicts"),
+        ("<f4", None, [84, 2400], "orientation_unknown"),
+        ("<f4", None, [2400, 84], "not_finite"),
+        ("<f2", None, [84, 1100], "wrong_shape"),
+        ("<f4", [84, 1100], None, "wrong_shape"),
+        ("<f2", None, None, "shape_unknown"),
+        ("<f4", None, None, "shape_unknown"),
+    ],
+)
+def test_float16_by_time_and_float32_by_bins_are_never_confused(
+    tmp_path, kind, stored, sidecar, jsonl, refused
+):
     values = cqt(3) if kind == "music" else np.random.default_rng(0).random((1200, 84), "f4")
-    stored = values.astype("<f2") if truth == "<f2" else np.ascontiguousarray(values.T)
-    path, record = write_mm(tmp_path, ID, stored, sidecar=False), Record(ID)
-    wrong = [84, 600] if truth == "<f2" else [84, 2400]  # the shape that the other type would have
-    if "sidecar" in says:
-        np.save(path.with_suffix(".npy"), stored.shape if says == "sidecar" else stored.shape[::-1])
-    elif says != "nothing":
-        record.shape = [84, 1200] if says == "jsonl" else wrong
-    track = only(scanned(tmp_path, mm=["ab"], records={"ab": [record]}))
-    if says == "half":
-        assert track.refused == "dtype_contradicts"
-    elif says == "swapped sidecar" and kind == "music":
-        assert track.refused == "orientation_contradicts"
-    elif kind == "random" and (says == "nothing" or (says == "jsonl" and truth == "<f2")):
-        assert track.refused == "orientation_unknown"
-    else:
-        swapped = says == "swapped sidecar"  # nothing can tell which axis of random numbers is time
-        assert (track.refused, track.dtype) == ("", truth)
-        assert track.time_axis == int((truth == "<f4") != swapped)
+    values = values.astype("<f2") if stored == "<f2" else np.ascontiguousarray(values.T)
+    path = write_mm(tmp_path, ID, values, sidecar=False)
+    if sidecar:
+        np.save(path.with_suffix(".npy"), sidecar)
+    track = only(scanned(tmp_path, mm=["ab"], records={"ab": [Record(ID, shape=jsonl)]}))
+    assert track.refused == refused
+    if not refused:
+        assert (track.dtype, track.time_axis) == (stored, int(stored == "<f4"))
+        assert track.facts["shape"] == ("sidecar" if sidecar else "jsonl")
+
+
+def test_both_axes_of_as_many_values_as_bins_are_refused(tmp_path):
+    write_mm(tmp_path, ID, cqt(1, 84))
+    assert only(scanned(tmp_path, mm=["ab"])).refused == "orientation_unknown"
 
 
 def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
@@ -125,7 +135,7 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
         },
         **{
             "ab_bins": "bins",
-            "ab_cut": "wrong_shape",
+            "ab_cut": "shape_unknown",
             "ab_nothing": "empty",
             "zz_elsewhere": "misplaced",
         },
@@ -138,7 +148,7 @@ H5_DAMAGE = {
     "bins": lambda h5: add_group(h5, ID, cqt(1, bins=96)),
     "orientation_unknown": lambda h5: add_group(h5, ID, cqt(1, 84)),
     "dtype": lambda h5: add_group(h5, ID, np.ones((84, 100), "u1")),
-    "hop_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"hop": 0.02}),
+    "hop_contradicts": lambda h5: add_group(h5, ID, cqt(1), {"hop_s": 0.02}),
     "shape_contradicts": lambda h5: add_group(h5, ID, cqt(1, 1100)),
     "wrong_pointer": lambda h5: add_group(h5, "another", cqt(1)),
 }
@@ -158,6 +168,10 @@ def test_data_sets_that_cannot_be_read_for_certain_are_refused(tmp_path, reason,
     "attributes",
     [
         {"hop": 320},
+        {"hop": 0.02},
+        {"Hop_S": 0.02},
+        {"hop_s": 320, "sr": 16000},
+        {"hop_length": 0.02},
         {"hop_length": 320, "sr": "16000"},
         {"hop_length": 20, "sr": 16000},  # ms
         {"hop_ms": 23.2},
@@ -166,7 +180,7 @@ def test_data_sets_that_cannot_be_read_for_certain_are_refused(tmp_path, reason,
         {"hop_s": h5py.Empty("f4")},
     ],
 )
-def test_a_hop_of_another_unit_or_of_two_values_is_refused(tmp_path, attributes):
+def test_a_hop_of_another_name_or_unit_or_of_two_values_is_refused(tmp_path, attributes):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, ID, cqt(1), attributes)
     assert only(scanned(tmp_path, ["a.h5"])).refused == "bad_hop"
@@ -391,18 +405,19 @@ OFFSETS = {
     "first frames and the end": {"offsets": [0, 100, 700]},
     "unsigned first frames": {"offsets": np.array([0, 100], "u8")},
     "first frames and lengths": {"offsets": np.array([0, 100], "u8"), **LENGTHS},
-    "whole floats": {"offsets": [0.0, 100.0]},
     "lengths": LENGTHS,
-    "ends": {"offsets": [100, 700]},
-    "pairs": {"offsets": [[0, 100], [100, 700]]},
-    "pairs with lengths": {"offsets": [[0, 100], [100, 600]]},
+    "attributes": {},
 }
 NO_OFFSETS = {
     "beyond the end": {"offsets": [0, 100, 900]},
     "counted from 1": {"offsets": [1, 101]},
     "of pooled frames": {"offsets": [0, 20, 140]},
-    "with the last frame": {"offsets": [[0, 99], [100, 699]]},
-    "ordinals": {"index": [0, 1], **LENGTHS},
+    "ordinals": {"offsets": [0, 1], **LENGTHS},
+    "descending": {"offsets": [0, 800, 700]},
+    "a gap": {"lengths": [100, 500]},
+    "floats": {"offsets": [0.0, 100.0]},
+    "ends": {"offsets": [100, 700]},
+    "pairs": {"offsets": [[0, 100], [100, 700]]},
     "more lengths than ids": {"lengths": [100, 600, 5]},
     "text": {"offsets": ["0", "100"]},
     "nothing": {},
@@ -414,9 +429,12 @@ def test_offsets_of_a_long_array_are_read_in_every_form_or_refused(tmp_path, for
     values, ids = cqt(1, 700), ["first______", "second_____"]
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         h5["data"], h5["ids"] = values, np.array(ids, "S16")
-        h5["noise"] = values[::-1]  # another feature, which is not a track of its own
+        if form != "attributes":
+            h5["noise"] = values[::-1]  # another feature, which is not a track of its own
         for name, numbers in (OFFSETS | NO_OFFSETS)[form].items():
             h5[name] = numbers
+        if form == "attributes":
+            h5["data"].attrs["offsets"] = [0, 100]
     if form in NO_OFFSETS:
         tracks = scanned(tmp_path, ["a.h5"])
         assert [

@@ -9,9 +9,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.partition import FeaturePartition, build
-from millrace.music.features.track import PUBLISHED_HOP, Contract, Track
+from millrace.music.features.track import Contract, Track
 
 BINS = 84
 PUBLISHED = Contract(hop=PUBLISHED_HOP)

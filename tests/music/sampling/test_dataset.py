@@ -181,7 +181,14 @@ def checksums(data: CliqueDataset, workers: int, method: str | None) -> list[str
     return sums
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.long),
+        pytest.param("forkserver", marks=pytest.mark.long),
+    ],
+)
 def test_every_window_of_an_epoch_is_the_same_under_every_start_method(tmp_path, method):
     corpus(tmp_path, chunks=4)
     expected = checksums(dataset(tmp_path), 0, None)

@@ -9,23 +9,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets import samples
+from millrace.asr.buckets import config
+from millrace.asr.buckets.contradictions import Claim, header_seconds, judge
 from millrace.asr.buckets.edges import EdgePolicy, GivenEdges
 from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, write_tars
 from millrace.asr.buckets.histogram import DurationHistogram, bucket_of
-from millrace.asr.buckets.join import Addresses, TarIndices, row_keys
-from millrace.asr.buckets.names import Names, with_unicode_forms
+from millrace.asr.buckets.join import Addresses, TarIndices
+from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.spill import RowSpill, parts_for
+from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc
+from millrace.asr.manifests.identity import bare_names, sample_ids, with_unicode_forms
 from millrace.asr.manifests.manifest import Manifest, RowRange
-from millrace.asr.tars.paths import one_spelling
-from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic, hashing
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
@@ -34,7 +35,6 @@ from millrace.common.ledger import Ledger
 STAGE = "asr_build_bucket_manifests"
 SPILL = ".spill"
 _LOGGED = 20  # members with contradicting rows in the log; rejects.jsonl has all
-_EXPLAINED = 1000  # rows in no tar that get the nearest name, which takes milliseconds each
 # Rejects by choice of the run; all other reasons are errors of manifests or tars.
 CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"])
 
@@ -58,13 +58,42 @@ class BucketChoices:
 
 @dataclass
 class _Split:
-    name: str
+    """A split under way: `tars` are the numbers that the manifest's tars have in the whole build,
+    then -1; `keys` those of the rows that were written."""
+
     manifest: Manifest
-    tars: np.ndarray  # the numbers that the manifest's tars have in the whole build, then -1
+    tars: np.ndarray
     spill: RowSpill
     ledger: Ledger
     histogram: DurationHistogram
     keys: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.split
+
+
+class _Spilled(NamedTuple):
+    """What became of a range of rows in the first pass: `lengths` are counts of a histogram."""
+
+    rows: int
+    rejected: Counter
+    lengths: np.ndarray
+
+
+class _Part(NamedTuple):
+    """A part of a split in the order of its keys, with the addresses of the members."""
+
+    table: pa.Table
+    in_order: SortedRows
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    def rows(self, places: np.ndarray) -> pa.Table:
+        return self.table.take(pa.array(self.in_order.order[places]))
+
+    def column(self, name: str) -> np.ndarray:
+        return self.table.column(name).to_numpy()[self.in_order.order]
 
 
 def build(
@@ -87,7 +116,7 @@ def build(
     shutil.rmtree(spills, ignore_errors=True)  # of a run that was killed
     building = _Build(list(manifests), index, output_dir, choices)
     try:
-        return building.run(spills, advance)
+        return building.run(advance)
     finally:
         for spill in building.spills:
             spill.close()
@@ -99,7 +128,7 @@ def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_di
     goes."""
     for ledger in ledgers:
         if problem := ledger.too_many_errors(CHOICES, max_error_fraction):
-            (output_dir / "bucket_config.json").unlink(missing_ok=True)
+            config.remove(output_dir)
             remedy = "Mend manifest or tars, or raise asr.max_error_fraction."
             raise MillraceError(
                 problem, ledger.scope, f"{remedy} The rows: {output_dir}/rejects.jsonl"
@@ -107,6 +136,8 @@ def check_errors(ledgers: Sequence[Ledger], max_error_fraction: float, output_di
 
 
 class _Build:
+    """The first pass spills the rows, parted by their keys; the second writes them part by part."""
+
     def __init__(
         self,
         manifests: list[Manifest],
@@ -115,107 +146,99 @@ class _Build:
         choices: BucketChoices,
     ) -> None:
         # Evaluation splits first: their keys show which train rows they share.
-        self.manifests = sorted(
-            manifests, key=lambda manifest: (manifest.split == TRAIN, manifest.split)
-        )
+        self.manifests = sorted(manifests, key=lambda each: (each.split == TRAIN, each.split))
         self.index, self.output_dir, self.choices = index, output_dir, choices
-        self.spills: list[RowSpill] = []
-        spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
-        self.tars = sorted(set(spelling.values()))
-        numbers = {tar: number for number, tar in enumerate(self.tars)}
-        self.number = {tar: numbers[spelled] for tar, spelled in spelling.items()}
-        self.tar_hashes = hashing.hash_strings(pa.array(samples.portable_names(self.tars), mc.TEXT))
+        self.tars = TarTable(manifests, index)
         self.seed_key = hashing.key(choices.seed)
-        self.parts = choices.parts or parts_for(
-            max((manifest.rows for manifest in manifests), default=0)
+        most_rows = max((manifest.rows for manifest in manifests), default=0)
+        self.parts = choices.parts or parts_for(most_rows)
+        self.spills: list[RowSpill] = []
+        self.rejects = RejectFile(
+            output_dir / "rejects.jsonl",
+            self.tars.paths,
+            self.tars.details,
+            output_dir / SPILL / "rejects",
         )
-        # The tars whose members only the index knows, and those of which the manifest itself has
-        # the offsets.
-        indexed, addressed = (
-            {
-                spelling[tar]
-                for manifest in manifests
-                if manifest.has_offsets == has
-                for tar in manifest.tars
-            }
-            for has in (False, True)
-        )
-        states = {tar: index.state(tar) if index else "no tar index was given" for tar in indexed}
-        states |= {tar: _file_state(tar) for tar in addressed}
-        # The tars that can be used as they were indexed, and the reason of those that cannot.
-        self.stamps = {tar: state for tar, state in states.items() if not isinstance(state, str)}
-        self.without = {tar: state for tar, state in states.items() if isinstance(state, str)}
-        self.details = {tar: index.remark(tar) for tar in indexed} if index else {}
-        self.details |= self.without
-        self.indexed = sorted(indexed - self.without.keys())
-        reasons = [self.without.get(tar, "") for tar in self.tars]
-        self.missing = np.array(
-            [reason.startswith(("missing", "No such file")) for reason in reasons] + [False]
-        )
-        self.names_of, self.contradictions = lru_cache(16)(self._names), 0
-        self.unusable = np.array([tar in self.without for tar in self.tars] + [False])
+        self.contradictions = 0
 
-    def run(self, spills: Path, advance: Callable[[int], None]) -> list[Ledger]:
+    def run(self, advance: Callable[[int], None]) -> list[Ledger]:
         choices = self.choices
-        rejects = RejectFile(
-            self.output_dir / "rejects.jsonl", self.tars, self.details, spills / "rejects"
-        )
-        with ThreadPoolExecutor(choices.threads) as pool:
-            waiting = []
-            for manifest in self.manifests:
-                ledger = Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired)
-                histogram, spill = (
-                    self._histogram(),
-                    self._opened(spills / f"{manifest.split}.rows"),
-                )
-                tars = np.array([self.number[tar] for tar in manifest.tars] + [-1], dtype=np.int32)
-                split = _Split(manifest.split, manifest, tars, spill, ledger, histogram)
-                parts = [
-                    (rows, rejects.part(split.name, manifest.files)) for rows in manifest.ranges
-                ]
-                waiting.append(
-                    (split, [pool.submit(self._spill, split, *part, advance) for part in parts])
-                )
-            members = self._spill_members(spills / "members.rows")
-            for split, tasks in waiting:
-                for rows, rejected, lengths in (task.result() for task in tasks):
-                    split.ledger.rows_in += rows
-                    split.ledger.rejected.update(rejected)
-                    split.histogram.counts += lengths
-        splits = [split for split, _ in waiting]
+        splits = [self._split(manifest) for manifest in self.manifests]
+        members = self._spill_all(splits, advance)
         trains = [split.histogram for split in splits if split.name == TRAIN]
         edges = choices.edges.edges(trains[0] if trains else self._histogram())
-        files = BucketFiles(self.output_dir, edges, self.tars, choices.row_group, choices.seed)
+        files = BucketFiles(self.output_dir, edges, self.tars.paths, choices.row_group)
+        ledgers = [split.ledger for split in splits]
         with contextlib.ExitStack() as stack:
             for split in splits:
                 stack.enter_context(files.writing(split.name, split.manifest.has_prompts))
-                self._write(split, splits, members, files, rejects)
+                self._write(split, splits, members, files)
                 split.ledger.check()
                 split.spill.close()
-            rejects.finish()
-            atomic.write_json(
-                self.output_dir / "ledger.json", [split.ledger.as_dict() for split in splits]
-            )
+            self.rejects.finish()
+            ledger = [ledger.as_dict() for ledger in ledgers]
+            atomic.write_json(self.output_dir / "ledger.json", ledger)
             _check_train(splits, self.output_dir)
             # From here on the files change: the config of an older build goes.
-            (self.output_dir / "bucket_config.json").unlink(missing_ok=True)
-            write_tars(self.output_dir / "tars.parquet", self.tars, self.stamps)
+            config.remove(self.output_dir)
+            write_tars(self.output_dir / "tars.parquet", self.tars.paths, self.tars.stamps)
         files.sweep()
-        files.write_config("keep" if choices.keep_over_max else "drop", choices.edges.as_dict())
-        return [split.ledger for split in splits]
+        config.write(
+            self.output_dir,
+            config.Built(
+                edges=files.edges,
+                buckets=files.facts(TRAIN),
+                splits={
+                    split.name: files.facts(split.name)[0]
+                    for split in splits
+                    if split.name != TRAIN
+                },
+                tars=self.tars.paths,
+                seed=choices.seed,
+                row_group=choices.row_group,
+                over_max="keep" if choices.keep_over_max else "drop",
+                auto=choices.edges.as_dict(),
+            ),
+        )
+        return ledgers
 
-    def _opened(self, path: Path) -> RowSpill:
-        self.spills.append(RowSpill(path, self.parts))
+    def _split(self, manifest: Manifest) -> _Split:
+        return _Split(
+            manifest,
+            self.tars.numbers(manifest.tars),
+            self._new_spill(f"{manifest.split}.rows"),
+            Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired),
+            self._histogram(),
+        )
+
+    def _new_spill(self, name: str) -> RowSpill:
+        self.spills.append(RowSpill(self.output_dir / SPILL / name, self.parts))
         return self.spills[-1]
 
     def _histogram(self) -> DurationHistogram:
         return DurationHistogram(self.choices.edges.last_edge)
 
+    def _spill_all(self, splits: list[_Split], advance: Callable[[int], None]) -> RowSpill:
+        """The first pass: spill all rows, and the members of all indexed tars; returns these."""
+        with ThreadPoolExecutor(self.choices.threads) as pool:
+            tasks = []
+            for split in splits:
+                for rows in split.manifest.ranges:
+                    part = self.rejects.part(split.name, split.manifest.files)
+                    task = pool.submit(self._spill, split, rows, part, advance)
+                    tasks.append((split, task))
+            members = self._spill_members()
+            for split, task in tasks:
+                spilled = task.result()
+                split.ledger.rows_in += spilled.rows
+                split.ledger.rejected.update(spilled.rejected)
+                split.histogram.counts += spilled.lengths
+        return members
+
     def _spill(
         self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
-    ) -> tuple[int, Counter, np.ndarray]:
-        """First pass: spill checked rows by key; return the number of rows, rejects, counts of
-        durations."""
+    ) -> _Spilled:
+        """Spill the rows of a range that are good so far."""
         count, rejected, lengths = 0, Counter(), self._histogram()
         for table in split.manifest.read(rows):
             count += len(table)
@@ -223,8 +246,8 @@ class _Build:
             problem = table.column("problem").to_numpy().copy()
             table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers))
             table = table.drop_columns(["problem"])
-            mc.note(problem, self.missing[numbers], "tar_missing")
-            mc.note(problem, self.unusable[numbers], "tar_not_indexed")
+            mc.note(problem, self.tars.missing[numbers], "tar_missing")
+            mc.note(problem, self.tars.unusable[numbers], "tar_not_indexed")
             if not self.choices.keep_over_max:
                 longer = table.column("duration_s").to_numpy() > self.choices.edges.last_edge
                 mc.note(problem, longer, "longer_than_last_edge")
@@ -232,21 +255,23 @@ class _Build:
                 rejected.update(part.add(table, problem))
                 table, numbers = table.filter(pa.array(problem == 0)), numbers[problem == 0]
             lengths.add(table.column("duration_s").to_numpy())
-            ids = samples.sample_ids(self.tar_hashes[numbers], table.column("tar_member_name"))
-            split.spill.add(
-                table.append_column("sample_id", pa.array(ids)), row_keys(ids, self.seed_key)
-            )
+            ids = sample_ids(self.tars.hashes[numbers], table.column("tar_member_name"))
+            keys = row_keys(ids, self.seed_key)
+            split.spill.add(table.append_column("sample_id", pa.array(ids)), keys)
         advance(count)
-        return count, rejected, lengths.counts
+        return _Spilled(count, rejected, lengths.counts)
 
-    def _spill_members(self, path: Path) -> RowSpill:
-        """The addresses of all members of the indexed tars, parted by the same key as the rows."""
-        spill = self._opened(path)
-        numbers = np.array([self.number[tar] for tar in self.indexed], dtype=np.int32)
-        for members in self.index.members(self.indexed) if self.indexed else ():
+    def _spill_members(self) -> RowSpill:
+        """Spill the addresses of all members of the indexed tars, parted by the same key as the
+        rows."""
+        spill = self._new_spill("members.rows")
+        if not self.tars.indexed:
+            return spill
+        numbers = self.tars.numbers(self.tars.indexed)
+        for members in self.index.members(self.tars.indexed):
             members = with_unicode_forms(members)
             tar = numbers[members["tar"].to_numpy()]
-            ids = samples.sample_ids(self.tar_hashes[tar], mc.bare_names(members["name"]))
+            ids = sample_ids(self.tars.hashes[tar], bare_names(members["name"]))
             keys = row_keys(ids, self.seed_key)
             columns = {
                 "key": keys,
@@ -258,15 +283,10 @@ class _Build:
         return spill
 
     def _write(
-        self,
-        split: _Split,
-        splits: list[_Split],
-        members: RowSpill,
-        files: BucketFiles,
-        rejects: RejectFile,
+        self, split: _Split, splits: list[_Split], members: RowSpill, files: BucketFiles
     ) -> None:
-        """Second pass: part by part in the order of the keys."""
-        part = rejects.part(split.name, split.manifest.files)
+        """The second pass over a split: part by part in the order of the keys."""
+        rejects = self.rejects.part(split.name, split.manifest.files)
         other_keys = {
             other.name: np.sort(np.concatenate(other.keys)) for other in splits if other.keys
         }
@@ -277,16 +297,11 @@ class _Build:
                 if table is None:
                     continue
                 addresses = None if split.manifest.has_offsets else Addresses(members.read(number))
-                tables, keys = self._ordered(split, table, addresses, part, files.edges)
-                # over_max keeps them; if these are many, durations are in another unit.
-                longer = int((tables[-1].column("duration_s").to_numpy() > files.edges[-1]).sum())
-                split.ledger.warnings.update({"longer_than_last_edge": longer} if longer else {})
-                for name, theirs in other_keys.items():
-                    shared = int(np.isin(keys, theirs).sum())
-                    split.ledger.warnings.update({f"also_in_{name}": shared} if shared else {})
-                if split.name != TRAIN:
-                    split.keys.append(keys)
-                split.ledger.rows_out += len(keys)
+                part = self._part(table, addresses)
+                problem = self._checked(split, part, rejects)
+                good = np.flatnonzero(problem == 0)
+                _count(split, part, good, files.edges[-1], other_keys)
+                tables = _by_bucket(part, good, files.edges if split.name == TRAIN else None)
                 # One part is written while the next is put in order.
                 if pending:
                     pending.result()
@@ -294,118 +309,83 @@ class _Build:
             if pending:
                 pending.result()
 
-    def _ordered(
-        self,
-        split: _Split,
-        table: pa.Table,
-        members: Addresses | None,
-        part: RejectFile.Part,
-        edges: tuple,
-    ) -> tuple[list[pa.Table], np.ndarray]:
-        """The rows of one part as one table per bucket in the order of the keys, and the keys.
-
-        With offset and size; twins, and what is in no tar, go to `part`.
-        """
-        keys = row_keys(table.column("sample_id").to_numpy(), self.seed_key)
-        order = np.argsort(keys)
-        keys = keys[order]
-        problem, differing = np.zeros(len(keys), dtype=np.uint8), []
-        tied = np.flatnonzero(keys[1:] == keys[:-1])
-        if len(tied):
-            tied = np.union1d(tied, tied + 1)
-            order, twins, differing = samples.resolve_collisions(
-                table, self.tars, order, keys, tied
-            )
-            problem[twins] = mc.CODE["duplicate_row"]
+    def _part(self, table: pa.Table, members: Addresses | None) -> _Part:
+        """The rows in order, with offset and size of their members; `members` is None where the rows
+        bring them."""
+        in_order = sort_rows(table, self.tars.paths, self.seed_key)
+        order = in_order.order
         if members is None:
             offsets, sizes = (table.column(name).to_numpy()[order] for name in ("offset", "size"))
-            table = table.drop_columns(["offset", "size"])
-        else:
-            offsets, sizes = members.find(keys, table.column("tar").to_numpy()[order])
+            return _Part(table.drop_columns(["offset", "size"]), in_order, offsets, sizes)
+        tars = table.column("tar").to_numpy()[order]
+        return _Part(table, in_order, *members.find(in_order.keys, tars))
+
+    def _checked(self, split: _Split, part: _Part, rejects: RejectFile.Part) -> np.ndarray:
+        """The problem of each place, 0 for none. Twins, and what is in no tar, go to `rejects`."""
+        in_order = part.in_order
+        problem = np.zeros(len(in_order.order), dtype=np.uint8)
+        problem[in_order.twins] = mc.CODE["duplicate_row"]
         details: dict[int, str] = {}
-        for places in differing:
-            rows = table.take(pa.array(order[places])).to_pylist()
-            problem[places], more = self._judge(split, rows, offsets[places[0]])
-            details |= zip(places.tolist(), more, strict=True)
-        mc.note(problem, offsets == -2, "not_in_tar")
-        mc.note(problem, offsets < 0, "not_a_file")
-        mc.note(problem, sizes == 0, "empty_member")
-        if problem.any():
-            rejected = np.flatnonzero(problem)
-            rows = table.take(pa.array(order[rejected]))
-            missing = np.flatnonzero(problem[rejected] == mc.CODE["not_in_tar"])
-            missing = missing[: max(0, _EXPLAINED - split.ledger.rejected["not_in_tar"])]
-            unknown = rows.take(pa.array(missing)).to_pylist()
-            for at, row in zip(rejected[missing].tolist(), unknown, strict=True):
-                if name := self.names_of(row["tar"]).nearest(row["tar_member_name"]):
-                    details[at] = f"nearest name in the tar: {name}"
-            rows = rows.append_column(
-                "detail", pa.array([details.get(at, "") for at in rejected.tolist()])
-            )
-            split.ledger.rejected.update(part.add(rows, problem[rejected]))
+        for places in in_order.contradicting:
+            problem[places], texts = self._judged(split, part, places)
+            details |= zip(places.tolist(), texts, strict=True)
+        mc.note(problem, part.offsets == -2, "not_in_tar")
+        mc.note(problem, part.offsets < 0, "not_a_file")
+        mc.note(problem, part.sizes == 0, "empty_member")
 
-        good, starts = np.flatnonzero(problem == 0), [0]
-        if split.name == TRAIN:
-            bucket = bucket_of(table.column("duration_s").to_numpy()[order[good]], edges)
-            good = good[np.argsort(bucket, kind="stable")]
-            starts = np.searchsorted(np.sort(bucket), np.arange(len(edges) - 1)).tolist()
-        # A take per bucket, not slices of one: one that waits for its row group must not hold
-        # others' rows.
-        buckets = []
-        for rows in np.split(good, starts[1:]):
-            columns = table.take(pa.array(order[rows])).append_column(
-                "offset", pa.array(offsets[rows])
-            )
-            buckets.append(columns.append_column("size", pa.array(sizes[rows])))
-        return buckets, keys[good]
+        rejected = np.flatnonzero(problem)
+        if len(rejected):
+            texts = pa.array([details.get(place, "") for place in rejected.tolist()])
+            rows = part.rows(rejected).append_column("detail", texts)
+            split.ledger.rejected.update(rejects.add(rows, problem[rejected]))
+        return problem
 
-    def _judge(self, split: _Split, rows: list[dict], offset: int) -> tuple[list[int], list[str]]:
-        """The problems of a member's rows, which contradict each other, and a text that names the
-        others.
-
-        The rows with the duration of the member's header win if they agree; else all are rejected.
-        """
-        tar, files = self.tars[rows[0]["tar"]], split.manifest.files
-        seconds = samples.header_seconds(tar, offset)
-        fits = [seconds is not None and abs(row["duration_s"] - seconds) <= 0.05 for row in rows]
-        fitting = [at for at, fit in enumerate(fits) if fit]
-        decided = bool(fitting) and samples.agree_in_language(
-            [rows[at]["language"] for at in fitting]
-        )
-        problems = [
-            mc.CODE["duplicate_row" if decided and fit else "contradicting_row"] for fit in fits
-        ]
-        if decided:
-            used = next((at for at in fitting if rows[at]["language"]), fitting[0])
-            problems[used] = 0
-        texts = [
-            f"{files[row['row'] >> 40]} row {row['row'] & ((1 << 40) - 1)} says {row['duration_s']:g} s, "
-            f"{row['language'] or 'no language'}"
-            for row in rows
-        ]
-        header = f" (its header: {seconds:.3f} s)" if seconds is not None else ""
+    def _judged(
+        self, split: _Split, part: _Part, places: np.ndarray
+    ) -> tuple[list[int], list[str]]:
+        """The problems of a member's rows, which contradict each other, and what to say of each."""
+        rows = part.rows(places).to_pylist()
+        claims = []
+        for row in rows:
+            file, number = split.manifest.files[row["row"] >> 40], row["row"] & ((1 << 40) - 1)
+            claims.append(Claim(f"{file} row {number}", row["duration_s"], row["language"]))
+        tar, member = self.tars.paths[rows[0]["tar"]], rows[0]["tar_member_name"]
+        verdict = judge(claims, header_seconds(tar, part.offsets[places[0]]))
         self.contradictions += 1
         if self.contradictions <= _LOGGED:
-            verdict = "the one that fits is used" if decided else "none is used"
-            line = "%s: rows contradict each other about %s in %s%s: %s; %s"
-            log.error(
-                line, split.name, rows[0]["tar_member_name"], tar, header, ", ".join(texts), verdict
-            )
-        return problems, [
-            ", ".join(other for other in texts if other != own) + header for own in texts
-        ]
-
-    def _names(self, tar: int) -> Names:
-        pieces = self.index.members([self.tars[tar]])
-        return Names(name for piece in pieces for name in piece["name"].to_pylist())
+            line = "%s: rows contradict each other about %s in %s%s"
+            log.error(line, split.name, member, tar, verdict.line)
+        return verdict.problems, verdict.details
 
 
-def _file_state(tar: str) -> Stamp | str:
-    """A tar as it is now, or the reason why it cannot be read."""
-    try:
-        return Stamp.of(tar)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-        return getattr(error, "strerror", None) or str(error)
+def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -> list[pa.Table]:
+    """The rows at the places `good`, one table per bucket of `edges`, or one of all."""
+    places = [good]
+    if edges is not None:
+        bucket = bucket_of(part.column("duration_s")[good], edges)
+        places = [good[bucket == number] for number in range(len(edges) - 1)]
+    # A take per bucket, not slices of one: one that waits for its row group must not hold others'
+    # rows.
+    tables = []
+    for chosen in places:
+        rows = part.rows(chosen).append_column("offset", pa.array(part.offsets[chosen]))
+        tables.append(rows.append_column("size", pa.array(part.sizes[chosen])))
+    return tables
+
+
+def _count(
+    split: _Split, part: _Part, good: np.ndarray, last_edge: float, others: dict[str, np.ndarray]
+) -> None:
+    """Count the rows that are written; `others` are the sorted keys of other splits."""
+    keys = part.in_order.keys[good]
+    # over_max keeps them; if these are many, durations are in another unit.
+    counts = {"longer_than_last_edge": (part.column("duration_s")[good] > last_edge).sum()}
+    for name, theirs in others.items():
+        counts[f"also_in_{name}"] = np.isin(keys, theirs).sum()
+    split.ledger.warnings.update({name: int(count) for name, count in counts.items() if count})
+    split.ledger.rows_out += len(keys)
+    if split.name != TRAIN:
+        split.keys.append(keys)
 
 
 def _check_train(splits: list[_Split], output_dir: Path) -> None:

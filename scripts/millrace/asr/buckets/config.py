@@ -1,16 +1,18 @@
-"""bucket_config.json as its readers see it: the buckets in the order that numbers the rows; other
+"""bucket_config.json, written and read: the buckets in the order that numbers the rows; other
 splits."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common import atomic, jsonl
+from millrace.common.errors import MillraceError, counted
 
+NAME = "bucket_config.json"
 _BUILD = "Build the buckets: snakemake asr_data"
 
 
@@ -34,11 +36,7 @@ class BucketConfig:
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
         """Read it from `place`, the file or its folder. Raises MillraceError."""
-        file = (
-            Path(place)
-            if Path(place).name == "bucket_config.json"
-            else Path(place) / "bucket_config.json"
-        )
+        file = Path(place) if Path(place).name == NAME else Path(place) / NAME
         try:
             content = jsonl.read(file)
             buckets, others = content["buckets"], content.get("splits") or {}
@@ -80,15 +78,105 @@ class BucketConfig:
 def output_folder(output: Path) -> Path:
     """The bucket folder that is named by itself or by its bucket_config.json. Raises
     MillraceError."""
-    if output.name == "bucket_config.json":
+    if output.name == NAME:
         return output.parent
     if output.suffix == ".json":
-        problem = "the buckets' config is always bucket_config.json"
+        problem = f"the buckets' config is always {NAME}"
         raise MillraceError(problem, str(output), "Name that or a folder")
     return output
 
 
-def relative_tar_root(folder: Path, tars: Iterable[str]) -> str:
+class ParquetFacts(NamedTuple):
+    """What was written into a parquet: its digest, and its rows with their durations.
+
+    Whole microseconds, as their sum does not depend on the order. `longest` in seconds.
+    """
+
+    path: Path
+    sha256: str
+    samples: int
+    microseconds: int
+    longest: float
+
+    def as_dict(self) -> dict[str, Any]:
+        mean = self.microseconds / 1e6 / self.samples if self.samples else 0.0
+        return {
+            "sha256": self.sha256,
+            "samples": self.samples,
+            "hours": self.microseconds / 3.6e9,
+            "mean_duration": mean,
+            "max_duration": self.longest,
+        }
+
+
+@dataclass(frozen=True)
+class Built:
+    """A build, for its config: the parquets of `buckets` and of other `splits`, and the choices
+    that it was made with. `auto` is what computed edges depend on (`EdgePolicy.as_dict`)."""
+
+    edges: tuple[float, ...]
+    buckets: list[ParquetFacts]
+    splits: dict[str, ParquetFacts]
+    tars: list[str]
+    seed: int
+    row_group: int
+    over_max: str
+    auto: dict | None
+
+
+def write(folder: Path, built: Built) -> None:
+    """Write the config as the original script does, with true percentages and paths; when all
+    parquets are whole."""
+    samples = sum(facts.samples for facts in built.buckets)
+    microseconds = sum(facts.microseconds for facts in built.buckets)
+    buckets = []
+    # Without a train split there are no buckets.
+    for facts, low, high in zip(built.buckets, built.edges, built.edges[1:], strict=False):
+        bucket = {
+            "bucket_id": facts.path.stem,
+            "range": f"{low}-{high}s",
+            "low_seconds": low,
+            "high_seconds": high,
+            **facts.as_dict(),
+            "pct_samples": 100 * facts.samples / samples if samples else 0.0,
+            "pct_hours": 100 * facts.microseconds / microseconds if microseconds else 0.0,
+            "path": facts.path.relative_to(folder).as_posix(),
+        }
+        buckets.append(bucket)
+    splits = {
+        split: {**facts.as_dict(), "path": facts.path.name}
+        for split, facts in sorted(built.splits.items())
+    }
+    content = {
+        "auto": built.auto,
+        "buckets": buckets,
+        "edges": list(built.edges),
+        "over_max": built.over_max,
+        "row_group_rows": built.row_group,
+        "seed": built.seed,
+        "splits": splits,
+        "tar_root": _relative_tar_root(folder, built.tars),
+        "total_hours": microseconds / 3.6e9,
+        "total_samples": samples,
+    }
+    atomic.write_json(folder / NAME, content)
+
+
+def remove(folder: Path) -> None:
+    """Remove the config, as the buckets are no longer those that it lists."""
+    (folder / NAME).unlink(missing_ok=True)
+
+
+def bucket_lines(folder: Path) -> Iterator[str]:
+    """A line for each bucket that the config in `folder` lists: what it holds."""
+    for bucket in jsonl.read(folder / NAME)["buckets"]:
+        hours = f"{bucket['hours']:.2f} hours, mean {bucket['mean_duration']:.1f} s"
+        samples = counted(bucket["samples"], "sample")
+        longest = f"longest {bucket['max_duration']:.1f} s"
+        yield f"{bucket['bucket_id']}: {samples}, {hours}, {longest}"
+
+
+def _relative_tar_root(folder: Path, tars: Iterable[str]) -> str:
     """The working folder, where relative tar paths start, as seen from `folder`; "" if all are
     absolute."""
     if all(map(os.path.isabs, tars)):

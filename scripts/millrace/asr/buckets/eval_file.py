@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.config import NAME, BucketConfig
 from millrace.asr.manifests.manifest import scanned
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
@@ -21,7 +21,7 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
     if it was made of other rows.
     """
     path = Path(path)
-    if (path.parent / "bucket_config.json").is_file():
+    if (path.parent / NAME).is_file():
         splits = BucketConfig.read(path.parent).splits
         for split, parquet in splits.items():
             if parquet.resolve() == path.resolve():

@@ -1,5 +1,5 @@
-"""The files of a bucket build: bucket parquets, the config that names them, the table of tars,
-rejects."""
+"""The files of a bucket build: bucket parquets, the table of tars, rejects. Their config is
+config.py's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.asr.buckets import edges as bucket_edges
-from millrace.asr.buckets.config import relative_tar_root
+from millrace.asr.buckets.config import ParquetFacts
 from millrace.asr.manifests import columns as mc
 from millrace.asr.tars.stamp import Stamp
-from millrace.common import atomic, jsonl
-from millrace.common.errors import counted
+from millrace.common import atomic
 
 TRAIN = "train"
 SCHEMA = pa.schema(
@@ -74,7 +73,9 @@ class _Writer:
             self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
             # take, not slice: a slice would keep all of the rows in memory
             rest = rows.take(np.arange(whole, len(rows)))
-            self.waiting, self.waiting_rows = [rest] * bool(len(rest)), len(rest)
+            self.waiting, self.waiting_rows = [], len(rest)
+            if len(rest):
+                self.waiting.append(rest)
 
     def finish(self) -> None:
         if self.waiting_rows:
@@ -89,28 +90,21 @@ class _Writer:
             )
         return table
 
-    def facts(self) -> dict:
+    def facts(self) -> ParquetFacts:
         # Snakemake takes a small file of the same bytes for unchanged: a mended transcript must
         # show in it.
         with open(self.path, "rb") as handle:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
-        return {
-            "sha256": digest,
-            "samples": self.rows,
-            "hours": self.microseconds / 3.6e9,
-            "mean_duration": self.microseconds / 1e6 / self.rows if self.rows else 0.0,
-            "max_duration": self.longest,
-        }
+        return ParquetFacts(self.path, digest, self.rows, self.microseconds, self.longest)
 
 
 class BucketFiles:
-    """`train/<bucket>.parquet` and `<split>.parquet`; bucket_config.json is there only when all are
-    whole."""
+    """`train/<bucket>.parquet` and `<split>.parquet`."""
 
     def __init__(
-        self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int, seed: int
+        self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int
     ) -> None:
-        self.folder, self.edges, self.row_group, self.seed = folder, tuple(edges), row_group, seed
+        self.folder, self.edges, self.row_group = folder, tuple(edges), row_group
         self.tars = pa.array(tars, mc.TEXT)
         self.ids = bucket_edges.bucket_ids(edges)
         self._writers: dict[str, list[_Writer]] = {}
@@ -162,58 +156,9 @@ class BucketFiles:
         for path in {*(self.folder / TRAIN).glob("b_*.parquet"), *splits} - ours:
             path.unlink(missing_ok=True)
 
-    def write_config(self, over_max: str, auto: dict | None = None) -> None:
-        """Write `bucket_config.json` as the original script does, with true percentages and paths.
-
-        `auto` is what computed edges depend on (`EdgePolicy.as_dict`).
-        """
-        writers = self._writers.get(TRAIN, [])
-        samples = sum(writer.rows for writer in writers)
-        microseconds = sum(writer.microseconds for writer in writers)
-        buckets = []
-        for bucket, writer, low, high in zip(
-            self.ids, writers, self.edges, self.edges[1:], strict=False
-        ):
-            facts = {
-                "bucket_id": bucket,
-                "range": f"{low}-{high}s",
-                "low_seconds": low,
-                "high_seconds": high,
-            }
-            facts |= writer.facts()
-            facts["pct_samples"] = 100 * writer.rows / samples if samples else 0.0
-            facts["pct_hours"] = 100 * writer.microseconds / microseconds if microseconds else 0.0
-            facts["path"] = writer.path.relative_to(self.folder).as_posix()
-            buckets.append(facts)
-        splits = {
-            split: {**writers[0].facts(), "path": writers[0].path.name}
-            for split, writers in sorted(self._writers.items())
-            if split != TRAIN
-        }
-        atomic.write_json(
-            self.folder / "bucket_config.json",
-            {
-                "auto": auto,
-                "buckets": buckets,
-                "edges": list(self.edges),
-                "over_max": over_max,
-                "row_group_rows": self.row_group,
-                "seed": self.seed,
-                "splits": splits,
-                "tar_root": relative_tar_root(self.folder, self.tars.to_pylist()),
-                "total_hours": microseconds / 3.6e9,
-                "total_samples": samples,
-            },
-        )
-
-
-def bucket_lines(folder: Path) -> Iterator[str]:
-    """A line for each bucket that bucket_config.json in `folder` lists: what it holds."""
-    for bucket in jsonl.read(folder / "bucket_config.json")["buckets"]:
-        yield (
-            f"{bucket['bucket_id']}: {counted(bucket['samples'], 'sample')}, {bucket['hours']:.2f} hours, "
-            f"mean {bucket['mean_duration']:.1f} s, longest {bucket['max_duration']:.1f} s"
-        )
+    def facts(self, split: str) -> list[ParquetFacts]:
+        """What was written of a split, file by file; of a split without rows nothing."""
+        return [writer.facts() for writer in self._writers.get(split, [])]
 
 
 def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> None:

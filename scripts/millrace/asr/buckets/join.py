@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,7 @@ import pyarrow as pa
 from millrace.asr.tars.index import TarIndex, TarRecord
 from millrace.asr.tars.paths import real_paths
 from millrace.asr.tars.stamp import Stamp
-from millrace.common import hashing
 from millrace.common.errors import MillraceError
-
-
-def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
-    """The order of rows inside a bucket: ids mixed with the seed, still one key per id."""
-    return hashing.mix(ids ^ seed_key)
 
 
 class Addresses:
@@ -56,6 +51,13 @@ class Addresses:
         return np.where(known, self.offset[at], -2), np.where(known, self.size[at], -2)
 
 
+class _Known(NamedTuple):
+    """Number of the index that knows a tar, and its record there."""
+
+    index: int
+    record: TarRecord
+
+
 class TarIndices:
     """The indices of partitions of tars as one. Opening them reads their footers only.
 
@@ -63,58 +65,60 @@ class TarIndices:
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike], piece: int = 200_000) -> None:
-        self._indices, self.piece = [TarIndex.open(path) for path in paths], piece
-        # Number of the index, and the tar's name in it.
-        self._place: dict[str, tuple[int, str]] = {}
+        self.piece = piece
+        self._indices = [TarIndex.open(path) for path in paths]
+        self._known: dict[str, _Known] = {}
         for number, index in enumerate(self._indices):
-            for tar in index.tars:
-                first, _ = self._place.setdefault(os.path.normpath(tar), (number, tar))
-                if first != number:
-                    problem = (
-                        f"two indices hold this tar: {self._indices[first].path} and {index.path}"
-                    )
-                    raise MillraceError(problem, tar, "Give the indices of one set of partitions")
+            for tar, record in index.tars.items():
+                first = self._known.setdefault(os.path.normpath(tar), _Known(number, record))
+                if first.index != number:
+                    both = f"{self._indices[first.index].path} and {index.path}"
+                    remedy = "Give the indices of one set of partitions"
+                    raise MillraceError(f"two indices hold this tar: {both}", tar, remedy)
         # Under its full path too, and the one without links, unless that is the name of one
         # already.
-        real = real_paths(self._place)
-        for path, place in list(self._place.items()):
-            self._place.setdefault(os.path.abspath(path), place)
-            self._place.setdefault(real[path], place)
+        real = real_paths(self._known)
+        for path, known in list(self._known.items()):
+            self._known.setdefault(os.path.abspath(path), known)
+            self._known.setdefault(real[path], known)
 
-    def _record(self, tar: str) -> tuple[int, TarRecord] | None:
-        """The number of the index that knows the tar, and its record there."""
-        place = self._place.get(tar) or self._place.get(os.path.abspath(tar))
-        place = place or self._place.get(real_paths([tar])[tar])
-        return (place[0], self._indices[place[0]].tars[place[1]]) if place else None
+    def _find(self, tar: str) -> _Known | None:
+        for path in (tar, os.path.abspath(tar)):
+            if path in self._known:
+                return self._known[path]
+        return self._known.get(real_paths([tar])[tar])
 
     def state(self, tar: str) -> Stamp | str:
         """A tar as it was when it was indexed; or why it has no usable index."""
-        place = self._record(tar)
-        if place is None:
+        known = self._find(tar)
+        if known is None:
             return "in none of the tar indices"
-        record = place[1]
+        record = known.record
         if record.failed:
             return f"{record.status}: {record.reason}"
         return Stamp(record.size, record.mtime_ns, record.digest)
 
     def remark(self, tar: str) -> str:
         """What a person should know of an indexed tar; "" if nothing is odd."""
-        place = self._record(tar)
-        return f"{place[1].status}: {place[1].reason}" if place and place[1].reason else ""
+        known = self._find(tar)
+        if known is None or not known.record.reason:
+            return ""
+        return f"{known.record.status}: {known.record.reason}"
 
     def members(self, tars: Sequence[str]) -> Iterator[pa.Table]:
         """All members of `tars`, as `TarIndex.members`, in pieces of whole tars; `tar` numbers
         `tars`."""
-        records = ((self._record(tar), number) for number, tar in enumerate(tars))
-        places = sorted(
-            (at[0], at[1].first_row, at[1].path, number) for at, number in records if at
-        )
-        piece, rows = [], 0
-        for index, _, tar, number in places:
-            members = self._indices[index].members(tar)
-            piece.append(
-                members.append_column("tar", pa.array(np.full(len(members), number, np.int32)))
-            )
+        places = []
+        for number, tar in enumerate(tars):
+            known = self._find(tar)
+            if known is not None:
+                places.append((known.index, known.record.first_row, known.record.path, number))
+        piece: list[pa.Table] = []
+        rows = 0
+        for index, _, path, number in sorted(places):
+            members = self._indices[index].members(path)
+            numbers = pa.array(np.full(len(members), number, np.int32))
+            piece.append(members.append_column("tar", numbers))
             rows += len(members)
             if rows >= self.piece:
                 yield pa.concat_tables(piece)

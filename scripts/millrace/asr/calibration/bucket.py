@@ -20,7 +20,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 
 # A part of the calibration key: raise it when trials measure something else than before.
-VERSION = 1
+VERSION = 2
 
 
 class Calibration(TypedDict):

@@ -3,9 +3,9 @@ trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -147,50 +147,75 @@ def collate(
     worker number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
     """
     # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
-    measured = [_measure(sampling_rate, own_decode, *pair) for pair in zip(rows, raws, strict=True)]
-    bad = {at: sample for at, sample in enumerate(measured) if isinstance(sample, BadSample)}
-    good = [at for at in range(len(rows)) if at not in bad]
-    lengths = {
-        at: measured[at] if isinstance(measured[at], int) else len(measured[at]) for at in good
-    }
+    clips, bad = [], []
+    for row, raw in zip(rows, raws, strict=True):
+        sound = _measure(sampling_rate, own_decode, row, raw)
+        if isinstance(sound, BadSample):
+            bad.append(sound)
+        else:
+            clips.append(_Clip(row, raw, sound))
 
-    # Then the memory, not zeroed: in a worker a slot or a shared segment.
-    count, samples, slot = len(good), max(lengths.values(), default=0), None
-    if worker is not None and slots is not None and (free := slots.take(worker, count, samples)):
-        audio, slot = torch.from_numpy(free[0]), free[1]
-    elif worker is not None and count * samples:
-        audio = shared_floats(count * samples).reshape(count, samples)
-    else:
-        audio = torch.empty((count, samples), dtype=torch.float32)
-
-    # Then every clip goes to its line of the batch, and zeros after it.
-    lines = zip(audio.numpy(), good, strict=True)
-    fills = [(line, lengths[at], rows[at], raws[at], measured[at]) for line, at in lines]
-    failed = {
-        at: sample for at, sample in zip(good, map(_fill, fills), strict=True) if sample is not None
-    }
+    # Then the memory, then every clip goes to its line of the batch, and zeros after it.
+    longest = max((clip.samples for clip in clips), default=0)
+    audio, slot = _memory(len(clips), longest, slots, worker)
+    failed = {}
+    for place, line in enumerate(audio.numpy()):
+        problem = _fill(line, clips[place])
+        if problem is not None:
+            failed[place] = problem
     if failed:
-        bad |= failed
-        places = [place for place, at in enumerate(good) if at not in bad]
-        good = [good[place] for place in places]
-        # Line by line towards the front, so that nothing is overwritten before it has moved.
-        for place, source in enumerate(places):
-            audio[place] = audio[source]
-        audio = audio[: len(good), : max((lengths[at] for at in good), default=0)]
+        audio = _without(audio, failed.keys(), clips)
+        clips = [clip for place, clip in enumerate(clips) if place not in failed]
         # Only what is contiguous from its beginning on can stay in a slot.
-        if slot and not (good and audio.is_contiguous()):
+        if slot and not (clips and audio.is_contiguous()):
             audio = audio.clone(memory_format=torch.contiguous_format)
             slots.release(*slot[1:])
             slot = None
+    numbers = {row.number: place for place, row in enumerate(rows)}
     return Batch.of(
-        [rows[at] for at in good],
-        [lengths[at] for at in good],
+        [clip.row for clip in clips],
+        [clip.samples for clip in clips],
         step=step,
         audio=audio.contiguous(),
         planned=len(rows),
-        bad=tuple(bad[at] for at in sorted(bad)),
+        bad=tuple(sorted([*bad, *failed.values()], key=lambda sample: numbers[sample.row])),
         slot=slot,
     )
+
+
+class _Clip(NamedTuple):
+    """A member that is to go into the batch: decoded, or a mono FLAC with its number of
+    samples."""
+
+    row: Row
+    raw: bytes
+    sound: int | np.ndarray
+
+    @property
+    def samples(self) -> int:
+        return self.sound if isinstance(self.sound, int) else len(self.sound)
+
+
+def _memory(
+    count: int, samples: int, slots: BatchSlots | None, worker: int | None
+) -> tuple[torch.Tensor, tuple[int, int, int] | None]:
+    """Memory of a batch, not zeroed, and the slot that it is in: in a worker a free slot, or else a
+    shared segment."""
+    if worker is None or not count * samples:
+        return torch.empty((count, samples), dtype=torch.float32), None
+    free = slots.take(worker, count, samples) if slots is not None else None
+    if free is not None:
+        return torch.from_numpy(free[0]), free[1]
+    return shared_floats(count * samples).reshape(count, samples), None
+
+
+def _without(audio: torch.Tensor, failed: Collection[int], clips: list[_Clip]) -> torch.Tensor:
+    """The batch without the lines of the clips at the places `failed`."""
+    kept = [place for place in range(len(clips)) if place not in failed]
+    # Line by line towards the front, so that nothing is overwritten before it has moved.
+    for place, source in enumerate(kept):
+        audio[place] = audio[source]
+    return audio[: len(kept), : max((clips[place].samples for place in kept), default=0)]
 
 
 def _measure(
@@ -212,15 +237,15 @@ def _measure(
         return BadSample(row.number, row.sample_id, error.reason, str(error))
 
 
-def _fill(job: tuple[np.ndarray, int, Row, bytes, int | np.ndarray]) -> BadSample | None:
+def _fill(line: np.ndarray, clip: _Clip) -> BadSample | None:
     """Write one clip and the zeros after it into its line."""
-    line, length, row, raw, sound = job
+    length = clip.samples
     line[length:] = 0
-    if not isinstance(sound, int):
-        line[:length] = sound
+    if not isinstance(clip.sound, int):
+        line[:length] = clip.sound
         return None
     try:
-        decode_flac(raw, line[:length])
+        decode_flac(clip.raw, line[:length])
     except DecodeError as error:
-        return BadSample(row.number, row.sample_id, error.reason, str(error))
+        return BadSample(clip.row.number, clip.row.sample_id, error.reason, str(error))
     return None

@@ -18,6 +18,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import soundfile
@@ -232,42 +233,67 @@ def decode_flac(
 def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
     """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing
     end)."""
-    view, position, layout = memoryview(raw), 12, None
-    while position + 8 <= len(view):
-        name, size = struct.unpack_from("<4sI", view, position)
-        position += 8
+    view = memoryview(raw)
+    layout: _WavLayout | None = None
+    for name, position, size in _wav_chunks(view):
         if name == b"fmt ":
-            if size < 16 or position + 16 > len(view):
-                raise DecodeError("damaged", "the WAV's fmt chunk is cut")
-            tag, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", view, position)
-            if (
-                tag == 0xFFFE and size >= 26 and position + 26 <= len(view)
-            ):  # WAVE_FORMAT_EXTENSIBLE
-                tag = struct.unpack_from("<H", view, position + 24)[0]
-            pcm16 = tag == 1 and bits == 16 and align == 2 * channels and channels and rate
-            layout = (channels, rate) if pcm16 else ()
+            layout = _wav_layout(view, position, size)
         elif name == b"data":
             if layout is None:
                 raise DecodeError("damaged", "the WAV's data chunk comes before its fmt chunk")
-            left = len(view) - position
-            if size > left and size not in _UNKNOWN_WAV_SIZES:
-                raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
-            if not layout:
+            size = _wav_data_size(view, position, size)
+            if not layout.is_pcm16:
                 return None
-            # A WAV written to a pipe never had its sizes filled in, nor RIFF's: sound up to the
-            # end.
-            riff_size = struct.unpack_from("<I", view, 4)[0]
-            if size > left or (size == 0 and riff_size in (*_UNKNOWN_WAV_SIZES, 36)):
-                size = left
-            channels, rate = layout
-            whole = size // (2 * channels) * 2 * channels  # half a frame at the end is dropped
+            frame = 2 * layout.channels
+            whole = size // frame * frame  # half a frame at the end is dropped
             if not whole:
                 raise DecodeError("no_samples", "the WAV holds no samples")
-            _check_length(whole // (2 * channels), rate, max_seconds)
-            frames = np.frombuffer(view[position : position + whole], "<i2").reshape(-1, channels)
-            return np.multiply(frames, _PCM16, dtype=np.float32), rate
-        position += size + (size & 1)
+            _check_length(whole // frame, layout.rate, max_seconds)
+            frames = np.frombuffer(view[position : position + whole], "<i2")
+            frames = frames.reshape(-1, layout.channels)
+            return np.multiply(frames, _PCM16, dtype=np.float32), layout.rate
     raise DecodeError("truncated", "the WAV has no data chunk")
+
+
+class _WavLayout(NamedTuple):
+    """What the fmt chunk says; `rate` in Hz."""
+
+    is_pcm16: bool
+    channels: int
+    rate: int
+
+
+def _wav_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
+    """Name, offset and size of the content of every chunk."""
+    position = 12
+    while position + 8 <= len(view):
+        name, size = struct.unpack_from("<4sI", view, position)
+        position += 8
+        yield name, position, size
+        position += size + (size & 1)
+
+
+def _wav_layout(view: memoryview, position: int, size: int) -> _WavLayout:
+    if size < 16 or position + 16 > len(view):
+        raise DecodeError("damaged", "the WAV's fmt chunk is cut")
+    tag, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", view, position)
+    # WAVE_FORMAT_EXTENSIBLE
+    if tag == 0xFFFE and size >= 26 and position + 26 <= len(view):
+        tag = struct.unpack_from("<H", view, position + 24)[0]
+    is_pcm16 = tag == 1 and bits == 16 and align == 2 * channels and channels > 0 and rate > 0
+    return _WavLayout(is_pcm16, channels, rate)
+
+
+def _wav_data_size(view: memoryview, position: int, size: int) -> int:
+    """Bytes of sound in the data chunk, which says `size`."""
+    left = len(view) - position
+    if size > left and size not in _UNKNOWN_WAV_SIZES:
+        raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
+    # A WAV written to a pipe never had its sizes filled in, nor RIFF's: sound up to the end.
+    riff_size = struct.unpack_from("<I", view, 4)[0]
+    if size > left or (size == 0 and riff_size in (*_UNKNOWN_WAV_SIZES, 36)):
+        return left
+    return size
 
 
 def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:

@@ -4,7 +4,7 @@ row_table)."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,26 +67,17 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
         texts.seek(_RECORDS_AT + sum(counts) * RECORD.itemsize)
         for file in files:
             for piece in _pieces(file):
-                block = np.zeros(len(piece), RECORD)
-                for name, (kind, missing) in _NUMBERS.items():
-                    column = pc.fill_null(
-                        piece.column(name).cast(kind, safe=name != "sample_id"), missing
-                    )
-                    block[name] = column.to_numpy(zero_copy_only=False)
+                block = _numbers(piece)
                 block["tar"] = _codes(piece.column("tar_path"), tar_code)
                 block["language"] = _codes(piece.column("language"), language_code)
                 block["text"], block["text_bytes"] = _append(texts, _written(piece))
                 records.write(block.tobytes())
         records.flush()
-        stamps = _stamps(tars) if tars is not None else {}
-        entries = np.zeros(len(tar_code), TAR)
-        for number, name in enumerate(tar_code):
-            raw, stamp = os.fsencode(name), stamps.get(name, Stamp())
-            size, mtime_ns = (-1 if value is None else value for value in stamp[:2])
-            entries[number] = (texts.tell(), len(raw), size, mtime_ns, stamp.digest.encode())
-            texts.write(raw)
-        facts = {"rows": sum(counts), "counts": counts, "records": _RECORDS_AT}
-        facts |= {
+        entries = _append_tars(texts, list(tar_code), _stamps(tars) if tars is not None else {})
+        facts = {
+            "rows": sum(counts),
+            "counts": counts,
+            "records": _RECORDS_AT,
             "languages": list(language_code),
             "tars": texts.tell(),
             "tar_count": len(tar_code),
@@ -96,6 +87,26 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
         texts.write(orjson.dumps(facts))
         texts.seek(0)
         texts.write(MAGIC + facts_at.to_bytes(8, "little"))
+
+
+def _numbers(piece: pa.RecordBatch) -> np.ndarray:
+    """Records of the rows, with their columns of numbers."""
+    block = np.zeros(len(piece), RECORD)
+    for name, (kind, missing) in _NUMBERS.items():
+        column = piece.column(name).cast(kind, safe=name != "sample_id")
+        block[name] = pc.fill_null(column, missing).to_numpy(zero_copy_only=False)
+    return block
+
+
+def _append_tars(texts: BinaryIO, tars: Sequence[str], stamps: Mapping[str, Stamp]) -> np.ndarray:
+    """Write the paths of tars; returns their entries, which follow them."""
+    entries = np.zeros(len(tars), TAR)
+    for number, name in enumerate(tars):
+        raw, stamp = os.fsencode(name), stamps.get(name, Stamp())
+        size, mtime_ns = (-1 if value is None else value for value in stamp[:2])
+        entries[number] = (texts.tell(), len(raw), size, mtime_ns, stamp.digest.encode())
+        texts.write(raw)
+    return entries
 
 
 def _stamps(tars: Path) -> dict[str, Stamp]:

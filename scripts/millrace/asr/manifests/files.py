@@ -75,32 +75,39 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
     split occurs twice, in two formats, or with pieces missing.
     """
     splits: dict[str, list[str]] = {}
-    names = _names(folder)
     for split in SPLITS:
-        for weak, suffixes in enumerate(SUFFIXES):
-            whole = {split + suffix for suffix in suffixes}
-            # Ways to give the split: one plain file, pieces beside each other, or all files of a
-            # folder.
-            plain = (name for name in names if name in whole)
-            ways = [[name] for name in plain if not os.path.isdir(os.path.join(folder, name))]
-            # With a plain file or a weak suffix only names with a number are pieces.
-            piece = re.compile(rf"{split}[-_.].*\d.*" if weak or ways else rf"{split}[-_.].+")
-            ways.append([name for name in names if piece.fullmatch(_stem(name, suffixes))])
-            for name in (name for name in names if name in {split, *whole}):
-                inside = [
-                    inner for inner in _names(os.path.join(folder, name)) if _stem(inner, suffixes)
-                ]
-                inside = [
-                    inner for inner in inside if not weak or inner.startswith(("manifest", split))
-                ]
-                inside = (weak and _nemo(os.path.join(folder, name))) or inside
-                ways.append([f"{name}/{inner}" for inner in inside])
-            if ways := [way for way in ways if way]:
-                splits[split] = [
-                    str(Path(folder) / name) for name in _one_of(ways, split, str(folder))
-                ]
-                break
+        ways = _ways(folder, split, is_weak=False) or _ways(folder, split, is_weak=True)
+        if ways:
+            names = _one_of(ways, split, str(folder))
+            splits[split] = [str(Path(folder) / name) for name in names]
     return splits
+
+
+def _ways(folder: str | os.PathLike, split: str, is_weak: bool) -> list[list[str]]:
+    """Ways to give a split in files of the strong suffixes, or of the weak ones: one plain file,
+    pieces beside each other, or all files of a folder."""
+    names = _names(folder)
+    suffixes = SUFFIXES[is_weak]
+    whole = {split + suffix for suffix in suffixes}
+    plain = [name for name in names if name in whole and not Path(folder, name).is_dir()]
+    # With a plain file or a weak suffix only names with a number are pieces.
+    piece = re.compile(rf"{split}[-_.].*\d.*" if is_weak or plain else rf"{split}[-_.].+")
+    pieces = [name for name in names if piece.fullmatch(_stem(name, suffixes))]
+    folders = [name for name in names if name in {split, *whole}]
+    inside = [_inside(folder, name, split, is_weak) for name in folders]
+    ways = [*([name] for name in plain), pieces, *inside]
+    return [way for way in ways if way]
+
+
+def _inside(folder: str | os.PathLike, name: str, split: str, is_weak: bool) -> list[str]:
+    """The manifests in a split's folder, or what NeMo has written there."""
+    place = os.path.join(folder, name)
+    files = _nemo(place) if is_weak else []
+    if not files:
+        files = [inner for inner in _names(place) if _stem(inner, SUFFIXES[is_weak])]
+        if is_weak:
+            files = [inner for inner in files if inner.startswith(("manifest", split))]
+    return [f"{name}/{inner}" for inner in files]
 
 
 def _nemo(folder: str) -> list[str]:
@@ -166,26 +173,33 @@ def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:
             remedy = "Rename it, or put it into another folder"
             raise MillraceError(f"{name} names two splits", where, remedy)
 
-    # Pieces that say how many they are must be complete, and of one set.
+    _check_pieces(names, where)
+    return names
+
+
+def _check_pieces(names: list[str], where: str) -> None:
+    """Pieces that say how many they are must be complete, and of one set."""
     sets: dict[str, list[re.Match]] = defaultdict(list)
     for name in names:
-        if of := _OF.fullmatch(_stem(name, SUFFIXES[0] + SUFFIXES[1])):
+        of = _OF.fullmatch(_stem(name, SUFFIXES[0] + SUFFIXES[1]))
+        if of:
             sets[of[1]].append(of)
     for start, pieces in sets.items():
-        numbers, total = {int(of[2]) for of in pieces}, int(pieces[0][3])
-        first = 0 if 0 in numbers or total not in numbers else 1
-        missing = [number for number in range(first, first + total) if number not in numbers]
-        if len(numbers) < len(pieces) or any(int(of[3]) != total for of in pieces):
-            problem = (
-                f"{start}-… are pieces of several sets, such as {pieces[0][0]} and {pieces[-1][0]}"
-            )
-        elif missing or len(numbers) != total:
-            number = missing[0] if missing else total
-            problem = (
-                f"{len(numbers)} of {total} pieces of {start} are there: number {number} is not"
-            )
-        else:
-            continue
-        remedy = "Bring what is missing and remove what is left over, or rename without -of-"
-        raise MillraceError(problem, where, remedy)
-    return names
+        problem = _problem_of_pieces(start, pieces)
+        if problem:
+            remedy = "Bring what is missing and remove what is left over, or rename without -of-"
+            raise MillraceError(problem, where, remedy)
+
+
+def _problem_of_pieces(start: str, pieces: list[re.Match]) -> str:
+    """What is wrong with the pieces that begin with `start`, as `_OF` matches them."""
+    numbers, total = {int(of[2]) for of in pieces}, int(pieces[0][3])
+    if len(numbers) < len(pieces) or any(int(of[3]) != total for of in pieces):
+        examples = f"{pieces[0][0]} and {pieces[-1][0]}"
+        return f"{start}-… are pieces of several sets, such as {examples}"
+    first = 0 if 0 in numbers or total not in numbers else 1
+    missing = [number for number in range(first, first + total) if number not in numbers]
+    if not missing and len(numbers) == total:
+        return ""
+    number = missing[0] if missing else total
+    return f"{len(numbers)} of {total} pieces of {start} are there: number {number} is not"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
 import posixpath
 import re
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,10 @@ import pyarrow as pa
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
-from millrace.common import jsonl
+from millrace.common import jsonl, progress
 
-# Bytes of a block of `some_tars`: a dozen rows or more.
-_BLOCK = 8192
+# Seconds between two lines of progress.
+_SAID_EVERY = 10.0
 # NeMo's name of the further rows of one audio file: a/b-sub2.wav of a/b.wav.
 _PART = re.compile(r"(.+)-sub\d+(\.\w+)?")
 
@@ -62,10 +64,12 @@ class Reader(Manifest):
         """What the parse needs of a file: `tars`, `rows`, `content`, a digest of all in any order,
         and `broken`: how many lines are not JSON, and what is wrong with the first.
         """
+        path = self.files[file]
         named: set[bytes | None] = set()
         rows, content, broken, first = 0, 0, 0, ""
-        with readable(self.files[file]):
-            for number, value, _ in jsonl.lines(self.files[file]):
+        with readable(path):
+            reading = _Reading(path)
+            for number, value, _ in jsonl.lines(path, reading.advance):
                 if isinstance(value, jsonl.BadJson):
                     value = f"line {number}: this line is not JSON: {value}"
                     broken, first = broken + 1, first or value
@@ -73,21 +77,12 @@ class Reader(Manifest):
                 named.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
                 content = (content + int.from_bytes(row, "little")) % (1 << 128)
-        facts = {"tars": self._tars_of(named, file), "rows": rows, "content": f"{content:032x}"}
-        return facts | {"broken": [broken, first]}
-
-    def some_tars(self, file: int, step: int) -> list[str]:
-        """The tars named in a block every `step` bytes of a file, and in its last one."""
-        named: set[bytes | None] = set()
-        with readable(self.files[file]), open(self.files[file], "rb") as handle:
-            last = max(handle.seek(0, os.SEEK_END) - _BLOCK, 0)
-            for start in [*range(0, last, max(step, _BLOCK)), last]:
-                handle.seek(start)
-                # Whole lines only: from the first line break on, or from the start of the file.
-                for raw in handle.read(_BLOCK).split(b"\n")[1 if start else 0 : -1]:
-                    with contextlib.suppress(ValueError):
-                        named.add(_place(orjson.loads(raw)))
-        return self._tars_of(named, file)
+        return {
+            "tars": self._tars_of(named, file),
+            "rows": rows,
+            "content": f"{content:032x}",
+            "broken": [broken, first],
+        }
 
     def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
         rows = (orjson.loads(each) for each in places - {None})
@@ -147,6 +142,25 @@ class Reader(Manifest):
                 folder = folder.parent if folder.name == manifest_files.SHARDED else folder
                 return name if self.tar_root else posixpath.join(folder.as_posix(), name)
         return ""
+
+
+class _Reading:
+    """Says on stderr, every ten seconds, how much of a manifest has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size, self.done = path, path.stat().st_size, 0
+        self.started = self.said = time.monotonic()
+
+    def advance(self, size: int) -> None:
+        """Count `size` more bytes."""
+        self.done += size
+        now = time.monotonic()
+        if now - self.said < _SAID_EVERY:
+            return
+        self.said = now
+        left = (now - self.started) * (self.size / self.done - 1)
+        line = progress.line(self.done / 1e6, self.size / 1e6, "MB", left)
+        print(f"{self.path}: read once, as it is new: {line}", file=sys.stderr, flush=True)
 
 
 def _place(value: Any) -> bytes | None:

@@ -91,6 +91,10 @@ class Manifest(abc.ABC):
         self.tars = sorted(tars - {""})
         return self
 
+    def facts(self, file: int) -> dict[str, Any]:
+        """What the parse needs of a file: the `tars` that it names; of JSONL more."""
+        return {"tars": sorted(self.scan_file(file) - {""})}
+
     def resolved(self, tar: str | None) -> str:
         """The path of a tar as the manifest spells it, or as `path_map` maps it; others' URLs
         stay."""
@@ -142,34 +146,48 @@ def scanned(
 
     A folder stands for the manifests in it. Raises MillraceError if there is none.
     """
-    splits = {split: list(paths) for split, paths in named.items() if paths}
     kinds = {kind.whole: name for name, kind in manifest_files.KINDS.items() if kind.whole}
     whole = [path for path in files if path.name in kinds and not path.is_dir()]
-    for path in (path for path in files if path not in whole):
-        inside = manifest_files.find(path)
-        if not inside and path.is_dir():
-            raise MillraceError("no train, dev or test manifest is there", where=str(path))
-        inside = inside or {manifest_files.split_of(path): [path]}
-        if "" in inside:
-            remedy = "Name it train, dev or test, or give it as --train, --dev or --test"
-            raise MillraceError("the name does not say which split this is", str(path), remedy)
-        for split, paths in inside.items():
-            splits.setdefault(split, []).extend(map(Path, paths))
-    if not whole and not splits:
-        raise MillraceError("no manifest was named", "command line", "Give --manifests, or --train")
+    splits = _by_split([path for path in files if path not in whole], named)
     if not whole:
-        how = {
-            "tar_root": tar_root,
-            "tar_template": tar_template,
-            "path_map": PathMap(path_map or {}),
-        }
-        parts = (manifests_of(split, paths, **how) for split, paths in splits.items())
-        return [manifest.scan() for part in parts for manifest in part]
-    kind, path = kinds[whole[0].name], whole[0]
+        if not splits:
+            remedy = "Give --manifests, or --train"
+            raise MillraceError("no manifest was named", "command line", remedy)
+        prefixes = PathMap(path_map or {})
+        manifests = []
+        for split, paths in splits.items():
+            manifests += manifests_of(split, paths, tar_root, tar_template, path_map=prefixes)
+        return [manifest.scan() for manifest in manifests]
+
+    path = whole[0]
+    kind = kinds[path.name]
     if splits or len(whole) > 1:
         raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
     reader, root = manifest_files.KINDS[kind].reader(), tar_root or str(path.parent)
-    parts = [
+    manifests = [
         reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS
     ]
-    return [manifest for manifest in parts if manifest.rows or manifest.split == "train"]
+    return [manifest for manifest in manifests if manifest.rows or manifest.split == "train"]
+
+
+def _by_split(files: Sequence[Path], named: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
+    """The files of every split: those that are named, and those whose names say it."""
+    splits = {split: list(paths) for split, paths in named.items() if paths}
+    for path in files:
+        for split, paths in _splits_in(path).items():
+            splits.setdefault(split, []).extend(paths)
+    return splits
+
+
+def _splits_in(path: Path) -> dict[str, list[Path]]:
+    """The manifests in a folder, or the file itself, by split."""
+    inside = manifest_files.find(path)
+    if inside:
+        return {split: [Path(name) for name in names] for split, names in inside.items()}
+    if path.is_dir():
+        raise MillraceError("no train, dev or test manifest is there", where=str(path))
+    split = manifest_files.split_of(path)
+    if not split:
+        remedy = "Name it train, dev or test, or give it as --train, --dev or --test"
+        raise MillraceError("the name does not say which split this is", str(path), remedy)
+    return {split: [path]}

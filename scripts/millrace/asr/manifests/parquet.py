@@ -68,20 +68,25 @@ class Reader(Manifest):
             parquet, columns = self._opened(path)
             names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
-                problem, none = np.zeros(len(batch), dtype=np.uint8), pa.nulls(len(batch))
-                raw = {
-                    name: batch.column(alias) if alias else none for name, alias in columns.items()
-                }
-                values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
-                prompts = ["prompt"] if self.has_prompts else []
-                for name in ("tar_member_name", "transcript", "language", *prompts):
-                    values[name] = mc.text(raw[name], problem)
-                values["duration_s"] = raw["duration_s"]
-                table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
-                for name in ("offset", "size") if self.has_offsets else ():
-                    table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
-                yield self.own_rows(table, batch)
+                yield self.own_rows(self._table(batch, columns, tars, first), batch)
                 first += len(batch)
+
+    def _table(
+        self, batch: pa.RecordBatch, columns: dict[str, str], tars: dict[str, int], first: int
+    ) -> pa.Table:
+        """The checked rows of a batch, of which `first` is the number of the first."""
+        problem = np.zeros(len(batch), dtype=np.uint8)
+        none = pa.nulls(len(batch))
+        raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
+        values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
+        prompts = ["prompt"] if self.has_prompts else []
+        for name in ("tar_member_name", "transcript", "language", *prompts):
+            values[name] = mc.text(raw[name], problem)
+        values["duration_s"] = raw["duration_s"]
+        table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
+        for name in ("offset", "size") if self.has_offsets else ():
+            table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
+        return table
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
         """The file, and the name that each column of `aliases` has in it ("": it lacks this

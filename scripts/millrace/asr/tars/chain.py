@@ -38,7 +38,7 @@ CHAIN_THREADS = 1, 8
 _TRIED_ROUNDS = 8
 
 # name, size, its end, checksum, typeflag, magic, first byte of the prefix
-_HEADER = Struct("100s24x11sB12x8sc100x6s82xB")
+_fields = Struct("100s24x11sB12x8sc100x6s82xB").unpack_from
 _SPACES = 8 * 32
 
 
@@ -59,7 +59,7 @@ class HeaderFile:
         """`size` bytes at `offset`, fewer only at the end of the file."""
         data = os.pread(self.fd, size, offset)
         self.reads += 1
-        self.bytes_read += (-(-(offset + size) // PAGE) - offset // PAGE) * PAGE
+        self.bytes_read += ((offset + size - 1) // PAGE - offset // PAGE + 1) * PAGE
         while len(data) < size and offset + len(data) < self.total:
             more = os.pread(self.fd, size - len(data), offset + len(data))
             if not more:
@@ -95,11 +95,9 @@ class Chain:
     exact end of the file). A chain runs in one thread and has its own counts of reads.
     """
 
-    def __init__(
-        self, source: HeaderFile, position: int, limit: int, shared: dict[bytes, bytes]
-    ) -> None:
+    def __init__(self, source: HeaderFile, position: int, limit: int) -> None:
         # A copy of the open file: the same descriptor, other counts.
-        self.source, self.position, self.limit, self.shared = copy(source), position, limit, shared
+        self.source, self.position, self.limit = copy(source), position, limit
         self.source.reads = self.source.bytes_read = 0
         self.silent = 0  # how many reads `steps` makes between two that it yields before
         self.search_to = position  # before the walk, look for a header up to here
@@ -110,108 +108,88 @@ class Chain:
         self.odd: dict[int, tuple[int, bytes]] = {}
         self.next: Chain | None = None
         self.stop: OddHeader | None = None
-        self._window, self._at = b"", 0
+        self._window, self._at = b"", 0  # what was read last, and its place
+        self._rows_before = 0  # members before that window
+        self._span = PAGE  # bytes of a window where headers are dense
+        self._want = BLOCK  # bytes that the header group before this one took
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Walk; before each read that leaves the window, yield its (offset, size) to be
         announced."""
         if self.search_to > self.position and not (yield from self._search()):
             return
-        source, window, low, high = self.source, self._window, self._at, 0
-        total, starts, names = source.total, self.starts, self.names
-        offsets, sizes, unpack, pread, fd = (
-            self.offsets,
-            self.sizes,
-            _HEADER.unpack_from,
-            os.pread,
-            source.fd,
-        )
-        position, limit, want, span = self.position, self.limit, BLOCK, PAGE
-        quiet = reads = pages = before = 0
-        while position < limit:
-            at = position - low
+        total, pread = self.source.total, self.source.pread
+        names, starts, offsets, sizes = self.names, self.starts, self.offsets, self.sizes
+        position, quiet = self.position, 0
+        window, low, high = b"", 0, 0  # what was read last, its place and its end
+        while position < self.limit:
             if position + BLOCK > high:
                 if position >= total:
                     break
-                # A wide window only where headers are as dense as pages, and only out of pages
-                # saved so far: never more than a page per header in all.
-                count, size = len(starts), want
+                size = self._want
                 if position - high < PAGE:
-                    touched = -(-high // PAGE) - low // PAGE
-                    dense = count - before >= touched and (count - pages) * PAGE >= 2 * span
-                    span = min(2 * span, MAX_WINDOW) if dense else PAGE
-                    size = max(span - position % PAGE, want)
-                before, low, at = count, position, 0
+                    size = self._window_size(position, low, high)
                 if quiet:
                     quiet -= 1
                 else:
                     yield position, size
                     quiet = self.silent
                     if self.next is not None:
-                        limit = self.next.begin
-                window = pread(fd, size, position)
-                if len(window) < BLOCK <= total - position:
-                    window = source.pread(BLOCK, position)
-                reads += 1
-                pages += -(-(position + size) // PAGE) - position // PAGE
+                        self.limit = self.next.begin
+                window, low = pread(size, position), position
                 high = low + len(window)
-                if len(window) < BLOCK:
+                if high - low < BLOCK:
                     self.stop = CutHeader(position, "the file ends inside a header")
                     break
-            name, digits, end, check, typeflag, magic, prefix = unpack(window, at)
-            # The common header in few instructions; whatever is not quite like it is left to
-            # read_group. The low half of adler32 is 1 + the sum of the bytes (if that is below
-            # 65521).
-            octal = check[:6]
-            if (
-                typeflag == b"0"
-                and end <= 32
-                and digits.isdigit()
-                and octal.isdigit()
-                and (
-                    not prefix or (magic == b"ustar\0" and window[at + 508 : at + 512] != b"tar\0")
-                )
-            ):
-                try:
-                    size = int(digits, 8)
-                    byte_sum = (adler32(window[at : at + BLOCK]) & 0xFFFF) - 1
-                    good = byte_sum - sum(check) + _SPACES == int(octal, 8)
-                except ValueError:
-                    good = False
-                data = position + BLOCK
-                if good and not self.shared and data + size <= total:
-                    cut = name.find(b"\0")
-                    name = name if cut < 0 else name[:cut]
-                    if prefix:
-                        name = window[at + 345 : at + 500].partition(b"\0")[0] + b"/" + name
-                    names.append(name)
-                    starts.append(position)
-                    offsets.append(data)
-                    sizes.append(size)
-                    position = data + ((size + 511) & -512)
-                    continue
+            member = common_header(window, position - low)
+            data = position + BLOCK
+            if member is not None and data + member[1] <= total:
+                starts.append(position)
+                names.append(member[0])
+                offsets.append(data)
+                sizes.append(member[1])
+                position = data + ((member[1] + 511) & -512)
+                continue
             self._window, self._at = window, low
             try:
-                group, after = read_group(self._fetch, position, total, self.shared)
+                position = self._read_odd_group(position)
             except OddHeader as error:
                 self.stop = error
                 break
             window, low = self._window, self._at
-            high = (
-                low + len(window) if low <= after else 0
-            )  # it may have looked at what is behind a body
-            if group is not None:
-                if group.kind != FILE:
-                    self.odd[len(starts)] = (group.kind, group.link)
-                names.append(group.name)
-                starts.append(position)
-                offsets.append(group.offset)
-                sizes.append(group.size)
-                want = min(group.offset - position, PAGE)
-            position = after
+            # It may have looked at what is behind a body.
+            high = low + len(window) if low <= position else 0
         self.position = position
-        source.reads += reads
-        source.bytes_read += pages * PAGE
+
+    def _window_size(self, position: int, low: int, high: int) -> int:
+        """Bytes to read at `position`, after a window from `low` to `high`: to the end of the page.
+
+        A wide window only where headers are as dense as pages, and only out of pages saved so far:
+        never more than a page per header in all.
+        """
+        rows = len(self.starts)
+        touched = -(-high // PAGE) - low // PAGE
+        saved = rows * PAGE - self.source.bytes_read
+        if rows - self._rows_before >= touched and saved >= 2 * self._span:
+            self._span = min(2 * self._span, MAX_WINDOW)
+        else:
+            self._span = PAGE
+        self._rows_before = rows
+        return max(self._span - position % PAGE, self._want)
+
+    def _read_odd_group(self, position: int) -> int:
+        """Take in the group at `position`, whatever it is; returns the place of the next. Raises
+        OddHeader."""
+        group, after = read_group(self._fetch, position, self.source.total)
+        if group is not None:
+            if group.kind != FILE:
+                self.odd[len(self.starts)] = (group.kind, group.link)
+            self.names.append(group.name)
+            self.starts.append(position)
+            self.offsets.append(group.offset)
+            self.sizes.append(group.size)
+            self._want = min(group.offset - position, PAGE)
+        return after
 
     @property
     def begin(self) -> int:
@@ -246,12 +224,12 @@ class Chain:
         return self._window[at : at + size]
 
     def _search(self) -> Iterator[tuple[int, int]]:
-        """Look from `position` up to `search_to` for a block with `ustar` and a valid checksum."""
+        """Look from `position` up to `search_to` for a header."""
         position = self.position
         while position < min(self.search_to, self.source.total):
             yield position, PAGE
             window = self.source.pread(PAGE, position)
-            at = ustar_header(window)
+            at = header_in(window)
             if at is not None:
                 self.position = position + at
                 return True
@@ -259,14 +237,37 @@ class Chain:
         return False
 
 
-def ustar_header(window: bytes) -> int | None:
-    """The first of the aligned blocks in `window` with the magic of POSIX or GNU tar and a good
-    checksum."""
-    at = window.find(b"ustar")
-    while at >= 0:
-        if at % BLOCK == 257 and is_header(window[at - 257 : at + 255]):
-            return at - 257
-        at = window.find(b"ustar", at + 1)
+def common_header(window: bytes, at: int) -> tuple[bytes, int] | None:
+    """Name and size of the file whose header lies at `at`, if the header is of the common kind, in
+    few instructions; None for all others, which are left to `read_group`."""
+    name, digits, end, check, typeflag, magic, prefix = _fields(window, at)
+    octal = check[:6]
+    if typeflag != b"0" or end > 32 or not digits.isdigit() or not octal.isdigit():
+        return None
+    if prefix and magic != b"ustar\0":
+        return None
+    try:
+        # The low half of adler32 is 1 + the sum of the bytes (if that is below 65521).
+        byte_sum = (adler32(window[at : at + BLOCK]) & 0xFFFF) - 1
+        if byte_sum - sum(check) + _SPACES != int(octal, 8):
+            return None
+        size = int(digits, 8)
+    except ValueError:  # 8 and 9 are no octal digits
+        return None
+    cut = name.find(b"\0")
+    name = name if cut < 0 else name[:cut]
+    if prefix:
+        name = window[at + 345 : at + 500].partition(b"\0")[0] + b"/" + name
+    return name, size
+
+
+def header_in(window: bytes) -> int | None:
+    """The first of the aligned blocks in `window` that is a header, by its checksum."""
+    for at in range(0, len(window) - BLOCK + 1, BLOCK):
+        # Few blocks of sound have digits there: a quick look first.
+        has_digits = window[at + 148 : at + 154].strip(b" \0").isdigit()
+        if has_digits and is_header(window[at : at + BLOCK]):
+            return at
     return None
 
 
@@ -287,7 +288,7 @@ def split(first: Chain, count: int) -> list[Chain]:
     chains = [first]
     for part in range(1, count):
         begin = (here + left * part // count) // PAGE * PAGE
-        chain = Chain(source, begin, source.total, {})
+        chain = Chain(source, begin, source.total)
         chain.search_to = begin + int(min(8 * mean, left / count)) + PAGE
         chains[-1].next = chain
         chains.append(chain)

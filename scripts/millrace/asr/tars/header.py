@@ -16,9 +16,25 @@ MAX_BODY_BYTES = 1 << 62
 
 # Kinds of members. Those up to SYMLINK have bytes to read.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
+# By the type in a header; all others are files.
+_KINDS = {
+    b"1": HARD_LINK,
+    b"2": SYMLINK,
+    b"3": SPECIAL,
+    b"4": SPECIAL,
+    b"5": DIRECTORY,
+    b"6": SPECIAL,
+    b"D": SPECIAL,
+    b"M": MULTI_VOLUME,
+    b"N": SPECIAL,
+    b"S": SPARSE,
+    b"V": SPECIAL,
+}
+_DEVICES = b"346"
 
 _RECORD = re.compile(rb"(\d+) ([^=]+)=")
-_GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"GNU.sparse.name", b"GNU.sparse.major"))
+# What no global header may say of all members after it.
+_NEVER_GLOBAL = frozenset((b"path", b"linkpath", b"size"))
 _SPARSE_KEYS = frozenset(
     (b"GNU.sparse.map", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.major")
 )
@@ -66,16 +82,6 @@ class Group:
     after: int
 
 
-@dataclass(slots=True)
-class _Extended:
-    """What the extended headers before a header say about it; the first to say it wins, as in
-    `tarfile`."""
-
-    name: bytes | None = None
-    link: bytes | None = None
-    records: Records = field(default_factory=dict)
-
-
 def number(raw: bytes) -> int | None:
     """A numeric field: octal, or base-256 if its first bit is set. None if it is neither."""
     digits = raw.rstrip(b"\0 ")
@@ -93,21 +99,14 @@ def number(raw: bytes) -> int | None:
 
 
 def checksum_matches(block: bytes) -> bool:
-    """Whether the sum over the header, its checksum field taken as 8 spaces, is the one it records.
-
-    As `tarfile` and GNU tar do, the sum over signed bytes of some old writers is accepted too.
-    """
+    """Whether the sum over the header, its checksum field taken as 8 spaces, is the one it records."""
     field = block[148:156]
     recorded = number(field)
-    # The low half of adler32 is 1 + the sum of the bytes if that is below 65521: this is mostly
-    # enough.
-    if (adler32(block) & 0xFFFF) - 1 - sum(field) + 8 * 32 == recorded:
-        return True
-    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
-    if recorded == unsigned:
-        return True
-    high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
-    return high > 0 and recorded == unsigned - 256 * high
+    if recorded is None:
+        return False
+    byte_sum = recorded - 8 * 32 + sum(field)
+    # The low half of adler32 is 1 + the sum of the bytes, modulo 65521: in one call.
+    return adler32(block) & 0xFFFF == (1 + byte_sum) % 65521
 
 
 def is_header(block: bytes) -> bool:
@@ -120,55 +119,172 @@ def rounded(size: int) -> int:
     return (size + BLOCK - 1) & -BLOCK
 
 
-def read_group(fetch: Fetch, start: int, total: int, shared: Records) -> tuple[Group | None, int]:
+def read_group(fetch: Fetch, start: int, total: int) -> tuple[Group | None, int]:
     """Read the member whose header group starts at `start`; `fetch(offset, size)` is short only at
     the end.
 
     Returns the member, or None if only a global PAX header stood there, and the offset of the next
-    group. `shared` holds the global PAX records which matter and is updated. `total`: size of the
-    file in bytes. Raises OddHeader.
+    group. `total`: size of the file in bytes. Raises OddHeader.
     """
-    position, extended = start, _Extended()
-    while True:
-        block = fetch(position, BLOCK)
+    return _GroupReader(fetch, start, total).read()
+
+
+@dataclass(slots=True)
+class _GroupReader:
+    """Reads a group: extended headers, and the header of the member that they are about.
+
+    `name`, `link` and `records` are what extended headers say; the first to say it wins, as in
+    `tarfile`.
+    """
+
+    fetch: Fetch
+    start: int
+    total: int
+    name: bytes | None = None
+    link: bytes | None = None
+    records: Records = field(default_factory=dict)
+
+    def read(self) -> tuple[Group | None, int]:
+        position = self.start
+        while True:
+            block = self._header(position)
+            typeflag = block[156:157]
+            if typeflag not in b"LKxXg":
+                group = self._member(block, position)
+                return group, group.after
+            payload = self._payload(block, position)
+            after = position + BLOCK + rounded(len(payload))
+            if typeflag != b"g":
+                self._extend(typeflag, payload)
+            else:
+                if _NEVER_GLOBAL & _records(payload, self.start).keys():
+                    raise BadHeader(self.start, "a global header with a path or size")
+                # It ends its group, so that every member's own group starts at its own header.
+                if position == self.start:
+                    return None, after
+            position = after
+
+    def _header(self, position: int) -> bytes:
+        block = self.fetch(position, BLOCK)
         if len(block) < BLOCK:
-            raise CutHeader(start, "the file ends inside a header")
-        if not checksum_matches(block):
-            if not block.strip(b"\0"):
-                if position > start:
-                    raise BadHeader(start, "an extended header without a member after it")
-                raise ZeroBlock(start, "a block of zeros")
-            raise BadHeader(
-                start, f"bad checksum {'of' if position == start else 'after'} a header"
-            )
-        typeflag = block[156:157]
-        if typeflag not in b"LKxXg":
-            return _member(fetch, block, position, start, total, extended, shared)
+            raise CutHeader(self.start, "the file ends inside a header")
+        if checksum_matches(block):
+            return block
+        is_first = position == self.start
+        if block.strip(b"\0"):
+            raise BadHeader(self.start, f"bad checksum {'of' if is_first else 'after'} a header")
+        if is_first:
+            raise ZeroBlock(self.start, "a block of zeros")
+        raise BadHeader(self.start, "an extended header without a member after it")
+
+    def _payload(self, block: bytes, position: int) -> bytes:
+        """What stands in an extended header."""
         size = number(block[124:136])
         if size is None or not 0 <= size <= MAX_EXTENDED_BYTES:
-            raise BadHeader(start, "an extended header of an impossible size")
-        payload = fetch(position + BLOCK, rounded(size))[:size]
+            raise BadHeader(self.start, "an extended header of an impossible size")
+        payload = self.fetch(position + BLOCK, rounded(size))[:size]
         if len(payload) < size:
-            raise CutHeader(start, "the file ends inside an extended header")
-        position += BLOCK + rounded(size)
+            raise CutHeader(self.start, "the file ends inside an extended header")
+        return payload
+
+    def _extend(self, typeflag: bytes, payload: bytes) -> None:
+        """Take in a GNU long name (L) or link (K), or PAX records."""
+        name = link = None
+        records: Records = {}
         if typeflag == b"L":
-            extended.name = _text(payload) if extended.name is None else extended.name
+            name = _text(payload)
         elif typeflag == b"K":
-            extended.link = _text(payload) if extended.link is None else extended.link
+            link = _text(payload)
         else:
-            records = _records(payload, start)
-            if typeflag == b"g":
-                shared.update((key, records[key]) for key in _GLOBAL_KEYS & records.keys())
-                # Any global header ends its group, so that every member's own group starts at its
-                # own header.
-                if position - BLOCK - rounded(size) == start:
-                    return None, position
+            records = _records(payload, self.start)
+            link = records.get(b"linkpath")
+            if b"path" in records:
+                name = records[b"path"].rstrip(b"/")
+
+        if self.name is None:
+            self.name = name
+        if self.link is None:
+            self.link = link
+        if records:
+            self.records = {**records, **self.records}
+
+    def _member(self, block: bytes, position: int) -> Group:
+        typeflag = block[156:157]
+        kind = _kind(typeflag, block, self.records)
+        name, size = self._name(block), self._size(block)
+        link = self._link(block) if kind in (HARD_LINK, SYMLINK) else b""
+        if kind == DIRECTORY:
+            name = name.rstrip(b"/")
+
+        data = position + BLOCK
+        after = data + rounded(size)
+        if kind in (DIRECTORY, HARD_LINK, SYMLINK) or typeflag in _DEVICES:
+            if not size or not self._has_body(data, size):
+                size, after = 0, data
+            elif kind == HARD_LINK:
+                kind = FILE  # with bytes of its own, whether its target is there or not
             else:
-                if b"path" in records and extended.name is None:
-                    extended.name = records[b"path"].rstrip(b"/")
-                if b"linkpath" in records and extended.link is None:
-                    extended.link = records[b"linkpath"]
-                extended.records = {**records, **extended.records}
+                size = 0
+
+        group = Group(kind, name, link, data, size, after)
+        if data + size > self.total:
+            error = CutBody(self.start, "the file ends inside the body of a member")
+            error.group = group
+            raise error
+        return group
+
+    def _name(self, block: bytes) -> bytes:
+        if self.name is not None:
+            return self.name
+        name = _text(block[:100])
+        # GNU's own header has other fields where POSIX has the prefix.
+        is_posix = block[257:262] == b"ustar" and block[257:265] != b"ustar  \0"
+        if is_posix and block[345] and block[156:157] != b"S":
+            return _text(block[345:500]) + b"/" + name
+        return name
+
+    def _link(self, block: bytes) -> bytes:
+        if self.link is not None:
+            return self.link
+        return _text(block[157:257])
+
+    def _size(self, block: bytes) -> int:
+        size = number(block[124:136])
+        digits = self.records.get(b"size")
+        if digits is not None:
+            size = int(digits) if digits.isdigit() and len(digits) < 20 else None
+        if size is None or size < 0:
+            raise BadHeader(self.start, "a size which is no number")
+        if size > MAX_BODY_BYTES:
+            raise BadHeader(self.start, "a size which no file can have")
+        return size
+
+    def _has_body(self, data: int, size: int) -> bool:
+        """Whether the `size` bytes which a directory or a link speaks of are there.
+
+        Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o
+        linkdata and old ones write them. As libarchive does: not if a header follows at once; and
+        only if one follows behind them.
+        """
+        behind = data + rounded(size)
+        if behind > self.total:
+            return False
+        first = self.fetch(data, BLOCK)
+        if not first.strip(b"\0") or is_header(first):
+            return False
+        block = self.fetch(behind, BLOCK)
+        return not block.strip(b"\0") or is_header(block)
+
+
+def _kind(typeflag: bytes, block: bytes, records: Records) -> int:
+    """What a member is by its header. As POSIX asks (and tarfile does), an unknown type is a regular
+    file."""
+    if typeflag == b"\0" and _text(block[:100]).endswith(b"/"):
+        return DIRECTORY
+    kind = _KINDS.get(typeflag, FILE)
+    if kind == FILE and records and _SPARSE_KEYS & records.keys():
+        return SPARSE
+    return kind
 
 
 def _text(raw: bytes) -> bytes:
@@ -186,81 +302,3 @@ def _records(payload: bytes, start: int) -> Records:
         records[match[2]] = payload[match.end() : at + length - 1]
         at += length
     return records
-
-
-def _member(
-    fetch: Fetch,
-    block: bytes,
-    at: int,
-    start: int,
-    total: int,
-    extended: _Extended,
-    shared: Records,
-) -> tuple[Group, int]:
-    typeflag, magic = block[156:157], block[257:265]
-    name, link = _text(block[:100]), _text(block[157:257]) if typeflag in b"12" else b""
-    records = {**shared, **extended.records} if shared else extended.records
-    old_sparse = typeflag == b"S"
-    directory = typeflag == b"5" or (typeflag == b"\0" and name.endswith(b"/"))
-    name = name.rstrip(b"/") if directory else name
-    # GNU's own header has other fields where POSIX has the prefix; star's is shorter.
-    if magic[:5] == b"ustar" and magic != b"ustar  \0" and block[345] and not old_sparse:
-        name = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500]) + b"/" + name
-    if extended.name is not None:
-        name = extended.name
-    elif b"path" in shared:
-        name = shared[b"path"].rstrip(b"/")
-    if records:
-        name = records.get(b"GNU.sparse.name", name)
-    link = shared.get(b"linkpath", link) if extended.link is None else extended.link
-    size = number(block[124:136])
-    if (digits := records.get(b"size")) is not None:
-        size = int(digits) if digits.isdigit() and len(digits) < 20 else None
-    if size is None or size < 0:
-        raise BadHeader(start, "a size which is no number")
-    if size > MAX_BODY_BYTES:
-        raise BadHeader(start, "a size which no file can have")
-    data = at + BLOCK
-    if old_sparse:
-        more = block[482]
-        while more:
-            extra = fetch(data, BLOCK)
-            if len(extra) < BLOCK:
-                raise CutHeader(start, "the file ends inside a sparse header")
-            data, more = data + BLOCK, extra[504]
-    skipped = 0
-    if directory or typeflag in b"12346":
-        if size and _has_body(fetch, data, size, total):
-            skipped = rounded(size)
-        name = name.rstrip(b"/") if directory else name
-        kind = DIRECTORY if directory else {b"1": HARD_LINK, b"2": SYMLINK}.get(typeflag, SPECIAL)
-        if kind == HARD_LINK and skipped:
-            kind = FILE  # with bytes of its own, whether its target is there or not
-        else:
-            size = 0
-    elif old_sparse or (records and _SPARSE_KEYS & records.keys()):
-        kind = SPARSE
-    else:
-        # As POSIX asks (and tarfile does), an unknown type is a regular file.
-        kind = MULTI_VOLUME if typeflag == b"M" else SPECIAL if typeflag in b"VDN" else FILE
-    after = data + (skipped or rounded(size))
-    group = Group(kind, name, link, data, size, after)
-    if data + size > total:
-        error = CutBody(start, "the file ends inside the body of a member")
-        error.group = group
-        raise error
-    return group, after
-
-
-def _has_body(fetch: Fetch, data: int, size: int, total: int) -> bool:
-    """Whether the `size` bytes which a directory or a link speaks of are there.
-
-    Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o
-    linkdata and old ones write them. As libarchive does: not if a header follows at once; and only
-    if one follows behind them.
-    """
-    behind = data + rounded(size)
-    if behind > total or not fetch(data, BLOCK).strip(b"\0") or is_header(fetch(data, BLOCK)):
-        return False
-    block = fetch(behind, BLOCK)
-    return not block.strip(b"\0") or is_header(block)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from millrace.asr.manifests.identity import bare_name
 from millrace.asr.tars import chain as chain_walk
-from millrace.asr.tars.chain import BLOCK, Chain, HeaderFile, ustar_header
+from millrace.asr.tars.chain import BLOCK, Chain, HeaderFile, header_in
 from millrace.asr.tars.header import (
     BROKEN_LINK,
     FILE,
@@ -26,8 +26,6 @@ from millrace.asr.tars.header import (
     OddHeader,
     ZeroBlock,
     is_header,
-    number,
-    rounded,
 )
 from millrace.asr.tars.stamp import digest
 
@@ -52,11 +50,10 @@ _MAGICS = {
     b"\x04\x22\x4d\x18": "lz4",
     b"\x1f\x9d": "compress",
 }
-_PREFIX = re.compile(rb"(?:\./+)+")
 # Members without bytes that the reason counts.
 _COUNTED = {
     SPARSE: "sparse members are not supported",
-    BROKEN_LINK: "links lead to no file in this tar",
+    BROKEN_LINK: "links lead to no file in this tar, or to another link",
     MULTI_VOLUME: "members continue in another volume",
 }
 
@@ -122,13 +119,6 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
     return result
 
 
-def bare_name(name: bytes) -> bytes:
-    """The name without its `./` prefix (the prefix, not the characters: `.hidden` stays)."""
-    if not name.startswith(b"./") or len(name) == 2:
-        return name
-    return _PREFIX.sub(b"", name, count=1) if name[2] in b"./" else name[2:]
-
-
 class _Assembly:
     """The chains of one tar, joined where they land on each other, and the odd places between
     them."""
@@ -148,7 +138,7 @@ class _Assembly:
         self._count(*waiting)
         first = waiting.pop(0)
         self._append(first, 0)
-        position, stop, shared = first.position, first.stop, first.shared
+        position, stop = first.position, first.stop
         while True:
             if stop is not None:
                 position = self._odd_place(stop)
@@ -173,7 +163,7 @@ class _Assembly:
                 limit = self.source.total
                 if waiting:
                     limit = next(start for start in waiting[0].starts if start >= position)
-                walk, row = Chain(self.source, position, limit, shared).run(), 0
+                walk, row = Chain(self.source, position, limit).run(), 0
                 self._count(walk)
             self._append(walk, row)
             position, stop = walk.position, walk.stop
@@ -183,7 +173,7 @@ class _Assembly:
         """Walk from the beginning; if the tar is not in the page cache, go on with more chains at
         once."""
         source = self.source
-        first = Chain(source, 0, source.total, {})
+        first = Chain(source, 0, source.total)
         steps, cold = first.steps(), False
         for count, (offset, _size) in enumerate(steps):
             cold = cold or not source.cached(offset)
@@ -194,9 +184,7 @@ class _Assembly:
                 walks = chain_walk.split(first, chains)
                 if len(walks) > 1:
                     chain_walk.run_together(source, [steps, *(walk.steps() for walk in walks[1:])])
-                    # Global PAX headers hold for all that follows, which the later chains could not
-                    # know.
-                    return walks if not any(walk.shared for walk in walks) else walks[:1]
+                    return walks
                 first.silent, chains = source.total, 1
         return [first]
 
@@ -220,41 +208,47 @@ class _Assembly:
         if isinstance(stop, (CutHeader, CutBody)) and self.source.total >= BLOCK:
             self._note("truncated", str(stop))
             return None
-        position = stop.offset
         if isinstance(stop, ZeroBlock):
-            # The end of the archive; or another archive follows, or a header was zeroed.
-            after = self._after_zeros(position)
-            if after is None:
+            return self._after_zero_block(stop.offset)
+        if not self.names:
+            return self._after_bad_start(stop)
+        self._note("damaged", str(stop))
+        return self._go_on_at(self._next_header(stop.offset + BLOCK, self.source.total))
+
+    def _after_zero_block(self, position: int) -> int | None:
+        """Zeros are the end of the archive; or another archive follows, or a header was zeroed."""
+        after = self._after_zeros(position)
+        if after is None:
+            return None
+        if is_header(self.source.pread(BLOCK, after)):
+            self._note("concatenated", f"another archive begins at byte {after:,}")
+            return after
+        header = self._next_header(after, self.source.total)
+        if header is None:
+            rest = self.source.total - after
+            self._note("ok", f"{rest:,} bytes after the end of the archive are no tar")
+            return None
+        self._note("damaged", f"no header at byte {position:,} but zeros and data")
+        return self._go_on_at(header)
+
+    def _after_bad_start(self, stop: OddHeader) -> int | None:
+        """The file does not begin with a member: it may be no tar at all."""
+        head = self.source.pread(BLOCK, 0)
+        for magic, kind in _MAGICS.items():
+            if head.startswith(magic):
+                remedy = "unpack it, only a plain tar can be read by address"
+                self._note("compressed", f"compressed with {kind}: {remedy}")
                 return None
-            if is_header(self.source.pread(BLOCK, after)):
-                self._note("concatenated", f"another archive begins at byte {after:,}")
-                return after
-            header = self._next_header(after)
-            if header is None:
-                rest = self.source.total - after
-                self._note("ok", f"{rest:,} bytes after the end of the archive are no tar")
-                return None
-            self._note("damaged", f"no header at byte {position:,} but zeros and data")
-        else:
-            if position == 0 and not self.names:
-                head = self.source.pread(BLOCK, 0)
-                if kind := next(
-                    (name for magic, name in _MAGICS.items() if head.startswith(magic)), ""
-                ):
-                    remedy = "unpack it, only a plain tar can be read by address"
-                    self._note("compressed", f"compressed with {kind}: {remedy}")
-                    return None
-            # Damage: go on behind the body if that can be known, else search for the next header.
-            header = self._after_damage(position)
-            if header is None:
-                header = self._next_header(position + BLOCK, 0 if self.names else _HEADLESS_SEARCH)
-            if header is None and not self.names:
-                zipped = self.source.pread(BLOCK, 0).startswith(b"PK\x03\x04")
-                self._note(
-                    "not_a_tar", "a zip file" if zipped else "no tar header at its beginning"
-                )
-                return None
-            self._note("damaged", str(stop))
+        header = self._next_header(stop.offset + BLOCK, stop.offset + BLOCK + _HEADLESS_SEARCH)
+        if header is None:
+            is_zip = head.startswith(b"PK\x03\x04")
+            self._note("not_a_tar", "a zip file" if is_zip else "no tar header at its beginning")
+            return None
+        self._note("damaged", str(stop))
+        return self._go_on_at(header)
+
+    def _go_on_at(self, header: int | None) -> int | None:
+        """Note what comes after damage; returns `header`, where it begins."""
         if header is None:
             self.notes.append("nothing readable after it")
         elif self.recovered_from is None:
@@ -276,35 +270,10 @@ class _Assembly:
             position, size = position + len(window), _CHUNK
         return None
 
-    def _after_damage(self, position: int) -> int | None:
-        """Where the body behind a damaged header ends, if it is itself a tar: its headers are not
-        this tar's.
-
-        None if it is no tar, or if the damaged header's size leads neither to a header nor to the
-        end.
-        """
-        block, body = self.source.pread(2 * BLOCK, position), position + BLOCK
-        size = number(block[124:136].ljust(1))
-        if not size or not 0 < size <= self.source.total - body or not is_header(block[BLOCK:]):
-            return None
-        after = body + rounded(size)
-        leads_on = is_header(self.source.pread(BLOCK, after)) or self._after_zeros(after) is None
-        return after if leads_on else None
-
-    def _next_header(self, position: int, limit: int = 0) -> int | None:
-        """The next header after damage: one with `ustar`, or an old one that leads to another or
-        the end."""
-        end = min(self.source.total, position + limit) if limit else self.source.total
-        while position < end:
-            window = self.source.pread(_CHUNK, position)
-            at = ustar_header(window)
-            for old in range(0, (len(window) if at is None else at) - BLOCK + 1, BLOCK):
-                block = window[old : old + BLOCK]
-                if block[148:154].strip(b" \0").isdigit() and is_header(block):
-                    walk = Chain(self.source, position + old, position + old + 1, {}).run()
-                    after = self.source.pread(BLOCK, walk.position)
-                    if walk.starts and (not after.strip(b"\0") or is_header(after)):
-                        return position + old
+    def _next_header(self, position: int, end: int) -> int | None:
+        """The next header after damage, up to `end`."""
+        while position < min(end, self.source.total):
+            at = header_in(self.source.pread(_CHUNK, position))
             if at is not None:
                 return position + at
             position += _CHUNK
@@ -338,34 +307,28 @@ class _Assembly:
 
 
 def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
-    """Fill in place the rows in `odd` (row -> (kind, link)): links get their target's bytes, others
-    none."""
+    """Fill in place the rows in `odd` (row -> (kind, link)): a link to a file gets that file's
+    bytes, others none."""
     names, offsets, sizes, kinds = result.names, result.offsets, result.sizes, result.kinds
-    for row, (kind, _link) in odd.items():
-        kinds[row], offsets[row], sizes[row] = kind, -1, 0
+    for row, entry in odd.items():
+        kinds[row], offsets[row], sizes[row] = entry[0], -1, 0
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}
     if not links:
         return
-    rows_of: dict[bytes, list[int]] = {}
+    rows_of = defaultdict(list)
     for row, name in enumerate(names):
-        rows_of.setdefault(os.path.normpath(name), []).append(row)
+        rows_of[os.path.normpath(name)].append(row)
 
-    def target(row: int) -> int | None:
-        kind, link = links[row]
-        if kind == SYMLINK:
-            path = b"/".join(filter(None, (os.path.dirname(names[row]), link)))
-            return next(reversed(rows_of.get(os.path.normpath(path), [])), None)
-        # A hard link points back: the last member of that name before the link itself.
-        return next(
-            (at for at in reversed(rows_of.get(os.path.normpath(link), [])) if at < row), None
-        )
-
-    for row in links:
-        at, seen = row, set()
-        while at is not None and at in links and at not in seen:
-            seen.add(at)
-            at = target(at)
-        if at is None or at in links or kinds[at] != FILE:
-            kinds[row] = BROKEN_LINK
+    for row, (kind, link) in links.items():
+        path = _from_folder_of(names[row], link) if kind == SYMLINK else link
+        targets = rows_of.get(os.path.normpath(path), [])
+        # A hard link points back; of several members of that name the last counts.
+        target = next((at for at in reversed(targets) if kind == SYMLINK or at < row), row)
+        if kinds[target] == FILE:
+            offsets[row], sizes[row] = offsets[target], sizes[target]
         else:
-            offsets[row], sizes[row] = offsets[at], sizes[at]
+            kinds[row] = BROKEN_LINK
+
+
+def _from_folder_of(name: bytes, link: bytes) -> bytes:
+    return b"/".join(part for part in (os.path.dirname(name), link) if part)

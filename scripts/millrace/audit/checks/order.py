@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, plain, samples
+from millrace.audit.checks.batches import Batch, epochs_of, parse
+from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
 from millrace.audit.checks.registry import Evidence, Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import order_of
 
@@ -39,76 +40,133 @@ def refused_arguments(evidence: Evidence) -> Iterable[Finding]:
             return
 
 
+class Told(NamedTuple):
+    """One rank's epochs after set_epoch."""
+
+    parts: list[str]  # what has set_epoch
+    flags: dict[str, bool]  # attributes `shuffle` of samplers and dataset
+    own: list[list[Batch]]  # after set_epoch(0) and set_epoch(1)
+    main: list[list[Batch]]  # without workers after 0, 1 and 0, if persistent ones may miss it
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Told:
+        own, main = (list(map(parse, seen.get(name, []))) for name in ("own", "main"))
+        return cls(seen["parts"], seen["flags"], own, main)
+
+    @property
+    def call(self) -> str:
+        place = f"loader.{self.parts[0]}".removesuffix(".loader")
+        return f"{place}.set_epoch(epoch)"
+
+    def is_missed(self) -> bool:
+        """Whether the epoch decides what the main process reads, but not what persistent workers
+        read."""
+        if not self.main:
+            return False
+        own, main = list(map(_content, self.own)), list(map(_content, self.main))
+        return own[0] == own[1] and main[0] == main[2] != main[1]
+
+
+class Orders(NamedTuple):
+    """The order of samples in epochs, by rank."""
+
+    plain: list[list[list[Any]]]  # of the loader alone
+    told: list[list[list[Any]]]  # after set_epoch
+    iterable: bool  # a stream, or what is no DataLoader
+    reordered: bool  # without workers two passes differ
+    shuffled_by: list[str]  # functions that were called
+
+    @classmethod
+    def parse(cls, epochs: Ranks, told: list[Told], source: Seen) -> Orders:
+        stable = source["stable"]
+        return cls(
+            [[order_of(epoch.batches, stable) for epoch in rank] for rank in epochs_of(epochs)],
+            [[order_of(batches, stable) for batches in rank.own] for rank in told],
+            source["iterable"],
+            source["reordered"],
+            source["shuffled_by"],
+        )
+
+    @property
+    def first(self) -> list[Any]:
+        return self.plain[0][0]
+
+    @property
+    def ascends(self) -> bool:
+        first = self.first
+        return bool(first) and isinstance(first[0], int) and first == sorted(first)
+
+    @property
+    def shown(self) -> Seen:
+        second = self.plain[0][1] if len(self.plain[0]) > 1 else self.first
+        return {"epoch 0": self.first[:EXAMPLES], "epoch 1": second[:EXAMPLES]}
+
+
 @check("DP14", probes=("epochs", "set_epoch", "loop", "source"))
 def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Iterable[Finding]:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
-    orders = [[order_of(notes, source["stable"]) for notes in rank] for rank in plain(epochs)]
-    one, other = (orders[0] * 2)[:2]
-    say = partial(
-        Finding, "DP14", evidence={"epoch 0": one[:EXAMPLES], "epoch 1": other[:EXAMPLES]}
-    )
-    parts, flags, by = after[0]["parts"], after[0]["flags"], source["shuffled_by"]
-    call = f"{('loader.' + parts[0]).removesuffix('.loader')}.set_epoch(epoch)" if parts else ""
-    calls = loop[0]["calls"]
-    ascends = bool(one) and isinstance(one[0], int) and one == sorted(one)
-    if not one or len(orders[0]) < 2:
-        yield say("not decidable", "no two orders to compare", needs=f"--epochs 2, and {NEED_ID}")
-    elif any(map(_unheard, after)):
+    told = [Told.parse(seen) for seen in after]
+    orders = Orders.parse(epochs, told, source)
+    yield replace(_judged(orders, told, loop[0]["calls"]), evidence=orders.shown)
+
+
+def _judged(orders: Orders, told: list[Told], calls: list | None) -> Finding:
+    """`calls`: of set_epoch, by the user's loop; None without one."""
+    if not orders.first or len(orders.plain[0]) < 2:
+        needs = f"--epochs 2, and {NEED_ID}"
+        return Finding("DP14", "not decidable", "no two orders to compare", needs=needs)
+    if any(rank.is_missed() for rank in told):
         cause = "set_epoch on the dataset changes what the main process reads, but persistent workers miss it"
         fix = "persistent_workers=False, or the epoch as torch.zeros((), dtype=torch.int64).share_memory_()"
-        yield say("fail", cause, fix=fix)
-    elif not all(_same(*each[:2]) for each in orders):
-        yield say("pass", "epochs 0 and 1 come in different orders")
-    elif parts and not all(
-        _same(*(order_of(e, source["stable"]) for e in rank["own"])) for rank in after
-    ):
-        cause = "the order changes only after set_epoch"
-        if calls is None:
-            needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
-            yield say("not decidable", cause, needs=needs)
-        elif calls:
-            yield say("pass", f"the loop calls set_epoch: {calls[:4]}")
-        else:
-            yield say(
-                "fail",
-                f"{cause}, which the loop does not call",
-                fix=f"Call {call} before each epoch",
-            )
-    elif not ascends and source["iterable"] and source["reordered"]:
+        return Finding("DP14", "fail", cause, fix=fix)
+    if not all(_same(one, other) for one, other, *_ in orders.plain):
+        return Finding("DP14", "pass", "epochs 0 and 1 come in different orders")
+    parts = told[0].parts
+    if parts and not all(_same(one, other) for one, other in orders.told):
+        return _changes_when_told(told[0].call, calls)
+    return _one_order(orders, told[0])
+
+
+def _changes_when_told(call: str, calls: list | None) -> Finding:
+    cause = "the order changes only after set_epoch"
+    if calls is None:
+        needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
+        return Finding("DP14", "not decidable", cause, needs=needs)
+    if calls:
+        return Finding("DP14", "pass", f"the loop calls set_epoch: {calls[:4]}")
+    cause += ", which the loop does not call"
+    return Finding("DP14", "fail", cause, fix=f"Call {call} before each epoch")
+
+
+def _one_order(orders: Orders, told: Told) -> Finding:
+    """All epochs have one order: a bug if it is shuffled, or meant so."""
+    if orders.ascends:
+        cause = "no shuffle: indices ascend in both epochs (training: shuffle=True)"
+        return Finding("DP14", "not applicable", cause)
+    if orders.iterable and orders.reordered:
         cause = "without workers each pass has its own order; workers begin every epoch with the same copy"
-        yield say(
-            "fail",
-            cause,
-            fix="An order by (seed, epoch) with set_epoch; or persistent_workers=True",
-        )
-    elif not ascends and (any(flags.values()) or (by and not flags)):
-        cause = f"epochs 0 and 1 come in one order, though {', '.join(by or flags)} shuffles"
-        cause += f"; {call} does not change it" if parts else ""
-        yield say(
-            "fail", cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets"
-        )
-    else:
-        order = "indices ascend" if ascends else "the order is fixed"
-        yield say("not applicable", f"no shuffle: {order} in both epochs (training: shuffle=True)")
+        fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
+        return Finding("DP14", "fail", cause, fix=fix)
+    flags = told.flags
+    if any(flags.values()) or (orders.shuffled_by and not flags):
+        cause = "epochs 0 and 1 come in one order, though "
+        cause += f"{', '.join(orders.shuffled_by or flags)} shuffles"
+        if told.parts:
+            cause += f"; {told.call} does not change it"
+        fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
+        return Finding("DP14", "fail", cause, fix=fix)
+    cause = "no shuffle: the order is fixed in both epochs (training: shuffle=True)"
+    return Finding("DP14", "not applicable", cause)
 
 
 def _same(one: list[Any], other: list[Any]) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
-def _unheard(rank: Seen) -> bool:
-    """Whether the epoch decides what the main process reads, but not what persistent workers
-    read."""
-    if "main" not in rank:
-        return False
-    own, main = (list(map(_content, rank[name])) for name in ("own", "main"))
-    return own[0] == own[1] and main[0] == main[2] != main[1]
-
-
-def _content(notes: list[Seen]) -> list[Any]:
+def _content(batches: list[Batch]) -> list[Any]:
     """What the batches of an epoch hold; where indices are drawn, in whatever order."""
-    batches = [[note["indices"], [each[""] for each in samples(note)]] for note in notes]
-    return sorted(batches, key=str) if notes and notes[0]["indices"] else batches
+    contents = [[batch.indices, [sample[""] for sample in batch.samples]] for batch in batches]
+    return sorted(contents, key=str) if batches and batches[0].indices else contents
 
 
 @check("end")
@@ -126,18 +184,18 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
 
 
 @check("end", probes=("epochs",))
-def endless(epochs: Ranks) -> Iterable[Finding]:
+def endless(ranks: Ranks) -> Iterable[Finding]:
     """Epochs that were read to their end, unless they have none."""
     cause, facts = "", {}
-    for part in (part for rank in epochs for part in rank["plain"] if not part["ended"]):
-        facts = {"batches": len(part["notes"]), "len(loader)": part["length"]}
-        if part["length"] and facts["batches"] > 2 * part["length"]:
-            cause = f"it does not end: {facts['batches']} batches, though len(loader) is {part['length']}"
-            yield Finding(
-                "end", "fail", cause, facts, "Let the sampler end after len(sampler) indices"
-            )
+    unended = [epoch for rank in epochs_of(ranks) for epoch in rank if not epoch.ended]
+    for epoch in unended:
+        count = len(epoch.batches)
+        facts = {"batches": count, "len(loader)": epoch.length}
+        if epoch.length and count > 2 * epoch.length:
+            cause = f"it does not end: {count} batches, though len(loader) is {epoch.length}"
+            fix = "Let the sampler end after len(sampler) indices"
+            yield Finding("end", "fail", cause, facts, fix)
             return
-        cause = (
-            cause if part["length"] else f"no end in {facts['batches']} batches: an endless stream"
-        )
+        if not epoch.length:
+            cause = f"no end in {count} batches: an endless stream"
     yield Finding("end", "pass", cause, facts)

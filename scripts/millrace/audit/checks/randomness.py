@@ -1,16 +1,18 @@
-"""Randomness that repeats, samples that come twice or never, ranks of unequal steps."""
+"""Randomness that repeats, samples that come twice or never or are dropped, ranks of unequal
+steps."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
+from millrace.audit.checks.batches import Batch, Epoch, epochs_of, parse
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
-from millrace.audit.checks.shares import Dataset, Epoch, Shares
+from millrace.audit.checks.shares import Dataset, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
@@ -32,51 +34,77 @@ OWN = (
 )
 
 
+Place = tuple[int, int, int | None]  # rank, epoch, worker
+Streams = dict[Place, list[Batch]]  # batches of one place, in their order
+
+
+class Same(NamedTuple):
+    """Random numbers that two places draw alike."""
+
+    generators: list[str]
+    shown: Seen
+
+
 @check("DP1", probes=("repeat", "epochs", "source", "look"))
 def repeated_randomness(
     repeat: Ranks, epochs: Ranks, source: Seen, look: Seen
 ) -> Iterable[Finding]:
     """What varies when one index is read again must vary between workers, epochs and ranks."""
-    by_index, version = repeat[0]["epochs"] is not None, look["torch"]
-    ranks = [rank["epochs"] for rank in repeat] if by_index else plain(epochs)
-    streams: dict[tuple, list[Seen]] = defaultdict(list)
-    for rank, parts in enumerate(ranks):
-        for epoch, notes in enumerate(parts):
-            for note in sorted(notes, key=lambda each: each.get("order", 0)):
-                if note.get("samples") and "random" in note:
-                    streams[rank, epoch, note["worker"]].append(note)
-    failed = False
-    for kind, axis in AXES.items():
-        for pair in _neighbours(streams, axis):
-            one, other = (streams[place] for place in pair)
-            if by_index:
-                same = _same(one, other)
-            else:  # a stream lets nobody choose an index: all generators in use began with equal states
-                copied, varies = _copied(one, other), source["random"] and source["complete"]
-                same = (
-                    {"generators": copied}
-                    if varies and copied and set(copied) == _used(one)
-                    else None
-                )
-            if same is None:
-                continue
-            failed, names = True, same["generators"]
-            said = " and ".join(GLOBALS.get(name, f"the generator {name}") for name in names)
-            said = said or "a generator outside the dataset"
-            cause = f"{kind} {pair[0][axis]} and {pair[1][axis]} draw the same random numbers from {said}"
-            seeds = [notes[0].get("seed") for notes in (one, other)]
-            facts = {**same, "rank, epoch, worker": pair, "worker seeds": seeds, "torch": version}
-            fix = SEEDED[kind] if names and set(names) <= set(GLOBALS) else f"For {said}: {OWN}"
-            yield _if_together(Finding("DP1", "fail", cause, facts, fix), kind, look)
-            break
-    if not failed:
-        varies = any(map(_varying, streams.values())) if by_index else "" not in source["stable"]
-        cause = (
-            "random numbers differ everywhere"
-            if varies
-            else "a sample is the same whenever it is read"
-        )
-        yield Finding("DP1", "pass", cause, {"torch": version})
+    is_map = repeat[0]["epochs"] is not None
+    if is_map:
+        streams = _streams([list(map(parse, rank["epochs"])) for rank in repeat])
+        compare = _drawn_alike
+        varies = any(map(_varying, streams.values()))
+    else:  # a stream lets nobody choose an index
+        ranks = epochs_of(epochs)
+        streams = _streams([[epoch.batches for epoch in rank] for rank in ranks])
+        compare = _begun_alike if source["random"] and source["complete"] else _never
+        varies = "" not in source["stable"]
+
+    findings = [_repeated_by(kind, streams, compare, look) for kind in AXES]
+    if any(findings):
+        yield from filter(None, findings)
+        return
+    cause = "a sample is the same whenever it is read"
+    if varies:
+        cause = "random numbers differ everywhere"
+    yield Finding("DP1", "pass", cause, {"torch": look["torch"]})
+
+
+def _streams(ranks: list[list[list[Batch]]]) -> Streams:
+    """Batches of which the generators are known, by place."""
+    streams: Streams = defaultdict(list)
+    for rank, epochs in enumerate(ranks):
+        for epoch, batches in enumerate(epochs):
+            for batch in batches:
+                if batch.draws:
+                    streams[rank, epoch, batch.worker].append(batch)
+    return streams
+
+
+def _repeated_by(
+    kind: str,
+    streams: Streams,
+    compare: Callable[[list[Batch], list[Batch]], Same | None],
+    look: Seen,
+) -> Finding | None:
+    """A finding of the first two workers, epochs or ranks that draw the same."""
+    for pair in _neighbours(streams, AXES[kind]):
+        one, other = (streams[place] for place in pair)
+        same = compare(one, other)
+        if same is None:
+            continue
+        names = [GLOBALS.get(name, f"the generator {name}") for name in same.generators]
+        source = " and ".join(names) or "a generator outside the dataset"
+        first, second = (place[AXES[kind]] for place in pair)
+        cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
+        seeds = [batches[0].draws.seed for batches in (one, other)]
+        shown = {"generators": same.generators, **same.shown, "rank, epoch, worker": pair}
+        shown |= {"worker seeds": seeds, "torch": look["torch"]}
+        are_global = same.generators and set(same.generators) <= set(GLOBALS)
+        fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
+        return _if_together(Finding("DP1", "fail", cause, shown, fix), kind, look)
+    return None
 
 
 def _neighbours(places: Iterable[tuple], axis: int) -> list[tuple[tuple, tuple]]:
@@ -85,69 +113,94 @@ def _neighbours(places: Iterable[tuple], axis: int) -> list[tuple[tuple, tuple]]
     return [(a, b) for a, b in pairs if [n for n, each in enumerate(a) if each != b[n]] == [axis]]
 
 
-def plain(epochs: Ranks) -> list[list[list[Seen]]]:
-    return [[part["notes"] for part in rank["plain"]] for rank in epochs]
-
-
-def _varying(notes: list[Seen]) -> dict[str, list[tuple[Any, str]]]:
+def _varying(batches: list[Batch]) -> dict[str, list[tuple[Any, str]]]:
     """(Index, digest) of the fields that vary for an index; or else of batches, as collate_fn may
     draw."""
-    pairs = [
-        (i, s)
-        for note in notes
-        for i, s in zip(note["indices"] or (), note["samples"], strict=False)
+    rows = [
+        (index, sample)
+        for batch in batches
+        for index, sample in zip(batch.indices or (), batch.samples, strict=False)
     ]
-    names = sorted(pairs[0][1], reverse=True) if pairs else []
-    columns = {name: [(i, s.get(name, "")) for i, s in pairs] for name in names}
-    columns["batch"] = [
-        (0, note["batch"]) for note in notes if note["indices"] == notes[0]["indices"]
-    ]
-    varying = {
-        name: pairs
-        for name, pairs in columns.items()
-        if len(set(pairs)) > len({i for i, _ in pairs})
-    }
-    return {name: pairs for name, pairs in varying.items() if name != "batch" or len(varying) == 1}
+    names = sorted(rows[0][1], reverse=True) if rows else []
+    varying = {}
+    for name in names:
+        column = [(index, sample.get(name, "")) for index, sample in rows]
+        if _varies(column):
+            varying[name] = column
+    whole = [(0, each.digest) for each in batches if each.indices == batches[0].indices]
+    if not varying and _varies(whole):
+        varying["batch"] = whole
+    return varying
 
 
-def _used(notes: list[Seen]) -> set[str]:
+def _varies(column: list[tuple[Any, str]]) -> bool:
+    return len(set(column)) > len({index for index, _ in column})
+
+
+def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
-    states = [notes[0].get("start") or {}, *(note["random"] for note in notes)]
+    states = [batches[0].draws.start, *(batch.draws.after for batch in batches)]
     return {name for name in states[-1] if len({each.get(name) for each in states}) > 1}
 
 
-def _copied(one: list[dict], other: list[dict]) -> list[str]:
+def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
     """Generators in use in both places that began with equal states, if anything began there."""
-    starts = [notes[0].get("start") or {} for notes in (one, other)]
-    equal = {name for name in starts[0] if starts[0][name] == starts[1].get(name)}
-    return sorted(equal & _used(one) & _used(other)) if one[0]["pid"] != other[0]["pid"] else []
+    ours, theirs = one[0].draws, other[0].draws
+    if ours.pid == theirs.pid:
+        return []
+    equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
+    return sorted(equal & _used(one) & _used(other))
 
 
-def _same(one: list[dict], other: list[dict]) -> Seen | None:
+def _never(one: list[Batch], other: list[Batch]) -> None:
+    """Nothing is random."""
+
+
+def _begun_alike(one: list[Batch], other: list[Batch]) -> Same | None:
+    """All generators in use began with equal states."""
+    copied = _copied(one, other)
+    return Same(copied, {}) if copied and set(copied) == _used(one) else None
+
+
+def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
     """Equal sequences, longer than chance explains or from generators that began with equal
     states."""
     copied, theirs = _copied(one, other), _varying(other)
-    for name, mine in _varying(one).items():
-        count = min(len(mine), len(theirs.get(name, [])))
-        if count > 1 and mine[:count] == theirs[name][:count]:
-            drawn, of_index = Counter(mine[:count]), Counter(i for i, _ in mine[:count])
-            match = sum(n * n / of_index[i] for (i, _), n in drawn.items()) / count
-            if match**count < CHANCE or (match < 1 and copied):
-                names = copied or sorted(_used(one) & _used(other) - {"torch"})
-                return {"generators": names, "field": name, "samples": count, "draws": mine[:4]}
-    # Numbers of several generators in one field: one whose states go on alike gives the same ones.
-    for name in _copied(one, other) if theirs else ():
-        mine, others = ([note["random"].get(name) for note in notes] for notes in (one, other))
-        count = min(len(mine), len(others))
-        if count > 1 and mine[:count] == others[:count] and len(set(mine[:count])) == count:
-            return {"generators": [name], "batches": count, "states": mine[:4]}
+    for name, column in _varying(one).items():
+        count = min(len(column), len(theirs.get(name, [])))
+        draws = column[:count]
+        if count < 2 or draws != theirs[name][:count]:
+            continue
+        match = _chance(draws)
+        if match**count < CHANCE or (match < 1 and copied):
+            names = copied or sorted(_used(one) & _used(other) - {"torch"})
+            return Same(names, {"field": name, "samples": count, "draws": draws[:4]})
+    return _gone_on_alike(copied if theirs else [], one, other)
+
+
+def _chance(draws: list[tuple[Any, str]]) -> float:
+    """The chance that what an index gives is what it gave another time."""
+    of_index = Counter(index for index, _ in draws)
+    squares = ((index, count * count) for (index, _), count in Counter(draws).items())
+    return sum(square / of_index[index] for index, square in squares) / len(draws)
+
+
+def _gone_on_alike(copied: list[str], one: list[Batch], other: list[Batch]) -> Same | None:
+    """Numbers of several generators in one field: one whose states go on alike gives the same
+    ones."""
+    for name in copied:
+        ours, theirs = ([batch.draws.after.get(name) for batch in part] for part in (one, other))
+        count = min(len(ours), len(theirs))
+        states = ours[:count]
+        if count > 1 and states == theirs[:count] and len(set(states)) == count:
+            return Same([name], {"batches": count, "states": states[:4]})
     return None
 
 
 @check("DP2", probes=("look", "epochs", "source"))
 def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
-    first_epochs = [Epoch.parse(rank["plain"][0]) for rank in epochs]
+    first_epochs = [rank[0] for rank in epochs_of(epochs)]
     dataset = Dataset.parse(source)
     shared = shares.count(first_epochs, dataset)
     if shared is None:
@@ -258,34 +311,68 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
     return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
-def samples(note: Seen) -> list[dict[str, str]]:
-    return note.get("samples") or [{"": note["batch"]}]
-
-
 @check("DP3", probes=("epochs", "loop"))
 def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
-    ranks, loop, facts = [rank["plain"] for rank in epochs], loops[0], {}
-    if len(ranks) > 1 and (drawn := loop["evaluation"]):
+    ranks, loop = epochs_of(epochs), loops[0]
+    if len(ranks) == 1:
+        yield Finding("DP3", "not applicable", "one rank")
+        return
+    drawn = loop["evaluation"]
+    if drawn and drawn["drawn"] > drawn["samples"]:
         spare = drawn["drawn"] - drawn["samples"]
         cause = f"--val-loader: DistributedSampler repeats {spare} samples to even out {len(ranks)} ranks"
         fix = "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the repeated ids"
-        if spare > 0:
-            yield Finding("DP3", "fail", cause, drawn, fix)
-    for epoch, parts in enumerate(zip(*ranks, strict=True) if len(ranks) > 1 else ()):
-        steps, counts = [len(part["notes"]) for part in parts], Counter()
-        for rank, part in enumerate(parts):
-            for note in part["notes"]:
-                counts[f"rank {rank}, worker {note['worker']}"] += note["size"]
-        facts = {"epoch": epoch, "steps of ranks": steps, "samples of workers": dict(counts)}
-        ends = [count for count, part in zip(steps, parts, strict=True) if part["ended"]]
+        yield Finding("DP3", "fail", cause, drawn, fix)
+
+    facts: Seen = {}
+    for number, parts in enumerate(zip(*ranks, strict=True)):
+        steps = [len(part.batches) for part in parts]
+        facts = {"epoch": number, "steps of ranks": steps, "samples of workers": _counts(parts)}
+        ends = [len(part.batches) for part in parts if part.ended]
         if ends and max(steps) > min(ends):
-            cause = f"ranks make {steps} steps" + (
-                ", and the loop uses Join" if loop["joins"] else ""
-            )
-            fix = "Stop all ranks at the smallest number of steps, repeat samples on short ranks, or use "
-            fix += "`with model.join():`; drop_last=True alone leaves them uneven"
-            yield Finding("DP3", "pass" if loop["joins"] else "fail", cause, facts, fix)
+            yield _uneven(steps, loop["joins"], facts)
             return
-    yield Finding("DP3", "pass" if facts else "not applicable", "" if facts else "one rank", facts)
+    yield Finding("DP3", "pass", "", facts)
+
+
+def _counts(ranks: Iterable[Epoch]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for rank, epoch in enumerate(ranks):
+        for batch in epoch.batches:
+            counts[f"rank {rank}, worker {batch.worker}"] += batch.size
+    return dict(counts)
+
+
+def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
+    fix = "Stop all ranks at the smallest number of steps, repeat samples on short ranks, or use "
+    fix += "`with model.join():`; drop_last=True alone leaves them uneven"
+    if joins:
+        cause = f"ranks make {steps} steps, and the loop uses Join"
+        return Finding("DP3", "pass", cause, facts, fix)
+    return Finding("DP3", "fail", f"ranks make {steps} steps", facts, fix)
+
+
+@check("edges", probes=("model", "epochs"))
+def edges(seen: Seen, epochs: Ranks) -> Iterable[Finding]:
+    """Each rank makes steps, and evaluation loses no sample."""
+    findings = []
+    for rank, parts in enumerate(epochs_of(epochs)):
+        if parts[0].ended and not parts[0].batches:
+            shown = {"rank": rank, **seen["train"]}
+            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", shown))
+    for name, verdict in (("train", "pass"), ("val", "fail")):
+        lost = _dropped(seen[name])
+        if lost:
+            samples = seen[name]["samples"]
+            cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
+            findings.append(Finding("edges", verdict, cause, seen[name]))
+    yield from findings or [Finding("edges", "pass", "no sample is lost")]
+
+
+def _dropped(loader: Seen) -> int:
+    """Samples that drop_last leaves out."""
+    if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
+        return 0
+    return loader["samples"] % loader["batch_size"]

@@ -11,7 +11,16 @@ from millrace.audit.runner.registry import PROBES, Result
 
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
-FAMILIES = ("randomness", "contract", "preprocessing", "order", "restart")
+FAMILIES = (
+    "randomness",
+    "contract",
+    "normalisation",
+    "transforms",
+    "labels",
+    "splits",
+    "order",
+    "restart",
+)
 
 
 @dataclass(frozen=True)

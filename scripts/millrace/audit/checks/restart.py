@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from millrace.audit.checks.randomness import EXAMPLES, NEED_ID, plain, samples
+from millrace.audit.checks.batches import epochs_of, parse
+from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import content_key, order_of
 
@@ -86,22 +87,21 @@ def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterabl
 def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
     """What the probe saw, with the names of samples that the epochs of the loader have."""
     stable = source["stable"]
-    names = dict(_names(epochs, stable))
+    names = dict(_names(epochs, stable)) if stable else {}
 
-    def batches(notes: list[Seen]) -> Batches:
-        return [
-            [names.get(str(key), str(key)) for key in order_of([note], stable)] for note in notes
-        ]
+    def named(notes: list[Seen]) -> Batches:
+        orders = [order_of([batch], stable) for batch in parse(notes)]
+        return [[names.get(str(key), str(key)) for key in order] for order in orders]
 
     def way(seen: Seen) -> Way:
         error = seen["raised"]["text"] if seen["raised"] else ""
-        return Way(seen["told"], [batches(notes) for notes in seen["passes"]], seen["ended"], error)
+        return Way(seen["told"], [named(notes) for notes in seen["passes"]], seen["ended"], error)
 
     return [
         Restart(
             how=seen["how"],
             at=seen["at"],
-            epochs=[batches(notes) for notes in seen["run"]],
+            epochs=[named(notes) for notes in seen["run"]],
             ended=seen["ended"][1],
             ahead=seen["ahead"],
             ways=[way(each) for each in seen["ways"]],
@@ -113,9 +113,9 @@ def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
 
 def _names(epochs: Ranks, stable: list[str]) -> Iterator[tuple[str, str]]:
     """(content, index) of the samples whose index is known."""
-    for note in (note for rank in plain(epochs) for notes in rank for note in notes):
-        for sample, index in zip(samples(note), note.get("indices") or (), strict=False):
-            if stable:
+    for rank in epochs_of(epochs):
+        for batch in (batch for epoch in rank for batch in epoch.batches):
+            for sample, index in zip(batch.samples, batch.indices or (), strict=False):
                 yield content_key(sample, stable), str(index)
 
 

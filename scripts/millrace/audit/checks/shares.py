@@ -6,32 +6,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-Sample = dict[str, str]  # a digest for each field; the field "" is the whole sample
+from millrace.audit.checks.batches import Batch, Epoch, Sample
+
 Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
-
-
-class Batch(NamedTuple):
-    """One batch, as the loop received it."""
-
-    worker: int | None
-    indices: list[Any] | None  # what the sampler asked for; None for a stream
-    samples: list[Sample]  # the batch itself as the only sample, if its samples are not known
-
-    @classmethod
-    def parse(cls, note: dict[str, Any]) -> Batch:
-        samples = note.get("samples") or [{"": note["batch"]}]
-        return cls(note["worker"], note.get("indices"), samples)
-
-
-class Epoch(NamedTuple):
-    """What one rank received in one epoch."""
-
-    batches: list[Batch]
-    ended: bool  # False: only its beginning was read
-
-    @classmethod
-    def parse(cls, plain: dict[str, Any]) -> Epoch:
-        return cls([Batch.parse(note) for note in plain["notes"]], plain["ended"])
 
 
 class Dataset(NamedTuple):
@@ -125,28 +102,23 @@ class Shares:
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
-    held_keys = [
-        content_key(sample, dataset.stable) for sample in dataset.samples if dataset.stable
-    ]
+    held = dataset.samples if dataset.stable else []
+    held_keys = [content_key(sample, dataset.stable) for sample in held]
     by_index = _known_by_index(batches, dataset, held_keys)
     if not held_keys and not by_index:
         return None
 
-    # Findings name a sample by its row in the dataset, where its content says which row it is.
-    are_unique = len(set(held_keys)) == len(held_keys)
-    row_of = {key: str(row) for row, key in enumerate(held_keys)} if are_unique else {}
-
+    row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
     for rank, epoch in enumerate(epochs):
         for batch in epoch.batches:
             keys = _keys(batch, dataset.stable, by_index)
             streams[rank, batch.worker] += [row_of.get(key, key) for key in keys]
 
+    held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
-        held = Counter({name for names in streams.values() for name in names})
-    else:
-        held = Counter(row_of.get(key, key) for key in held_keys)
-    sizes = [len(_keys(batch, dataset.stable, by_index)) for batch in batches]
+        held = Counter(set().union(*streams.values()))
+    sizes = (len(_keys(batch, dataset.stable, by_index)) for batch in batches)
     return Shares(
         streams=dict(streams),
         held=held,
@@ -155,6 +127,13 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
         from_sampler=all(batch.indices is not None for batch in batches),
         complete=by_index or dataset.complete,
     )
+
+
+def _rows(keys: list[str]) -> dict[str, str]:
+    """The names of samples in findings: their rows in the dataset, where contents say which."""
+    if len(set(keys)) < len(keys):
+        return {}
+    return {key: str(row) for row, key in enumerate(keys)}
 
 
 def _keys(batch: Batch, stable: list[str], by_index: bool) -> list[str]:
@@ -206,10 +185,9 @@ def content_key(sample: Sample, stable: list[str]) -> str:
     return " ".join(sample[name] for name in stable)
 
 
-def order_of(notes: list[dict[str, Any]], stable: list[str]) -> list[Any]:
+def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
     """Indices in order, or else what identifies the samples; nothing if they cannot be known
     again."""
-    batches = [Batch.parse(note) for note in notes]
     if batches and all(batch.indices is not None for batch in batches):
         return [index for batch in batches for index in batch.indices]
     samples = [sample for batch in batches for sample in batch.samples]

@@ -23,24 +23,31 @@ PRIMARIES = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)
 def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (file, root) of the files that an entry of a list names; roots are the owner's
     folders."""
-    values = [v for v in getattr(owner, "__dict__", {}).values() if isinstance(v, (str, Path))]
-    roots = ["", *(str(value) for value in values if os.path.isdir(value))]
-    for part in (entry, *dict(members(entry)).values()):
-        if isinstance(part, (str, Path)) and str(part).lower().endswith(suffixes):
-            yield from (
-                (file, root) for root in roots if os.path.isfile(file := os.path.join(root, part))
-            )
+    roots = [""]
+    for value in getattr(owner, "__dict__", {}).values():
+        if isinstance(value, (str, Path)) and os.path.isdir(value):
+            roots.append(str(value))
+    for _, part in [("", entry), *members(entry)]:
+        if not isinstance(part, (str, Path)) or not str(part).lower().endswith(suffixes):
+            continue
+        for root in roots:
+            file = os.path.join(root, part)
+            if os.path.isfile(file):
+                yield file, root
 
 
 def relisted(value: Any, listed: str) -> Any:
     """Return a copy of a list, or of an entry of it, with another file in place of those like
     it."""
+    kind = type(value)
     if isinstance(value, (str, Path)):
-        return type(value)(listed) if Path(value).suffix == Path(listed).suffix else value
+        is_like = Path(value).suffix == Path(listed).suffix
+        return kind(listed) if is_like else value
     if isinstance(value, Mapping):
-        return type(value)({key: relisted(item, listed) for key, item in value.items()})
+        return kind({key: relisted(item, listed) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return getattr(value, "_make", type(value))([relisted(item, listed) for item in value])
+        make = getattr(value, "_make", kind)  # of a named tuple
+        return make([relisted(item, listed) for item in value])
     if hasattr(value, "__dict__") and not callable(value):
         changed = copy.copy(value)
         vars(changed).update(relisted(vars(value), listed))
@@ -53,18 +60,16 @@ def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
     file)}."""
     replaced = {}
     for path, owner in list(walk(loader, "loader", code=True)):
-        for name, rows in list(getattr(owner, "__dict__", {}).items()):
-            rows = (
-                rows.tolist() if getattr(rows, "ndim", 0) == 1 and hasattr(rows, "tolist") else rows
-            )
-            entries = rows.values() if isinstance(rows, dict) else rows
-            if not isinstance(rows, (dict, list, tuple)) or not entries:
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            is_column = getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist")
+            rows = value.tolist() if is_column else value
+            if not isinstance(rows, (dict, list, tuple)) or not rows:
                 continue
-            for file, root in files(next(iter(entries)), owner, SUFFIXES):
+            entry = next(iter(rows.values() if isinstance(rows, dict) else rows))
+            for file, root in files(entry, owner, SUFFIXES):
                 new = folder / f"probe{Path(file).suffix}"
-                setattr(
-                    owner, name, relisted(rows, os.path.relpath(new, root) if root else str(new))
-                )
+                listed = os.path.relpath(new, root) if root else str(new)
+                setattr(owner, name, relisted(rows, listed))
                 replaced[f"{path}.{name}"] = file, new
                 break
     return replaced
@@ -73,43 +78,48 @@ def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
 def write(like: str, colour: tuple[int, ...], file: Path) -> None:
     """Write an image of one colour in the format and size of another, with what the loader has
     loaded."""
-    if pil := sys.modules.get("PIL.Image"):
-        with pil.open(like) as image:
-            pil.new("RGB", image.size, colour).convert(
-                "RGBA" if image.mode == "RGBA" else "RGB"
-            ).save(file)
-    else:
-        pixels = sys.modules["cv2"].imread(like)
+    pil = sys.modules.get("PIL.Image")
+    if pil is None:
+        opencv = sys.modules["cv2"]
+        pixels = opencv.imread(like)
         pixels[...] = colour[::-1]
-        sys.modules["cv2"].imwrite(str(file), pixels)
+        opencv.imwrite(str(file), pixels)
+        return
+    with pil.open(like) as image:
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
+        pil.new("RGB", image.size, colour).convert(mode).save(file)
 
 
 def images(batch: Any) -> dict[str, list[float]]:
     """Return the mean of the first three channels of every field that is a batch of colour
     images."""
-    axes = {name: (tensor, channel_axis(tensor.shape)) for name, tensor in batched(batch)}
-    colour = {
-        name: (t, axis)
-        for name, (t, axis) in axes.items()
-        if axis is not None and t.shape[axis] >= 3
-    }
-    return {
-        name: t.double().movedim(axis, 0).flatten(1).mean(1).tolist()[:3]
-        for name, (t, axis) in colour.items()
-    }
+    means = {}
+    for name, tensor in batched(batch):
+        axis = channel_axis(tensor.shape)
+        if axis is not None and tensor.shape[axis] >= 3:
+            channels = tensor.double().movedim(axis, 0).flatten(1)
+            means[name] = channels.mean(1).tolist()[:3]
+    return means
 
 
 def order(means: dict[str, list[float]]) -> str:
     """Say which colour each channel answers to: "RGB", "BGR", ..., or "grey", "unread", "mixed"."""
-    middle = [sum(column) / 3 for column in zip(*means.values(), strict=True)]
-    rows = [[value - m for value, m in zip(row, middle, strict=True)] for row in means.values()]
-    size, tops = max(map(max, rows)), [row.index(max(row)) for row in rows]
-    if size < 1e-4 * max(abs(value) for row in means.values() for value in row):
+    columns = zip(*means.values(), strict=True)
+    middle = [sum(column) / 3 for column in columns]
+    rows = []
+    for row in means.values():
+        rows.append([value - m for value, m in zip(row, middle, strict=True)])
+    size = max(map(max, rows))
+    largest = max(abs(value) for row in means.values() for value in row)
+    if size < 1e-4 * largest:
         return "unread"
     if all(max(row) - min(row) < 0.1 * size for row in rows):
         return "grey"
-    clear = len(set(tops)) == 3 and all(sorted(row)[1] < 0.3 * max(row) for row in rows)
-    return "".join("RGB"[tops.index(channel)] for channel in range(3)) if clear else "mixed"
+    # Each colour has a channel that answers to it, and to the others hardly.
+    tops = [row.index(max(row)) for row in rows]
+    if sorted(tops) != [0, 1, 2] or any(sorted(row)[1] >= 0.3 * max(row) for row in rows):
+        return "mixed"
+    return "".join("RGB"[tops.index(channel)] for channel in range(3))
 
 
 def negative_stride(value: Any) -> str:
@@ -142,18 +152,26 @@ def colours(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         note["negative"] = next(filter(None, map(negative_stride, samples)), "")
         replaced = replace(loader, rank.scratch) if note["images"] else {}
         note["places"] = list(replaced)
-        for number in (options.seed, options.seed + 1) if replaced else ():
-            means: dict[str, dict] = {}
-            for name, colour in PRIMARIES.items():
-                for like, new in replaced.values():
-                    write(like, colour, new)
-                reseed(number)
-                for field, mean in images(next(draw(loader, rank, 1))[1]).items():
-                    means.setdefault(field, {})[name] = mean
-            for field, answer in means.items():
-                note["orders"].setdefault(field, []).append(order(answer))
+        for seed in (options.seed, options.seed + 1) if replaced else ():
+            for field, means in answers(loader, rank, replaced, seed).items():
+                note["orders"].setdefault(field, []).append(order(means))
     except Exception as error:
         note["raised"] = trace.described(error)
         if "strides" in str(error) and "negative" in str(error):
             note["negative"] = str(error)
     return note
+
+
+def answers(
+    loader: Any, rank: Rank, replaced: dict[str, tuple[str, Path]], seed: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return the means of channels by field and by the colour that all files have."""
+    means: dict[str, dict[str, list[float]]] = {}
+    for name, colour in PRIMARIES.items():
+        for like, new in replaced.values():
+            write(like, colour, new)
+        reseed(seed)
+        _, batch = next(draw(loader, rank, 1))
+        for field, mean in images(batch).items():
+            means.setdefault(field, {})[name] = mean
+    return means

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,16 @@ def contract(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         "samples": length(data),
         "steps": length(loader),
         "ranks": options.ranks,
-    }
-    seen |= {"workers": loader.num_workers, "prefetch": loader.prefetch_factor or 2}
-    seen |= {"shm": shm and shm.f_bavail * shm.f_frsize, "pin_memory": loader.pin_memory}
-    seen |= {
+        "workers": loader.num_workers,
+        "prefetch": loader.prefetch_factor or 2,
+        "pin_memory": loader.pin_memory,
+        "shm": shm and shm.f_bavail * shm.f_frsize,
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "open": len(os.listdir("/dev/fd")),
+        "strategy": torch.multiprocessing.get_sharing_strategy(),
+        "paths": listed(data),
+        "collate": collate(loader, time.monotonic() + seconds),
     }
-    seen |= {"strategy": torch.multiprocessing.get_sharing_strategy(), "paths": listed(data)}
-    seen["collate"] = collate(loader, time.monotonic() + seconds)
     until = time.monotonic() + seconds
     if isinstance(data, IterableDataset) and seen["samples"] is not None:
         counted = sum(1 for _ in takewhile(lambda _: time.monotonic() < until, data))
@@ -84,31 +85,35 @@ def collate(loader: Any, until: float) -> dict[str, Any]:
 
 
 def _batches(loader: Any, seen: dict[str, Any]) -> Iterator[list[Any]]:
-    data, batched = loader.dataset, loader.batch_sampler is not None
-    if isinstance(data, IterableDataset):
-        source, size = iter(data), loader.batch_size or 1
-        while (samples := list(islice(source, size))) and (
-            len(samples) == size or not loader.drop_last
-        ):
-            yield samples
+    """Samples of batches in several orders; `usual` turns False where indices are of no row."""
+    if isinstance(loader.dataset, IterableDataset):
+        yield from _stream(loader)
         return
     for order in range(ORDERS):
         for sampler in (loader.sampler, loader.batch_sampler):
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(order)
+        batched = loader.batch_sampler is not None
         for each in loader.batch_sampler if batched else loader.sampler:
             drawn = each if batched else [each]
-            whole = [
-                type(index) is int and 0 <= index < (length(data) or 0)
-                for index in index_list(drawn)
-            ]
-            seen["usual"] = seen["usual"] and all(whole)
-            samples = (
-                data.__getitems__(drawn)
-                if hasattr(data, "__getitems__")
-                else [data[i] for i in drawn]
-            )
-            yield samples
+            rows = length(loader.dataset) or 0
+            if not all(type(index) is int and 0 <= index < rows for index in index_list(drawn)):
+                seen["usual"] = False
+            yield _samples(loader.dataset, drawn)
+
+
+def _stream(loader: Any) -> Iterator[list[Any]]:
+    source, size = iter(loader.dataset), loader.batch_size or 1
+    while samples := list(islice(source, size)):
+        if len(samples) < size and loader.drop_last:
+            return
+        yield samples
+
+
+def _samples(data: Any, indices: Any) -> list[Any]:
+    if hasattr(data, "__getitems__"):
+        return data.__getitems__(indices)
+    return [data[index] for index in indices]
 
 
 def _read(data: Any, index: int) -> dict[str, Any]:
@@ -163,31 +168,42 @@ def listed(data: Any) -> list[dict[str, Any]]:
     index."""
     seen, owner = [], data
     for _ in range(DEPTH):
-        texts = [
-            str(each) for _, each in members(owner) if isinstance(each, (str, Path)) and str(each)
-        ]
-        roots = ["", *filter(os.path.isdir, texts)]
-        for name, rows in members(owner):
-            paths = (
-                [_path(row) for row in rows[:PATHS]] if isinstance(rows, (list, tuple)) else [None]
-            )
-            tried = [[os.path.join(root, each) for root in roots] for each in paths if each]
-            places = [next(filter(os.path.exists, each), "") for each in tried]
-            if None in paths or not any(places):
-                continue
-            gone = [path for path, place in zip(paths, places, strict=True) if not place]
-            row = {"name": name, "paths": len(paths), "missing": len(gone), "names": gone[:5]}
-            spare = gone and length(data) == len(rows) and "digest" in _read(data, places.index(""))
-            row["needed"] = not spare
-            for index in set(filter(os.path.isfile, texts)) - set(places):
-                written = os.path.getmtime(index) + 1
-                if newer := [
-                    place for place in places if place and os.path.getmtime(place) > written
-                ]:
-                    row |= {"index": index, "newer": newer[:5]}
-            seen.append(row)
+        attributes = list(members(owner))
+        texts = [str(each) for _, each in attributes if isinstance(each, (str, Path)) and str(each)]
+        for name, rows in attributes:
+            if isinstance(rows, (list, tuple)):
+                row = _files(data, rows, texts)
+                seen += [{"name": name, **row}] if row else []
         owner = getattr(owner, "dataset", None)
     return seen
+
+
+def _files(data: Any, rows: Sequence[Any], texts: list[str]) -> dict[str, Any] | None:
+    """What of a list of paths is missing; None if it is none. `texts`: attributes beside it, which
+    may be its folder or its index."""
+    roots = ["", *filter(os.path.isdir, texts)]
+    paths = [_path(row) for row in rows[:PATHS]]
+    if None in paths:
+        return None
+    places = [_found(path, roots) for path in paths]
+    if not any(places):
+        return None
+    gone = [path for path, place in zip(paths, places, strict=True) if not place]
+    row = {"paths": len(paths), "missing": len(gone), "names": gone[:5]}
+    spare = gone and length(data) == len(rows) and "digest" in _read(data, places.index(""))
+    row["needed"] = not spare
+    for index in set(filter(os.path.isfile, texts)) - set(places):
+        written = os.path.getmtime(index) + 1
+        newer = [place for place in places if place and os.path.getmtime(place) > written]
+        if newer:
+            row |= {"index": index, "newer": newer[:5]}
+    return row
+
+
+def _found(path: str, roots: list[str]) -> str:
+    """The file under the first root that has it; "" if none has."""
+    tried = (os.path.join(root, path) for root in roots)
+    return next(filter(os.path.exists, tried), "")
 
 
 def _path(row: Any) -> str | None:
@@ -230,34 +246,48 @@ def pin(batch: Any) -> dict[str, Any]:
 
 def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
     """Tensors that samples of several lengths were put into: shape, lengths, and what says them."""
-    said: dict[str, Any] = {}
     parts = [dict(walk_tensors(each)) for each in samples]
-    tensors = {path: t for path, t in walk_tensors(batch) if t.layout is torch.strided and t.dim()}
-    tensors = {path: tensor for path, tensor in tensors.items() if len(tensor) == len(samples)}
+    tensors = {
+        path: tensor
+        for path, tensor in walk_tensors(batch)
+        if tensor.layout is torch.strided and tensor.dim() and len(tensor) == len(samples)
+    }
+    found: dict[str, Any] = {}
     for path, tensor in tensors.items():
         for field in parts[0]:
-            rows = [part.get(field) for part in parts]
-            if any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
-                continue
-            extents, room = (
-                torch.tensor([row.shape for row in rows]),
-                torch.tensor(tensor.shape[1:]),
-            )
-            varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
-            if varying and (extents <= room).all() and rows[0].dtype == tensor.dtype:
-                lengths, longest = extents[:, varying[0]].double(), int(room[varying[0]])
-                others = {
-                    name: _count(each, longest) for name, each in tensors.items() if name != path
-                }
-                by = [
-                    n for n, c in others.items() if c.equal(lengths) or c.equal(longest - lengths)
-                ]
-                said[path] = {
+            lengths, axis = _lengths([part.get(field) for part in parts], tensor)
+            if lengths is not None:
+                longest = tensor.shape[1 + axis]
+                others = {name: each for name, each in tensors.items() if name != path}
+                found[path] = {
                     "lengths": lengths.tolist()[:8],
                     "shape": list(tensor.shape),
-                    "by": by[:1],
+                    "by": _told_by(others, lengths, longest)[:1],
                 }
-    return said
+    return found
+
+
+def _lengths(
+    rows: list[torch.Tensor | None], tensor: torch.Tensor
+) -> tuple[torch.Tensor | None, int]:
+    """How long the rows are that were put into a tensor, and the axis in which they differ."""
+    if any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
+        return None, 0
+    extents, room = torch.tensor([row.shape for row in rows]), torch.tensor(tensor.shape[1:])
+    varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
+    if not varying or not (extents <= room).all() or rows[0].dtype != tensor.dtype:
+        return None, 0
+    return extents[:, varying[0]].double(), varying[0]
+
+
+def _told_by(tensors: dict[str, torch.Tensor], lengths: torch.Tensor, longest: int) -> list[str]:
+    """Tensors that say the lengths, or how much was added."""
+    counts = {name: _count(tensor, longest) for name, tensor in tensors.items()}
+    return [
+        name
+        for name, count in counts.items()
+        if count.equal(lengths) or count.equal(longest - lengths)
+    ]
 
 
 def _count(value: torch.Tensor, longest: int) -> torch.Tensor:

@@ -157,38 +157,57 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     had another order. `shuffled_by`: what made an order.
     """
     tap = Tap(target.loader(), rank, workers=0, max_batches=options.max_batches)
-    core, half, complete, drawn = tap.original, rank.left() / 2, True, set()
-    rows = _rows(core)
+    half = rank.left() / 2
+    rows = _rows(tap.original)
+    is_map = rows is not None
     calls = _shuffles()
-    if rows is not None:
-        sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
-        drawn = {str(i) for each in islice(sampler, options.max_batches) for i in index_list(each)}
-    orders = calls if rows is None else dict(calls)
-    passes: list[list[dict[str, str]]] = []
-    for until in (half, 2.0):
-        samples = islice(_samples(tap, rows), MOST)
-        passes.append(list(takewhile(lambda _, until=until: rank.left() > until, samples)))
-        complete &= len(passes[-1]) < MOST and rank.left() > until
-    first, second = passes if complete else [each[: min(map(len, passes))] for each in passes]
-    names, alike = list(first[0]) if first else [], list if rows is not None else Counter
-    one, other = (
-        {name: [each.get(name) for each in seen] for name in names} for seen in (first, second)
-    )
-    stable = [name for name in names if alike(one[name]) == alike(other[name])]
+    drawn = _drawn(tap.original, options.max_batches) if is_map else set()
+    orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
+    first, first_ended = _pass(tap, rows, rank, half)
+    second, second_ended = _pass(tap, rows, rank, 2.0)
+    complete = first_ended and second_ended
+    if not complete:
+        shorter = min(len(first), len(second))
+        first, second = first[:shorter], second[:shorter]
+    names = list(first[0]) if first else []
+    stable = [name for name in names if _is_stable(name, first, second, is_map)]
     return {
-        "iterable": rows is None,
-        "complete": complete and (rows is None or rows <= MOST_ROWS),
-        "all_drawn": rows is None or len(drawn) == rows,
+        "iterable": not is_map,
+        "complete": complete and (not is_map or rows <= MOST_ROWS),
+        "all_drawn": not is_map or len(drawn) == rows,
         "samples": first,
         "stable": stable,
         "random": [name for name in names if name not in stable],
-        "reordered": any(one[name] != other[name] for name in stable),
+        "reordered": any(_column(name, first) != _column(name, second) for name in stable),
         # What is called for every sample is no order of samples.
-        "shuffled_by": [
-            name for name, count in orders.items() if rows is not None or count < len(first)
-        ],
+        "shuffled_by": [name for name, count in orders.items() if is_map or count < len(first)],
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
+
+
+def _drawn(core: DataLoader, most: int) -> set[str]:
+    """What the sampler draws in an epoch."""
+    sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
+    return {str(index) for each in islice(sampler, most) for index in index_list(each)}
+
+
+def _pass(
+    tap: Tap, rows: int | None, rank: Rank, until: float
+) -> tuple[list[dict[str, str]], bool]:
+    """Samples, and whether they are all: none is read when less than `until` seconds are left."""
+    samples = islice(_samples(tap, rows), MOST)
+    read = list(takewhile(lambda _: rank.left() > until, samples))
+    return read, len(read) < MOST and rank.left() > until
+
+
+def _column(name: str, samples: list[dict[str, str]]) -> list[str | None]:
+    return [sample.get(name) for sample in samples]
+
+
+def _is_stable(name: str, first: list[dict], second: list[dict], in_order: bool) -> bool:
+    """Whether a field is the same in two passes, of streams in whatever order."""
+    alike = list if in_order else Counter
+    return alike(_column(name, first)) == alike(_column(name, second))
 
 
 def _rows(core: DataLoader | None) -> int | None:
@@ -240,15 +259,14 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """
     began = time.monotonic()
     tap = _started(target, options, rank)
-    how = next((place for place, part in parts(tap).items() if _stateful(part)), "")
-    if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
-        how = SKIPS
     workers = 0 if tap.core is None else tap.core.num_workers
+    how = _keeper(tap)
     if not how or (how == "dataset" and workers):  # which hold copies of it
         return {"how": ""}
     tell_epoch(tap, 0)
     tap.run()
-    state, at = None, max(1, len(tap.notes(0)) // 3)
+    at = max(1, len(tap.notes(0)) // 3)
+    state = None
     tell_epoch(tap, 1)  # not epoch 0, whose order a fresh loader may give by itself
     for step, _ in enumerate(tap.epoch(), start=1):
         if step == at and how != SKIPS:
@@ -261,16 +279,27 @@ def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     seen = {"how": how, "at": at, "run": run, "ended": ended, "ahead": bool(workers), "next": None}
     seen["ways"] = [_restored(target, options, rank, how, (state, at), way) for way in ways]
     if how != SKIPS and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
-        tap = _started(target, options, rank)
-        tell_epoch(tap, 0)
-        tap.run()
-        state = copy.deepcopy(parts(tap)[how].state_dict())
-        tap.close()
+        state = _state_of_an_ended_epoch(target, options, rank, how)
         # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
-        seen["next"] = _restored(
-            target, options, rank, how, (state, 0), told, passes=1 if told else 2
-        )
+        passes = 1 if told else 2
+        seen["next"] = _restored(target, options, rank, how, (state, 0), told, passes)
     return seen
+
+
+def _keeper(tap: Tap) -> str:
+    """The part that has the state; "" if none has one."""
+    if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
+        return SKIPS
+    return next((place for place, part in parts(tap).items() if _stateful(part)), "")
+
+
+def _state_of_an_ended_epoch(target: Target, options: Options, rank: Rank, how: str) -> Any:
+    tap = _started(target, options, rank)
+    tell_epoch(tap, 0)
+    tap.run()
+    state = copy.deepcopy(parts(tap)[how].state_dict())
+    tap.close()
+    return state
 
 
 def _restored(

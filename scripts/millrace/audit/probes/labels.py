@@ -21,18 +21,22 @@ def token_rows(batch: Any) -> Iterator[dict]:
     kind."""
     if not isinstance(batch, Mapping) or "labels" not in batch or "input_ids" not in batch:
         return
-    ids, labels, mask = (batch.get(name) for name in ("input_ids", "labels", "attention_mask"))
-    if any(
-        getattr(t, "ndim", 0) != 2 or t.shape[1] > LONGEST or t.is_floating_point()
-        for t in (ids, labels)
-    ):
-        return
-    loss = next((batch[name] for name in ("loss_mask", "loss_weights") if name in batch), None)
+    ids, labels, mask = batch["input_ids"], batch["labels"], batch.get("attention_mask")
+    for tensor in (ids, labels):
+        if getattr(tensor, "ndim", 0) != 2:
+            return
+        if tensor.shape[1] > LONGEST or tensor.is_floating_point():
+            return
+    loss = batch.get("loss_mask", batch.get("loss_weights"))
     if getattr(loss, "shape", None) == labels.shape:
         labels = labels.masked_fill(loss == 0, -100)
+    has_mask = getattr(mask, "shape", None) == ids.shape
     for row in range(min(len(ids), ROWS)):
-        masked = mask[row].tolist() if getattr(mask, "shape", None) == ids.shape else None
-        yield {"ids": ids[row].tolist(), "labels": labels[row].tolist(), "mask": masked}
+        yield {
+            "ids": ids[row].tolist(),
+            "labels": labels[row].tolist(),
+            "mask": mask[row].tolist() if has_mask else None,
+        }
 
 
 def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
@@ -46,12 +50,11 @@ def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             if not (rows := list(token_rows(batch))):
                 break
             batches.append(rows)
+            are_rows = len(samples) == len(batch["labels"])
             for row, sample in zip(rows, samples, strict=False):
                 with contextlib.suppress(Exception):
                     once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
-                    row["alone"] = (
-                        once[0] if once == again and len(samples) == len(batch["labels"]) else None
-                    )
+                    row["alone"] = once[0] if once == again and are_rows else None
             if rank.left() < 2:
                 break
     for _, value in walk(loader, code=True) if batches else ():

@@ -32,63 +32,85 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     loader = Tap(target.loader(), rank, workers=0).original
     if not getattr(loader, "num_workers", None):
         return {"workers": None if loader is None else 0}
-    context, batched = loader.multiprocessing_context, loader.batch_sampler is not None
+    context = loader.multiprocessing_context
     own = options.start_method or (context and context.get_start_method())
     seen: dict[str, Any] = {"workers": loader.num_workers, "own": own, "runs": {}, "pickled": []}
     seen["files"] = [path for path, each in walk(loader.dataset, "dataset") if _open(each)]
     script = options.loader.rpartition(":")[0]
     if script.endswith(".py"):
         # Spawned workers import the user's script first, as they do where it is run.
-        sys.modules["__main__"].__file__, sys.modules["__main__"].__spec__ = (
-            str(Path(script).resolve()),
-            None,
-        )
-    view, drawn = copy.copy(loader), []
+        main = sys.modules["__main__"]
+        main.__file__, main.__spec__ = str(Path(script).resolve()), None
+    view, drawn = copy.copy(loader), _drawn(loader)
     vars(view).update(pin_memory=False, timeout=0, generator=None)
-    if not isinstance(loader.dataset, IterableDataset):
-        drawn = next(iter(loader.batch_sampler), []) if batched else islice(loader.sampler, SAMPLES)
-        drawn = list(islice(drawn, SAMPLES))
     began = time.monotonic()
     for name in ("fork", "fork again", *([own] if own in SENT else SENT)):
         # A large data set takes long to send: it is sent twice only if there is time.
         if name == "forkserver" != own and rank.left() < time.monotonic() - began:
             break
         reseed(options.seed)
-        method = name.split()[0]
-        torch.multiprocessing.set_start_method(
-            method, force=True
-        )  # also for what a script starts itself
-        how = {
-            "max_batches": 2 if batched else 2 * SAMPLES,
-            "indices": [drawn, drawn] if drawn else None,
-        }
-        tap = Tap(view, rank, 1, method, functions=Holding, **how)
         try:
-            tap.run(share=math.inf)  # half of the samples would prove nothing
+            notes = _notes(view, drawn, name.split()[0], rank)
         except Exception as error:
-            sent = {
-                part: getattr(loader, part) for part in ("dataset", "collate_fn", "worker_init_fn")
-            }
-            bad = [unpicklable(each, part) for part, each in sent.items()] if method in SENT else []
-            if any(bad):
-                seen["pickled"] = list(filter(None, bad))
+            seen["pickled"] = _unpicklable_parts(loader) if name in SENT else []
+            if seen["pickled"]:
                 break
-            log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
-            seen["runs"][name] = {
-                "raised": trace.described(error),
-                "unguarded": "bootstrapping phase" in log,
-            }
+            seen["runs"][name] = _raised(error, rank)
             continue
-        finally:
-            tap.close()
-        notes, digests = tap.notes(0), {}
-        for number, note in enumerate(notes):
-            place = number % (len(notes) // 2) if drawn else number
-            for part, content in enumerate([*note["samples"], note["fields"]]):
-                for field, each in content.items():
-                    digests.setdefault(f"{place} {part}: {field}", []).append(each)
-        seen["runs"][name] = {"digests": digests, "holds": notes[0]["holds"] if notes else {}}
+        holds = notes[0]["holds"] if notes else {}
+        seen["runs"][name] = {"digests": _digests(notes, bool(drawn)), "holds": holds}
     return seen
+
+
+def _drawn(loader: Any) -> list[Any]:
+    """A few indices that the sampler draws; none for a stream."""
+    if isinstance(loader.dataset, IterableDataset):
+        return []
+    if loader.batch_sampler is None:
+        return list(islice(loader.sampler, SAMPLES))
+    return list(islice(next(iter(loader.batch_sampler), []), SAMPLES))
+
+
+def _notes(view: Any, drawn: list[Any], method: str, rank: Rank) -> list[dict[str, Any]]:
+    """Notes of two batches, the same samples if indices were drawn, from a worker that is started
+    by the method."""
+    torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts
+    tap = Tap(
+        view,
+        rank,
+        1,
+        method,
+        functions=Holding,
+        max_batches=2 * SAMPLES if view.batch_sampler is None else 2,
+        indices=[drawn, drawn] if drawn else None,
+    )
+    try:
+        tap.run(share=math.inf)  # half of the samples would prove nothing
+    finally:
+        tap.close()
+    return tap.notes(0)
+
+
+def _unpicklable_parts(loader: Any) -> list[dict[str, str]]:
+    names = ("dataset", "collate_fn", "worker_init_fn")
+    return list(filter(None, (unpicklable(getattr(loader, name), name) for name in names)))
+
+
+def _raised(error: Exception, rank: Rank) -> dict[str, Any]:
+    """What a run raised; `unguarded`: a script starts workers when it is imported."""
+    log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
+    return {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
+
+
+def _digests(notes: list[dict[str, Any]], twice: bool) -> dict[str, list[str]]:
+    """Contents of fields by their places; `twice`: the second half has the samples of the first."""
+    digests: dict[str, list[str]] = {}
+    for number, note in enumerate(notes):
+        place = number % (len(notes) // 2) if twice else number
+        for part, content in enumerate([*note["samples"], note["fields"]]):
+            for field, each in content.items():
+                digests.setdefault(f"{place} {part}: {field}", []).append(each)
+    return digests
 
 
 class Holding(Functions):

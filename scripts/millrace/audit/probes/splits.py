@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import pickle
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -92,35 +93,45 @@ def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
         return by_recording(loader, rank, until)
     data, batches = getattr(loader, "dataset", None), index_batches(loader)
     note: dict[str, Any] = {"read": 0, "complete": True, "marks": {}, "unstable": []}
-    rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
-    lists, held, below = [], "", data
-    if batches is not None:
-        drawn = (
-            batches if loader.batch_sampler is None else dict.fromkeys(chain.from_iterable(batches))
-        )
+    if batches is None:
+        rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
+        held, below, lists = "", data, []
+    else:
+        drawn = batches
+        if loader.batch_sampler is not None:
+            drawn = dict.fromkeys(chain.from_iterable(batches))
         rows = ((index, data[index]) for index in drawn)
         held, below = source(data), base(data, 0)[0]
-        lists = list(getattr(below, "__dict__", {}).values())
-        lists = [
-            each for each in lists if isinstance(each, (list, tuple)) or getattr(each, "shape", ())
-        ]
-        lists = [each for each in lists if len(each) == len(below)]
+        lists = rows_of(below)
     for index, sample in rows:
         here, place = marks(sample), index if batches is None else base(data, index)[1]
         if note["read"] < 4 and batches is not None:
             again = marks(data[index])
             note["unstable"] += [kind for kind in here if here[kind] != again.get(kind)]
-        named = chain(
-            files(sample, below, MEDIA), *(files(each[place], below, MEDIA) for each in lists)
-        )
-        found = [*here.items(), *(("file", os.path.realpath(file)) for file, _ in named)]
-        for kind, mark in found + [("index", f"{held}:{place}")] * bool(held):
+        entries = [sample, *(each[place] for each in lists)]
+        found = [*here.items(), *(("file", path) for path in media(entries, below))]
+        if held:
+            found.append(("index", f"{held}:{place}"))
+        for kind, mark in found:
             note["marks"].setdefault(kind, {}).setdefault(mark, index)
         note["read"] += 1
         if rank.left() < until:
             note["complete"] = False
             break
     return note
+
+
+def media(entries: list[Any], owner: Any) -> Iterator[str]:
+    """Yield the paths of the files that entries of lists name."""
+    for entry in entries:
+        yield from (os.path.realpath(file) for file, _ in files(entry, owner, MEDIA))
+
+
+def rows_of(data: Any) -> list[Any]:
+    """Return the lists and arrays of a data set that have a row for each sample."""
+    held = getattr(data, "__dict__", {}).values()
+    lists = [each for each in held if isinstance(each, (list, tuple)) or getattr(each, "shape", ())]
+    return [each for each in lists if len(each) == len(data)]
 
 
 def splits(target: Target, options: Options, rank: Rank) -> dict[str, Any]:

@@ -27,18 +27,22 @@ TRANSFORMS = {
 }
 
 
+NAMES = ("transform", "transforms", "augment", "preprocess")  # of attributes
+
+
 def flat(value: Any) -> list | None:
     """Return the transforms that a Compose, nn.Sequential or list applies in turn, nested ones in
     line."""
     inner = getattr(value, "transforms", value)
-    inner = (
-        list(inner)
-        if isinstance(inner, (list, tuple, torch.nn.Sequential, torch.nn.ModuleList))
-        else []
-    )
-    if not inner or any(not callable(step) or isinstance(step, type) for step in inner):
+    if not isinstance(inner, (list, tuple, torch.nn.Sequential, torch.nn.ModuleList)):
         return None
-    return [step for part in inner for step in (flat(part) or [part])]
+    parts = list(inner)
+    if not parts or any(not callable(part) or isinstance(part, type) for part in parts):
+        return None
+    steps = []
+    for part in parts:
+        steps += flat(part) or [part]
+    return steps
 
 
 def look(value: Any) -> dict:
@@ -61,16 +65,15 @@ def look(value: Any) -> dict:
 
 def numbers(value: Any) -> list[float] | None:
     """Return constants as a list: of a number, a list, a tensor or an array."""
-    value = (
-        value.flatten().tolist() if hasattr(value, "dtype") and hasattr(value, "flatten") else value
-    )
-    value = [value] if isinstance(value, (int, float)) else value
-    known = isinstance(value, (list, tuple)) and 0 < len(value) <= 4096
-    return (
-        [float(v) for v in value]
-        if known and all(isinstance(v, (int, float)) for v in value)
-        else None
-    )
+    if hasattr(value, "dtype") and hasattr(value, "flatten"):
+        value = value.flatten().tolist()
+    if isinstance(value, (int, float)):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= 4096:
+        return None
+    if not all(isinstance(number, (int, float)) for number in value):
+        return None
+    return [float(number) for number in value]
 
 
 def watch(step: Any) -> dict:
@@ -118,20 +121,20 @@ def inventory(loader: Any) -> dict[str, list[dict]]:
     a std."""
     chains, constants, known = [], [], set()
     for path, value in list(walk(loader, "loader", code=True)):
+        if id(value) in known:
+            continue
         inner = flat(value) or []
-        named = path.endswith(("transform", "transforms", "augment", "preprocess")) and inner
-        if id(value) not in known and (
-            named or {type(s).__name__ for s in [value, *inner]} & TRANSFORMS
-        ):
+        classes = {type(step).__name__ for step in [value, *inner]}
+        if classes & TRANSFORMS or (inner and path.endswith(NAMES)):
             known |= {id(part) for _, part in walk(value, limit=200, code=True)}
-            chains.append({"path": path, "steps": [watch(step) for step in inner or [value]]})
-        elif id(value) not in known:
-            scope = getattr(value, "__dict__", {})
-            mean = numbers(scope.get("mean", scope.get("mean_")))
-            std = numbers(scope.get("std", scope.get("scale_")))
-            constants += (
-                [{"path": path, "mean": mean, "std": std}] if mean and std and any(mean) else []
-            )
+            steps = [watch(step) for step in inner or [value]]
+            chains.append({"path": path, "steps": steps})
+            continue
+        scope = getattr(value, "__dict__", {})
+        mean = numbers(scope.get("mean", scope.get("mean_")))
+        std = numbers(scope.get("std", scope.get("scale_")))
+        if mean and std and any(mean):
+            constants.append({"path": path, "mean": mean, "std": std})
     return {"chains": chains, "constants": constants}
 
 
@@ -145,9 +148,8 @@ def index_batches(loader: Any, limit: int | None = None) -> list | None:
     if loader.batch_size and limit is None:
         drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
         return [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    return list(
-        islice(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, limit)
-    )
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return list(islice(sampler, limit))
 
 
 def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple[list, Any]]:
@@ -155,22 +157,25 @@ def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple
     unknown."""
     batches = index_batches(loader, limit)
     if batches is None:
-        yield from (([], batch) for batch in islice(Tap(loader, rank, 0).epoch(), limit))
-    for indices in batches or ():
+        for batch in islice(Tap(loader, rank, 0).epoch(), limit):
+            yield [], batch
+        return
+    for indices in batches:
         if loader.batch_sampler is None:
-            yield [sample := loader.dataset[indices]], loader.collate_fn(sample)
+            sample = loader.dataset[indices]
+            yield [sample], loader.collate_fn(sample)
         else:
-            yield (
-                (samples := [loader.dataset[index] for index in indices]),
-                loader.collate_fn(samples),
-            )
+            samples = [loader.dataset[index] for index in indices]
+            yield samples, loader.collate_fn(samples)
 
 
 def channel_axis(shape: torch.Size) -> int | None:
     """Return the axis of the channels of images (B, C, H, W) or (B, H, W, C) and of clips, else
     None."""
-    axes = [axis for axis in (*range(1, len(shape) - 2), len(shape) - 1) if shape[axis] in CHANNELS]
-    return axes[0] if len(shape) in (4, 5) and axes else None
+    if len(shape) not in (4, 5):
+        return None
+    axes = (*range(1, len(shape) - 2), len(shape) - 1)
+    return next((axis for axis in axes if shape[axis] in CHANNELS), None)
 
 
 def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -186,44 +191,57 @@ def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def measured(tensor: torch.Tensor) -> dict[str, Any]:
     """Return the figures of a float field, or of images of integers; nothing for others."""
     axis = channel_axis(tensor.shape)
-    if (
-        not tensor.numel()
-        or tensor.is_complex()
-        or (axis is None and not tensor.is_floating_point())
-    ):
+    if not tensor.numel() or tensor.is_complex():
         return {}
-    place = axis if axis is not None else tensor.dim() - 1 if tensor.dim() == 2 else None
+    if axis is None and not tensor.is_floating_point():
+        return {}
     values = tensor.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
-    values = values.movedim(place, 0).flatten(1) if place is not None else values.flatten()[None]
+    if axis is not None:
+        values = values.movedim(axis, 0).flatten(1)
+    elif values.dim() == 2:
+        values = values.movedim(1, 0)  # a channel for each column
+    else:
+        values = values.flatten()[None]
     # Eight-bit values are whole; scaled twice they are multiples of 1/65025, many of them below
     # 1/255.
     few = values[:, : 40000 // len(values)]
     small = few[(few > 0) & (few < 1 / 255)] * 65025
-    row = {
+    return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).split(".")[-1],
         "shape": list(tensor.shape),
-    }
-    row |= {"channels": len(values), "count": values.shape[1]}
-    row |= {
+        "channels": len(values),
+        "count": values.shape[1],
+        # Sums, until all batches are merged.
         "mean": values.sum(1),
         "std": values.square().sum(1),
-    }  # sums, until all batches are merged
-    row |= {"min": values.amin(1), "max": values.amax(1)}
-    row |= {"whole": bool((few == few.round()).all()), "distinct": few.unique().numel()}
-    grid = bool(((small - small.round()).abs() < 0.01).all())
-    return row | {"grid": grid, "small": small.round().unique().numel()}
+        "min": values.amin(1),
+        "max": values.amax(1),
+        "whole": bool((few == few.round()).all()),
+        "distinct": few.unique().numel(),
+        "grid": bool(((small - small.round()).abs() < 0.01).all()),
+        "small": small.round().unique().numel(),
+    }
 
 
 def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of a field in all batches."""
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    ways = {"count": sum, "whole": all, "grid": all, "distinct": max, "small": max}
-    row = rows[0] | {name: way(columns[name]) for name, way in ways.items()}
-    mean, squares = (sum(columns[name]) / row["count"] for name in ("mean", "std"))
-    row |= {"mean": mean.tolist(), "std": (squares - mean.square()).clamp(min=0).sqrt().tolist()}
-    row["min"] = torch.stack(columns["min"]).amin(0).tolist()
-    return row | {"max": torch.stack(columns["max"]).amax(0).tolist()}
+    count = sum(columns["count"])
+    mean = sum(columns["mean"]) / count
+    squares = sum(columns["std"]) / count
+    return {
+        **rows[0],
+        "count": count,
+        "mean": mean.tolist(),
+        "std": (squares - mean.square()).clamp(min=0).sqrt().tolist(),
+        "min": torch.stack(columns["min"]).amin(0).tolist(),
+        "max": torch.stack(columns["max"]).amax(0).tolist(),
+        "whole": all(columns["whole"]),
+        "distinct": max(columns["distinct"]),
+        "grid": all(columns["grid"]),
+        "small": max(columns["small"]),
+    }
 
 
 def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[str, Any]:

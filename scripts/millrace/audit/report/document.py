@@ -10,8 +10,12 @@ from millrace.audit.checks import registry
 from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.registry import Finding
 from millrace.audit.report import gate
+from millrace.audit.runner.registry import Result
 
-VERSION, PLACE, EMPTY = 1, ("python", "torch", "start_method"), ("", None, [], {})
+VERSION = 1
+PLACE = ("python", "torch", "start_method")  # of what the loader runs in
+EMPTY = ("", None, [], {})
+SHOWN = ("look", "model")  # probes of which something is shown
 VERDICTS = (*reversed(registry.VERDICTS), "ignored")  # the worst first
 
 
@@ -21,31 +25,49 @@ def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
     `context`: loader, command, probes (Results by name); if wanted ignored (reasons by entry), only
     (names).
     """
-    rows: dict[str, list[dict]] = {
-        name: [] for name in ENTRIES if name in (context.get("only") or ENTRIES)
+    probes = context["probes"]
+    look, model = ((probes[name].data or [{}])[0] if name in probes else {} for name in SHOWN)
+    learned = model.get("overfit")
+    report = {
+        "version": VERSION,
+        "loader": context["loader"],
+        "command": context["command"],
+        "environment": {key: look[key] for key in PLACE if key in look},
+        "measured": {"Overfit one batch (loss)": learned} if learned else {},
+        "counts": dict.fromkeys(VERDICTS, 0),
+        "entries": _entries(findings, context.get("only") or ENTRIES),
+        "probes": [_probe(name, result) for name, result in probes.items()],
     }
-    for row in map(asdict, sorted(findings, key=lambda each: VERDICTS.index(each.verdict))):
-        known = ENTRIES[name := row.pop("entry")]
-        row["fix"] = row["fix"] or known.fix * (row["verdict"] == "fail")
-        rows.get(name, []).append(row)
-    entries, probes = [], []
-    for name, own in rows.items():
-        own, known = (
-            own or [asdict(Finding(name, "not decidable", "no check gave a result"))],
-            ENTRIES[name],
-        )
-        entries.append({"name": name, "title": known.title, "link": known.urls[0], "findings": own})
-    for name, result in context["probes"].items():
-        head = {"name": name, "status": result.status, "seconds": result.seconds}
-        where = f" ({result.error['where']})" if result.error.get("where") else ""
-        probes.append({**head, "error": result.error.get("text", "") + where})
-    seen = {name: (result.data or [{}])[0] for name, result in context["probes"].items()}
-    said = {"version": VERSION, "loader": context["loader"], "command": context["command"]}
-    said["environment"] = {key: seen["look"][key] for key in PLACE if key in seen["look"]}
-    learned = seen.get("model", {}).get("overfit")
-    said["measured"] = {"Overfit one batch (loss)": learned} if learned else {}
-    said |= {"counts": dict.fromkeys(VERDICTS, 0), "entries": entries, "probes": probes}
-    return gate.with_reasons(said, context.get("ignored", {}))
+    return gate.with_reasons(report, context.get("ignored", {}))
+
+
+def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
+    """Each entry with its findings, the worst first."""
+    found: dict[str, list[dict]] = {name: [] for name in ENTRIES if name in names}
+    for finding in sorted(findings, key=lambda each: VERDICTS.index(each.verdict)):
+        known = ENTRIES[finding.entry]
+        row = asdict(finding)
+        del row["entry"]
+        if finding.verdict == "fail" and not finding.fix:
+            row["fix"] = known.fix
+        found.get(finding.entry, []).append(row)
+    nothing = asdict(Finding("", "not decidable", "no check gave a result"))
+    return [
+        {
+            "name": name,
+            "title": ENTRIES[name].title,
+            "link": ENTRIES[name].urls[0],
+            "findings": rows or [{**nothing, "entry": name}],
+        }
+        for name, rows in found.items()
+    ]
+
+
+def _probe(name: str, result: Result) -> dict:
+    error = result.error.get("text", "")
+    if result.error.get("where"):
+        error += f" ({result.error['where']})"
+    return {"name": name, "status": result.status, "seconds": result.seconds, "error": error}
 
 
 def exit_code(document: dict, strict: bool = False) -> int:

@@ -77,12 +77,12 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
         yield from zip(value._fields, value, strict=True)
     elif isinstance(value, (list, tuple)):
         yield from ((str(place), each) for place, each in enumerate(value))
-    elif (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (torch.Tensor, type))
-        and not hasattr(value, "tobytes")
-    ):
-        yield from ((str(name), each) for name, each in vars(value).items() if not callable(each))
+    elif hasattr(value, "tobytes") or isinstance(value, (torch.Tensor, type)):
+        return
+    elif hasattr(value, "__dict__"):
+        for name, each in vars(value).items():
+            if not callable(each):
+                yield str(name), each
 
 
 def describe(value: Any) -> dict[str, Any]:

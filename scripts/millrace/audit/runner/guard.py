@@ -183,6 +183,17 @@ def _import(libraries: list[str], environment: dict[str, str]) -> None:
     os.environ.update(before)
 
 
+Problem = tuple[str, dict[str, Any]]  # status and error of a probe that did not end well
+
+
+def _too_large(pids: list[int], limit: int) -> Problem | None:
+    needed = sum(map(linux.anonymous_bytes, pids))
+    if needed <= limit:
+        return None
+    text = f"its processes hold {needed / 2**30:.1f} GiB, more than {limit / 2**30:.1f} GiB"
+    return "memory", {"text": text}
+
+
 class _Run:
     """One probe in all its ranks."""
 
@@ -200,26 +211,16 @@ class _Run:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
         running = {rank: self._fork(rank, port) for rank in range(self.world)}
-        seen, files, status, error = set(running.values()), set(), "ok", {}
+        seen, files, problem = set(running.values()), set(), None
         for turn in itertools.count(1):
             below = linux.descendants() if turn % 10 == 0 else []
             seen.update(below)
             files |= linux.shared_files(below)
-            if (needed := sum(map(linux.anonymous_bytes, below))) > limit:
-                text = f"its processes hold {needed / 2**30:.1f} GiB, more than {limit / 2**30:.1f} GiB"
-                status, error = "memory", {"text": text}
-            for rank, pid in list(running.items()):
-                ended, code = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    del running[rank]
-                    # The first says most: others may have waited for it.
-                    if status == "ok" and "data" not in self._answer(rank):
-                        status, error = self._why(rank, code)
-            if status == "ok" and running and time.monotonic() > self.deadline:
-                status, error = "hung", self._stacks(*min(running.items()))
-            if status != "ok" or not running:
+            problem = _too_large(below, limit) or self._ended(running) or self._overdue(running)
+            if problem or not running:
                 break
             time.sleep(POLL)
+        status, error = problem or ("ok", {})
         below = linux.descendants()
         files |= linux.shared_files(below)
         data = [self._answer(rank).get("data", {}) for rank in range(self.world)]
@@ -228,6 +229,24 @@ class _Run:
         return Result(
             status, data, error, round(time.monotonic() - self.deadline + self.seconds, 2)
         )
+
+    def _ended(self, running: dict[int, int]) -> Problem | None:
+        """Forget the ranks that have ended; why the first one did, if it gave no answer: others may
+        have waited for it."""
+        problem = None
+        for rank, pid in list(running.items()):
+            ended, code = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del running[rank]
+            if problem is None and "data" not in self._answer(rank):
+                problem = self._why(rank, code)
+        return problem
+
+    def _overdue(self, running: dict[int, int]) -> Problem | None:
+        if not running or time.monotonic() <= self.deadline:
+            return None
+        return "hung", self._stacks(*min(running.items()))
 
     def _fork(self, rank: int, port: int) -> int:
         if pid := os.fork():
@@ -278,7 +297,7 @@ class _Run:
             return (self.folder / f"{rank}.log").read_text(errors="replace")
         return ""
 
-    def _why(self, rank: int, code: int) -> tuple[str, dict[str, Any]]:
+    def _why(self, rank: int, code: int) -> Problem:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
         name = (

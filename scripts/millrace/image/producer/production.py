@@ -4,13 +4,16 @@ needs."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.machine.memory import GB
 from millrace.image.producer import epochs, sentry, shuffle
-from millrace.image.producer.sentry import Producer, Wanted
+from millrace.image.producer.sentry import Made, Producer, Wanted
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.record_set import RecordSet
 
@@ -24,11 +27,8 @@ def check_memory(records: RecordSet, pool: int, memory: int) -> int:
     if sizes[pool - 1] > memory:
         fitting = int((sizes <= memory).sum())
         remedy = f"Give --shuffle_pool {fitting}, the most that fits, or more --memory"
-        remedy = (
-            remedy
-            if fitting
-            else "Not one file fits: give more --memory, or convert to smaller files"
-        )
+        if not fitting:
+            remedy = "Not one file fits: give more --memory, or convert to smaller files"
         raise MillraceError(f"{text}, above {memory / GB:.3g} GB", str(records.folder), remedy)
     log.info("%s: %s%s", records.folder, text, " (a full shuffle)" if pool == files else "")
     return pool
@@ -39,9 +39,9 @@ def check_disk(records: RecordSet, root: Path, ahead: int, wanted: Wanted | None
     fit."""
     each = sum(file.bytes for file in records.files)
     # No more are made than a trainer wants; epoch 0 is `train/` itself.
-    number = (
-        min(ahead + 1, max(wanted.top - 1, 0)) if wanted and wanted.slow < wanted.top else ahead + 1
-    )
+    number = ahead + 1
+    if wanted and wanted.slow < wanted.top:
+        number = min(number, max(wanted.top - 1, 0))
     folders = [epochs.folder_of(root, epoch) for epoch in epochs.whole(root)]
     free = shutil.disk_usage(root).free
     free += sum(path.stat().st_size for folder in folders for path in folder.iterdir())
@@ -56,45 +56,54 @@ def check_disk(records: RecordSet, root: Path, ahead: int, wanted: Wanted | None
 def produce(maker: EpochMaker, side: Producer, ahead: int) -> int:
     """Make epochs 1 to top - 1, at most `ahead` after the trainer's; return top when all are
     made."""
-    last, served = side.made(), None
+    last = side.made()
     # Not done, from here on: a trainer that starts now waits until this producer knows of it.
     side.announce(last.fast if last else 0, last.attempt if last else 0)
     is_trusted = last is None or last.boot == sentry.BOOT
 
-    def work() -> Wanted | None:
-        wanted = side.wanted()
-        if wanted is None:
-            return None
-        if last and last.is_done and wanted.slow >= wanted.top:
-            # A training that was served to its end: this producer was started for the next one,
-            # unless the trainer was started again only to find that all is trained.
-            beat = side.beat("trainer")
-            if wanted.attempt == last.attempt or not (beat and beat.is_working):
-                return None
-        return None if wanted == served else wanted
-
+    served: Wanted | None = None
     while True:
         epochs.sweep(maker.root)
         what = "a trainer" if served is None else f"epoch {served.slow} to be trained"
         side.report(f"waits for {what}")
-        wanted = side.wait(work, what)
+        wanted = side.wait(partial(_next_wish, side, last, served), what)
+
         end = min(wanted.slow + ahead, wanted.top - 1)
         window = range(max(wanted.slow, 1), end + 1)
         whole = _keep(maker, window, side, is_trusted)
+        is_trusted = True
         missing = [epoch for epoch in window if epoch not in whole]
         fast = missing[0] - 1 if missing else max(end, wanted.slow - 1, 0)
-        is_done, is_trusted = end >= wanted.top - 1 and not missing, True
+        is_done = end >= wanted.top - 1 and not missing
         side.announce(fast, wanted.attempt, is_done)
+
         if is_done:
-            log.info(
-                "%s: no epoch is left to make, of %d that the trainer wants", maker.root, wanted.top
-            )
+            text = "%s: no epoch is left to make, of %d that the trainer wants"
+            log.info(text, maker.root, wanted.top)
             return wanted.top
         if missing:
             maker.make(missing[0], side.report)
             log.info("epoch %d is whole: %s", missing[0], epochs.folder_of(maker.root, missing[0]))
         else:
             served = wanted
+
+
+def _next_wish(side: Producer, last: Made | None, served: Wanted | None) -> Wanted | None:
+    """What the trainer wants, if that is not what was `served`; `last` was announced before this
+    producer started."""
+    wanted = side.wanted()
+    if wanted is None or wanted == served:
+        return None
+    was_served_to_its_end = last is not None and last.is_done and wanted.slow >= wanted.top
+    if not was_served_to_its_end:
+        return wanted
+
+    # This producer was started for the next training, unless the trainer was started again only to
+    # find that all is trained.
+    if wanted.attempt == last.attempt:
+        return None
+    beat = side.beat("trainer")
+    return wanted if beat and beat.is_working else None
 
 
 def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) -> list[int]:
@@ -105,17 +114,22 @@ def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) ->
     """
     left = []
     for epoch, mark in epochs.whole(maker.root).items():
-        if epoch in window and (fits := mark == maker.mark(epoch)) and is_trusted:
+        is_wanted = epoch in window
+        is_ours = mark == maker.mark(epoch)
+        if is_wanted and is_ours and is_trusted:
             left.append(epoch)
-        elif epoch in window and side.counting(
-            "trainer", 3 * side.times.beat
-        ):  # it may read the epoch
-            if not fits:
-                flags = f"--seed {mark['seed']} --shuffle_pool {mark['pool']}"
-                problem = f"was made with {flags} of {mark['records']} records, and the trainer is at work"
-                remedy = "Give the same flags and records, or end the trainer first"
-                raise MillraceError(problem, str(epochs.folder_of(maker.root, epoch)), remedy)
+        elif is_wanted and side.counting("trainer", 3 * side.times.beat):
+            # The trainer may read the epoch.
+            if not is_ours:
+                raise _other_flags(maker, epoch, mark)
             left.append(epoch)
         elif epochs.remove(maker.root, epoch):
             log.info("epoch %d is removed: nobody needs it", epoch)
     return left
+
+
+def _other_flags(maker: EpochMaker, epoch: int, mark: Mapping[str, Any]) -> MillraceError:
+    flags = f"--seed {mark['seed']} --shuffle_pool {mark['pool']}"
+    problem = f"was made with {flags} of {mark['records']} records, and the trainer is at work"
+    remedy = "Give the same flags and records, or end the trainer first"
+    return MillraceError(problem, str(epochs.folder_of(maker.root, epoch)), remedy)

@@ -142,49 +142,101 @@ def finish(
     one at most, and the few files that this changes are written again. Files that are of no plan
     now are removed.
     """
-    source, pixels, name = split["folder"], split["pixels"], split["split"]
+    name, pixels = split["split"], split["pixels"]
+    facts = _read_all_facts(plans, pixels, folder)
+    rejects = _rejects(facts)
+    rejected = {reject["image"] for reject in rejects}
+    final = without(plans, rejected, name) if rejects else plans
+
     ledger = Ledger("create_records", name, "image", rows_in=sum(len(plan.rows) for plan in plans))
-    facts, rejects = [read_facts(folder / plan.name) for plan in plans], []
-    for plan, noted in zip(plans, facts, strict=True):
-        if noted.get("dealt") != plan.digest(pixels):
-            remedy = "Convert again: its job, or the same command"
-            raise MillraceError(
-                "is missing, or was made from other images", str(folder / plan.name), remedy
-            )
+    for noted in facts:
         ledger.warnings.update(noted["odd"])
-        ledger.rejected.update(reason for _, reason, _ in noted["rejects"])
-        rejects += [
-            {"image": row, "reason": why, "detail": text} for row, why, text in noted["rejects"]
-        ]
-    rejects.sort(key=lambda each: each["image"])
-    final = without(plans, {each["image"] for each in rejects}, name) if rejects else plans
+    ledger.rejected.update(reject["reason"] for reject in rejects)
     ledger.rows_out = sum(len(plan.rows) for plan in final)
     ledger.check()
     jsonl.write_lines(folder / "rejects.jsonl", rejects)
     cli.log.info("%s", ledger.line())
-    examples = "; ".join(f"{each['image']}: {each['detail']}" for each in rejects[:3])
-    if problem := ledger.too_many_errors((), max_error_fraction):
-        raise MillraceError(
-            f"{problem}: {examples}", source, "Mend them, or raise max_error_fraction"
-        )
-    if not all(plan.rows for plan in final):
-        words = f"{counted(ledger.rows_out, 'image')} of {ledger.rows_in} can be used, for {len(plans)} files"
-        raise MillraceError(f"{words}: {examples}", source, "Ask for fewer files")
+    _check_number(ledger, final, rejects, split["folder"], max_error_fraction)
 
+    files = _write_changed(final, facts, split, folder, threads)
+    _remove_others(plans, name, folder)
+    atomic.write_json(folder / "ledger.json", ledger.as_dict())
+    records = RecordSet(
+        folder,
+        name,
+        split["classes"],
+        files,
+        np.bincount([row[3] for plan in final for row in plan.rows]).tolist(),
+        layout=pixels["layout"],
+        size=(pixels["crop"], pixels["crop"]) if "crop" in pixels else None,
+        exif=pixels["exif"],
+        seed=split["seed"],
+        ids_digest=multiset_digest([np.arange(ledger.rows_out)]),
+    )
+    records.write()
+
+
+def _read_all_facts(plans: Sequence[FilePlan], pixels: dict, folder: Path) -> list[dict]:
+    """What each file notes. Raises MillraceError for one that is not of its plan."""
+    facts = []
+    for plan in plans:
+        noted = read_facts(folder / plan.name)
+        if noted.get("dealt") != plan.digest(pixels):
+            problem = "is missing, or was made from other images"
+            remedy = "Convert again: its job, or the same command"
+            raise MillraceError(problem, str(folder / plan.name), remedy)
+        facts.append(noted)
+    return facts
+
+
+def _rejects(facts: Sequence[Mapping]) -> list[dict]:
+    """The lines of rejects.jsonl, by image."""
+    rows = [row for noted in facts for row in noted["rejects"]]
+    rejects = [{"image": image, "reason": why, "detail": text} for image, why, text in rows]
+    return sorted(rejects, key=lambda reject: reject["image"])
+
+
+def _check_number(
+    ledger: Ledger,
+    plans: Sequence[FilePlan],
+    rejects: Sequence[Mapping],
+    source: str,
+    max_error_fraction: float,
+) -> None:
+    """Raise MillraceError if too many images are rejected, or too few are left for all files."""
+    examples = "; ".join(f"{reject['image']}: {reject['detail']}" for reject in rejects[:3])
+    problem = ledger.too_many_errors((), max_error_fraction)
+    if problem:
+        remedy = "Mend them, or raise max_error_fraction"
+        raise MillraceError(f"{problem}: {examples}", source, remedy)
+    if not all(plan.rows for plan in plans):
+        words = f"{counted(ledger.rows_out, 'image')} of {ledger.rows_in} can be used"
+        words += f", for {len(plans)} files: {examples}"
+        raise MillraceError(words, source, "Ask for fewer files")
+
+
+def _write_changed(
+    plans: Sequence[FilePlan],
+    facts: Sequence[dict],
+    split: Mapping[str, Any],
+    folder: Path,
+    threads: int,
+) -> list[RecordFile]:
+    """The files as the index lists them; those that are of another plan by now are written."""
     files = []
     with ThreadPoolExecutor(threads) as pool:
-        for plan, noted in zip(final, facts, strict=True):
-            if noted["plan"] != plan.digest(pixels):
+        for plan, noted in zip(plans, facts, strict=True):
+            if noted["plan"] != plan.digest(split["pixels"]):
                 same = {name: noted[name] for name in ("dealt", "rejects", "odd")}
                 noted = _write(plan, split, folder, pool, facts=same)
             size = os.path.getsize(folder / plan.name)
             files.append(RecordFile(plan.name, len(plan.rows), size, noted["digest"]))
-    for path in {*folder.glob(f"{name}-*-of-*.h5")} - {folder / plan.name for plan in plans}:
-        if "dealt" in read_facts(path):
+    return files
+
+
+def _remove_others(plans: Sequence[FilePlan], split: str, folder: Path) -> None:
+    """Remove our files of a split that are of no plan."""
+    planned = {folder / plan.name for plan in plans}
+    for path in folder.glob(f"{split}-*-of-*.h5"):
+        if path not in planned and "dealt" in read_facts(path):
             path.unlink()
-    atomic.write_json(folder / "ledger.json", ledger.as_dict())
-    counts = np.bincount([row[3] for plan in final for row in plan.rows]).tolist()
-    kind = {"layout": pixels["layout"], "size": (pixels["crop"],) * 2 if "crop" in pixels else None}
-    kind |= {"exif": pixels["exif"], "seed": split["seed"]}
-    ids_digest = multiset_digest([np.arange(ledger.rows_out)])
-    RecordSet(folder, name, split["classes"], files, counts, **kind, ids_digest=ids_digest).write()

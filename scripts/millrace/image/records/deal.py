@@ -48,36 +48,43 @@ def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list
     gone, then follow; if more are gone than new, the last ones take their ids. So few files change
     with few images.
     """
-    known, by_path = set(before), {row[0]: row for row in rows}
+    known = set(before)
+    by_path = {row[0]: row for row in rows}
     new = [row for row in rows if row[0] not in known]
     random.Random(seed).shuffle(new)
-    return fill_gaps([by_path.get(path) for path in before], new)
+    kept = [by_path.get(path) for path in before]
+    return fill_gaps(kept, new)
 
 
-def fill_gaps(order: list[Row | None], new: Sequence[Row] = ()) -> list[Row]:
+def fill_gaps(order: Sequence[Row | None], new: Sequence[Row] = ()) -> list[Row]:
     """The order with new ones, and then the last ones, in its gaps; new ones that are left
     follow."""
     gaps = [number for number, row in enumerate(order) if row is None]
-    order, gaps = [*order, *new[len(gaps) :]], iter(gaps)
-    for row, number in zip(new, gaps, strict=False):
-        order[number] = row
-    for number in gaps:
-        while order and order[-1] is None:
-            order.pop()
-        if number < len(order):
-            order[number] = order.pop()
-    return order
+    filled = [*order, *new[len(gaps) :]]
+    for number, row in zip(gaps, new, strict=False):
+        filled[number] = row
+
+    for number in gaps[len(new) :]:
+        while filled and filled[-1] is None:
+            filled.pop()
+        if number < len(filled):
+            filled[number] = filled.pop()
+    return filled
 
 
 def deal(split: str, order: Sequence[Row], files: int, shuffled: bool) -> Iterator[FilePlan]:
     """Files whose lengths differ by one at most. Shuffled ones get their records in turn, so that
     an added image changes one of them; else each gets a stretch of the order."""
     size, more = divmod(len(order), files)
+    start = 0
     for number in range(files):
         name = file_name(split, number, files)
-        start = number * size + min(number, more)
-        rows = order[number::files] if shuffled else order[start : start + size + (number < more)]
-        yield FilePlan(name, number if shuffled else start, files if shuffled else 1, rows)
+        length = size + 1 if number < more else size
+        if shuffled:
+            yield FilePlan(name, number, files, order[number::files])
+        else:
+            yield FilePlan(name, start, 1, order[start : start + length])
+        start += length
 
 
 def without(plans: Collection[FilePlan], rejected: Collection[str], split: str) -> list[FilePlan]:
@@ -85,7 +92,10 @@ def without(plans: Collection[FilePlan], rejected: Collection[str], split: str) 
     order: list[Row | None] = [None] * sum(len(plan.rows) for plan in plans)
     for plan in plans:
         rows = [None if row[0] in rejected else row for row in plan.rows]
-        order[plan.first : plan.first + len(rows) * plan.step : plan.step] = rows
-    shuffled = all(plan.step > 1 for plan in plans)
-    rest = fill_gaps(order) if shuffled else [row for row in order if row is not None]
-    return list(deal(split, rest, len(plans), shuffled))
+        end = plan.first + len(rows) * plan.step
+        order[plan.first : end : plan.step] = rows
+
+    if all(plan.step > 1 for plan in plans):
+        return list(deal(split, fill_gaps(order), len(plans), shuffled=True))
+    rest = [row for row in order if row is not None]
+    return list(deal(split, rest, len(plans), shuffled=False))

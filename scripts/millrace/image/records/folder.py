@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,92 +34,148 @@ class ImageTree:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Split:
+    """The images of a split by class, each (path, size, mtime_ns); and files that are left out."""
+
+    name: str
+    classes: dict[str, list[tuple[str, int, int]]]
+    left_out: list[str]
+
+
 def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     """List the images below `root`. Raises MillraceError for what is no such folder."""
     root = Path(root)
-    val = [name for name in VALIDATION if (root / name).is_dir()]
-    if not (root / "train").is_dir() or len(val) != 1:
-        problem = "holds val/ and validation/" if len(val) == 2 else "holds no train/ or no val/"
-        problem = problem if root.is_dir() else "is no folder"
-        raise MillraceError(problem, str(root), f"Expected: {EXPECTED}")
-    splits, notes = {}, []
-    for name in ("train", *val):
-        place, skipped = root / name, list[str]()
-        # A class is a folder; its images follow in the order of their folders' paths, then of their
-        # names.
-        folders = {each.name: each.is_dir() for each in os.scandir(place)}
-        loose = sorted(each for each in folders if not folders[each])
-        classes = {
-            each: _images(f"{place}/{each}", each, skipped) for each in folders if folders[each]
-        }
-        if name != "train" and loose and not any(classes.values()):
-            classes, loose = _flat(root, name, loose), []
-        splits[name] = classes
-        if not any(classes.values()):
-            raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
-        empty = sorted(each for each, rows in classes.items() if not rows)
-        if empty and not allow_empty:
-            words = f"classes without images: {_shown(empty)} ({len(empty)} of {len(classes)})"
-            raise MillraceError(words, str(place), "Bring their images, or set allow_empty to 1")
-        if skipped := [*loose, *skipped]:
-            why = "as they lie in no class, or their names end like no image's"
-            notes.append(
-                f"{counted(len(skipped), 'file')} of {name}/ left out, {why}: {_shown(skipped)}"
-            )
-    labels = {name: label for label, name in enumerate(sorted(set().union(*splits.values())))}
-    if not splits["train"].keys() & splits[val[0]].keys():
-        shown = " and ".join(_shown(sorted(classes)) for classes in splits.values())
-        raise MillraceError(
-            f"train/ and {val[0]}/ share no class: {shown}", str(root), "Name them alike"
-        )
-    tree = ImageTree(root, list(labels), {}, notes)
-    for name, classes in splits.items():
-        tree.rows[name] = [
-            (*row, labels[each]) for each in sorted(classes) for row in classes[each]
-        ]
-        if missing := [each for each in labels if each not in classes]:
-            notes.append(
-                f"{len(missing)} of {len(labels)} classes not in {name}/: {_shown(missing)}"
-            )
-        for path in (*labels, *(row[0] for row in tree.rows[name])):
-            is_utf8 = path.encode(errors="replace") == path.encode(errors="surrogateescape")
-            if "\n" in path or "\r" in path or not is_utf8:
-                problem = "a name that is not UTF-8, or holds a line break"
-                raise MillraceError(problem, repr(path), "Rename it")
-    if hidden := [each for each in labels if each[0] == "."]:
+    val = _validation_name(root)
+    splits = [_read_split(root, name, allow_empty) for name in ("train", val)]
+    train_classes, val_classes = (split.classes.keys() for split in splits)
+    if not train_classes & val_classes:
+        shown = " and ".join(_shown(sorted(split.classes)) for split in splits)
+        problem = f"train/ and {val}/ share no class: {shown}"
+        raise MillraceError(problem, str(root), "Name them alike")
+
+    classes = sorted(train_classes | val_classes)
+    labels = {name: label for label, name in enumerate(classes)}
+    rows = {split.name: _labelled(split, labels) for split in splits}
+    _check_names(classes)
+    for of_split in rows.values():
+        _check_names(path for path, *_ in of_split)
+    return ImageTree(root, classes, rows, _notes(splits, classes))
+
+
+def _validation_name(root: Path) -> str:
+    """`val` or `validation`. Raises MillraceError without it, with both, or without train."""
+    names = [name for name in VALIDATION if (root / name).is_dir()]
+    if not root.is_dir():
+        problem = "is no folder"
+    elif len(names) == 2:
+        problem = "holds val/ and validation/"
+    elif not names or not (root / "train").is_dir():
+        problem = "holds no train/ or no val/"
+    else:
+        return names[0]
+    raise MillraceError(problem, str(root), f"Expected: {EXPECTED}")
+
+
+def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
+    """The images of a split. Raises MillraceError for one without images, and for empty classes."""
+    place = root / name
+    left_out: list[str] = []
+    classes: dict[str, list[tuple[str, int, int]]] = {}
+    loose = []
+    for entry in os.scandir(place):
+        if entry.is_dir():
+            classes[entry.name] = _images(f"{place}/{entry.name}", entry.name, left_out)
+        else:
+            loose.append(entry.name)
+    loose.sort()
+
+    has_images = any(classes.values())
+    if name != "train" and loose and not has_images:
+        classes, loose = _flat(root, name, loose), []
+    elif not has_images:
+        raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
+
+    empty = sorted(each for each, images in classes.items() if not images)
+    if empty and not allow_empty:
+        words = f"classes without images: {_shown(empty)} ({len(empty)} of {len(classes)})"
+        raise MillraceError(words, str(place), "Bring their images, or set allow_empty to 1")
+    return _Split(name, classes, [*loose, *left_out])
+
+
+def _labelled(split: _Split, labels: dict[str, int]) -> list[Row]:
+    """The rows of a split, class after class."""
+    return [
+        (*image, labels[name]) for name in sorted(split.classes) for image in split.classes[name]
+    ]
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raise MillraceError for a name that cannot stand in a line of a partition file."""
+    for name in names:
+        is_utf8 = name.encode(errors="replace") == name.encode(errors="surrogateescape")
+        if "\n" in name or "\r" in name or not is_utf8:
+            problem = "a name that is not UTF-8, or holds a line break"
+            raise MillraceError(problem, repr(name), "Rename it")
+
+
+def _notes(splits: Sequence[_Split], classes: list[str]) -> list[str]:
+    """What a person is told: files that are left out, classes that a split lacks, hidden ones."""
+    notes = []
+    why = "as they lie in no class, or their names end like no image's"
+    for split in splits:
+        if split.left_out:
+            count = counted(len(split.left_out), "file")
+            notes.append(f"{count} of {split.name}/ left out, {why}: {_shown(split.left_out)}")
+    for split in splits:
+        missing = [name for name in classes if name not in split.classes]
+        if missing:
+            count = f"{len(missing)} of {len(classes)} classes"
+            notes.append(f"{count} not in {split.name}/: {_shown(missing)}")
+    hidden = [name for name in classes if name.startswith(".")]
+    if hidden:
         notes.append(f"hidden folders are classes too: {_shown(hidden)}")
-    return tree
+    return notes
 
 
 def _shown(names: list[str]) -> str:
-    text = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    text = ", ".join(names[:5])
+    if len(names) > 5:
+        text += ", ..."
     return text.encode(errors="backslashreplace").decode()
 
 
-def _images(folder: str, relative: str, skipped: list[str]) -> list[tuple[str, int, int]]:
-    """(path, size, mtime_ns) of the images below `folder`, whose path in the split's is `relative`;
-    other files are added to `skipped`."""
+def _images(folder: str, relative: str, left_out: list[str]) -> list[tuple[str, int, int]]:
+    """(path, size, mtime_ns) of the images below `folder`, whose path in the split's is `relative`,
+    by the paths of their folders, then by their names; other files are added to `left_out`."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    rows, places = [], []
+    places = []
     for place, _, names in os.walk(folder, onerror=refuse, followlinks=True):
-        real = Path(os.path.realpath(place)) if os.path.islink(place) else None
-        if real and any(
-            Path(os.path.realpath(each)).is_relative_to(real) for each in Path(place).parents
-        ):
-            raise MillraceError(
-                "a link to a folder that it lies in", place, "Remove it: it has no end"
-            )
-        places.append((f"{relative}{place[len(folder) :]}", place, names))
+        _check_end(place)
+        below = f"{relative}{place[len(folder) :]}"
+        places.append((below, place, sorted(names)))
+
+    images = []
     for below, place, names in sorted(places):
-        for name in sorted(names):
+        for name in names:
             if name.lower().endswith(EXTENSIONS):
-                rows.append((f"{below}/{name}", *_stat(f"{place}/{name}")))
+                images.append((f"{below}/{name}", *_stat(f"{place}/{name}")))
             else:
-                skipped.append(f"{below}/{name}")
-    return rows
+                left_out.append(f"{below}/{name}")
+    return images
+
+
+def _check_end(place: str) -> None:
+    """Raise MillraceError for a link to a folder that it lies in."""
+    if not os.path.islink(place):
+        return
+    target = Path(os.path.realpath(place))
+    if any(Path(os.path.realpath(above)).is_relative_to(target) for above in Path(place).parents):
+        problem = "a link to a folder that it lies in"
+        raise MillraceError(problem, place, "Remove it: it has no end")
 
 
 def _stat(path: str) -> tuple[int, int]:
@@ -135,26 +192,28 @@ def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, i
     paths = [path for path in (root / LABELS, root / val / LABELS) if path.is_file()]
     if not paths:
         problem = f"{len(images)} images that lie in no class" if images else "holds no images"
-        raise MillraceError(
-            problem, str(root / val), f"Bring {LABELS}, line n for the n-th name. {EXPECTED}"
-        )
-    if images != sorted(
-        images, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(30), name)
-    ):
-        problem = (
-            f"the numbers in names differ in length ({images[0]}), so the n-th name is ambiguous"
-        )
-        raise MillraceError(
-            problem, str(root / val), "Rename them with leading zeros, or make class folders"
-        )
+        remedy = f"Bring {LABELS}, line n for the n-th name. {EXPECTED}"
+        raise MillraceError(problem, str(root / val), remedy)
+    if images != sorted(images, key=_by_numbers):
+        problem = f"the numbers in names differ in length ({images[0]})"
+        remedy = "Rename them with leading zeros, or make class folders"
+        raise MillraceError(f"{problem}, so the n-th name is ambiguous", str(root / val), remedy)
+
     try:
         lines = paths[0].read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise MillraceError("is not UTF-8", str(paths[0]), "Save it as UTF-8") from None
-    if len(labels := [line.strip() for line in lines if line.strip()]) != len(images):
+    labels = [line.strip() for line in lines if line.strip()]
+    if len(labels) != len(images):
         words = f"{len(labels)} lines for {len(images)} images of {val}/"
         raise MillraceError(words, str(paths[0]), "Line n is the class of the n-th name: mend it")
+
     classes: dict[str, list] = {}
     for label, name in zip(labels, images, strict=True):
         classes.setdefault(label, []).append((name, *_stat(f"{root}/{val}/{name}")))
     return classes
+
+
+def _by_numbers(name: str) -> str:
+    """What sorts names by the numbers in them: 9 before 10."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(30), name)

@@ -62,26 +62,22 @@ class _File:
         keep_freed_memory()
         with own_file(self.path), open_h5(self.path) as h5:
             self.shape = shape = shape_of(h5, self.path)
-            is_other = (shape.layout, shape.size) != (records.layout, records.size)
-            if (
-                is_other
-                or shape.records != entry.records
-                or os.path.getsize(self.path) != entry.bytes
-            ):
+            stated = (records.layout, records.size, entry.records, entry.bytes)
+            size = os.path.getsize(self.path)
+            if stated != (shape.layout, shape.size, shape.records, size):
                 words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
+
             self.labels = h5["labels"][()].astype(np.int64)
             # Ids of other programs may be anything.
-            self.ids = (
-                h5["ids"][()]
-                if records.has_index
-                else np.arange(*records.starts[number : number + 2])
-            )
-            if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(
-                records.classes
-            ):
-                words = f"has labels from {self.labels.min()} to {self.labels.max()}"
+            if records.has_index:
+                self.ids = h5["ids"][()]
+            else:
+                self.ids = np.arange(*records.starts[number : number + 2])
+            low, high = self.labels.min(initial=0), self.labels.max(initial=0)
+            if len(self.labels) and not 0 <= low <= high < len(records.classes):
+                words = f"has labels from {self.labels.min()} to {high}"
                 words += f", of {len(records.classes)} classes"
                 raise MillraceError(words, self.path, "Convert it again")
             self._offsets = h5["offsets"][()] if "offsets" in h5 else None
@@ -91,28 +87,37 @@ class _File:
         self.close = self._source.close
 
     def read(self, start: int, stop: int, out: np.ndarray | None) -> Records:
-        shape, count, images = self.shape, stop - start, []
-        if shape.layout == FIXED:
-            images = np.empty((count, *shape.size, 3), np.uint8) if out is None else out[:count]
-        if count and shape.offset is None:
-            dataset = self._source[shape.dataset]
-            if shape.layout == FIXED:
-                dataset.read_direct(images, np.s_[start:stop])
-            else:
-                images = list(dataset[start:stop])
-        elif count and shape.layout == FIXED:
-            self._fill(images, start * images[0].nbytes)
-        elif count:
-            edges = self._offsets[start : stop + 1] - self._offsets[start]
-            content = np.empty(edges[-1], np.uint8)
-            self._fill(content, int(self._offsets[start]))
-            images = np.split(content, edges[1:-1])
+        is_fixed = self.shape.layout == FIXED
+        images = self._fixed(start, stop, out) if is_fixed else self._encoded(start, stop)
         return Records(images, self.labels[start:stop], self.ids[start:stop])
+
+    def _fixed(self, start: int, stop: int, out: np.ndarray | None) -> np.ndarray:
+        count = stop - start
+        images = np.empty((count, *self.shape.size, 3), np.uint8) if out is None else out[:count]
+        if not count:
+            return images
+        if self.shape.offset is None:
+            self._source[self.shape.dataset].read_direct(images, np.s_[start:stop])
+        else:
+            self._fill(images, start * images[0].nbytes)
+        return images
+
+    def _encoded(self, start: int, stop: int) -> list[np.ndarray]:
+        if start == stop:
+            return []
+        edges = self._offsets[start : stop + 1] - self._offsets[start]
+        content = np.empty(edges[-1], np.uint8)
+        self._fill(content, int(self._offsets[start]))
+        return np.split(content, edges[1:-1])
 
     def _fill(self, array: np.ndarray, at: int) -> None:
         """Fill `array` with the bytes `at` in the data set."""
-        view, at = memoryview(array).cast("B") if array.size else b"", at + self.shape.offset
+        if not array.size:
+            return
+        view = memoryview(array).cast("B")
+        place = at + self.shape.offset
         while len(view):
-            if not (count := os.preadv(self._source.fileno(), [view], at)):
+            count = os.preadv(self._source.fileno(), [view], place)
+            if not count:
                 raise MillraceError("ends before its records", self.path, "Make the set again")
-            view, at = view[count:], at + count
+            view, place = view[count:], place + count

@@ -3,7 +3,7 @@ whole.
 
 Layouts that are written: `images` uint8 (N, H, W, 3), contiguous; or `encoded` uint8, all bytes one
 after the other, with `offsets` (N + 1). Beside them `labels` and `ids` (N), and `facts`, JSON. Read
-are also `images` in any chunking, and of variable length.
+are also the original's `images`, in any chunking.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -143,33 +143,49 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
     remedy."""
     import h5py
 
-    data = {name: each for name in h5 if isinstance(each := h5.get(name), h5py.Dataset)}
-    images, encoded, labels = (data.get(name) for name in ("images", "encoded", "labels"))
-    problem, shape = "", None
-    is_own = encoded is not None and "offsets" in data
-    if {"heights", "widthes", "widths"} & {*h5}:
-        problem = "flat pixels with heights and widths are not read: several times larger, and slow"
-    elif labels is None or (images is None and not is_own):
-        problem = f"`images` and `labels` are needed, the file holds {', '.join(h5) or 'nothing'}"
-    elif images is None:
-        shape = Shape(
-            ENCODED, len(data["offsets"]) - 1, None, "encoded", encoded.id.get_offset() or 0
-        )
-    elif h5py.check_vlen_dtype(images.dtype) == np.uint8 and images.ndim == 1:
-        shape = Shape(ENCODED, len(images), None, "images", None)
-    elif images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3:
-        # No offset if it is chunked.
-        shape = Shape(FIXED, len(images), images.shape[1:3], "images", images.id.get_offset())
-    else:
-        normalised = "these are normalised crops, often channel-first bytes under another shape"
-        words = f": {normalised}" if images.dtype.kind == "f" else " (N, H, W, 3), RGB"
-        problem = f"`images` is {images.dtype} {images.shape}, not uint8{words}"
-    if shape and (labels.shape != (shape.records,) or labels.dtype.kind not in "iu"):
+    datasets = {name: item for name in h5 if isinstance(item := h5.get(name), h5py.Dataset)}
+    problem = _missing(datasets, list(h5)) or _wrong_images(datasets)
+    if not problem:
+        shape = _shape(datasets)
+        labels = datasets["labels"]
+        if labels.shape == (shape.records,) and labels.dtype.kind in "iu":
+            return shape
         problem = f"`labels` is {labels.dtype} {labels.shape}, of {shape.records} images"
-    if problem:
-        remedy = "Convert the images again: python -m millrace.image.create_records"
-        raise MillraceError(problem, os.fspath(path), remedy)
-    return shape
+    remedy = "Convert the images again: python -m millrace.image.create_records"
+    raise MillraceError(problem, os.fspath(path), remedy)
+
+
+def _missing(datasets: Mapping[str, Any], names: list[str]) -> str:
+    """What is missing in a file of these names; "" if nothing is."""
+    if not {"heights", "widthes", "widths"}.isdisjoint(names):
+        return "flat pixels with heights and widths are not read: several times larger, and slow"
+    has_images = "images" in datasets or ("encoded" in datasets and "offsets" in datasets)
+    if "labels" in datasets and has_images:
+        return ""
+    return f"`images` and `labels` are needed, the file holds {', '.join(names) or 'nothing'}"
+
+
+def _wrong_images(datasets: Mapping[str, Any]) -> str:
+    """Why `images` are none of the original's: uint8 (N, H, W, 3), RGB."""
+    images = datasets.get("images")
+    if images is None or (images.dtype == np.uint8 and images.shape[3:] == (3,)):
+        return ""
+    if images.dtype.kind == "O":
+        return "`images` of variable length are not read"
+    words = f"`images` is {images.dtype} {images.shape}, not uint8"
+    if images.dtype.kind == "f":
+        return f"{words}: these are normalised crops, often channel-first bytes under another shape"
+    return f"{words} (N, H, W, 3), RGB"
+
+
+def _shape(datasets: Mapping[str, Any]) -> Shape:
+    """What lies in a file of a layout that is read."""
+    if "images" not in datasets:
+        records = len(datasets["offsets"]) - 1
+        return Shape(ENCODED, records, None, "encoded", datasets["encoded"].id.get_offset() or 0)
+    images = datasets["images"]
+    # No offset if it is chunked.
+    return Shape(FIXED, len(images), images.shape[1:3], "images", images.id.get_offset())
 
 
 def multiset_digest(ids: Iterable[np.ndarray]) -> str:

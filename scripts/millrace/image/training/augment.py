@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 from PIL import Image
 
 from millrace.common import hashing
 
-SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+SCALE = (0.08, 1.0)  # share of the image's area
+RATIO = (3 / 4, 4 / 3)  # width by height
+TRIES = 10
+
+
+class _Boxes(NamedTuple):
+    """Corners and sides of boxes; arrays of one shape."""
+
+    left: np.ndarray
+    top: np.ndarray
+    width: np.ndarray
+    height: np.ndarray
 
 
 def random_crops(
@@ -19,27 +33,56 @@ def random_crops(
     tries that fits, else the largest centred one of an allowed ratio. A record's are the same
     wherever it is read.
     """
-    keys = np.array([hashing.key(seed, epoch, number) for number in range(4 * TRIES + 1)])
-    hashes = hashing.mix((np.asarray(ids, dtype=np.uint64)[:, None] ^ keys).ravel())
-    drawn = (hashes.reshape(len(ids), -1) >> np.uint64(11)) / 2.0**53  # in [0, 1)
-    width, height = sizes[:, :1].astype(np.float64), sizes[:, 1:].astype(np.float64)
-    areas, ratios, lefts, tops = np.moveaxis(drawn[:, :-1].reshape(-1, TRIES, 4), 2, 0)
-    area = width * height * (SCALE[0] + (SCALE[1] - SCALE[0]) * areas)
-    ratio = np.exp(np.log(RATIO[0]) + (np.log(RATIO[1]) - np.log(RATIO[0])) * ratios)
-    wide, high = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
-    fits = (wide > 0) & (wide <= width) & (high > 0) & (high <= height)
-    first = np.argmax(fits, axis=1)[:, None]
-    wide, high, left, top = (
-        np.take_along_axis(part, first, 1) for part in (wide, high, lefts, tops)
-    )
-    left, top = np.floor(left * (width - wide + 1)), np.floor(top * (height - high + 1))
+    draws = _draws(seed, epoch, ids, 4 * TRIES + 1)
+    width = sizes[:, :1].astype(np.float64)
+    height = sizes[:, 1:].astype(np.float64)
+    tried, is_found = _first_that_fits(draws[:, :-1].reshape(-1, TRIES, 4), width, height)
+    centred = _largest_centred(width, height)
 
-    none = ~fits.any(axis=1)[:, None]
-    wide = np.where(none, np.minimum(width, np.maximum(np.rint(height * RATIO[1]), 1)), wide)
-    high = np.where(none, np.minimum(height, np.maximum(np.rint(width / RATIO[0]), 1)), high)
-    left, top = np.where(none, (width - wide) // 2, left), np.where(none, (height - high) // 2, top)
-    boxes = np.concatenate([left, top, left + wide, top + high], axis=1).astype(np.int64)
-    return boxes, drawn[:, -1] < 0.5
+    parts = [np.where(is_found, *pair) for pair in zip(tried, centred, strict=True)]
+    box = _Boxes(*parts)
+    edges = [box.left, box.top, box.left + box.width, box.top + box.height]
+    is_mirrored = draws[:, -1] < 0.5
+    return np.concatenate(edges, axis=1).astype(np.int64), is_mirrored
+
+
+def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
+    """Numbers in [0, 1), (records, count)."""
+    keys = np.array([hashing.key(seed, epoch, number) for number in range(count)])
+    mixed = hashing.mix((np.asarray(ids, dtype=np.uint64)[:, None] ^ keys).ravel())
+    return (mixed.reshape(len(ids), count) >> np.uint64(11)) / 2.0**53
+
+
+def _first_that_fits(
+    draws: np.ndarray, width: np.ndarray, height: np.ndarray
+) -> tuple[_Boxes, np.ndarray]:
+    """The first try of each record that lies within its image, and whether there is one, each of
+    shape (records, 1); draws (records, tries, 4)."""
+    area_draws, ratio_draws, left_draws, top_draws = np.moveaxis(draws, 2, 0)
+    area = width * height * (SCALE[0] + (SCALE[1] - SCALE[0]) * area_draws)
+    low, high = math.log(RATIO[0]), math.log(RATIO[1])
+    ratio = np.exp(low + (high - low) * ratio_draws)
+    widths = np.rint(np.sqrt(area * ratio))
+    heights = np.rint(np.sqrt(area / ratio))
+
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    first = np.argmax(fits, axis=1)[:, None]
+    box_width = np.take_along_axis(widths, first, 1)
+    box_height = np.take_along_axis(heights, first, 1)
+    left = np.floor(np.take_along_axis(left_draws, first, 1) * (width - box_width + 1))
+    top = np.floor(np.take_along_axis(top_draws, first, 1) * (height - box_height + 1))
+    return _Boxes(left, top, box_width, box_height), fits.any(axis=1)[:, None]
+
+
+def _largest_centred(width: np.ndarray, height: np.ndarray) -> _Boxes:
+    """The largest box of an allowed ratio in the middle of each image."""
+    widest = np.maximum(np.rint(height * RATIO[1]), 1)
+    highest = np.maximum(np.rint(width / RATIO[0]), 1)
+    box_width = np.minimum(width, widest)
+    box_height = np.minimum(height, highest)
+    left = (width - box_width) // 2
+    top = (height - box_height) // 2
+    return _Boxes(left, top, box_width, box_height)
 
 
 def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -76,10 +77,15 @@ def create_chunks(
     }
     for path in {*folder.glob("cqt_chunk_*.h5")} - {*groups}:
         path.unlink()  # of an earlier run over more recordings
-    context = multiprocessing.get_context("spawn")
-    progress = Progress(len(files), "recordings", "CQT")
-    with ProcessPoolExecutor(threads, context) as pool, progress:
-        for records, rejects in pool.map(partial(create_chunk, root), groups.values(), groups):
+    create = partial(create_chunk, root)
+    with Progress(len(files), "recordings", "CQT") as progress, contextlib.ExitStack() as ended:
+        if threads == 1:
+            results = map(create, groups.values(), groups)
+        else:
+            context = multiprocessing.get_context("spawn")
+            pool = ended.enter_context(ProcessPoolExecutor(threads, context))
+            results = pool.map(create, groups.values(), groups)
+        for records, rejects in results:
             progress.advance(len(records) + len(rejects), len(rejects))
             yield records, rejects
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.music.features import values
+from millrace.music.features.decisions import unusable
 from millrace.music.features.track import Refused
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 def features(path: str | os.PathLike) -> np.ndarray:
     """The CQT of a recording. Raises Refused if there is none, or silence only."""
     magnitudes = cqt(decode(path))
-    if any(refusal := values.refusal([magnitudes])):
-        raise Refused(*refusal)
+    refused = unusable([magnitudes])
+    if refused:
+        raise refused
     return magnitudes

@@ -14,24 +14,16 @@ import numpy as np
 
 from millrace.common.loading.h5 import is_swmr, open_h5
 from millrace.music.features import h5_labels as labels
-from millrace.music.features import values
+from millrace.music.features.decisions import check_duration, decide_hop, time_axis, unusable
 from millrace.music.features.metadata import Record
-from millrace.music.features.track import (
-    BY_H5PY,
-    CHUNKS,
-    H5,
-    RAW,
-    Contract,
-    Refused,
-    Track,
-    check_duration,
-    decide_hop,
-)
+from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
 _BLOCK = 1 << 22  # values read at once when a track is checked
 _AMPLIFIED = 4
 # Bytes: HDF5 reads whole chunks, and a packed one may be a thousandth of that in the file.
 _LARGEST_CHUNK = 256 << 20
+
+AboutGroup = Callable[[str], labels.Attributes]  # the attributes of a group, by its path
 
 
 def read_file(
@@ -66,127 +58,215 @@ def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+class _Pointers:
+    """The records of a file, by the id they describe and by the key they point to."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.by_id = {record.id: record for record in records}
+        self._by_key: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            if record.key:
+                self._by_key[record.key].append(record)
+
+    def to(self, dataset: _DataSet) -> list[Record]:
+        """The records that point to a data set, or to the group whose features it holds."""
+        direct = self._by_key.get(dataset.name, [])
+        if direct or not dataset.has_usual_name:
+            return direct
+        return self._by_key.get(dataset.parent, [])
+
+
+class _DataSet:
+    """A data set of an open file, and what its name, place and attributes say of it."""
+
+    def __init__(self, values: Any, raw_name: bytes, about: AboutGroup) -> None:
+        self.values = values  # the h5py.Dataset
+        self.name = raw_name.decode(errors="backslashreplace")
+        self.has_utf8_name = self.name.encode() == raw_name
+        self.parent, _, self.own_name = self.name.rpartition("/")
+        self.attributes = labels.attributes(values)
+        self._about_file = about("/")
+        self._about_group = about(values.parent.name)
+        self.owner = labels.owner(self.name, self.attributes, self._about_group)
+
+    @property
+    def stated(self) -> labels.Attributes:
+        """Attributes of file, group and data set: what is nearest to the values counts."""
+        return {**self._about_file, **self._about_group, **self.attributes}
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds that its own attributes state, or those of the group that holds nothing else."""
+        if self.has_usual_name:
+            return labels.duration({**self._about_group, **self.attributes})
+        return labels.duration(self.attributes)
+
+    @property
+    def has_usual_name(self) -> bool:
+        """Whether its name says that it holds features: `cqt`, `data`."""
+        return self.own_name.lower() in labels.USUAL
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it holds the ids, offsets or lengths of a long array."""
+        return self.own_name.lower() in labels.BESIDE
+
+    @property
+    def is_beside_features(self) -> bool:
+        """Whether its group holds a data set of a usual name: this may be chroma beside `cqt`."""
+        return not self.has_usual_name and any(name in self.values.parent for name in labels.USUAL)
+
+    def may_be_features(self, is_pointed_to: bool) -> bool:
+        """Whether it is worth a track, be it a refused one."""
+        if self.values.dtype.kind not in "iufc":
+            return False
+        if is_pointed_to or self.has_usual_name:
+            return True
+        is_table = self.values.ndim > 1 and not self.is_label
+        is_another_feature = self.parent and self.is_beside_features
+        return is_table and not is_another_feature
+
+
 def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> Iterator[Track]:
     """The tracks of an open file, then the ids that records, groups or links name and that have
     none."""
     import h5py
 
-    by_id, by_key = {record.id: record for record in records}, defaultdict(list)
-    for record in records:
-        by_key[record.key or "/"].append(record)
+    pointers = _Pointers(records)
     # Of groups only: a data set that is held keeps its chunks in memory.
-    about, links = cache(lambda path: labels.attributes(h5[path])), []
-    h5.id.links.visit(lambda name, info: links.append((name, info.type)), info=True)
-    seen: set[str] = set()
-    others: dict[str, str] = {}  # why what bears a name is no track
-    for raw, link in links:
-        name = raw.decode(errors="backslashreplace")
-        parent, _, own = name.rpartition("/")
-        if link != h5py.h5l.TYPE_HARD:
-            others[own] = f"{name} is a link, which is not followed: state h5_key"
+    about = cache(lambda group: labels.attributes(h5[group]))
+    found: set[str] = set()  # ids of tracks, and the names on the way to them
+    no_track: dict[str, str] = {}  # why what bears a name is no track
+
+    for raw_name, link_type in _links(h5):
+        name = raw_name.decode(errors="backslashreplace")
+        own_name = name.rpartition("/")[2]
+        if link_type != h5py.h5l.TYPE_HARD:
+            no_track[own_name] = f"{name} is a link, which is not followed: state h5_key"
             continue
-        if not isinstance(dataset := h5[raw], h5py.Dataset):
-            others[own] = f"{name} is a group without features"
+        item = h5[raw_name]
+        if not isinstance(item, h5py.Dataset):
+            no_track[own_name] = f"{name} is a group without features"
             continue
-        group, own_about, is_named = (
-            dataset.parent,
-            labels.attributes(dataset),
-            own.lower() in labels.CQT,
-        )
-        owner = labels.owner(name, own_about, about(group.name))
-        keyed = by_key[name] or by_key[parent if is_named else None]
-        is_beside = not is_named and any(
-            each in group for each in labels.CQT
-        )  # chroma, for example
-        is_table = (
-            dataset.ndim > 1 and own.lower() not in labels.BESIDE and not (parent and is_beside)
-        )
-        if dataset.dtype.kind not in "iufc" or not (keyed or is_named or is_table):
-            if own.lower() not in labels.BESIDE:
-                others.setdefault(owner, f"{name} has {dataset.ndim} dimensions of {dataset.dtype}")
+
+        dataset = _DataSet(item, raw_name, about)
+        pointing = pointers.to(dataset)
+        if not dataset.may_be_features(is_pointed_to=bool(pointing)):
+            if not dataset.is_label:
+                words = f"{name} has {item.ndim} dimensions of {item.dtype}"
+                no_track.setdefault(dataset.owner, words)
             continue
-        parts, problem = labels.parts(dataset, owner, own_about, contract.bins)
-        if parts and is_beside:
-            continue
-        if not parts and len(keyed) > 1:
-            problem = Refused(
-                "shared_key", f"{len(keyed)} ids of the JSONL share {name}, without offsets"
-            )
-        elif not (parts or keyed) and owner.lower() in labels.CQT:
-            problem = Refused(
-                "no_id", f"whose is {name}? Name its group by the id, or state h5_key"
-            )
-        stated, grid = (
-            about("/") | about(group.name) | own_about,
-            cache(partial(_chunk_grid, dataset)),
-        )
-        # Of one track only: not of all in the group, nor of all in a long array.
-        alone = {} if parts else about(group.name) | own_about if is_named else own_about
-        duration = labels.first(alone, labels.DURATIONS, int, float)
-        for number, start, stop in (
-            parts or [(record.id, 0, -1) for record in keyed] or [(owner, 0, -1)]
-        ):
-            track, record = (
-                Track(number, H5, file, name, first=start, frames=stop - start),
-                by_id.get(number),
-            )
-            if record and record.key and not (parts or keyed):
-                track.warnings.append("wrong_key")
-            seen.update((number, *name.split("/")))
-            try:
-                if problem or name.encode() != raw:
-                    raise problem or Refused("bad_name", "its name is not UTF-8")
-                _describe(track, dataset, stated, record, contract)
-                check_duration(track, duration, record)
-                _place(track, dataset, contract, grid)
-                if any(refusal := values.refusal(_blocks(track, dataset))):
-                    raise Refused(*refusal)
-            except Refused as refused:
-                track.refuse(*refused.args)
-            except labels.UNREADABLE as error:
-                track.refuse("unreadable", _line(error))
+
+        for track in _tracks_of(dataset, file, pointing, pointers, contract):
+            found.update((track.id, *name.split("/")))
             yield track
+
     for record in records:
-        if record.id not in seen:
-            words = others.get(
-                record.id, f"there is no data set {record.key or record.id!r} of 2 dimensions"
-            )
-            yield Track(record.id, H5, file, record.key or "").refuse("wrong_pointer", words)
-    lost = [
-        each
-        for each in sorted(others.keys() - seen - by_id.keys())
-        if labels.VIDEO_ID.fullmatch(each)
-    ]
-    for number in lost if seen or lost else [""]:
-        words = others.get(number) or ", ".join([*others.values()][:3]) or "it is empty"
-        yield Track(number, H5, file).refuse("no_features", words)
+        if record.id not in found:
+            key = record.key or ""
+            nothing = f"there is no data set {key or record.id!r} of 2 dimensions"
+            words = no_track.get(record.id, nothing)
+            yield Track(record.id, H5, file, key).refuse("wrong_pointer", words)
+    yield from _without_features(file, no_track, found, pointers)
 
 
-def _describe(
-    track: Track, dataset: Any, stated: labels.Attributes, record: Record | None, contract: Contract
-) -> None:
+def _without_features(
+    file: str, no_track: dict[str, str], found: set[str], pointers: _Pointers
+) -> Iterator[Track]:
+    """Names that look like ids and have no track, or the file as a whole."""
+    unknown = sorted(no_track.keys() - found - pointers.by_id.keys())
+    lost = [name for name in unknown if labels.VIDEO_ID.fullmatch(name)]
+    for name in lost:
+        yield Track(name, H5, file).refuse("no_features", no_track[name])
+    if not found and not lost:
+        words = ", ".join([*no_track.values()][:3]) or "it is empty"
+        yield Track("", H5, file).refuse("no_features", words)
+
+
+def _links(h5: Any) -> list[tuple[bytes, int]]:
+    """All names in a file, of groups, too, and what kind of link each is."""
+    links: list[tuple[bytes, int]] = []
+    h5.id.links.visit(lambda name, info: links.append((name, info.type)), info=True)
+    return links
+
+
+def _tracks_of(
+    dataset: _DataSet, file: str, pointing: list[Record], pointers: _Pointers, contract: Contract
+) -> Iterator[Track]:
+    """The tracks of one data set: of its parts, of the records that point to it, or of its
+    owner."""
+    cuts, problem = labels.parts(dataset.values, dataset.owner, dataset.attributes, contract.bins)
+    if cuts and dataset.is_beside_features:
+        return
+    if not cuts:
+        problem = _unclear_owner(dataset, pointing) or problem
+    if not dataset.has_utf8_name:
+        problem = problem or Refused("bad_name", "its name is not UTF-8")
+
+    if cuts:
+        parts = cuts
+    elif pointing:
+        parts = [labels.Part(record.id) for record in pointing]
+    else:
+        parts = [labels.Part(dataset.owner)]
+
+    # One duration is not that of each track of a long array.
+    duration = None if cuts else dataset.duration
+    chunk_grid = cache(partial(_chunk_grid, dataset.values))  # once for all parts, if one asks
+    is_found_by_name = not cuts and not pointing
+    for part in parts:
+        frames = part.stop - part.start
+        track = Track(part.id, H5, file, dataset.name, first=part.start, frames=frames)
+        record = pointers.by_id.get(part.id)
+        if is_found_by_name and record and record.key:
+            track.warnings.append("wrong_key")
+        try:
+            if problem:
+                raise problem
+            _describe(track, dataset, record, contract)
+            check_duration(track, duration, record)
+            _place(track, dataset.values, contract, chunk_grid)
+            refused = unusable(_blocks(track, dataset.values))
+            if refused:
+                raise refused
+        except Refused as refused:
+            track.refuse(refused.reason, str(refused))
+        except labels.UNREADABLE as error:
+            track.refuse("unreadable", _line(error))
+        yield track
+
+
+def _unclear_owner(dataset: _DataSet, pointing: list[Record]) -> Refused | None:
+    """Why nobody can say whose a data set of one track is."""
+    if len(pointing) > 1:
+        words = f"{len(pointing)} ids of the JSONL share {dataset.name}, without offsets"
+        return Refused("shared_key", words)
+    if not pointing and dataset.owner.lower() in labels.USUAL:
+        words = f"whose is {dataset.name}? Name its group by the id, or state h5_key"
+        return Refused("no_id", words)
+    return None
+
+
+def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: Contract) -> None:
     """Fill in type, orientation and hop of a track, each with its origin. Raises Refused."""
-    shape, bins = dataset.shape, contract.bins
+    values, shape, stated = dataset.values, dataset.values.shape, dataset.stated
     track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
-    if dataset.ndim != 2 or dataset.dtype.kind != "f" or dataset.dtype.itemsize > 8:
-        raise Refused(
-            "dtype", f"{dataset.ndim} dimensions of {dataset.dtype}: 2 of floats are needed"
-        )
-    if dataset.is_virtual or dataset.external:
-        raise Refused(
-            "elsewhere", "its values lie in other files: index those, or copy it with h5repack"
-        )
-    if bins not in shape or labels.first(stated, labels.BINS, int, float) not in (None, bins):
-        raise Refused(
-            "bins", f"no axis of {list(shape)} has {bins} bins, or its attribute says otherwise"
-        )
-    if shape[0] == shape[1]:
-        raise Refused(
-            "orientation_unknown", f"both axes have {bins} values: which is time? Cut the track"
-        )
-    track.time_axis = int(shape[0] == bins)
-    track.dtype, track.bins = dataset.dtype.str, bins
-    if track.frames < 0:
+    if values.ndim != 2 or values.dtype.kind != "f" or values.dtype.itemsize > 8:
+        words = f"{values.ndim} dimensions of {values.dtype}: 2 of floats are needed"
+        raise Refused("dtype", words)
+    if values.is_virtual or values.external:
+        words = "its values lie in other files: index those, or copy it with h5repack"
+        raise Refused("elsewhere", words)
+
+    track.time_axis = time_axis(shape, contract.bins)
+    stated_bins = labels.bins(stated)
+    if stated_bins not in (None, contract.bins):
+        words = f"its attribute states {stated_bins} bins, shape {list(shape)} has {contract.bins}"
+        raise Refused("bins", words)
+    track.dtype, track.bins = values.dtype.str, contract.bins
+
+    is_whole = track.frames < 0
+    if is_whole:
         track.frames = shape[track.time_axis]
         if record and record.shape and sorted(record.shape) != sorted(shape):
             words = f"shape {list(shape)} in the file, {record.shape} in the JSONL"
@@ -194,44 +274,56 @@ def _describe(
     decide_hop(track, labels.hop(stated), record, contract)
 
 
-def _place(track: Track, dataset: Any, contract: Contract, grid: Callable[[], np.ndarray]) -> None:
+def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.ndarray]) -> None:
     """Where the values lie in the file: as one array, in plain chunks, or only h5py can say."""
-    import h5py
-
-    _check_size(dataset)
-    properties = dataset.id.get_create_plist()
+    _check_size(values)
+    properties = values.id.get_create_plist()
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
-    track.chunks, track.storage, track.pitch = list(dataset.chunks or ()), BY_H5PY, dataset.shape[1]
-    axis = track.time_axis
-    # Addresses may count from behind a user block; a type that numpy lacks is converted by the
-    # library.
-    is_plain = h5py.h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
-    is_plain = is_plain and not dataset.file.userblock_size and not filters
-    if dataset.chunks is None:
-        if (start := dataset.id.get_offset()) is not None and is_plain:
-            step = dataset.dtype.itemsize * (track.pitch if axis == 0 else 1)
+    track.chunks = list(values.chunks or ())
+    track.storage, track.pitch = BY_H5PY, values.shape[1]
+    if track.filters and _is_costly(track, contract):
+        track.warnings.append("read_amplification")
+
+    if not _is_plain(values) or filters:
+        return
+    if not track.chunks:
+        start = values.id.get_offset()
+        if start is not None:  # None: never written
+            step = values.dtype.itemsize * (track.pitch if track.time_axis == 0 else 1)
             track.storage, track.offset = RAW, start + track.first * step
         return
+
+    # Only the part of the grid that holds the track: tracks of one long array share nothing.
+    chunk_frames = track.chunks[track.time_axis]
+    low = track.first // chunk_frames
+    high = math.ceil((track.first + track.frames) / chunk_frames)
+    part = grid()[low:high] if track.time_axis == 0 else grid()[:, low:high]
+    if part.size and (part >= 0).all():
+        track.storage, track.addresses = CHUNKS, part.ravel().tolist()
+        track.pitch = part.shape[1]
+
+
+def _is_plain(values: Any) -> bool:
+    """Whether the bytes in the file, at the addresses that the library states, are NumPy's."""
+    import h5py
+
+    # Addresses may count from behind a user block.
+    if values.file.userblock_size:
+        return False
+    # A type that NumPy lacks is converted by the library.
+    return h5py.h5t.py_create(values.dtype).equal(values.id.get_type())
+
+
+def _is_costly(track: Track, contract: Contract) -> bool:
+    """Whether the chunks that hold a shingle have several times its values."""
+    if not track.chunks:
+        return False
     window = max(1, min(track.frames, round(contract.shingle / track.hop)))
-    across = (
-        dataset.chunks[1 - axis] * math.ceil(track.bins / dataset.chunks[1 - axis]) / track.bins
-    )
-    touched = math.ceil(window / dataset.chunks[axis]) * dataset.chunks[axis] * across
-    if touched > _AMPLIFIED * window and track.filters:
-        track.warnings.append("read_amplification")
-    if is_plain:
-        # Only the part of the grid that holds the track, so that tracks of one long array share
-        # nothing.
-        low = track.first // dataset.chunks[axis]
-        high = -(-(track.first + track.frames) // dataset.chunks[axis])
-        part = grid()[low:high] if axis == 0 else grid()[:, low:high]
-        if part.size and (part >= 0).all():
-            track.storage, track.addresses, track.pitch = (
-                CHUNKS,
-                part.ravel().tolist(),
-                part.shape[1],
-            )
+    chunk_frames, chunk_bins = track.chunks[track.time_axis], track.chunks[1 - track.time_axis]
+    frames = math.ceil(window / chunk_frames) * chunk_frames
+    bins = math.ceil(track.bins / chunk_bins) * chunk_bins
+    return frames * bins > _AMPLIFIED * window * track.bins
 
 
 def _sides(dataset: Any) -> list[int]:

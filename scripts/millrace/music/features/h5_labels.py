@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from millrace.music.features.metadata import ID_NAMES
+from millrace.music.features.metadata import DURATION_NAMES, HOP_NAMES, ID_NAMES
 from millrace.music.features.track import Refused
 
-# Names of a track's data set in its group, of what lies beside one long array, and of attributes.
-CQT = {
+# Data sets that hold features, and those that lie beside one long array.
+USUAL = {
     "cqt",
     "data",
     "feature",
@@ -22,148 +23,181 @@ CQT = {
     "magnitude",
     "magnitude_cqt",
     "spectrogram",
-    "x",
     "values",
+    "x",
 }
-_IDS = ("ids", "youtube_ids", "ytids", "video_ids", "track_ids", *ID_NAMES, "keys", "names")
-_STARTS = (
-    "offsets",
-    "offset",
-    "starts",
-    "start",
-    "index",
-    "indices",
-    "boundaries",
-    "ptr",
-    "indptr",
-)
-_LENGTHS = ("lengths", "length", "n_frames", "frames", "sizes")
-_HOPS = (
-    "hop_s",
-    "hoplen_s",
-    "frame_hop_s",
-    "hop_seconds",
-    "hoplen",
-    "hop",
-    "hop_length",
-    "hop_size",
-)
-_LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s")
-_RATES = ("sr", "sample_rate", "samplerate", "sampling_rate")
-BINS = ("n_bins", "bins", "nbins")
-DURATIONS = ("duration_s", "duration_seconds")
-BESIDE = {*_IDS, *_STARTS, *_LENGTHS, *_RATES}
+_IDS = ("ids", "youtube_ids", "ytids")
+_OFFSETS = ("offsets",)
+_LENGTHS = ("lengths",)
+BESIDE = {*_IDS, *_OFFSETS, *_LENGTHS}
+
+# Attributes.
+_OWNERS = (*ID_NAMES, "id", "video_id")
+_HOP_IN_SAMPLES = "hop_length"
+_RATES = ("sr", "sample_rate")
+_LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s", re.IGNORECASE)
 _LEAST_HOP = 0.002  # seconds; less is a number of another unit
+_BINS = ("n_bins",)
+
 VIDEO_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 # What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
 UNREADABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, MemoryError, OverflowError)
 Attributes = dict[str, Any]
 
 
+class Part(NamedTuple):
+    """A data set, or what of a long array belongs to one id. `stop` is -1 for its end."""
+
+    id: str
+    start: int = 0
+    stop: int = -1
+
+
 def attributes(item: Any) -> Attributes:
-    """Attributes of a file, group or data set by their lower-case names, but those of types unknown
-    here."""
+    """Attributes of a file, group or data set, but those of types unknown here."""
     result = {}
     for name in item.attrs:
         with contextlib.suppress(*UNREADABLE):
-            result[name.lower()] = _plain(item.attrs[name])
+            result[name] = _plain(item.attrs[name])
     return result
 
 
 def _plain(value: Any) -> Any:
-    """An attribute or data set as Python's own values, text without padding; None if it holds
-    nothing."""
-
-    def text(each: Any) -> Any:
-        each = each.decode(errors="backslashreplace") if isinstance(each, bytes) else each
-        return each.strip("\0 ") if isinstance(each, str) else each
-
-    value = None if getattr(value, "shape", ()) is None else np.asarray(value).tolist()
-    return [text(each) for each in value] if isinstance(value, list) else text(value)
+    """An attribute or data set as Python's own values; None if it holds nothing."""
+    if getattr(value, "shape", ()) is None:
+        return None
+    plain = np.asarray(value).tolist()
+    if isinstance(plain, list):
+        return [_text(each) for each in plain]
+    return _text(plain)
 
 
-def first(about: Attributes, names: Iterable[str], *kinds: type) -> Any:
+def _text(value: Any) -> Any:
+    """Text without padding; what is no text stays as it is."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    return value.strip("\0 ") if isinstance(value, str) else value
+
+
+def _first(about: Attributes, names: Iterable[str], *kinds: type) -> Any:
     """The first attribute of these names that is of such a type, also as the only one of a list."""
     for name in names:
         value = about.get(name)
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
         if isinstance(value, kinds):
             return value
     return None
 
 
+def duration(about: Attributes) -> float | None:
+    """The stated duration in seconds."""
+    return _first(about, DURATION_NAMES, int, float)
+
+
+def bins(about: Attributes) -> float | None:
+    """The stated number of bins."""
+    return _first(about, _BINS, int, float)
+
+
 def owner(name: str, about: Attributes, about_group: Attributes) -> str:
     """Whose data set it is by an attribute of it or its group, the nearest id in its path, or its
     name."""
-    *groups, own = name.split("/")
-    is_id = VIDEO_ID.fullmatch(own) and not re.fullmatch("[a-z_]+", own)  # but `spectrogram`
-    for stated in [about] if is_id or not groups else [about, about_group]:
-        if number := first(stated, (*ID_NAMES, "id", "video_id"), str):
-            return number
-    ids = [own] if is_id else [group for group in groups[::-1] if VIDEO_ID.fullmatch(group)]
-    return (ids or (groups[-1:] if own.lower() in CQT else []) or [own])[0]
+    *groups, own_name = name.split("/")
+    # A name such as `spectrogram` has eleven letters, too.
+    is_id = VIDEO_ID.fullmatch(own_name) and not re.fullmatch("[a-z_]+", own_name)
+    if stated := _first(about, _OWNERS, str):
+        return stated
+    if is_id or not groups:
+        return own_name
+
+    if stated := _first(about_group, _OWNERS, str):
+        return stated
+    for group in reversed(groups):
+        if VIDEO_ID.fullmatch(group):
+            return group
+    return groups[-1] if own_name.lower() in USUAL else own_name
 
 
 def parts(
-    dataset: Any, number: str, about: Attributes, bins: int
-) -> tuple[list[tuple[str, int, int]], Refused | None]:
-    """(id, first frame, end) of the tracks of a long array, in the order of its ids; none if it is
-    one track.
-
-    Offsets are first frames, ends, or pairs with ends or lengths. What does not cut the array
-    without a gap, or does so in two ways, may be of another unit: it is refused.
-    """
+    dataset: Any, owner_id: str, about: Attributes, model_bins: int
+) -> tuple[list[Part], Refused | None]:
+    """The tracks of a long array in the order of its ids, and why they cannot be told apart; no
+    parts if it is one track."""
 
     def beside(names: Iterable[str]) -> list | None:
-        others = (dataset.parent.get(name, about.get(name)) for name in names)
-        lists = (_plain(each[()] if hasattr(each, "dtype") else each) for each in others)
-        return next((each for each in lists if isinstance(each, list)), None)
+        for name in names:
+            value = dataset.parent.get(name, about.get(name))
+            plain = _plain(value[()] if hasattr(value, "dtype") else value)
+            if isinstance(plain, list):
+                return plain
+        return None
 
-    ids, starts, lengths = beside(_IDS), beside(_STARTS), beside(_LENGTHS)
-    if ids is None or number in ids or not all(isinstance(each, str | int) for each in ids):
+    ids, offsets, lengths = beside(_IDS), beside(_OFFSETS), beside(_LENGTHS)
+    if ids is None or owner_id in ids or not all(isinstance(each, str) for each in ids):
         return [], None
-    if starts is lengths is None and number.lower() not in CQT:
+    is_cut = offsets is not None or lengths is not None
+    if not is_cut and owner_id.lower() not in USUAL:
         return [], None
-    total = max([0, *(side for side in dataset.shape if side != bins)]) or bins
-    ends = np.array(starts if starts is not None else np.cumsum(lengths or []))
-    second = lengths
-    if ends.shape == (len(ids), 2):
-        ends, second = ends.T
-    ways = {
-        tuple(edges)
-        for edges in (np.append(ends, total), np.append(0, ends), ends)
-        if edges.dtype.kind in "iuf" and edges.shape == (len(ids) + 1,)
-        if (edges[0], edges[-1]) == (0, total)
-        and (np.diff(edges) >= 0).all()
-        and (edges % 1 == 0).all()
-        if second is None
-        or np.array_equal(second, edges[1:])
-        or np.array_equal(second, np.diff(edges))
-    }
-    edges = [int(edge) for edge in ways.pop()] if len(ways) == 1 else []
-    cut = zip(
-        map(str, ids), edges[:-1] or [0] * len(ids), edges[1:] or [-1] * len(ids), strict=True
-    )
-    words = (
-        f"offsets or lengths beside it do not say how {len(ids)} tracks share its {total} frames"
-    )
-    return list(cut), None if edges else Refused("bad_offsets", words)
+
+    total = max([0, *(side for side in dataset.shape if side != model_bins)]) or model_bins
+    edges = _edges(offsets, lengths, len(ids), total)
+    if edges is None:
+        words = f"offsets or lengths beside it do not say how {len(ids)} tracks share its {total} "
+        words += "frames: give `offsets`, the first frame of each, or `lengths`"
+        return [Part(each) for each in ids], Refused("bad_offsets", words)
+    return [Part(*cut) for cut in zip(ids, edges, edges[1:], strict=False)], None
+
+
+def _edges(
+    offsets: list | None, lengths: list | None, count: int, total: int
+) -> Sequence[int] | None:
+    """The first frames of `count` tracks and the end of the last, if they share an array of `total`
+    frames without a gap. Offsets may hold the end."""
+    if not all(type(number) is int for number in [*(offsets or ()), *(lengths or ())]):
+        return None
+    if lengths is not None and (len(lengths) != count or min(lengths, default=0) < 0):
+        return None
+
+    by_lengths = [0, *accumulate(lengths or ())]
+    if offsets is None:
+        edges = by_lengths
+    elif len(offsets) == count:
+        edges = [*offsets, total]
+    else:
+        edges = offsets
+    if lengths is not None and edges != by_lengths:
+        return None
+
+    is_whole = len(edges) == count + 1 and edges[0] == 0 and edges[-1] == total
+    return edges if is_whole and sorted(edges) == edges else None
 
 
 def hop(about: Attributes) -> float | None:
-    """Seconds a frame by all attributes that say it, which must agree."""
-    rate, hops = first(about, _RATES, int, float), []
+    """The stated seconds per frame; None if no attribute sounds like it.
+
+    Raises Refused for names and units that are not known, and for two values.
+    """
+    rate = _first(about, _RATES, int, float)
+    found: list[float] = []
     for name in filter(_LIKE_HOPS.search, about):
-        value = first(about, [name], int, float)
-        if value is None and name not in _HOPS:
-            continue
-        seconds = value / rate if value and rate and value >= 1 else value or 0
-        if name not in _HOPS or not _LEAST_HOP <= seconds < 1:
+        value = _first(about, [name], int, float)
+        is_known = name in HOP_NAMES or name == _HOP_IN_SAMPLES
+        if value is None and not is_known:
+            continue  # a text about the hop
+
+        seconds = value if name in HOP_NAMES else None
+        if name == _HOP_IN_SAMPLES and value and rate:
+            seconds = value / rate
+        if seconds is None or not _LEAST_HOP <= seconds < 1:
             words = f"attribute {name} is {about[name]!r}, the sample rate {rate!r}"
-            raise Refused(
-                "bad_hop", f"{words}: give hop_s in seconds, or hop_length in samples and sr in Hz"
-            )
-        hops.append(seconds)
-    if hops and max(hops) - min(hops) > 1e-3 * min(hops):
-        raise Refused("bad_hop", f"attributes say hops of {min(hops):g} s and of {max(hops):g} s")
-    return hops[0] if hops else None
+            words += ": give hop_s in seconds, or hop_length in samples and sr in Hz"
+            raise Refused("bad_hop", words)
+        found.append(seconds)
+
+    if not found:
+        return None
+    least, most = min(found), max(found)
+    if most - least > 1e-3 * least:
+        raise Refused("bad_hop", f"attributes say hops of {least:g} s and of {most:g} s")
+    return found[0]

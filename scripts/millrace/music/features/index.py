@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,86 +43,101 @@ def merge(
     Of one id and source the file whose folder has the id's own casing wins, then the first by path.
     Raises MillraceError if nothing is left.
     """
-    usable: dict[str, dict[str, Track]] = {}
-    rejects = []
-    for track in sorted(
-        tracks, key=lambda t: (t.id, t.source, "other_casing" in t.warnings, t.file, t.key)
-    ):
-        if track.refused:
-            continue
-        if problem := contract.mismatch(track.bins, track.hop):
-            problem += f" (hop by {track.facts['hop']}): {_OTHER_HOP}"
-            rejects.append(track.refuse("other_hop", problem))
-        elif track.source in usable.get(track.id, {}):
-            other = usable[track.id][track.source]
-            rejects.append(
-                track.refuse("duplicate_id", f"{other.file} {other.key}".strip() + " has it too")
-            )
-        else:
-            usable.setdefault(track.id, {})[track.source] = track
+    usable, rejects = _usable(tracks, contract)
     if not usable:
         reasons = Counter(track.refused for track in tracks)
-        counts = (
-            ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            or "there is none"
-        )
+        words = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         # The reports of the partitions do not know of those that were refused here.
-        counts += f"; {rejects[0].id}: {rejects[0].problem}" if rejects else ""
-        raise MillraceError(
-            f"not one track can be used: {counts}", ", ".join(roots.values()), _REASONS
-        )
+        if rejects:
+            words += f"; {rejects[0].id}: {rejects[0].problem}"
+        problem = f"not one track can be used: {words or 'there is none'}"
+        raise MillraceError(problem, ", ".join(roots.values()), _REASONS)
 
-    # Ids in the order of their bytes, so that a mapped binary search finds them.
-    ids = sorted(usable, key=os.fsencode)
-    width = max(len(os.fsencode(track.key)) for each in usable.values() for track in each.values())
-    records = np.zeros((len(ids), 2), [*_RECORD, ("key", f"S{width or 1}")])
-    records["file"] = -1
-    files: dict[tuple, int] = {}
-    addresses: list[int] = []
-    for number, name in enumerate(ids):
-        for track in usable[name].values():
-            state = (
-                track.size,
-                track.mtime_ns,
-                track.swmr,
-                os.fsencode(f"{track.source}/{track.file}"),
-            )
-            places = (
-                track.frames,
-                track.offset,
-                track.pitch,
-                track.first,
-                len(addresses),
-                track.hop,
-            )
-            counts = (
-                files.setdefault(state, len(files)),
-                len(track.addresses),
-                *(track.chunks or (0, 0)),
-            )
-            origins = sum(
-                ORIGINS.index(track.facts[fact]) << 4 * at for at, fact in enumerate(FACTS)
-            )
-            kinds = (
-                track.bins,
-                origins,
-                track.time_axis,
-                track.dtype,
-                track.storage,
-                os.fsencode(track.key),
-            )
-            records[number, SOURCES.index(track.source)] = (*places, *counts, *kinds)
-            addresses.extend(track.addresses)
-    file_table = np.array(
-        list(files), [*_FILE, ("path", f"S{max(len(state[-1]) for state in files)}")]
-    )
-    facts = np.frombuffer(orjson.dumps({"roots": roots, "contract": vars(contract)}), "u1")
-    encoded = np.array([os.fsencode(name) for name in ids])
+    facts = orjson.dumps({"roots": roots, "contract": vars(contract)})
     with atomic.replacing(path) as partial, open(partial, "wb") as handle:
         handle.write(MAGIC)
-        for array in (records, encoded, file_table, np.array(addresses, "<i8"), facts):
+        for array in (*_arrays(usable), np.frombuffer(facts, "u1")):
             np.lib.format.write_array(handle, array, (1, 0))
     return rejects
+
+
+def _usable(
+    tracks: Sequence[Track], contract: Contract
+) -> tuple[dict[str, dict[str, Track]], list[Track]]:
+    """Tracks by id and source, and those that are refused here."""
+    usable: dict[str, dict[str, Track]] = {}
+    rejects = []
+    for track in sorted(tracks, key=_rank):
+        if track.refused:
+            continue
+        problem = contract.mismatch(track.bins, track.hop)
+        other = usable.get(track.id, {}).get(track.source)
+        if problem:
+            words = f"{problem} (hop by {track.facts['hop']}): {_OTHER_HOP}"
+            rejects.append(track.refuse("other_hop", words))
+        elif other:
+            words = f"{other.file} {other.key}".strip()
+            rejects.append(track.refuse("duplicate_id", f"{words} has it too"))
+        else:
+            usable.setdefault(track.id, {})[track.source] = track
+    return usable, rejects
+
+
+def _rank(track: Track) -> tuple:
+    """Of tracks of one id and source the first is taken."""
+    return track.id, track.source, "other_casing" in track.warnings, track.file, track.key
+
+
+def _arrays(usable: Mapping[str, Mapping[str, Track]]) -> tuple[np.ndarray, ...]:
+    """The regions of an index, but for the facts."""
+    # Ids in the order of their bytes, so that a mapped binary search finds them.
+    ids = sorted(usable, key=os.fsencode)
+    keys = [os.fsencode(track.key) for sources in usable.values() for track in sources.values()]
+    width = max(map(len, keys)) or 1
+    records = np.zeros((len(ids), len(SOURCES)), [*_RECORD, ("key", f"S{width}")])
+    records["file"] = -1
+
+    files: dict[tuple, int] = {}  # numbers by size, time, whether it is written to, path
+    addresses: list[int] = []
+    for number, name in enumerate(ids):
+        for source, track in usable[name].items():
+            file = os.fsencode(f"{source}/{track.file}")
+            state = (track.size, track.mtime_ns, track.swmr, file)
+            file_number = files.setdefault(state, len(files))
+            row = _row(track, file_number, len(addresses))
+            records[number, SOURCES.index(source)] = row
+            addresses.extend(track.addresses)
+
+    longest = max(len(path) for *_, path in files)
+    file_table = np.array(list(files), [*_FILE, ("path", f"S{longest}")])
+    encoded_ids = np.array([os.fsencode(name) for name in ids])
+    return records, encoded_ids, file_table, np.array(addresses, "<i8")
+
+
+def _row(track: Track, file: int, first_address: int) -> tuple:
+    """The fields of _RECORD, in their order, and the key."""
+    return (
+        track.frames,
+        track.offset,
+        track.pitch,
+        track.first,
+        first_address,
+        track.hop,
+        file,
+        len(track.addresses),
+        *(track.chunks or (0, 0)),
+        track.bins,
+        _packed(track.facts),
+        track.time_axis,
+        track.dtype,
+        track.storage,
+        os.fsencode(track.key),
+    )
+
+
+def _packed(facts: Mapping[str, str]) -> int:
+    """The origins of FACTS, four bits each."""
+    return sum(ORIGINS.index(facts[name]) << 4 * place for place, name in enumerate(FACTS))
 
 
 def _is_unstated(origins: Any) -> Any:
@@ -223,33 +238,43 @@ class FeatureIndex:
             raise IndexError(f"there is no track of number {number}")
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
         # it.
-        kind, size = self.records.dtype, 2 * self.records.itemsize
+        kind = self.records.dtype
+        size = len(SOURCES) * kind.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
+        rows = np.frombuffer(raw, kind).tolist()
         tracks = []
-        for source, row in zip(SOURCES, np.frombuffer(raw, kind).tolist(), strict=True):
-            frames, offset, pitch, first, start, hop, file, count, *chunks, bins, origins, axis = (
-                row[:13]
-            )
-            if file >= 0:
-                path, *state = self._state(file)
-                if self._hop is not None and _is_unstated(origins):
-                    hop = self._hop
-                dtype, storage, key = (text.decode() for text in row[13:])
-                place = (
-                    storage,
-                    dtype,
-                    axis,
-                    frames,
-                    bins,
-                    offset,
-                    pitch,
-                    first,
-                    tuple(chunks),
-                    "",
-                )
-                more = (self._addresses[start : start + count], hop, _facts(origins), [], "", "")
-                tracks.append(Track(self.id(number), source, path, key, *place, *more, *state))
+        for source, row in zip(SOURCES, rows, strict=True):
+            fields = dict(zip(kind.names, row, strict=True))
+            if fields["file"] >= 0:
+                tracks.append(self._track(number, source, fields))
         return tracks if prefer == H5 else tracks[::-1]
+
+    def _track(self, number: int, source: str, fields: dict[str, Any]) -> Track:
+        """A track of the fields of its record."""
+        path, size, mtime_ns, swmr = self._state(fields["file"])
+        is_replaced = self._hop is not None and _is_unstated(fields["origins"])
+        start = fields["addresses"]
+        return Track(
+            self.id(number),
+            source,
+            path,
+            fields["key"].decode(),
+            storage=fields["storage"].decode(),
+            dtype=fields["dtype"].decode(),
+            time_axis=fields["time_axis"],
+            frames=fields["frames"],
+            bins=fields["bins"],
+            offset=fields["offset"],
+            pitch=fields["pitch"],
+            first=fields["first"],
+            chunks=(fields["chunk0"], fields["chunk1"]),
+            addresses=self._addresses[start : start + fields["count"]],
+            hop=self._hop if is_replaced else fields["hop"],
+            facts=_facts(fields["origins"]),
+            size=size,
+            mtime_ns=mtime_ns,
+            swmr=swmr,
+        )
 
     def _file_state(self, number: int) -> tuple[str, int, int, bool]:
         """Path, size, mtime_ns and swmr of a file by its number."""

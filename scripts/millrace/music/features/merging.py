@@ -13,11 +13,12 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.ledger import Ledger
 from millrace.common.report import figures
 from millrace.music.features import splits as clique_splits
+from millrace.music.features.decisions import check_duration, decide_hop
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import H5, Contract, Refused, Track, check_duration, decide_hop
+from millrace.music.features.track import H5, Contract, Refused, Track
 
 
 def merge_all(
@@ -40,24 +41,13 @@ def merge_all(
     """
     folder = path.parent
     read = {
-        name: clique_splits.read_split(file, name) for name in SPLITS if (file := splits.get(name))
+        name: clique_splits.read_split(splits[name], name) for name in SPLITS if splits.get(name)
     }
+    _check_file_names(read)
     leaks = clique_splits.leaks(read)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
-    if len({Path(split.path).name for split in read.values()}) < len(read):
-        problem, remedy = (
-            "two splits have files of one name, which .filtered repeats",
-            "Rename one of them",
-        )
-        raise MillraceError(problem, ", ".join(split.path for split in read.values()), remedy)
     if leaks and on_leak == "error":
-        cliques = sum("clique" in row for row in leaks)
-        first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
-        counts = f"{counted(cliques, 'clique')} and {counted(len(leaks) - cliques, 'recording')}"
-        remedy = "Set on_leak to drop (they leave train), or mend the splits"
-        raise MillraceError(
-            f"{counts} are in two splits, first {first}", str(folder / "leaks.jsonl"), remedy
-        )
+        raise _leaking(leaks, folder / "leaks.jsonl")
 
     with atomic.replacing(path) as partial:
         merge(partial, tracks, roots, contract)
@@ -66,41 +56,63 @@ def merge_all(
         atomic.write_json(folder / "ledger.json", said["ledger"])
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
         jsonl.write_lines(folder / "remarks.jsonl", said["remarks"])
+
         # The index knows which of the refused have other, usable features.
         reasons = {
             track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused
         }
-        missing, parts = [], []
-        for split in (clique_splits.without_leaks(each, leaks) for each in read.values()):
-            part, lost, filtered = clique_splits.coverage(split, index, reasons, prefer)
-            clique_splits.write_filtered(split, filtered, folder)
+        missing: list[dict] = []
+        parts = []
+        for split in read.values():
+            wanted = clique_splits.without_leaks(split, leaks)
+            part, lost, filtered = clique_splits.coverage(wanted, index, reasons, prefer)
+            clique_splits.write_filtered(wanted, filtered, folder)
             missing += lost
             parts.append(part)
         jsonl.write_lines(folder / "missing.jsonl", missing)
+        for part in parts:
+            if part["missing_fraction"] > max_missing_fraction:
+                raise _too_few(part, missing, max_missing_fraction, folder / "missing.jsonl")
+
         hours = float((index.frames(prefer) * index.hops(prefer)).sum()) / 3600
-        result = {
+        return {
             "tracks": len(index),
             "hours": round(hours, 4),
             "splits": parts,
             "leaks": len(leaks),
+            "ledger": said["ledger"],
+            "origins": said["origins"],
+            "hop_note": hop_note(tracks, contract),
         }
-        result |= {key: said[key] for key in ("ledger", "origins")}
-        result["hop_note"] = hop_note(tracks, contract)
-        for part in parts:
-            if part["missing_fraction"] > max_missing_fraction:
-                problem = "{split}: {missing} of {versions} versions have no features, more than "
-                problem = (
-                    problem.format(**part) + f"max_missing_fraction {max_missing_fraction:g} allows"
-                )
-                causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
-                causes += Counter({"without video id": part["without_id"]})
-                problem += (
-                    f" ({', '.join(f'{count} {cause}' for cause, count in causes.most_common())})"
-                )
-                remedy = "Set h5_root and mm_root to where they lie, mend what this file names, or raise "
-                remedy += "max_missing_fraction"
-                raise MillraceError(problem, str(folder / "missing.jsonl"), remedy)
-    return result
+
+
+def _check_file_names(splits: Mapping[str, clique_splits.Split]) -> None:
+    """Raise MillraceError if two splits would have one .filtered file."""
+    paths = [split.path for split in splits.values()]
+    if len({Path(path).name for path in paths}) < len(paths):
+        problem = "two splits have files of one name, which .filtered repeats"
+        raise MillraceError(problem, ", ".join(paths), "Rename one of them")
+
+
+def _leaking(leaks: Sequence[Mapping], where: Path) -> MillraceError:
+    """The error of what is in two splits."""
+    cliques = sum("clique" in row for row in leaks)
+    recordings = len(leaks) - cliques
+    counts = f"{counted(cliques, 'clique')} and {counted(recordings, 'recording')}"
+    first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
+    remedy = "Set on_leak to drop (they leave train), or mend the splits"
+    return MillraceError(f"{counts} are in two splits, first {first}", str(where), remedy)
+
+
+def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path) -> MillraceError:
+    """The error of a split of which too many versions have no features."""
+    causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
+    causes += Counter({"without video id": part["without_id"]})
+    shown = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+    problem = f"{part['split']}: {part['missing']} of {part['versions']} versions have no features,"
+    problem += f" more than max_missing_fraction {most:g} allows ({shown})"
+    remedy = "Set h5_root and mm_root to where they lie, mend what this file names, or raise "
+    return MillraceError(problem, str(where), f"{remedy}max_missing_fraction")
 
 
 def apply_records(

@@ -15,15 +15,19 @@ from millrace.music.features.roots import Root
 # The names that the published files, the original scripts and their forks give to one thing; of
 # several in one record the last one here counts.
 ID_NAMES = ("youtube_id", "ytid", "youtubeId")
-_NAMES = {"h5_file": "h5", "h5_chunk": "h5", "h5_key": "key", "cqt_mm_path": "mm", "mm_path": "mm"}
-_NAMES |= {
-    "frame_hop_s": "hop",
-    "hoplen_s": "hop",
-    "hop_s": "hop",
+HOP_NAMES = ("frame_hop_s", "hoplen_s", "hop_s")
+DURATION_NAMES = ("duration_seconds", "duration_s")
+_NAMES = {
+    "h5_file": "h5",
+    "h5_chunk": "h5",
+    "h5_key": "key",
+    "cqt_mm_path": "mm",
+    "mm_path": "mm",
+    **dict.fromkeys(HOP_NAMES, "hop"),
     "cqt_shape": "shape",
     "shape": "shape",
+    **dict.fromkeys(DURATION_NAMES, "duration"),
 }
-_NAMES |= {"duration_seconds": "duration", "duration_s": "duration"}
 _RANKS = {name: rank for rank, name in enumerate(_NAMES)}
 _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
     "h5": lambda value: type(value) in (str, int),

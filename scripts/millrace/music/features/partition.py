@@ -14,6 +14,7 @@ from millrace.common.errors import counted, own_file
 from millrace.common.ledger import Ledger
 from millrace.common.loading.h5 import locking
 from millrace.music.features import h5_files, mm_files
+from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import Root
 from millrace.music.features.track import H5, Contract, Track
@@ -78,18 +79,24 @@ def build_folders(
 
 
 def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
-    """A sentence on tracks of which nothing says the hop, and on what the others have; "" without
+    """Sentences on tracks of which nothing says the hop, and on what the others have; "" without
     any."""
     good = [track for track in tracks if not track.refused]
-    unstated = sum(track.facts.get("hop") == "config" for track in good)
-    if not unstated:
-        return ""
-    said = Counter(f"{track.hop:.6g} s" for track in good if track.facts.get("hop") != "config")
-    others = ", ".join(f"{count:,} have {hop}" for hop, count in said.most_common())
-    return (
-        f"{unstated:,} of {counted(len(good), 'track')} state no hop and are read at {contract.hop:g} s "
-        f"(contract.hop; in training model.cqt.hoplen){f'; of the others {others}' if others else ''}"
-    )
+    origins = Counter(track.facts.get("hop") for track in good)
+    of_all = f"of {counted(len(good), 'track')}"
+    notes = []
+    if origins["config"]:
+        stated = [track for track in good if track.facts.get("hop") != "config"]
+        hops = Counter(f"{track.hop:.6g} s" for track in stated)
+        others = ", ".join(f"{count:,} have {hop}" for hop, count in hops.most_common())
+        note = f"{origins['config']:,} {of_all} state no hop and are read at {contract.hop:g} s "
+        note += "(contract.hop; in training model.cqt.hoplen)"
+        notes.append(f"{note}; of the others {others}" if others else note)
+    if origins["inferred"]:
+        note = f"{origins['inferred']:,} {of_all} are taken as published .mm files, of "
+        note += f"{PUBLISHED_HOP:.4g} s: state the hop_s of those that were averaged over time in"
+        notes.append(f"{note} the JSONL")
+    return ". ".join(notes)
 
 
 def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:

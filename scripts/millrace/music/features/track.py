@@ -10,7 +10,6 @@ from pathlib import Path
 
 from millrace.common import atomic
 from millrace.common.errors import own_file
-from millrace.music.features.metadata import Record
 
 H5, MM = "h5", "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
@@ -20,11 +19,6 @@ RAW, CHUNKS, BY_H5PY = "raw", "chunks", "h5py"
 # values; `duration`: the config's, which the track's own duration confirms.
 ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred", "duration")
 FACTS = ("hop", "bins", "dtype", "orientation", "shape")
-PUBLISHED_HOP = 512 / 22050
-"""Seconds a frame in the published .mm files, which do not say it."""
-# By so much frames may last longer or shorter than a stated duration, which may be rounded to
-# seconds.
-_SLACK_SECONDS, _SLACK_SHARE = 1.0, 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,48 +105,6 @@ class Track:
         if not self.refused:
             self.refused, self.problem = reason, problem
         return self
-
-
-def decide_hop(
-    track: Track, in_file: float | None, record: Record | None, contract: Contract
-) -> None:
-    """Set the seconds per frame: of the file, else of the JSONL, the published .mm files or the
-    contract.
-
-    Raises Refused if file and JSONL differ.
-    """
-    in_jsonl = record.hop if record else None
-    if in_file and in_jsonl and abs(in_file - in_jsonl) > 1e-3 * in_file:
-        raise Refused(
-            "hop_contradicts", f"hop {in_file:g} s in the file, {in_jsonl:g} in the JSONL"
-        )
-    is_published = track.source == MM and track.dtype == "<f2" and track.time_axis == 0
-    if in_file:
-        track.hop, track.facts["hop"] = in_file, "attribute"
-    elif in_jsonl:
-        track.hop, track.facts["hop"] = in_jsonl, "jsonl"
-    elif is_published:
-        track.hop, track.facts["hop"] = PUBLISHED_HOP, "inferred"
-    else:
-        track.hop, track.facts["hop"] = contract.hop, "config"
-
-
-def check_duration(track: Track, in_file: float | None, record: Record | None) -> None:
-    """Raise Refused if the frames last longer or shorter than a duration (s) of the file or the
-    JSONL."""
-    in_jsonl = record.duration if record else None
-    for duration, place in ((in_file, "file"), (in_jsonl, "JSONL")):
-        if not (duration and 0 < duration < math.inf):
-            continue
-        lasting = track.frames * track.hop
-        if abs(lasting - duration) > max(_SLACK_SECONDS, _SLACK_SHARE * duration):
-            words = f"{track.frames} frames of {track.hop:g} s (hop by {track.facts['hop']}) last"
-            words += (
-                f" {lasting:.1f} s, duration_s in the {place} says {duration:g}: state its hop_s"
-            )
-            raise Refused("duration_contradicts", f"{words}, or mend duration_s")
-        if track.facts["hop"] == "config":
-            track.facts["hop"] = "duration"
 
 
 def _schema():  # type: ignore[no-untyped-def]

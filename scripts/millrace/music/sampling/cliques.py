@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.splits import leaks, read_split, video_id, without_leaks
+from millrace.music.features.splits import Split, leaks, read_split, video_id, without_leaks
 
 _SHOWN = 5
 
@@ -72,37 +73,63 @@ def read_cliques(
         remedy = "Mend the splits, or set data.on_leak to drop: they leave train"
         problem = f"{counted(len(leaked), 'clique or recording')} in two splits, the first: {first}"
         raise MillraceError(problem, ", ".join(filter(None, paths.values())), remedy)
-    clique_ids: dict[str, int] = {}
-    ids: dict[str, int] = {}
-    all_frames, all_hops, result = index.frames(prefer), index.hops(prefer), {}
+
+    ordinals = _Ordinals({}, {})
+    frames, hops = index.frames(prefer), index.hops(prefer)
+    result = {}
     for name, split in splits.items():
-        rows: dict[str, tuple[int, int]] = {}
-        lost = [row.get("clique", row.get("id", "")) for row in leaked if row["split"] == name]
-        left_out: dict[str, list[str]] = {"leaked": lost, "in_two_cliques": []}
-        for clique, versions in without_leaks(split, leaked).cliques.items():
-            # Of what is left a clique is in one split only, so that ordinals rise from row to row.
-            clique_ids[clique] = len(clique_ids)
-            for video in dict.fromkeys(filter(None, map(video_id, versions))):
-                if video in rows:
-                    left_out["in_two_cliques"].append(video)
-                else:
-                    rows[video] = ids.setdefault(video, len(ids)), clique_ids[clique]
+        rows, left_out = _rows(split, leaked, ordinals)
         tracks = index.find([*rows])
-        numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
+        has_features = tracks >= 0
         left_out["without_features"] = [
-            video for video, at in zip(rows, tracks, strict=True) if at < 0
+            video for video, is_there in zip(rows, has_features, strict=True) if not is_there
         ]
-        facts = (numbers[:, 0], numbers[:, 1], tracks, all_frames[tracks], all_hops[tracks])
-        result[name] = part = Cliques(*facts, left_out).only(tracks >= 0)
+        numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
+        ids, cliques = numbers[:, 0], numbers[:, 1]
+        every = Cliques(ids, cliques, tracks, frames[tracks], hops[tracks], left_out)
+        part = every.only(has_features)
+
         present = set(part.cliques.tolist())
         left_out["cliques_of_one"] = [
-            each for each in split.cliques if clique_ids.get(each) not in present
+            clique for clique in split.cliques if ordinals.cliques.get(clique) not in present
         ]
-        shown = (
-            f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
-            for reason, names in left_out.items()
-            if names
-        )
-        counts = f"{counted(len(part), 'recording')} of {counted(len(present), 'clique')}"
-        log.info("%s: %s; left out: %s", name, counts, "; ".join(shown) or "none")
+        _log(name, part, len(present))
+        result[name] = part
     return result
+
+
+class _Ordinals(NamedTuple):
+    """Numbers of cliques and of recordings, over all splits."""
+
+    cliques: dict[str, int]
+    ids: dict[str, int]
+
+
+def _rows(
+    split: Split, leaked: Sequence[Mapping], ordinals: _Ordinals
+) -> tuple[dict[str, tuple[int, int]], dict[str, list[str]]]:
+    """The ordinals (recording, clique) by video, and what is left out, by reason."""
+    rows: dict[str, tuple[int, int]] = {}
+    twice = []
+    for clique, versions in without_leaks(split, leaked).cliques.items():
+        # Of what is left a clique is in one split only, so that ordinals rise from row to row.
+        number = ordinals.cliques[clique] = len(ordinals.cliques)
+        videos = dict.fromkeys(video_id(version) for version in versions)
+        for video in filter(None, videos):
+            if video in rows:
+                twice.append(video)
+            else:
+                rows[video] = ordinals.ids.setdefault(video, len(ordinals.ids)), number
+    lost = [row.get("clique", row.get("id", "")) for row in leaked if row["split"] == split.name]
+    return rows, {"leaked": lost, "in_two_cliques": twice}
+
+
+def _log(split: str, part: Cliques, cliques: int) -> None:
+    """Say what a split has and lacks."""
+    left_out = "; ".join(
+        f"{len(names)} {reason.replace('_', ' ')}, such as {', '.join(names[:_SHOWN])}"
+        for reason, names in part.left_out.items()
+        if names
+    )
+    counts = f"{counted(len(part), 'recording')} of {counted(cliques, 'clique')}"
+    log.info("%s: %s; left out: %s", split, counts, left_out or "none")

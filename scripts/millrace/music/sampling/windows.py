@@ -50,20 +50,25 @@ class ShingleReader:
         If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode
         says); the last shingle is filled with the window's beginning, as published.
         """
-        length, size, step, _ = geometry
-        ratio = self._ratio(hop)
-        have = min(length, self.length(frames, hop) - start)
-        first = round(start * ratio)
-        values = self.windows.read(
-            track, first, max(1, min(math.ceil(have * ratio), frames - first))
-        )
-        averaged = _averaged(values, ratio, have)
-        at = np.arange(max(0, math.ceil((length - size) / step)) * step + size) % length
-        window = averaged[:, at % have]
+        window = self._window(track, frames, hop, start, geometry.length)
+        have = window.shape[1]
+        steps = max(0, math.ceil((geometry.length - geometry.size) / geometry.step))
+        at = np.arange(steps * geometry.step + geometry.size) % geometry.length
+        filled = window[:, at % have]
         if self.pad_mode == "zeros":
-            window[:, at >= have] = 0
-        windows = np.lib.stride_tricks.sliding_window_view(window, size, axis=1, writeable=True)
-        return np.ascontiguousarray(windows[:, ::step].swapaxes(0, 1))
+            filled[:, at >= have] = 0
+        shingles = np.lib.stride_tricks.sliding_window_view(
+            filled, geometry.size, axis=1, writeable=True
+        )
+        return np.ascontiguousarray(shingles[:, :: geometry.step].swapaxes(0, 1))
+
+    def _window(self, track: int, frames: int, hop: float, start: int, length: int) -> np.ndarray:
+        """(C, T) frames of the model from `start` on, `length` or up to the track's end."""
+        ratio = self._ratio(hop)
+        count = min(length, self.length(frames, hop) - start)
+        first = round(start * ratio)
+        stored = max(1, min(math.ceil(count * ratio), frames - first))
+        return _averaged(self.windows.read(track, first, stored), ratio, count)
 
 
 def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:
@@ -72,8 +77,10 @@ def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:
     if ratio == int(ratio) and stored == count * ratio:
         return values.reshape(len(values), count, int(ratio)).mean(2)
     # Integrals up to the borders of the averaged frames, linear inside of a stored one.
-    sums = np.concatenate([np.zeros((len(values), 1)), values.cumsum(1, dtype=np.float64)], 1)
+    zeros = np.zeros((len(values), 1))
+    sums = np.concatenate([zeros, values.cumsum(1, dtype=np.float64)], 1)
     borders = np.minimum(np.arange(count + 1) * ratio, stored)
     whole = np.minimum(borders.astype(np.int64), stored - 1)
-    areas = np.diff(sums[:, whole] + (borders - whole) * values[:, whole], axis=1)
-    return (areas / np.diff(borders)).astype(np.float32)
+    integrals = sums[:, whole] + (borders - whole) * values[:, whole]
+    means = np.diff(integrals, axis=1) / np.diff(borders)
+    return means.astype(np.float32)

@@ -29,12 +29,14 @@ def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
     """Squared Euclidean distances (Q, K, S, R), divided by the dimension; in float32 also under
     autocast."""
     with torch.autocast(queries.device.type, enabled=False):
-        left, right = queries.float().flatten(0, 1), candidates.float().flatten(0, 1)
-        squares = left.square().sum(1, keepdim=True) - 2 * left @ right.T + right.square().sum(1)
+        left = queries.float().flatten(0, 1)
+        right = candidates.float().flatten(0, 1)
+        products = left @ right.T
+        squares = left.square().sum(1, keepdim=True) - 2 * products + right.square().sum(1)
         # Rounding can make the distance of equal embeddings negative.
         distances = squares.relu() / left.shape[1]
-    (tracks, shingles), (others, other_shingles) = queries.shape[:2], candidates.shape[:2]
-    return distances.reshape(tracks, shingles, others, other_shingles).transpose(1, 2)
+    by_track = distances.reshape(*queries.shape[:2], *candidates.shape[:2])
+    return by_track.transpose(1, 2)
 
 
 def reduced(distances: Tensor, strategy: str) -> Tensor:
@@ -58,7 +60,10 @@ def reduced(distances: Tensor, strategy: str) -> Tensor:
     if name == "bpwr":
         return _mean(_best_pairs(distances, number))
     if name == "best":
-        return _mean(pairs.topk(min(number or 1, pairs.shape[-1]), largest=False).values)
+        count = min(number or 1, pairs.shape[-1])
+        return _mean(pairs.topk(count, largest=False).values)
+
+    # max: the infinite ones take no part.
     greatest = pairs.masked_fill(pairs == _INF, -_INF).max(-1).values
     return greatest.masked_fill(greatest == -_INF, _INF)
 
@@ -71,13 +76,18 @@ def _best_pairs(distances: Tensor, number: int | None) -> Tensor:
     pairs.
     """
     rows, columns = distances.shape[2:]
+    count = min(rows, columns, number or rows)
     values = distances.flatten(2)
     free = distances.detach().clone(memory_format=torch.contiguous_format)
     chosen = []
-    for _ in range(min(rows, columns, number or rows)):
+    for _ in range(count):
         least, pair = free.flatten(2).min(-1, keepdim=True)
-        chosen.append(values.gather(-1, pair).masked_fill(least == _INF, _INF))
-        row, column = (pair // columns).unsqueeze(-1), (pair % columns).unsqueeze(-1)
+        distance = values.gather(-1, pair)
+        chosen.append(distance.masked_fill(least == _INF, _INF))
+
+        # Its shingles are in no other pair.
+        row = (pair // columns).unsqueeze(-1)
+        column = (pair % columns).unsqueeze(-1)
         free.scatter_(2, row.expand(-1, -1, 1, columns), _INF)
         free.scatter_(3, column.expand(-1, -1, rows, 1), _INF)
     return torch.cat(chosen, -1)

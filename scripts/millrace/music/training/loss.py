@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from millrace.music.models.config import ClewsConfig
+from millrace.music.sampling.pairs import version_pairs
 from millrace.music.training.distances import reduced, shingle_distances
 
 # In the order of the original.
@@ -22,24 +23,34 @@ def contrastive_loss(
 
     mean(d+) + log(1 + beta mean(exp(10 - gamma d-))), beta = 1 / (epsilon e^10); d: distances of
     tracks. The means are over the pairs of this batch, so figures depend on its size, and on how
-    tracks are split over ranks. Tracks of equal ids are no positive pair. Without any positive or
-    negative pair that part is 0: it is for sampling to give every batch two cliques. Logged values
-    are scalars without gradients.
+    tracks are split over ranks; `sampling/pairs.py` says which pairs are positive. Without any
+    positive or negative pair that part is 0: it is for sampling to give every batch two cliques.
+    Logged values are scalars without gradients.
     """
     distances = shingle_distances(embeddings, embeddings)
-    near, far = (
-        reduced(distances, each) for each in (config.loss_redux_pos, config.loss_redux_neg)
-    )
-    same_clique = cliques[:, None] == cliques
-    positive, negative = same_clique & (ids[:, None] != ids), ~same_clique
+    near = reduced(distances, config.loss_redux_pos)
+    far = reduced(distances, config.loss_redux_neg)
+    positive = version_pairs(cliques, ids, cliques, ids)
+    negative = cliques[:, None] != cliques
 
-    beta = 1 / (config.loss_epsilon * math.exp(_EXPONENT))
     centring = _mean_of(near, positive)
-    contrast = (beta * _mean_of((_EXPONENT - config.loss_gamma * far).exp(), negative)).log1p()
-    loss, values = centring + contrast, embeddings.detach().float()
-    logged = (loss, centring, contrast, centring, _mean_of(far, negative))
-    logged += (values.abs().max(), values.mean(), values.std())
-    return loss, {name: value.detach() for name, value in zip(LOGGED, logged, strict=True)}
+    beta = 1 / (config.loss_epsilon * math.exp(_EXPONENT))
+    closeness = (_EXPONENT - config.loss_gamma * far).exp()
+    contrast = (beta * _mean_of(closeness, negative)).log1p()
+    loss = centring + contrast
+
+    values = embeddings.detach().float()
+    logged = {
+        "l_main": loss,
+        "l_cent": centring,
+        "l_cont": contrast,
+        "v_dpos": centring,
+        "v_dneg": _mean_of(far, negative),
+        "v_zmax": values.abs().max(),
+        "v_zmean": values.mean(),
+        "v_zstd": values.std(),
+    }
+    return loss, {name: value.detach() for name, value in logged.items()}
 
 
 def _mean_of(values: Tensor, pairs: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from millrace.music.sampling.pairs import version_pairs
 from millrace.music.training.distances import reduced, shingle_distances
 
 
@@ -27,10 +28,15 @@ class Tracks:
     def of(cls, cliques: Sequence[int], ids: Sequence[int], embeddings: Sequence[Tensor]) -> Tracks:
         """Tracks of embeddings (S, Z) with different S."""
         padded = torch.nn.utils.rnn.pad_sequence(list(embeddings), batch_first=True)
+        device = padded.device
         lengths = torch.tensor([len(each) for each in embeddings])
         filled = torch.arange(padded.shape[1]) >= lengths[:, None]
-        names = (torch.tensor(each, device=padded.device) for each in (cliques, ids))
-        return cls(*names, padded, filled.to(padded.device))
+        return cls(
+            torch.tensor(cliques, device=device),
+            torch.tensor(ids, device=device),
+            padded,
+            filled.to(device),
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,13 +52,12 @@ def retrieve(
     """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each
     float64 (Q,).
 
-    Candidates of the query's own id are not relevant. Queries without another version among the
+    Relevant are versions of the query, see `sampling/pairs.py`. Queries without another version among the
     candidates are left out.
     """
     parts = []
     for block, distances in ranked(queries, candidates, strategy, most_distances):
-        relevant = block.cliques[:, None] == candidates.cliques
-        relevant &= block.ids[:, None] != candidates.ids
+        relevant = version_pairs(block.cliques, block.ids, candidates.cliques, candidates.ids)
         usable = relevant.any(1)
         parts.append(scores(distances[usable], relevant[usable]))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -64,16 +69,18 @@ def ranked(
     """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of
     their own id, which so rank last. `most_distances` between shingles are in memory at a time, in
     a few copies."""
-    shingles = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
-    columns = min(max(1, most_distances // shingles), max(1, len(candidates)))
-    rows = max(1, most_distances // max(columns * shingles, len(candidates)))
+    shingle_pairs = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
+    columns = max(1, most_distances // shingle_pairs)
+    columns = min(columns, max(1, len(candidates)))
+    rows = max(1, most_distances // max(columns * shingle_pairs, len(candidates)))
+
+    starts = range(0, len(candidates), columns)
+    candidate_blocks = [candidates[start : start + columns] for start in starts]
     for start in range(0, max(1, len(queries)), rows):
         block = queries[start : start + rows]
-        others = [
-            candidates[first : first + columns] for first in range(0, len(candidates), columns)
-        ]
-        distances = torch.cat([track_distances(block, each, strategy) for each in others], 1)
-        yield block, distances.masked_fill(block.ids[:, None] == candidates.ids, math.inf)
+        parts = [track_distances(block, each, strategy) for each in candidate_blocks]
+        is_same_recording = block.ids[:, None] == candidates.ids
+        yield block, torch.cat(parts, 1).masked_fill(is_same_recording, math.inf)
 
 
 def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tensor:
@@ -91,15 +98,21 @@ def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
     the original the query itself is one of these others, so that chance is below 50 % of few
     candidates.
     """
-    relevant = relevant.gather(1, distances.argsort(dim=1, stable=True))
+    order = distances.argsort(dim=1, stable=True)
+    relevant = relevant.gather(1, order)
+    number = relevant.sum(1)
     ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
-    number, others = relevant.sum(1), (~relevant).sum(1)
+
     precision = relevant.cumsum(1).double() / ranks
-    before = (~relevant).cumsum(1).double() / others.clamp(min=1)[:, None]
     ap = (precision * relevant).sum(1) / number
-    arp = 100 * (before * relevant).sum(1) / number
+
+    others = (~relevant).sum(1).clamp(min=1)
+    share_before = (~relevant).cumsum(1).double() / others[:, None]
+    arp = 100 * (share_before * relevant).sum(1) / number
+
     first = relevant.int().argmax(1).double() + 1
-    return {"MAP": ap, "MR1": first, "ARP": arp, "COMP": (arp * (1 - ap)).sqrt()}
+    combined = (arp * (1 - ap)).sqrt()
+    return {"MAP": ap, "MR1": first, "ARP": arp, "COMP": combined}
 
 
 def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
@@ -112,7 +125,8 @@ def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
 
 def intervals(figures: Mapping[str, Tensor]) -> dict[str, float]:
     """Half of the width of the 95 % interval of each mean, for queries drawn independently."""
-    return {
-        f"m_{name}": float(1.96 * values.std() / math.sqrt(len(values)))
-        for name, values in figures.items()
-    }
+    return {f"m_{name}": _half_width(values) for name, values in figures.items()}
+
+
+def _half_width(values: Tensor) -> float:
+    return float(1.96 * values.std() / math.sqrt(len(values)))

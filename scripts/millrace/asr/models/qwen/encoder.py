@@ -12,12 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.models.qwen3_asr.configuration_qwen3_asr import Qwen3ASREncoderConfig
 from transformers.models.qwen3_asr.modeling_qwen3_asr import (
     Qwen3ASRAudioAttention,
     is_flash_attention_requested,
 )
 
 from millrace.asr.models.base import Prepared
+
+_MOST_CHUNKS = 1_000  # convolved in one call
 
 
 class WindowedAttention(Qwen3ASRAudioAttention):
@@ -63,6 +66,26 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         return self.out_proj(mixed)
 
 
+def chunks_at_once(audio: Qwen3ASREncoderConfig) -> int:
+    """How many chunks are convolved in one call, so that no tensor has 2**31 elements.
+
+    cuDNN counts elements in 32 bits. Above, with 1.7B 1,398 s of audio, it fails with an error that
+    does not say so, and that no calibration would take for too large a batch.
+    """
+    # Each convolution halves height and width; the first output is the largest.
+    width = audio.n_window  # half of a chunk's frames
+    elements = audio.downsample_hidden_size * -(-audio.num_mel_bins // 2) * width
+    return max(min(_MOST_CHUNKS, (2**31 - 1) // elements), 1)
+
+
+def _convolved(encoder: nn.Module, chunks: Tensor) -> Tensor:
+    """(chunks, tokens of a chunk, width) of mel (chunks, 1, bins, frames)."""
+    hidden = chunks
+    for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
+        hidden = F.gelu(convolution(hidden))
+    return encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
+
+
 def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
     """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks *
     chunk).
@@ -72,13 +95,12 @@ def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
-    pieces = (
+    chunks = (
         mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
     )
-    hidden = pieces.index_select(0, prepared["chunks"])
-    for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
-        hidden = F.gelu(convolution(hidden))
-    hidden = encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
+    heard = chunks.index_select(0, prepared["chunks"])
+    parts = heard.split(chunks_at_once(encoder.config))
+    hidden = torch.cat([_convolved(encoder, part) for part in parts])
     hidden = hidden + encoder.positional_embedding(hidden.shape[1]).to(hidden.dtype)
     hidden = hidden.flatten(0, 1).index_select(0, prepared["heard"])
     for layer in encoder.layers:

@@ -20,7 +20,7 @@ from millrace.asr.models.labels import padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.asr.models.qwen import layout
 from millrace.asr.models.qwen.config import CHAT_TEMPLATE, random_config, random_processor
-from millrace.asr.models.qwen.encoder import WindowedAttention, encode
+from millrace.asr.models.qwen.encoder import WindowedAttention, chunks_at_once, encode
 from millrace.asr.models.qwen.prepare import (
     QwenOptions,
     QwenPreparer,
@@ -104,10 +104,12 @@ class QwenModel(HfModel):
         # Embedded text, with the encoder's output at the places for audio.
         with part("text decoder"):
             embedded = self.hf.get_input_embeddings()(ids)
-            is_audio = (ids == self.hf.config.audio_token_id)[..., None]
-            embedded = embedded.masked_scatter(is_audio, audio.to(embedded.dtype))
+            tokens = embedded.flatten(0, 1)
+            tokens = tokens.index_copy(0, prepared["audio_places"], audio.to(embedded.dtype))
             hidden = model.language_model(
-                inputs_embeds=embedded, attention_mask=mask, use_cache=False
+                inputs_embeds=tokens.view_as(embedded),
+                attention_mask=self._decoder_mask(mask),
+                use_cache=False,
             )[0]
 
         # The head runs only where there is an answer: the vocabulary is far wider than the model.
@@ -116,6 +118,27 @@ class QwenModel(HfModel):
                 hidden.flatten(0, 1).index_select(0, prepared["places"])
             ).float()
             return F.cross_entropy(logits, prepared["answers"], reduction="sum"), prepared.count
+
+    def _decoder_mask(self, mask: Tensor) -> Tensor | dict[str, Tensor | None]:
+        """What each token of the decoder attends to, as its layers take it: made ready here.
+
+        transformers makes one from `mask` (B, L) too, but reads it from the device to learn whether
+        anything is padded, and without a mask it reads the positions: the host would wait in every
+        step. Padded on the right, no answer sees padding behind it, and attention needs no mask: so
+        it is the faster kernel that takes none.
+        """
+        text = self.hf.model.language_model.config
+        if text._attn_implementation != "sdpa" or set(text.layer_types) != {"full_attention"}:
+            return mask
+        if self.options.padding_side == "right":
+            return {"full_attention": None}
+
+        # Padding sees itself alone, as attention to nothing is no number.
+        length, device = mask.shape[1], mask.device
+        before = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        itself = torch.eye(length, dtype=torch.bool, device=device)
+        seen = (before & mask.bool()[:, None]) | itself
+        return {"full_attention": seen[:, None]}
 
     def transcribe(self, prepared: Prepared) -> list[str]:
         return [text for _, text in self.recognise(prepared)]
@@ -134,20 +157,26 @@ class QwenModel(HfModel):
         mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left")
         mel, mel_mask = self.features(prepared)
         seconds = prepared.host["width"] / SAMPLING_RATE
-        written = self.hf.generate(
-            input_ids=ids.to(mel.device),
-            attention_mask=mask.to(mel.device),
-            input_features=mel,
-            input_features_mask=mel_mask,
-            max_new_tokens=24 + int(seconds * self.options.tokens_per_second),
-            do_sample=False,
-            num_beams=1,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=sorted(
-                {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-            ),
-        )
-        texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
+        longest = 24 + int(seconds * self.options.tokens_per_second)
+        end_ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+
+        # generate convolves all chunks of its rows at once, padding too.
+        row_chunks = mel.shape[-1] // self.preparer.chunk
+        rows = max(chunks_at_once(self.hf.config.audio_config) // row_chunks, 1)
+        inputs = (ids.to(mel.device), mask.to(mel.device), mel, mel_mask)
+        texts: list[str] = []
+        for group in zip(*(tensor.split(rows) for tensor in inputs), strict=True):
+            names = ("input_ids", "attention_mask", "input_features", "input_features_mask")
+            written = self.hf.generate(
+                **dict(zip(names, group, strict=True)),
+                max_new_tokens=longest,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=sorted(end_ids),
+            )
+            answers = written[:, ids.shape[1] :]
+            texts += tokenizer.batch_decode(answers, skip_special_tokens=True)
         return [(language or language_of(text), without_tag(text)) for text in texts]
 
 

@@ -1,13 +1,10 @@
-"""Names in manifests that differ from those in the tar: matched if they mean one member, else
-explained."""
+"""Names in manifests that differ from those in the tar are matched if they mean one member."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.asr.bucket_corpus import build_from, content, index_of, rejects, rows_of, write_tar
+from tests.asr.bucket_corpus import build_from, content, index_of, rows_of, write_tar
 
 
 def test_a_path_and_a_unicode_form_may_be_spelled_in_several_ways(tmp_path: Path) -> None:
@@ -35,20 +32,3 @@ def test_a_path_and_a_unicode_form_may_be_spelled_in_several_ways(tmp_path: Path
         for row in rows_of(tmp_path / "out/train/b_0_3.parquet")
     }
     assert all(f":{member}:" in good[member] for member in pairs)
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("d/CLIP_1.wav", "d/clip_1.wav"), ("clip_1.wav", "d/clip_1.wav"), ("d/clip_2.flac", "d/clip_2.wav"),
-     ("d/clp_2.wav", "d/clip_2.wav"), ("qqqq", None)],
-)  # fmt: skip
-def test_a_name_in_no_tar_gets_the_nearest_one(
-    tmp_path: Path, name: str, nearest: str | None
-) -> None:
-    path = write_tar(tmp_path / "a.tar", ["d/clip_1.wav", "d/clip_2.wav", "e/other.wav"])
-    base = {"tar_path": str(path), "transcript": "t", "language": "en", "duration_s": 1.0}
-    rows = [{**base, "tar_member_name": each} for each in (name, "e/other.wav")]
-    build_from(tmp_path / "out", index_of([path], tmp_path / "i.parquet"), train=rows)
-    (reject,) = rejects(tmp_path / "out")
-    assert reject["reason"] == "not_in_tar"
-    assert reject.get("detail") == (f"nearest name in the tar: {nearest}" if nearest else None)

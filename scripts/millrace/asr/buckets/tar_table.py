@@ -1,0 +1,74 @@
+"""The tars of a bucket build: a number for each, and which of them can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.asr.buckets.join import TarIndices
+from millrace.asr.manifests import columns as mc
+from millrace.asr.manifests.identity import portable_names
+from millrace.asr.manifests.manifest import Manifest
+from millrace.asr.tars.paths import one_spelling
+from millrace.asr.tars.stamp import Stamp
+from millrace.common import hashing
+
+
+class TarTable:
+    """All tars that manifests name. Their numbers are places in `paths`; -1 is none.
+
+    `hashes` are of the tars' names, wherever they lie. `stamps` has the tars that can be used, as
+    they were indexed; `details` what a person should know of a tar. `indexed` are the paths of
+    those whose members the index must give. `missing` and `unusable` say it by number, and their
+    last entry is that of -1.
+    """
+
+    def __init__(self, manifests: Sequence[Manifest], index: TarIndices | None) -> None:
+        spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
+        self.paths = sorted(set(spelling.values()))
+        numbers = {tar: number for number, tar in enumerate(self.paths)}
+        self._number = {tar: numbers[spelled] for tar, spelled in spelling.items()}
+        self.hashes = hashing.hash_strings(pa.array(portable_names(self.paths), mc.TEXT))
+
+        # The tars whose members only the index knows, and those of which the manifest itself has
+        # the offsets.
+        from_index = _named(manifests, spelling, has_offsets=False)
+        with_offsets = _named(manifests, spelling, has_offsets=True)
+        states: dict[str, Stamp | str] = dict.fromkeys(from_index, "no tar index was given")
+        self.details: dict[str, str] = {}
+        if index is not None:
+            for tar in from_index:
+                states[tar], self.details[tar] = index.state(tar), index.remark(tar)
+        for tar in with_offsets:
+            states[tar] = _file_state(tar)
+
+        self.stamps = {tar: state for tar, state in states.items() if isinstance(state, Stamp)}
+        problems = {tar: state for tar, state in states.items() if isinstance(state, str)}
+        self.details |= problems
+        self.indexed = sorted(from_index - problems.keys())
+        self.unusable = np.array([*(tar in problems for tar in self.paths), False])
+        reasons = [problems.get(tar, "") for tar in self.paths]
+        missing = [reason.startswith(("missing", "No such file")) for reason in reasons]
+        self.missing = np.array([*missing, False])
+
+    def numbers(self, tars: Sequence[str]) -> np.ndarray:
+        """int32 numbers of tars as manifests spell them, and -1 after the last."""
+        return np.array([*(self._number[tar] for tar in tars), -1], dtype=np.int32)
+
+
+def _named(
+    manifests: Sequence[Manifest], spelling: Mapping[str, str], has_offsets: bool
+) -> set[str]:
+    """The tars of the manifests that bring offsets, or of those that do not."""
+    chosen = [manifest for manifest in manifests if manifest.has_offsets == has_offsets]
+    return {spelling[tar] for manifest in chosen for tar in manifest.tars}
+
+
+def _file_state(tar: str) -> Stamp | str:
+    """A tar as it is now, or the reason why it cannot be read."""
+    try:
+        return Stamp.of(tar)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,230 @@
+"""Fields, transforms and constants, as the probe of values saw them; colours, as that of colours
+did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millrace.audit.checks.registry import Seen
+
+
+class Field(NamedTuple):
+    """The figures of a field of the batches, for each channel."""
+
+    name: str  # the path of the field; "" is the batch itself
+    image: bool
+    dtype: str
+    shape: list[int]
+    channels: int
+    count: int  # values of a channel
+    mean: list[float]
+    std: list[float]
+    min: list[float]
+    max: list[float]
+    whole: bool  # values have no fractions
+    distinct: int  # values
+    grid: bool  # values below 1/255 are multiples of 1/65025
+    small: int  # distinct values below 1/255
+
+    @property
+    def shown(self) -> Seen:
+        return {name: value for name, value in self._asdict().items() if name != "name"}
+
+    @property
+    def title(self) -> str:
+        if not self.image:
+            return self.name
+        return f"field {self.name}" if self.name else "the batch"
+
+    @property
+    def lowest(self) -> float:
+        return min(self.min)
+
+    @property
+    def highest(self) -> float:
+        return max(self.max)
+
+    def described(self) -> str:
+        edges = f"{self.lowest:.4g}..{self.highest:.4g}"
+        return f"{self.title} spans {edges}, mean {short(self.mean)}, std {short(self.std)}"
+
+
+class Value(NamedTuple):
+    """What a transform took or gave."""
+
+    type: str
+    kind: str  # "PIL", "tensor", "array" or "other"
+    dtype: str = ""
+    shape: Sequence[int] = ()
+    min: float | None = None
+    max: float = 0
+    grey: bool = False  # an image of equal channels
+
+    @property
+    def is_image(self) -> bool:
+        return self.kind in ("PIL", "array")
+
+    @property
+    def is_negative(self) -> bool:
+        return self.min is not None and self.min < 0
+
+    @property
+    def is_from_zero(self) -> bool:
+        """Whether no value is below 0, as far as it is known."""
+        return self.min is not None and self.min >= 0
+
+    @property
+    def channels(self) -> int | None:
+        if len(self.shape) < 3:
+            return None
+        return self.shape[-3 if self.kind == "tensor" else -1]
+
+
+class Step(NamedTuple):
+    """A transform of a chain."""
+
+    path: str  # of the chain
+    at: int  # its place there
+    name: str  # of its class
+    is_albumentations: bool
+    was_called: bool
+    taken: Value | None  # None if it was not called, or nobody knows
+    gave: Value | None
+    raised: str  # the exception's type; "" if none
+    mean: list[float]
+    std: list[float]
+    max_pixel_value: list[float]
+    shown: Seen
+
+    @classmethod
+    def parse(cls, path: str, at: int, seen: Seen) -> Step:
+        return cls(
+            path=path,
+            at=at,
+            name=seen["class"],
+            is_albumentations="albumentations" in seen["module"],
+            was_called="in" in seen,
+            taken=Value(**seen["in"]) if seen.get("in") else None,
+            gave=Value(**seen["out"]) if "out" in seen else None,
+            raised=seen.get("raised", ""),
+            mean=seen.get("mean", []),
+            std=seen.get("std", []),
+            max_pixel_value=seen.get("max_pixel_value", []),
+            shown=seen,
+        )
+
+    @property
+    def title(self) -> str:
+        return f"{self.path}[{self.at}] {self.name}"
+
+
+class Chain(NamedTuple):
+    """Transforms that are called one after the other."""
+
+    path: str
+    steps: list[Step]
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Chain:
+        path = seen["path"]
+        return cls(path, [Step.parse(path, at, step) for at, step in enumerate(seen["steps"])])
+
+
+class Constants(NamedTuple):
+    """A mean with a standard deviation, of a transform or of attributes."""
+
+    path: str
+    mean: list[float]
+    std: list[float]
+    shown: Seen
+
+
+class Split(NamedTuple):
+    """The figures of all batches of a loader."""
+
+    is_complete: bool
+    fields: dict[str, Field]
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Split:
+        fields = {name: Field(name, **each) for name, each in seen["fields"].items()}
+        return cls(seen["complete"], fields)
+
+
+class Values(NamedTuple):
+    """What the probe of values saw."""
+
+    expect: str  # --expect
+    chains: list[Chain]
+    attributes: list[Constants]
+    fields: list[Field]
+    train: Split | None  # None without --val-loader
+    val: Split | None
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Values:
+        sets = seen.get("sets", {})
+        return cls(
+            expect=seen["expect"],
+            chains=[Chain.parse(chain) for chain in seen["chains"]],
+            attributes=[
+                Constants(row["path"], row["mean"], row["std"], row) for row in seen["constants"]
+            ],
+            fields=[Field(name, **field) for name, field in seen["fields"].items()],
+            train=Split.parse(sets["train"]) if sets else None,
+            val=Split.parse(sets["val"]) if sets else None,
+        )
+
+    @property
+    def images(self) -> list[Field]:
+        return [field for field in self.fields if field.image]
+
+    def called(self, *names: str) -> Iterator[Step]:
+        """Transforms of these classes that were called."""
+        for chain in self.chains:
+            for step in chain.steps:
+                if step.name in names and step.was_called:
+                    yield step
+
+    @property
+    def constants(self) -> list[Constants]:
+        """Of each Normalize that was called, and of attributes."""
+        steps = self.called("Normalize")
+        return [Constants(step.title, step.mean, step.std, step.shown) for step in steps] + (
+            self.attributes
+        )
+
+
+class Colours(NamedTuple):
+    """Which colour each channel answered to, when the loader read red, green and blue images."""
+
+    images: list[str]  # fields of colour images
+    orders: dict[str, list[str]]  # by field: "RGB", "BGR", ..., "grey", "unread" or "mixed"
+    places: list[str]  # attributes that listed the files
+    negative: str  # an array with a negative stride, if any
+    raised: str  # the exception's type; "" if none
+    shown: Seen
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Colours:
+        return cls(
+            images=seen["images"],
+            orders=seen["orders"],
+            places=seen["places"],
+            negative=seen["negative"],
+            raised=seen["raised"]["type"] if seen["raised"] else "",
+            shown={name: seen[name] for name in ("orders", "places", "raised")},
+        )
+
+    @property
+    def order(self) -> str:
+        """The order of the channels, such as "BGR", or ""."""
+        for found in self.orders.values():
+            if len(set(found)) == 1 and sorted(found[0]) == ["B", "G", "R"]:
+                return found[0]
+        return ""
+
+
+def short(values: list[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values[:4])

@@ -1,0 +1,190 @@
+"""DP10 and DP11: constants of normalisation, ranges, and the order of colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace.audit.checks.images import Colours, Constants, Field, Split, Values, short
+from millrace.audit.checks.registry import Finding, Seen, check
+
+# Constants in the order red, green, blue: ImageNet's, CLIP's, CIFAR-10's, Caffe's.
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
+KNOWN = (*IMAGENET, *CLIP, [0.4914, 0.4822, 0.4465], [123.675, 116.28, 103.53])
+WEIGHTS = "take the transforms that belong to the weights: weights.transforms()"
+TWICE = 1.001 / 255  # the largest value of what was scaled twice
+
+
+@check("DP10", probes=("values", "colours"))
+def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
+    """Constants are in the order of the colours, fitted on training, and give what is expected."""
+    data = Values.parse(values)
+    order = Colours.parse(colours).order
+    where, needed = constants_order(data)
+    if needed == "other" or (needed == "BGR" and order != "BGR"):
+        cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
+        fix = f"give the constants in the order of the images; {WEIGHTS}"
+        yield Finding("DP10", "fail", cause, {}, fix)
+    if data.train and data.val and data.train.is_complete and data.val.is_complete:
+        yield from _fitted(data.train, data.val, data.constants)
+    yield from _ranges(data)
+
+
+def _ranges(data: Values) -> Iterator[Finding]:
+    """What the fields span, compared with --expect if it says something."""
+    colour = [field for field in data.images if field.channels == 3]
+    fields = colour or data.images or data.fields
+    if data.expect not in ("", "none") and fields:
+        yield from (_expected(field, data.expect) for field in fields)
+        return
+    if data.expect != "none" and fields and data.constants:
+        cause = "; ".join(field.described() for field in fields)
+        yield Finding("DP10", "pass", cause, {field.title: field.shown for field in fields})
+        return
+    cause = "nothing is normalised, no range is expected"
+    yield Finding("DP10", "not applicable", cause, {}, "", "--expect")
+
+
+def constants_order(data: Values) -> tuple[str, str]:
+    """Return (where, order) of the first constants that are well known, or fit the images turned
+    only."""
+    for constants in data.constants:
+        order = _well_known_order(constants)
+        if not order and any(_fits_turned(constants, field) for field in data.images):
+            order = "other"
+        if order:
+            return f"{constants.path} has {short(constants.mean)}", order
+    return "", ""
+
+
+def _well_known_order(constants: Constants) -> str:
+    """The order of colours in which a library gives these constants."""
+    for values in (constants.mean, constants.std):
+        if _is_known(values):
+            return "RGB"
+        if _is_known(values[::-1]):
+            return "BGR"
+    return ""
+
+
+def _is_known(values: list[float]) -> bool:
+    return any(_apart(values, known) <= 1e-3 * max(1, *known) for known in KNOWN)
+
+
+def _fits_turned(constants: Constants, field: Field) -> bool:
+    """Whether the images had the means of the constants in the other order."""
+    mean, std = constants.mean, constants.std
+    if not len(mean) == len(std) == field.channels == 3:
+        return False
+    before = [z * s + m for z, s, m in zip(field.mean, std, mean, strict=True)]
+    distance = _apart(before, mean)
+    return distance > 0.3 * min(std) and 4 * _apart(before, mean[::-1]) < distance
+
+
+def _apart(a: list[float], b: list[float]) -> float:
+    if len(a) != len(b):
+        return 1e9
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
+def _expected(field: Field, expect: str) -> Finding:
+    """Compare a field with --expect: its range before normalisation, or its mean and std."""
+    if expect in ("0-1", "imagenet"):
+        is_right = _is_in_range(field, expect)
+    else:
+        mean, std = map(float, expect.split(","))
+        near = all(abs(m - mean) <= 0.5 * std for m in field.mean)
+        is_right = near and all(0.5 * std < s < 2 * std for s in field.std)
+    cause = f"{field.described()}, expected {expect}"
+    if is_right:
+        return Finding("DP10", "pass", cause, field.shown)
+    return Finding("DP10", "fail", cause, field.shown, WEIGHTS)
+
+
+def _is_in_range(field: Field, expect: str) -> bool:
+    """Whether a field had 0..1 before it was normalised as is expected."""
+    mean, std = IMAGENET
+    if expect == "0-1":
+        mean, std = [0.0] * field.channels, [1.0] * field.channels
+    if len(mean) != field.channels:
+        return False
+    lowest = min(x * s + m for x, s, m in zip(field.min, std, mean, strict=True))
+    highest = max(x * s + m for x, s, m in zip(field.max, std, mean, strict=True))
+    if lowest < -0.05 or not TWICE < highest <= 1.05:
+        return False
+    # 0..1 and -1..1 may be in the range of what is normalised, and are not.
+    is_plain = field.lowest >= 0 or _apart([field.lowest, field.highest], [-1, 1]) <= 1e-3
+    return expect == "0-1" or not is_plain
+
+
+def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Finding]:
+    """Constants that give train + val (or val) a mean of 0, and train none, are of the wrong
+    set."""
+    for name in sorted(train.fields.keys() & val.fields):
+        ours, theirs = train.fields[name], val.fields[name]
+        if theirs.channels != ours.channels or not 0.5 < max(ours.std) < 2:
+            continue
+        share = theirs.count / (theirs.count + ours.count)
+        pairs = zip(ours.mean, theirs.mean, strict=True)
+        both = [(1 - share) * t + share * v for t, v in pairs]
+        means = {"train": ours.mean, "train + val": both, "val": theirs.mean}
+        off = {split: max(map(abs, mean)) for split, mean in means.items()}
+        used = [each for each in constants if len(each.mean) in (1, ours.channels)]
+        best = _better_fitted(off, bool(used))
+        if best:
+            cause = f"{name}: constants of {best}: its mean is {off[best]:.2g}, "
+            cause += f"train's {off['train']:.2g}"
+            shown = {"means": off, "constants": [each.shown for each in used[:1]]}
+            fix = "compute mean and std of the training split alone, and use them for both"
+            yield Finding("DP10", "fail", cause, shown, fix)
+
+
+def _better_fitted(off: dict[str, float], constants_seen: bool) -> str:
+    """The set whose mean is 0, if that of train is not; `off`: how far the means are from 0."""
+    best = min(("train + val", "val"), key=lambda split: off[split])
+    # Rounded constants leave a mean of up to 0.005; if no constants are seen, only 0 proves
+    # anything.
+    most = 0.005 if constants_seen else 1e-4
+    least = 0.01 if off[best] > 1e-4 else 1e-3
+    if off[best] <= most and off["train"] >= max(10 * off[best], least):
+        return best
+    return ""
+
+
+@check("DP11", probes=("values", "colours"))
+def colours(values: Seen, seen: Seen) -> Iterator[Finding]:
+    """The channels are red, green, blue, or as the constants are."""
+    data = Colours.parse(seen)
+    where, needed = constants_order(Values.parse(values))
+    if data.negative:
+        fix = "add .copy(): img[:, :, ::-1].copy(), or use cv2.cvtColor"
+        cause = f"an array with a negative stride, which torch refuses: {data.negative}"
+        verdict = "fail" if data.raised == "ValueError" else "pass"
+        yield Finding("DP11", verdict, cause, data.shown, fix)
+    yield _channels(data, where, needed)
+
+
+def _channels(data: Colours, where: str, needed: str) -> Finding:
+    """Compare the order of the channels with that of the constants."""
+    order = data.order
+    if order and order == needed != "RGB":
+        cause = f"the channels are {order}, and so are the constants: {where}"
+        return Finding("DP11", "pass", cause, data.shown)
+    if order == "RGB":
+        return Finding("DP11", "pass", "the channels are RGB", data.shown)
+    if order:
+        channel = order.index("R")
+        cause = f"the channels are {order}: red in {data.places[0]} is channel {channel}"
+        fix = "after reading: cv2.cvtColor(img, cv2.COLOR_BGR2RGB), or read with PIL"
+        return Finding("DP11", "fail", cause, data.shown, fix)
+
+    answers = {answer for found in data.orders.values() for answer in found}
+    if not data.images or answers == {"grey"}:
+        cause = "no field is a batch of colour images"
+        return Finding("DP11", "not applicable", cause, data.shown)
+    cause = "no file was replaced by a probe image"
+    if "mixed" in answers:
+        cause = "colours change at random"
+    needs = "a data set that lists the paths of its images, and reads them when a sample is "
+    needs += "asked for"
+    return Finding("DP11", "not decidable", cause, data.shown, "", needs)

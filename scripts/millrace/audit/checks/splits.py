@@ -1,0 +1,71 @@
+"""Samples that training and evaluation share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from millrace.audit.checks.registry import Finding, Seen, check
+
+CERTAIN = ("file", "index")  # what is never equal by chance; contents and recordings are too
+CERTAIN_BEGINNINGS = ("content", "rec")
+
+
+class Read(NamedTuple):
+    """How much of a split was read."""
+
+    samples: int
+    is_complete: bool
+
+    @classmethod
+    def parse(cls, seen: Seen) -> Read:
+        return cls(seen["read"], seen["complete"])
+
+
+class Shared(NamedTuple):
+    """Samples of evaluation that are in training, by one kind of mark."""
+
+    kind: str  # such as "file", "index", "recording_id", "content x"
+    count: int
+    shown: Seen  # with `examples`: the sample's number in each
+
+    @property
+    def is_certain(self) -> bool:
+        return self.kind in CERTAIN or self.kind.startswith(CERTAIN_BEGINNINGS)
+
+
+@check("splits", probes=("splits",))
+def overlap(seen: Seen) -> Iterator[Finding]:
+    """Nothing of evaluation is in training."""
+    if "shared" not in seen:
+        cause = "only one split was given"
+        yield Finding("splits", "not applicable", cause, {}, "", "--val-loader")
+        return
+    train, val = Read.parse(seen["train"]), Read.parse(seen["val"])
+    if train.samples and not val.samples and val.is_complete:
+        yield Finding("splits", "not applicable", "the split of evaluation has no samples")
+        return
+
+    kinds = [Shared(kind, each["count"], each) for kind, each in seen["shared"].items()]
+    shared = [kind for kind in kinds if kind.count]
+    certain = sorted(kind for kind in shared if kind.is_certain)
+    if certain:
+        yield from map(_in_both, certain)
+        return
+    if kinds and not shared and train.is_complete and val.is_complete:
+        cause = f"nothing is shared by {', '.join(kind.kind for kind in kinds)}"
+        yield Finding("splits", "pass", cause, {})
+        return
+    cause = "not all was compared"
+    if shared:
+        cause = f"only equal by {', '.join(kind.kind for kind in shared)}"
+    needs = "unique ids, paths, or contents that stay the same; a longer --timeout"
+    yield Finding("splits", "not decidable", cause, seen, "", needs)
+
+
+def _in_both(shared: Shared) -> Finding:
+    first = shared.shown["examples"][0]
+    cause = f"{shared.count} of validation are in training, by {shared.kind}"
+    cause += f": sample {first['val']} is {first['train']} there"
+    fix = "split by recording first, and keep a list of the ids of each split"
+    return Finding("splits", "fail", cause, shared.shown, fix)
