@@ -46,22 +46,29 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     _, offsets_buffer, text_buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[
-        array.offset : array.offset + len(array) + 1
-    ]
-    text = np.frombuffer(text_buffer or b"", dtype=np.uint8)
+    all_offsets = np.frombuffer(offsets_buffer, dtype=np.int64)
+    offsets = all_offsets[array.offset : array.offset + len(array) + 1]
+    text = np.frombuffer(text_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     # Eight bytes more, so that the last word of the last string can be read whole and then masked.
-    text = np.concatenate([text[offsets[0] : offsets[-1]], np.zeros(8, dtype=np.uint8)])
-    start, length = offsets[:-1] - offsets[0], np.diff(offsets)
+    text = np.concatenate([text, np.zeros(8, dtype=np.uint8)])
+    # The eight bytes from each place on, as one number.
     words = np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
+
+    start = offsets[:-1] - offsets[0]
+    length = np.diff(offsets)
     state = mix(length.astype(np.uint64))
-    short = int(length.min())
-    for at in range(0, int(length.max()), 8):
-        rows = slice(None) if at < short else np.flatnonzero(length > at)
+    shortest, longest = int(length.min()), int(length.max())
+    for at in range(0, longest, 8):
+        rows = slice(None) if at < shortest else np.flatnonzero(length > at)
         word = words[start[rows] + at]
-        if at + 8 > short:
-            spare = np.clip(8 - (length[rows] - at), 0, 7).astype(np.uint64) * np.uint64(8)
-            word = (word << spare) >> spare
+        if at + 8 > shortest:
+            word = _without_spare(word, length[rows] - at)
         mixed = (state[rows] ^ word) * _MULTIPLIER
         state[rows] = mixed ^ (mixed >> np.uint64(32))
     return mix(state)
+
+
+def _without_spare(words: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """The words without the bytes that are not of their strings, of which `left` bytes are left."""
+    bits = np.clip(8 - left, 0, 7).astype(np.uint64) * np.uint64(8)
+    return (words << bits) >> bits

@@ -11,22 +11,25 @@ class PathMap:
     def __init__(self, prefixes: Mapping[str, str]) -> None:
         pairs = {slashed(old).rstrip("/"): new.rstrip("/") for old, new in prefixes.items()}
         self.pairs = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
-        self.unmatched, self.example = set(pairs), ""
+        self.unmatched = set(pairs)  # prefixes that no path has had
+        self.example = ""  # a path without any of them
 
     def mapped(self, path: str) -> list[str]:
         """`path`, with forward slashes, by every prefix that it has; by the longest one first."""
         matches = [(old, new) for old, new in self.pairs if path.startswith(f"{old}/")]
         self.unmatched -= {old for old, _ in matches}
-        self.example = path if not matches or not self.example else self.example
+        if not matches or not self.example:
+            self.example = path
         return [new + path[len(old) :] for old, new in matches]
 
     def warnings(self, key: str, paths: str) -> list[str]:
         """A line for every prefix that none of the paths has had; `paths` says what they are."""
         example = f", for example {self.example} does not" if self.example else ""
-        return [
-            f"{key}: none of the {paths} starts with {old or '/'}/{example}. Mend the prefix, or remove it"
-            for old in sorted(self.unmatched)
-        ]
+        lines = []
+        for old in sorted(self.unmatched):
+            problem = f"{key}: none of the {paths} starts with {old or '/'}/{example}"
+            lines.append(f"{problem}. Mend the prefix, or remove it")
+        return lines
 
 
 def slashed(path: str) -> str:

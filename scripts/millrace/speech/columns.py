@@ -14,16 +14,33 @@ PROCESSING = "error_local_tar_processing"
 MISSING_SOURCE = "error_local_tar_missing_source"
 AUDIO_LOAD = "error_local_tar_audio_load"
 
-_TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
+_TEXT = pa.string()
+_REAL = pa.float64()
+_WHOLE = pa.int64()
 
 # Which segment: country to transcript.
-_IDENTITY = [(name, _TEXT) for name in ("key", "country", "language", "video_id", "transcript_id")]
+_IDENTITY = [
+    ("key", _TEXT),
+    ("country", _TEXT),
+    ("language", _TEXT),
+    ("video_id", _TEXT),
+    ("transcript_id", _TEXT),
+]
 _SPLIT = [("split", _TEXT), ("subset_id", _WHOLE)]
 # What is said in it, how far the recogniser is from that, and which tokens of the transcript it is.
-_WORDS = [("asr_transcript", _TEXT), ("human_transcript", _TEXT), ("cer", _REAL), ("wer", _REAL)]
-_TOKENS = [("original_transcript_start_idx", _REAL), ("original_transcript_end_idx", _REAL)]
+_WORDS = [
+    ("asr_transcript", _TEXT),
+    ("human_transcript", _TEXT),
+    ("cer", _REAL),
+    ("wer", _REAL),
+]
+_TOKENS = [
+    ("original_transcript_start_idx", _REAL),
+    ("original_transcript_end_idx", _REAL),
+]
 # Where it lies in its recording.
-_SPAN, _LENGTH = [("start_seconds", _REAL), ("end_seconds", _REAL)], ("duration_seconds", _REAL)
+_SPAN = [("start_seconds", _REAL), ("end_seconds", _REAL)]
+_LENGTH = ("duration_seconds", _REAL)
 _AUDIO = [("source_audio_path", _TEXT), *_SPAN, _LENGTH]
 # Where it lies in a tar (offset and size of the audio in bytes), and what it holds.
 _TAR = [("shard", _TEXT), ("member", _TEXT), ("offset", _WHOLE), ("size", _WHOLE)]

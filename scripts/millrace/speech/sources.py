@@ -73,43 +73,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     heads = [head for name in names if (head := tables.head(index, name))]
     if not any(head.files for head in heads):
         # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
-        if (
-            pristine := root == DEMO_ROOT
-            and not heads
-            and not root.with_name("corpus.json").exists()
-        ):
-            raise SourcesMissing(f"no corpus at {root}", pristine)
-        expected = (
-            "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
-        )
-        problem = misplaced(
-            "speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}"
-        )
-        demo = (
-            ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
-        )
-        raise SourcesMissing(problem + demo)
-
-    for link in (path for path in root.iterdir() if path.is_symlink() and not path.exists()):
-        if (folder / "countries" / f"{country_folder.id_of(link)}.json").exists():
-            remedy = (
-                "Mount its disk; or remove the link, and what was built of the country is deleted"
-            )
-            raise MillraceError("a country that is a link to what is not there", str(link), remedy)
-
-    path_map = PathMap(settings.path_map)
-    for head in heads:
-        path_map.unmatched &= set(head.unmatched)
-        path_map.example = head.example or path_map.example
-    notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
-    notes += [
-        f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files
-    ]
-    if unknown := [h.name for h in heads if h.language == "und" and h.files]:
-        notes.append(
-            f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
-        )
-    notes += [*_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
+        raise _missing(root, heads)
+    _check_links(root, folder)
+    notes = _hints(settings, heads)
     groups: dict[str, list[str]] = {name: [] for name in names}
     contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
     contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
@@ -129,6 +95,48 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     contents.left_out = chosen - set(groups)
     return contents
+
+
+def _missing(root: Path, heads: list[Country]) -> SourcesMissing:
+    """What to say where no country has an alignment file."""
+    is_fetched = root.with_name("corpus.json").exists()
+    if root == DEMO_ROOT and not heads and not is_fetched:
+        return SourcesMissing(f"no corpus at {root}", True)
+    expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
+    pattern = f"*/{country_folder.ALIGNED}/*{SUFFIX}"
+    problem = misplaced("speech.countries_root", root, expected, pattern)
+    if root == DEMO_ROOT:
+        problem += ". For the demo corpus run `snakemake speech_fetch_corpus`"
+    return SourcesMissing(problem)
+
+
+def _check_links(root: Path, folder: Path) -> None:
+    """Raise MillraceError for a country that was built and is now a link to nothing."""
+    for path in root.iterdir():
+        if not path.is_symlink() or path.exists():
+            continue
+        if (folder / "countries" / f"{country_folder.id_of(path)}.json").exists():
+            remedy = (
+                "Mount its disk; or remove the link, and what was built of the country is deleted"
+            )
+            raise MillraceError("a country that is a link to what is not there", str(path), remedy)
+
+
+def _hints(settings: Settings, heads: list[Country]) -> list[str]:
+    """What a user should know of the countries."""
+    path_map = PathMap(settings.path_map)
+    for head in heads:
+        path_map.unmatched &= set(head.unmatched)
+        path_map.example = head.example or path_map.example
+    notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
+    for head in heads:
+        if not head.files:
+            notes.append(f"{head.name}: no *{SUFFIX} in its Alignment/alignment_output")
+    unknown = [head.name for head in heads if head.language == "und" and head.files]
+    if unknown:
+        languages = f"the language of {', '.join(unknown)} is unknown (und)"
+        notes.append(f"{languages}: set speech.language_map")
+    return [*notes, *_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
 
 
 def _left_out(heads: list[Country], reasons: str) -> list[str]:

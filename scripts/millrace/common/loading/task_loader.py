@@ -29,10 +29,14 @@ class TaskLoader:
         epochs: int = 0,
         names: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.task, self.ranks = task, Ranks.from_environment()
+        self.task = task
+        self.ranks = Ranks.from_environment()
         loader = task.batch_loader(self.ranks.rank)
-        loader.plan, self.data_loader = task.plan(0, self.ranks.world_size), loader.data_loader
-        self._ids, self._epochs, self.recordings = ids or task.batch_ids, epochs, names
+        loader.plan = task.plan(0, self.ranks.world_size)
+        self.data_loader = loader.data_loader
+        self.recordings = names
+        self._ids = ids or task.batch_ids
+        self._epochs = epochs
         # (epoch, step) of this pass, of the next one and of a state; copies of this loader share
         # them.
         self._position = {"now": (0, 0), "next": (0, 0), "state": (0, 0)}
@@ -46,7 +50,8 @@ class TaskLoader:
     def state_dict(self) -> dict[str, int]:
         """The epoch, and the step after the last batch that was handed out; the next epoch after
         its end."""
-        return dict(zip(("epoch", "step"), self._position["state"], strict=True))
+        epoch, step = self._position["state"]
+        return {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         place = (state["epoch"], state["step"])
@@ -60,10 +65,12 @@ class TaskLoader:
         return self.task.steps_per_epoch(self._position["now"][0], self.ranks.world_size)
 
     def __iter__(self) -> Iterator[Any]:
+        rank, world_size = self.ranks.rank, self.ranks.world_size
         epoch, step = self._position["next"]
-        self._position.update(now=(epoch, step), next=(self._there(epoch + 1), 0))
-        self.task.batch_loader(self.ranks.rank).data_loader = self.data_loader
-        for batch in self.task.loader(epoch, step, self.ranks.rank, self.ranks.world_size):
+        self._position["now"] = (epoch, step)
+        self._position["next"] = (self._there(epoch + 1), 0)
+        self.task.batch_loader(rank).data_loader = self.data_loader
+        for batch in self.task.loader(epoch, step, rank, world_size):
             step += 1
             self._position.update(now=(epoch, step), state=(epoch, step))
             yield batch

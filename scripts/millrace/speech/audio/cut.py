@@ -14,12 +14,17 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from millrace.speech.audio.encode import encode
 from millrace.speech.audio.pcm import open_pcm, pcm_info, read_pcm
 from millrace.speech.audio.recording import AudioError, AudioInfo, resampled, to_int16
+
+if TYPE_CHECKING:  # FFmpeg's libraries are loaded where they are needed
+    from millrace.speech.audio.stream import StreamRecording
+    from millrace.speech.audio.timeline import Timeline
 
 __all__ = ["OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "probe"]
 
@@ -128,52 +133,83 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
 def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int) -> Segments:
     from millrace.speech.audio.stream import StreamRecording
 
-    longest = max(
-        (span[1] - span[0] for span in spans if not isinstance(span, AudioError)), default=0.0
-    )
-    duration = probe(path).duration_seconds if longest > _LONG_SPAN_SECONDS else math.inf
-    window: deque[np.ndarray] = deque()  # the decoded blocks that spans still need, oldest first
-    first = total = 0  # position of its first sample, and behind its last one
+    lengths = [span[1] - span[0] for span in spans if not isinstance(span, AudioError)]
+    is_long = max(lengths, default=0.0) > _LONG_SPAN_SECONDS
+    duration = probe(path).duration_seconds if is_long else math.inf
     with StreamRecording(path) as stream:
-        blocks = stream.blocks()
-        blocks = itertools.chain([next(blocks)], blocks)  # raises if nothing can be decoded
-        rate, timeline = stream.sample_rate, stream.timeline
+        window = _Window(stream, sampling_rate)  # raises if nothing can be decoded
+        rate = stream.sample_rate
         for span in spans:
             if not isinstance(span, AudioError) and span[1] > 1.01 * duration + 5:
                 span = _outside(path, span, duration)
             if isinstance(span, AudioError):
                 yield span
                 continue
-            # Decode up to the span's end, and forget what lies before its start: spans are sorted
-            # by start.
-            start, stop = round(span[0] * rate), round(span[1] * rate)
-            while total < stop and (block := next(blocks, None)) is not None:
-                # If nothing is resampled, int16 is final and half the memory.
-                window.append(to_int16(block) if rate == sampling_rate else block)
-                total += len(block)
-                while window and first + len(window[0]) <= start:
-                    first += len(window.popleft())
-
-            # What touches damage is refused (see `timeline`).
-            lost_from, holes = timeline.lost_from, timeline.holes
-            seconds = f"{span[0]:.3f} to {span[1]:.3f} s"
+            window.read(round(span[0] * rate), round(span[1] * rate))
             try:
-                if lost_from is not None and stop > lost_from:
-                    problem = f"is damaged at {lost_from / rate:.3f} s and has no reliable time stamps there"
-                    problem += f": what follows can't be placed: {seconds}"
-                    raise AudioError("audio_load", path, problem)
-                start, stop = _limits(path, span, rate, total)
-                index = bisect.bisect_right(holes, start, key=lambda hole: hole[1])
-                if (
-                    index < len(holes) and holes[index][0] < stop
-                ):  # the first that ends behind `start`
-                    begin, end = (sample / rate for sample in holes[index])
-                    problem = (
-                        f"is damaged from {begin:.3f} to {end:.3f} s, within the span {seconds}"
-                    )
-                    raise AudioError("audio_load", path, problem)
-                yield resampled(
-                    np.concatenate(window)[start - first : stop - first], rate, sampling_rate
-                )
+                _check_damage(path, span, rate, stream.timeline)
+                start, stop = _limits(path, span, rate, window.end)
+                _check_holes(path, span, rate, stream.timeline, (start, stop))
+                yield resampled(window.samples(start, stop), rate, sampling_rate)
             except AudioError as error:
                 yield error
+
+
+class _Window:
+    """The decoded samples that spans still need; spans are sorted by start."""
+
+    def __init__(self, stream: StreamRecording, sampling_rate: int) -> None:
+        blocks = stream.blocks()
+        first = next(blocks)
+        self._blocks = itertools.chain([first], blocks)
+        # If nothing is resampled, int16 is final and half the memory.
+        self._is_final = stream.sample_rate == sampling_rate
+        self._kept: deque[np.ndarray] = deque()  # oldest first
+        self._start = 0  # position of the first sample that is kept
+        self.end = 0  # position behind the last one
+
+    def read(self, start: int, stop: int) -> None:
+        """Decode up to `stop`, if the recording is so long, and forget what lies before `start`."""
+        while self.end < stop:
+            block = next(self._blocks, None)
+            if block is None:
+                return
+            self._kept.append(to_int16(block) if self._is_final else block)
+            self.end += len(block)
+            while self._kept and self._start + len(self._kept[0]) <= start:
+                self._start += len(self._kept.popleft())
+
+    def samples(self, start: int, stop: int) -> np.ndarray:
+        return np.concatenate(self._kept)[start - self._start : stop - self._start]
+
+
+def _check_damage(
+    path: str | os.PathLike, span: tuple[float, float], rate: int, timeline: Timeline
+) -> None:
+    """Raise AudioError for a span behind the place from which on nothing is placed."""
+    if timeline.lost_from is None or round(span[1] * rate) <= timeline.lost_from:
+        return
+    problem = (
+        f"is damaged at {timeline.lost_from / rate:.3f} s and has no reliable time stamps there"
+    )
+    seconds = f"{span[0]:.3f} to {span[1]:.3f} s"
+    raise AudioError("audio_load", path, f"{problem}: what follows can't be placed: {seconds}")
+
+
+def _check_holes(
+    path: str | os.PathLike,
+    span: tuple[float, float],
+    rate: int,
+    timeline: Timeline,
+    samples: tuple[int, int],
+) -> None:
+    """Raise AudioError for a span whose `samples` [start, stop) touch a hole."""
+    start, stop = samples
+    # The first hole that ends behind `start`.
+    index = bisect.bisect_right(timeline.holes, start, key=lambda hole: hole[1])
+    if index == len(timeline.holes) or timeline.holes[index][0] >= stop:
+        return
+    begin, end = (sample / rate for sample in timeline.holes[index])
+    seconds = f"{span[0]:.3f} to {span[1]:.3f} s"
+    problem = f"is damaged from {begin:.3f} to {end:.3f} s, within the span {seconds}"
+    raise AudioError("audio_load", path, problem)

@@ -20,21 +20,23 @@ def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
     before: av.Packet | None = None
     middle: av.Packet | None = None
     for packet in itertools.chain(packets, [None]):
-        if None not in (before, middle, packet) and None not in (
-            before.pts,
-            middle.pts,
-            packet.pts,
-        ):
-            # If its neighbours are two usual lengths apart, and it is not midway, its own stamp is
-            # wrong.
-            step = (packet.pts - before.pts) / 2
-            length = max(before.duration or 0, middle.duration or 0)
-            is_usual = 0 < 0.75 * length <= step <= 1.25 * length
-            if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
-                middle.pts = middle.dts = round(before.pts + step)
+        if before is not None and middle is not None and packet is not None:
+            _correct(before, middle, packet)
         if middle is not None:
             yield middle
         before, middle = middle, packet
+
+
+def _correct(before: av.Packet, middle: av.Packet, after: av.Packet) -> None:
+    """If the neighbours of a packet are two usual lengths apart, and it is not midway, its own stamp
+    is wrong."""
+    if before.pts is None or middle.pts is None or after.pts is None:
+        return
+    step = (after.pts - before.pts) / 2
+    length = max(before.duration or 0, middle.duration or 0)
+    is_usual = 0 < 0.75 * length <= step <= 1.25 * length
+    if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
+        middle.pts = middle.dts = round(before.pts + step)
 
 
 def is_tag(packet: av.Packet) -> bool:

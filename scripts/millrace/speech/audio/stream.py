@@ -178,45 +178,53 @@ class StreamRecording:
             while self.breaks and self.breaks[0].stop <= position:
                 self.timeline.pass_break()
                 self.breaks.pop(0)
-            if packet.size and self.breaks and self.breaks[0].start <= position:
+            is_broken = bool(self.breaks) and self.breaks[0].start <= position
+            if not (is_broken and packet.size):
+                yield packet
+            elif not self.breaks[0].ends:
                 self.errors += 1
-                if self.breaks[0].ends:
-                    self.timeline.ended = True
-                continue
-            yield packet
+            elif not self.timeline.ended:
+                self.errors += 1
+                self.timeline.ended = True
 
     def _frames(self) -> Iterator[av.AudioFrame]:
         """Decoded frames; behind undecodable packets it goes on with the next one."""
-        timeline, decode = self.timeline, self.codec.decode
-        # Bare frames have no stamps: an undecodable packet would be missing from their timeline.
-        is_stampless = self.container_format not in STATES_DURATION | RESETTABLE
         begun = False
         for tried, packet in enumerate(without_outliers(self._placeable()), 1):
             if not begun and not is_tag(packet):
-                # The timeline begins here even if the packets that hold its first samples don't
-                # decode.
-                begun, skip = True, discarded(packet)[0]
-                self.states_delay = skip > 0
-                if packet.pts is not None:
-                    delay = skip / (self.codec.sample_rate or 48000)
-                    timeline.origin = float(packet.pts * packet.time_base) + delay
+                begun = True
+                self._begin(packet)
             elif self.codec_name == "vorbis" and packet.has_sidedata("new_extradata"):
                 # The first packet of a joined stream completes nothing of the one before.
                 self.codec.flush_buffers()
             try:
-                yield from decode(packet)
+                yield from self.codec.decode(packet)
             except av.error.EOFError:
                 return
             except (av.error.FFmpegError, ValueError):
                 self.errors += 1
-                if is_stampless and timeline.frames:
-                    if is_tag(packet):
-                        seconds = float((packet.duration or 0) * packet.time_base)
-                        timeline.unstamped_seconds -= seconds
-                    elif not frames.is_one(bytes(packet), self.container_format):
-                        timeline.lost = True
-            if tried == _TRIAL_PACKETS and self.errors > timeline.frames:
+                self._note_undecodable(packet)
+            if tried == _TRIAL_PACKETS and self.errors > self.timeline.frames:
                 return
+
+    def _begin(self, packet: av.Packet) -> None:
+        """The timeline begins with the first packet, even if those that hold its first samples don't
+        decode."""
+        skip, _ = discarded(packet)
+        self.states_delay = skip > 0
+        if packet.pts is not None:
+            delay = skip / (self.codec.sample_rate or 48000)
+            self.timeline.origin = float(packet.pts * packet.time_base) + delay
+
+    def _note_undecodable(self, packet: av.Packet) -> None:
+        """Bare frames have no stamps: an undecodable packet would be missing from their timeline."""
+        if self.container_format in STATES_DURATION | RESETTABLE or not self.timeline.frames:
+            return
+        if is_tag(packet):
+            seconds = float((packet.duration or 0) * packet.time_base)
+            self.timeline.unstamped_seconds -= seconds
+        elif not frames.is_one(bytes(packet), self.container_format):
+            self.timeline.lost = True
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Mono blocks of about a second at `sample_rate`, on the int16 scale (see

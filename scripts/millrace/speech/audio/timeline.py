@@ -55,7 +55,7 @@ class Timeline:
         self.lost = False  # the place of the next frame is unknown
         self.ended = False  # at a break, behind which no frame is placed
         self.origin: float | None = None  # time stamp of sample 0
-        # Seconds in undecodable packets beyond what the stamps behind them count.
+        # To be added to stamps that are counted: tags between frames are counted as frames.
         self.unstamped_seconds = 0.0
         self._resettable = container_format in RESETTABLE
         # Seconds after which a gap in the stamps can't be believed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,31 +22,43 @@ def find(
     The one assigned first is the original; later ones, and all new ones, are its twins. `audio`
     gives all audio files; `digests` caches their digests, by head and tail.
     """
+    by_size = _of_equal_size(audio)
+    # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced
+    # since.
+    names = {name for same in by_size for name, _ in same}
+    order = {name: rank for rank, name in enumerate(assignment.placements) if name in names}
+    twins: dict[str, str] = {}
+    for same in by_size:
+        same.sort(key=lambda pair: order.get(pair[0], len(assignment.placements)))
+        first: dict[str, str] = {}
+        for name, path in same:
+            digest = _digest(path, digests)
+            if digest is None:
+                continue
+            original = first.setdefault(digest, name)
+            if original != name and name not in twins:
+                twins[name] = twins.get(original, original)
+    return twins
+
+
+def _of_equal_size(audio: Callable[[], Audio]) -> list[list[tuple[str, str]]]:
+    """Names of recordings and paths of their audio, where several recordings have files of a
+    size."""
     counts = Counter(file[0] for _, files in audio() for file in files)
     by_size: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for country, files in audio():
         for size, video_id, path in files:
             if size and counts[size] > 1:
                 by_size[size].append((f"{country}/{video_id}", path))
-    # By the assignment file, not by `content`: old lines lack it, or name audio that was replaced
-    # since.
-    names = {name for same in by_size.values() for name, _ in same}
-    order = {name: rank for rank, name in enumerate(assignment.placements) if name in names}
-    twins: dict[str, str] = {}
-    for same in by_size.values():
-        if len({name for name, _ in same}) < 2:
-            continue
-        same.sort(key=lambda pair: order.get(pair[0], len(assignment.placements)))
-        first: dict[str, str] = {}
-        for name, path in same:
-            try:
-                digest = digests.get(Stat.of(path), jsonl.head_tail_digest)
-            except OSError:
-                continue
-            original = first.setdefault(digest, name)
-            if original != name and name not in twins:
-                twins[name] = twins.get(original, original)
-    return twins
+    return [same for same in by_size.values() if len({name for name, _ in same}) > 1]
+
+
+def _digest(path: str, digests: DigestCache) -> str | None:
+    """The digest of a file's head and tail; None if it is gone."""
+    try:
+        return digests.get(Stat.of(path), jsonl.head_tail_digest)
+    except OSError:
+        return None
 
 
 def contents(
@@ -64,9 +75,8 @@ def contents(
 
     def content(file: tuple[int, str]) -> str | None:
         size, path = file
-        with contextlib.suppress(OSError):
-            return f"{size}-{digests.get(Stat.of(path), jsonl.head_tail_digest)}"
-        return None
+        digest = _digest(path, digests)
+        return None if digest is None else f"{size}-{digest}"
 
     with ThreadPoolExecutor(8) as pool:
         known = zip(first, pool.map(content, first.values()), strict=True)
@@ -77,6 +87,6 @@ def other_split(twin_of: str | None, placement: Placement, assignment: Assignmen
     """The split of the identical recording if it is another one: then the later of the two is not
     used."""
     twin = assignment.get(twin_of) if twin_of else None
-    return (
-        twin.labels["split"] if twin and twin.labels["split"] != placement.labels["split"] else None
-    )
+    if twin is None or twin.labels["split"] == placement.labels["split"]:
+        return None
+    return twin.labels["split"]

@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 
 from millrace.speech.corpus.splits import SPLITS
 
-_NAMES = ["country", "video_id", "key", "split", "sha256"]
+_NAMES = [
+    "country",
+    "video_id",
+    "key",
+    "split",
+    "sha256",
+]
 
 
 Pieces = Callable[[list[str]], Iterable[pa.Table]]

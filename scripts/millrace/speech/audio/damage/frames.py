@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable
+from typing import NamedTuple
 
 _RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)
 # By whether it is MPEG-1, and layer; the first place stands for a free format.
@@ -29,19 +30,28 @@ def first_break(path: str, container_format: str) -> float:
     if container_format != "aac":
         return math.inf
     with open(path, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-        at, size, seconds, length = _id3_bytes(raw[:10]), len(raw), 0.0, 0.0
-        at += max(0, _find_frame(raw[at : at + _SEARCHED], _adts))
-        while at + _HEADER_BYTES <= size:
-            frame = _adts(raw[at : at + _HEADER_BYTES])
-            if frame is None and (tag := _id3_bytes(raw[at : at + 10])):
-                at += tag  # segments of a live stream begin with one each
-                continue
-            if frame is None:
-                is_tail = at + _SEARCHED > size and _find_frame(raw[at:size], _adts) < 0
-                # The frame before it may be damaged as well.
-                return math.inf if is_tail else max(0.0, seconds - length)
-            at, length = at + frame[0], frame[1]
+        return _first_break(raw)
+
+
+def _first_break(raw: mmap.mmap) -> float:
+    size = len(raw)
+    at = _id3_bytes(raw[:10])
+    at += max(0, _find_frame(raw[at : at + _SEARCHED], _adts))
+    seconds = length = 0.0
+    while at + _HEADER_BYTES <= size:
+        frame = _adts(raw[at : at + _HEADER_BYTES])
+        if frame is not None:
+            at += frame.size
+            length = frame.seconds
             seconds += length
+            continue
+        tag = _id3_bytes(raw[at : at + 10])
+        if tag:  # segments of a live stream begin with one each
+            at += tag
+            continue
+        is_tail = at + _SEARCHED > size and _find_frame(raw[at:size], _adts) < 0
+        # The frame before it may be damaged as well.
+        return math.inf if is_tail else max(0.0, seconds - length)
     return math.inf
 
 
@@ -51,7 +61,9 @@ def bytes_before(path: str, container_format: str) -> int:
         return 0
     with open(path, "rb") as handle:
         raw = handle.read(_SEARCHED)
-    return 0 if _id3_bytes(raw) else max(0, _find_frame(raw, _HEADERS[container_format]))
+    if _id3_bytes(raw):
+        return 0
+    return max(0, _find_frame(raw, _HEADERS[container_format]))
 
 
 def is_one(packet: bytes, container_format: str) -> bool:
@@ -60,55 +72,65 @@ def is_one(packet: bytes, container_format: str) -> bool:
     if header is None or len(packet) < _HEADER_BYTES:
         return False
     frame = header(packet)
-    return frame is not None and frame[0] == len(packet)
+    return frame is not None and frame.size == len(packet)
 
 
-def _adts(head: bytes) -> tuple[int, float] | None:
-    """Bytes and seconds of the frame that an ADTS header (ISO 14496-3, 1.A.2) begins; None if it is
-    none."""
-    length, rate_index = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5, head[2] >> 2 & 15
-    if (
-        head[0] != 0xFF
-        or head[1] & 0xF6 != 0xF0
-        or length < _HEADER_BYTES
-        or rate_index >= len(_RATES)
-    ):
+class _Frame(NamedTuple):
+    """What a header says of its frame: bytes with the header, and seconds."""
+
+    size: int
+    seconds: float
+
+
+def _adts(head: bytes) -> _Frame | None:
+    """The frame that an ADTS header (ISO 14496-3, 1.A.2) begins; None if it is none."""
+    if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return None
-    return length, 1024 * ((head[6] & 3) + 1) / _RATES[rate_index]
+    size = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    rate_index = head[2] >> 2 & 15
+    if size < _HEADER_BYTES or rate_index >= len(_RATES):
+        return None
+    blocks = (head[6] & 3) + 1
+    return _Frame(size, 1024 * blocks / _RATES[rate_index])
 
 
-def _mpeg(head: bytes) -> tuple[int, float] | None:
+def _mpeg(head: bytes) -> _Frame | None:
     """As `_adts`, for MPEG-1, 2 and 2.5 audio, layers II and III. None for free formats, and for
     layer I."""
     word = int.from_bytes(head[:4], "big")
-    version, layer = word >> 19 & 3, 4 - (word >> 17 & 3)
-    is_reserved = (
-        version == 1 or word >> 10 & 3 == 3 or word >> 12 & 15 in (0, 15) or layer not in (2, 3)
-    )
-    if word >> 21 != 0x7FF or is_reserved:
+    version = word >> 19 & 3  # 3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5
+    layer = 4 - (word >> 17 & 3)
+    bit_rate_index, rate_index = word >> 12 & 15, word >> 10 & 3
+    if word >> 21 != 0x7FF or version == 1 or layer not in (2, 3):
         return None
-    kilobits = _MPEG_KILOBITS[version == 3, layer]
-    rate = (44100, 48000, 32000)[word >> 10 & 3] >> {3: 0, 2: 1, 0: 2}[version]
+    if rate_index == 3 or bit_rate_index in (0, 15):
+        return None
+    kilobits = _MPEG_KILOBITS[version == 3, layer][bit_rate_index]
+    rate = (44100, 48000, 32000)[rate_index] >> {3: 0, 2: 1, 0: 2}[version]
     samples = 576 if layer == 3 and version != 3 else 1152
-    return samples * kilobits[word >> 12 & 15] * 125 // rate + (word >> 9 & 1), samples / rate
+    padding = word >> 9 & 1
+    return _Frame(samples * kilobits * 125 // rate + padding, samples / rate)
 
 
 _HEADERS = {"aac": _adts, "mp3": _mpeg}  # by FFmpeg's name of the container format
 
 
 def _id3_bytes(head: bytes) -> int:
-    is_tag = head[:3] == b"ID3" and len(head) >= 10
-    return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9]) if is_tag else 0
+    """Bytes of the ID3 tag that begins here; 0 if there is none."""
+    if head[:3] != b"ID3" or len(head) < 10:
+        return 0
+    return 10 + (head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9])
 
 
-def _find_frame(raw: bytes, header: Callable[[bytes], tuple[int, float] | None]) -> int:
+def _find_frame(raw: bytes, header: Callable[[bytes], _Frame | None]) -> int:
     """Position of the first header that is followed by another one, or by the end; -1 if there is
     none."""
     at = raw.find(b"\xff")
     while 0 <= at <= len(raw) - _HEADER_BYTES:
         frame = header(raw[at : at + _HEADER_BYTES])
         if frame is not None:
-            following = raw[at + frame[0] : at + frame[0] + _HEADER_BYTES]
+            behind = at + frame.size
+            following = raw[behind : behind + _HEADER_BYTES]
             if len(following) < _HEADER_BYTES or header(following) is not None:
                 return at
         at = raw.find(b"\xff", at + 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 _SYNC = 0x47
+_BYTES = 188  # of a packet
 _BEGINS, _IS_BAD = 0x40, 0x80  # bits of a packet's second byte
 _UNBOUNDED = -(1 << 39)
 
@@ -18,78 +20,131 @@ def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[tuple[in
 
     `chunk`: how many packets are looked at together, so that memory does not grow with the file.
     """
-    breaks: list[tuple[int, int]] = []
-    pes = -1  # position of the newest PES packet
-    counter = -1  # of the newest packet; -1: unknown
-    due = 0  # bytes that the PES packet still lacks; _UNBOUNDED or less if it states no length
-    pending: int | None = None  # where a break began that is still open
-    clean = 0  # PES packets that have begun since
-    for place, stride, flags, number, body in _packets(raw, pid, chunk):
-        if place < 0:  # between two packets, bytes are lost, added or overwritten
-            pending = max(pes, 0) if pending is None else pending
-            clean, due, counter = 0, 0, -1
-            continue
-        begins = flags & _BEGINS
-        if (
-            pes < 0 and not begins
-        ):  # a recording of a running stream begins with the rest of a PES packet
-            continue
+    walk = _Walk(raw)
+    for packet in _packets(raw, pid, chunk):
+        if packet is None:
+            walk.lose()
+        else:
+            walk.take(packet)
+    return walk.end()
 
-        # Packets are counted modulo 16. One that is sent twice is no break, nor is a new count
-        # behind a PES packet that holds all its bytes: there, files are joined.
-        counts_on = counter < 0 or number == (counter + 1) % 16 or (begins and due == 0)
-        if flags & _IS_BAD or not counts_on:
-            before = raw[place - stride : place - stride + 188]
-            if pending is None and not (number == counter and before == raw[place : place + 188]):
-                pending = max(pes, 0)
-            clean = 0
-        counter = number
 
+class _Packet(NamedTuple):
+    """A packet with payload."""
+
+    place: int  # in the file
+    stride: int  # distance to the packet before
+    flags: int  # of its second byte
+    counter: int  # modulo 16
+    body: int  # bytes before the payload
+
+
+class _Walk:
+    """Follows the packets of a PID, and the PES packets that they carry."""
+
+    def __init__(self, raw: mmap.mmap) -> None:
+        self._raw = raw
+        self._breaks: list[tuple[int, int]] = []
+        self._pes = -1  # position of the newest PES packet
+        self._counter = -1  # of the newest packet; -1: unknown
+        # Bytes that the PES packet still lacks; _UNBOUNDED or less if it states no length.
+        self._due = 0
+        self._open: int | None = None  # where a break began that has not ended
+        self._clean = 0  # PES packets that have begun since
+
+    def lose(self) -> None:
+        """Between two packets, bytes are lost, added or overwritten."""
+        self._break(max(self._pes, 0))
+        self._due = 0
+        self._counter = -1
+
+    def take(self, packet: _Packet) -> None:
+        begins = bool(packet.flags & _BEGINS)
+        if self._pes < 0 and not begins:
+            # A recording of a running stream begins with the rest of a PES packet.
+            return
+        if packet.flags & _IS_BAD or not self._counts_on(packet, begins):
+            if self._is_repeated(packet):
+                self._clean = 0
+            else:
+                self._break(max(self._pes, 0))
+        self._counter = packet.counter
         if begins:
-            if due > 0 and pending is None:
-                pending = pes
-            length = int.from_bytes(raw[place + body + 4 : place + min(body + 6, 188)], "big")
-            due = length + 6 if length else 2 * _UNBOUNDED
-            pes = place
-            clean += pending is not None
-            if clean > 1:
-                breaks.append((pending, place))
-                pending, clean = None, 0
-        due -= max(0, 188 - body)
-        if _UNBOUNDED < due < 0:  # it holds more than it states
-            pending, clean = pes if pending is None else pending, 0
-    return breaks if pending is None else [*breaks, (pending, len(raw))]
+            self._begin_pes(packet)
+        self._due -= max(0, _BYTES - packet.body)
+        if _UNBOUNDED < self._due < 0:  # it holds more than it states
+            self._break(self._pes)
+
+    def end(self) -> list[tuple[int, int]]:
+        """The breaks; one that is open lasts until the end of the file."""
+        if self._open is not None:
+            return [*self._breaks, (self._open, len(self._raw))]
+        return self._breaks
+
+    def _break(self, start: int) -> None:
+        if self._open is None:
+            self._open = start
+        self._clean = 0
+
+    def _counts_on(self, packet: _Packet, begins: bool) -> bool:
+        if self._counter < 0 or packet.counter == (self._counter + 1) % 16:
+            return True
+        # Behind a PES packet that holds all its bytes, files are joined.
+        return begins and self._due == 0
+
+    def _is_repeated(self, packet: _Packet) -> bool:
+        """Whether it is sent twice, as streams may."""
+        if packet.counter != self._counter:
+            return False
+        at = packet.place
+        before = at - packet.stride
+        return self._raw[before : before + _BYTES] == self._raw[at : at + _BYTES]
+
+    def _begin_pes(self, packet: _Packet) -> None:
+        if self._due > 0 and self._open is None:
+            self._open = self._pes
+        start = packet.place + packet.body + 4
+        stop = packet.place + min(packet.body + 6, _BYTES)
+        length = int.from_bytes(self._raw[start:stop], "big")
+        self._due = length + 6 if length else 2 * _UNBOUNDED
+        self._pes = packet.place
+        if self._open is None:
+            return
+        self._clean += 1
+        if self._clean > 1:
+            self._breaks.append((self._open, packet.place))
+            self._open = None
+            self._clean = 0
 
 
-def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Position, distance to the packet before, flags, counter and start of the payload of a PID's
-    packets.
-
-    Packets without payload are left out. Where the next packet is not behind the one before,
-    position is -1.
-    """
+def _packets(raw: mmap.mmap, pid: int, chunk: int) -> Iterator[_Packet | None]:
+    """The packets of a PID that have payload; None where the next packet is not behind the one
+    before."""
     view = np.frombuffer(raw, np.uint8)
     stride, at = _stride(view)
-    while stride and at + 188 <= len(view):
-        count = min((len(view) - at - 188) // stride + 1, chunk)
+    while stride and at + _BYTES <= len(view):
+        count = min((len(view) - at - _BYTES) // stride + 1, chunk)
         grid = np.lib.stride_tricks.as_strided(
-            view[at:], (count, 188), (stride, 1), writeable=False
+            view[at:], (count, _BYTES), (stride, 1), writeable=False
         )
         bad = np.flatnonzero(grid[:, 0] != _SYNC)
         sound = int(bad[0]) if len(bad) else count
         heads = grid[:sound, :5].astype(np.int32)
         has_pid = (heads[:, 1] & 31) << 8 | heads[:, 2] == pid
-        numbers = np.flatnonzero(has_pid & (heads[:, 3] & 0x10 != 0))
+        has_payload = heads[:, 3] & 0x10 != 0
+        numbers = np.flatnonzero(has_pid & has_payload)
         heads = heads[numbers]
-        bodies = 4 + (heads[:, 3] & 0x20 != 0) * (1 + heads[:, 4])
-        columns = (numbers * stride + at, heads[:, 1] & 0xC0, heads[:, 3] & 15, bodies)
-        for place, flags, number, body in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            yield place, stride, flags, number, body
+        fields = (
+            (numbers * stride + at).tolist(),
+            (heads[:, 1] & 0xC0).tolist(),
+            (heads[:, 3] & 15).tolist(),
+            (4 + (heads[:, 3] & 0x20 != 0) * (1 + heads[:, 4])).tolist(),
+        )
+        for place, flags, counter, body in zip(*fields, strict=True):
+            yield _Packet(place, stride, flags, counter, body)
         at += count * stride
         if sound < count:
-            yield -1, 0, 0, 0, 0
+            yield None
             at = _resync(view, at - (count - sound + 1) * stride + 1, stride)
 
 
