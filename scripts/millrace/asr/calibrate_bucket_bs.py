@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> None:
         args.calibration = args.calibration or merge.merge_folder(
             args.bucket_config, Path(options.FOLDER)
         )
-        return steps.verify(*options.verification(args))
+        steps.verify(*options.verification(args))
+        return
     if not args.bucket:
         raise MillraceError(
             "no bucket was named", "--bucket", "Name one, or take --mode verify_all"

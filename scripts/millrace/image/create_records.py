@@ -50,7 +50,9 @@ def main(argv: list[str] | None = None) -> None:
         plans = [FilePlan.from_dict(each) for each in part["files"]]
         facts = convert(plans, part, args.local_scratch_dir / part["split"], args.threads)
         report = {plan.name: noted for plan, noted in zip(plans, facts, strict=True)}
-        return atomic.write_json(args.report, report) if args.report else None
+        if args.report:
+            atomic.write_json(args.report, report)
+        return
     options = settings.from_args(RecordOptions, args)
     options.check("create_records")
     tree = read_tree(args.raw_data_dir, bool(options.allow_empty))

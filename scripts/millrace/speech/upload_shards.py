@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.diff:
             text = difference(hub, files, args.endpoint)
             atomic.write_text(args.result, text)
-            return print(text, end="", flush=True)
+            print(text, end="", flush=True)
+            return
         receipt = publish(hub, files, 1.0 if args.allow_delete else args.max_delete_fraction)
     atomic.write_json(args.result, receipt)
 

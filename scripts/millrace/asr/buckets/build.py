@@ -240,11 +240,11 @@ class _Build:
     ) -> _Spilled:
         """Spill the rows of a range that are good so far."""
         count, rejected, lengths = 0, Counter(), self._histogram()
-        for table in split.manifest.read(rows):
-            count += len(table)
-            numbers = split.tars[table.column("tar").to_numpy()]
-            problem = table.column("problem").to_numpy().copy()
-            table = table.set_column(table.column_names.index("tar"), "tar", pa.array(numbers))
+        for read in split.manifest.read(rows):
+            count += len(read)
+            numbers = split.tars[read.column("tar").to_numpy()]
+            problem = read.column("problem").to_numpy().copy()
+            table = read.set_column(read.column_names.index("tar"), "tar", pa.array(numbers))
             table = table.drop_columns(["problem"])
             mc.note(problem, self.tars.missing[numbers], "tar_missing")
             mc.note(problem, self.tars.unusable[numbers], "tar_not_indexed")
@@ -253,7 +253,8 @@ class _Build:
                 mc.note(problem, longer, "longer_than_last_edge")
             if problem.any():
                 rejected.update(part.add(table, problem))
-                table, numbers = table.filter(pa.array(problem == 0)), numbers[problem == 0]
+                good = problem == 0
+                table, numbers = table.filter(pa.array(good)), numbers[good]
             lengths.add(table.column("duration_s").to_numpy())
             ids = sample_ids(self.tars.hashes[numbers], table.column("tar_member_name"))
             keys = row_keys(ids, self.seed_key)
@@ -268,8 +269,8 @@ class _Build:
         if not self.tars.indexed:
             return spill
         numbers = self.tars.numbers(self.tars.indexed)
-        for members in self.index.members(self.tars.indexed):
-            members = with_unicode_forms(members)
+        for indexed in self.index.members(self.tars.indexed):
+            members = with_unicode_forms(indexed)
             tar = numbers[members["tar"].to_numpy()]
             ids = sample_ids(self.tars.hashes[tar], bare_names(members["name"]))
             keys = row_keys(ids, self.seed_key)

@@ -146,8 +146,8 @@ class BucketFiles:
                     table.column("tar").combine_chunks(), self.tars
                 )
                 schema = writer.parquet.schema
-                table = writer.labelled(table.append_column("tar_path", paths))
-                writer.write(table.select(schema.names).cast(schema))
+                labelled = writer.labelled(table.append_column("tar_path", paths))
+                writer.write(labelled.select(schema.names).cast(schema))
 
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""

@@ -241,11 +241,11 @@ def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
         elif name == b"data":
             if layout is None:
                 raise DecodeError("damaged", "the WAV's data chunk comes before its fmt chunk")
-            size = _wav_data_size(view, position, size)
+            in_file = _wav_data_size(view, position, size)
             if not layout.is_pcm16:
                 return None
             frame = 2 * layout.channels
-            whole = size // frame * frame  # half a frame at the end is dropped
+            whole = in_file // frame * frame  # half a frame at the end is dropped
             if not whole:
                 raise DecodeError("no_samples", "the WAV holds no samples")
             _check_length(whole // frame, layout.rate, max_seconds)

@@ -92,12 +92,7 @@ def portable_names(tars: list[str]) -> list[str]:
     if not folders:
         return tars
     shared = os.path.commonpath(folders)
-    names = []
-    for path in tars:
-        if path.startswith("/"):
-            path = path[len(shared) :].lstrip("/")
-        names.append(path)
-    return names
+    return [path[len(shared) :].lstrip("/") if path.startswith("/") else path for path in tars]
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:

@@ -69,9 +69,10 @@ class Reader(Manifest):
         rows, content, broken, first = 0, 0, 0, ""
         with readable(path):
             reading = _Reading(path)
-            for number, value, _ in jsonl.lines(path, reading.advance):
-                if isinstance(value, jsonl.BadJson):
-                    value = f"line {number}: this line is not JSON: {value}"
+            for number, parsed, _ in jsonl.lines(path, reading.advance):
+                value = parsed
+                if isinstance(parsed, jsonl.BadJson):
+                    value = f"line {number}: this line is not JSON: {parsed}"
                     broken, first = broken + 1, first or value
                 rows += 1
                 named.add(_place(value))

@@ -42,8 +42,8 @@ class Reader(Manifest):
             names = [columns[name] for name in columns if name == "tar_path" or name not in ALIASES]
             for group in range(parquet.metadata.num_row_groups):
                 # Count rows and collect their tars; damage shows here, before anything is built.
-                for batch in _batches(parquet, (group,), names, _SCAN_ROWS):
-                    batch = self.own_rows(batch, batch)
+                for read in _batches(parquet, (group,), names, _SCAN_ROWS):
+                    batch = self.own_rows(read, read)
                     self.rows += len(batch)
                     paths = batch.column(columns["tar_path"])
                     paths = paths.dictionary if pa.types.is_dictionary(paths.type) else paths

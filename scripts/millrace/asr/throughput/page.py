@@ -109,7 +109,7 @@ def _comparison(throughput: Throughput) -> Table:
         steady += [stability, *[""] * len(extra)]
         for measure, row in zip(MEASURES.values(), rows, strict=True):
             cells = _figure_cells(throughput.figure(role, measure.key), measure)
-            row += [*cells, _change(throughput, measure)][: 1 + len(extra)]
+            row.extend([*cells, _change(throughput, measure)][: 1 + len(extra)])
     if throughput.reference:
         columns.append(str(throughput.reference["name"]))
         steady.append("")

@@ -111,12 +111,12 @@ def start_methods(seen: Seen) -> Iterator[Finding]:
         compared = "fork and spawn"
     elsewhere, fails = [], False
     for cause, problem in _problems(seen).items():
-        cause = f"under {' and '.join(problem.methods)}: {cause}"
+        under = f"under {' and '.join(problem.methods)}: {cause}"
         if own in (None, *problem.methods):
             fails = True
-            yield Finding("DP6", "fail", cause, problem.shown)
+            yield Finding("DP6", "fail", under, problem.shown)
         else:
-            elsewhere.append(cause)
+            elsewhere.append(under)
     if not fails:
         passed = [f"equal samples under {own or compared}", *elsewhere]
         yield Finding("DP6", "pass", "; ".join(passed))

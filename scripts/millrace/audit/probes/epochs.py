@@ -94,8 +94,8 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     from torch.distributed.algorithms import Join
 
     loader, calls, joins = target.loader(), [], []
-    for name, part in parts(Tap(loader, rank, 0), "set_epoch").items():
-        part = loader if name == "loader" else part
+    for name, tapped in parts(Tap(loader, rank, 0), "set_epoch").items():
+        part = loader if name == "loader" else tapped
         part.set_epoch = noting(
             part.set_epoch, lambda *args, name=name: calls.append([name, *args])
         )

@@ -67,9 +67,9 @@ class Tap:
             self.functions.start = states(self.core.dataset, self.original.collate_fn)
         slowest, before = 0.0, time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
-        for step, batch in enumerate(self.view):
-            if isinstance(batch, Noted):  # of a loader that was made of this one's functions
-                batch = self._taken(batch)
+        for step, given in enumerate(self.view):
+            # A loader that was made of this one's functions gives notes.
+            batch = self._taken(given) if isinstance(given, Noted) else given
             notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))

@@ -77,8 +77,8 @@ class Sheet:
 
         # Entries of the legend as (line, left, name, colour), wrapped at the right edge.
         entries, line, left = [], 0, 0.15
-        for name, colour in legend:
-            name = shorten(name, 3.2)
+        for full_name, colour in legend:
+            name = shorten(full_name, 3.2)
             width = 0.17 + text_width(name) + 0.22
             if left + width > WIDTH and left > 0.15:
                 line, left = line + 1, 0.15

@@ -104,8 +104,8 @@ class StepRecorder:
             self._line["batches"] += 1
             if not self.ranks.rank:
                 self._measure(self._line, batch)
-            for name, seconds in spent.items():
-                seconds -= before.get(name, 0.0)
+            for name, total in spent.items():
+                seconds = total - before.get(name, 0.0)
                 self.spent[name] += seconds
                 self._line[f"{name}_seconds"] = self._line.get(f"{name}_seconds", 0.0) + seconds
             yield batch

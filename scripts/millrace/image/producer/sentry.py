@@ -140,7 +140,8 @@ class Pointers:
         harm."""
         raw = orjson.dumps(value._asdict(), option=orjson.OPT_APPEND_NEWLINE)
         if not isinstance(value, Beat):
-            return atomic.write_bytes(self.place / name, raw)
+            atomic.write_bytes(self.place / name, raw)
+            return
         partial = self.place / f".{name}.{value.writer}"
         partial.write_bytes(raw)
         os.replace(partial, self.place / name)

@@ -228,9 +228,10 @@ def _write_changed(
     """The files as the index lists them; those that are of another plan by now are written."""
     files = []
     with ThreadPoolExecutor(threads) as pool:
-        for plan, noted in zip(plans, facts, strict=True):
-            if noted["plan"] != plan.digest(split["pixels"]):
-                same = {name: noted[name] for name in ("dealt", "rejects", "odd")}
+        for plan, reported in zip(plans, facts, strict=True):
+            noted = reported
+            if reported["plan"] != plan.digest(split["pixels"]):
+                same = {name: reported[name] for name in ("dealt", "rejects", "odd")}
                 noted = _write(plan, split, folder, pool, facts=same)
             size = os.path.getsize(folder / plan.name)
             files.append(RecordFile(plan.name, len(plan.rows), size, noted["digest"]))

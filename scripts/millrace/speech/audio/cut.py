@@ -139,9 +139,10 @@ def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int)
     with StreamRecording(path) as stream:
         window = _Window(stream, sampling_rate)  # raises if nothing can be decoded
         rate = stream.sample_rate
-        for span in spans:
-            if not isinstance(span, AudioError) and span[1] > 1.01 * duration + 5:
-                span = _outside(path, span, duration)
+        for asked in spans:
+            span = asked
+            if not isinstance(asked, AudioError) and asked[1] > 1.01 * duration + 5:
+                span = _outside(path, asked, duration)
             if isinstance(span, AudioError):
                 yield span
                 continue
