@@ -27,12 +27,16 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
             if parquet.resolve() == path.resolve():
                 return path.parent, split
     manifest = scanned([], {"dev": [path]})[0]
-    pieces = [table["tar_member_name"] for rows in manifest.ranges for table in manifest.read(rows)]
-    names = {name for piece in pieces for name in piece.to_pylist()}
-    ledgers = {each["scope"]: each for each in jsonl.read_or([], Path(bucket_dir, "ledger.json"))}
+    names: set[str] = set()
+    for rows in manifest.ranges:
+        for table in manifest.read(rows):
+            names.update(table["tar_member_name"].to_pylist())
+
+    ledgers = jsonl.read_or([], Path(bucket_dir, "ledger.json"))
+    rows_in = {ledger["scope"]: ledger["rows_in"] for ledger in ledgers}
     for split, parquet in BucketConfig.read(bucket_dir).splits.items():
-        ours = pc.unique(pq.read_table(parquet, columns=["tar_member_name"]).column(0)).to_pylist()
-        if ledgers.get(split, {}).get("rows_in") == manifest.rows and names.issuperset(ours):
+        members = pq.read_table(parquet, columns=["tar_member_name"]).column(0)
+        if rows_in.get(split) == manifest.rows and names.issuperset(pc.unique(members).to_pylist()):
             return Path(bucket_dir), split
     problem = (
         f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"

@@ -146,22 +146,18 @@ class RowTable:
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
         """The rows with these numbers, in this order. Raises MillraceError for a number beyond the
         last."""
-        rows = []
-        for number in np.asarray(numbers, dtype=np.int64).tolist():
-            if not 0 <= number < len(self):
-                remedy = "Make the plan again from these buckets"
-                raise MillraceError(
-                    f"there is no row {number} of {len(self)}", str(self.path), remedy
-                )
-            record = self._record(RECORD, "records", number)
-            offset, size, sample_id, text, text_bytes, tar, language, seconds = record
-            written = self._pread(text_bytes, text) if text_bytes else b""
-            transcript, prompt = (part.decode() for part in written.partition(PROMPT_MARK)[::2])
-            language = self._facts["languages"][language]
-            rows.append(
-                Row(number, tar, offset, size, sample_id, seconds, transcript, language, prompt)
-            )
-        return rows
+        return [self._row(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
+
+    def _row(self, number: int) -> Row:
+        if not 0 <= number < len(self):
+            remedy = "Make the plan again from these buckets"
+            raise MillraceError(f"there is no row {number} of {len(self)}", str(self.path), remedy)
+        record = self._record(RECORD, "records", number)
+        offset, size, sample_id, text, text_bytes, tar, code, seconds = record
+        written = self._pread(text_bytes, text) if text_bytes else b""
+        transcript, prompt = (part.decode() for part in written.partition(PROMPT_MARK)[::2])
+        language = self._facts["languages"][code]
+        return Row(number, tar, offset, size, sample_id, seconds, transcript, language, prompt)
 
     @property
     def files(self) -> list[tuple[str, int, int]]:

@@ -4,12 +4,11 @@ machine."""
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from millrace.asr.planning.batches import Batches, fill_last_step
 from millrace.asr.planning.cut import BatchBudget, Cut, batch_cost, cut_bucket
 from millrace.asr.planning.plan import Plan
 from millrace.common import hashing
@@ -87,10 +86,15 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     for number in np.unique(bucket):
         mine = np.flatnonzero(bucket == number)
         group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
-    columns = (
-        np.asarray(column[unused]) for column in (plan.offsets, counts, plan.longest, plan.seconds)
+    table = Batches(
+        rows=plan.rows,
+        start=np.asarray(plan.offsets[unused]),
+        count=np.asarray(counts[unused]),
+        longest=np.asarray(plan.longest[unused]),
+        seconds=np.asarray(plan.seconds[unused]),
+        bucket=bucket,
+        group=group,
     )
-    table = _Batches(plan.rows, *columns, bucket, group)
     key = hashing.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
     rest = _assign_steps(table, world_size, plan.seed, plan.epoch, key)
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
@@ -122,23 +126,11 @@ def every_bucket_first(plan: Plan) -> Plan:
         plan,
         rows=np.concatenate([plan.rows[:0], *parts]),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(plan.offsets.dtype),
-        **{name: getattr(plan, name)[batches] for name in ("longest", "seconds", "bucket")},
+        longest=plan.longest[batches],
+        seconds=plan.seconds[batches],
+        bucket=plan.bucket[batches],
         fillers=fillers[np.argsort(fillers[:, 0])].astype(plan.fillers.dtype),
     )
-
-
-@dataclass
-class _Batches:
-    """Batches of `count` rows from `rows[start]` on; those of a bucket's `group` are matched in
-    cost."""
-
-    rows: np.ndarray
-    start: np.ndarray
-    count: np.ndarray
-    longest: np.ndarray
-    seconds: np.ndarray
-    bucket: np.ndarray
-    group: np.ndarray
 
 
 def _check(
@@ -167,30 +159,41 @@ def _check(
             )
 
 
-def _join(cuts: list[Cut], world_size: int) -> _Batches:
+def _join(cuts: list[Cut], world_size: int) -> Batches:
     """The batches of all buckets; row numbers count over all buckets."""
     firsts = np.concatenate([[0], np.cumsum([len(cut.rows) for cut in cuts])]).astype(np.int64)
     kind = np.int32 if firsts[-1] < 1 << 31 else np.int64
     rows = np.empty(firsts[-1], dtype=kind)
     groups = []
+    starts = []
+    counts = []
     for cut, first in zip(cuts, firsts.tolist(), strict=False):
         rows[first : first + len(cut.rows)] = cut.rows
         rows[first : first + len(cut.rows)] += kind(first)
-        # As many windows as make about 64 steps form a group.
-        per_window = max(1.0, len(cut.starts) / max(1, int(cut.windows.max(initial=0)) + 1))
-        groups.append(cut.windows // max(1, round(_STEPS_PER_GROUP * world_size / per_window)))
-    return _Batches(
-        rows,
-        np.concatenate([cut.starts + first for cut, first in zip(cuts, firsts, strict=False)]),
-        np.concatenate([np.diff(np.append(cut.starts, len(cut.rows))) for cut in cuts]),
-        np.concatenate([cut.longest for cut in cuts]).astype(np.float32),
-        np.concatenate([cut.seconds for cut in cuts]),
-        np.repeat(np.arange(len(cuts), dtype=np.int16), [len(cut.starts) for cut in cuts]),
-        np.concatenate(groups).astype(np.int64),
+        starts.append(cut.starts + first)
+        counts.append(np.diff(np.append(cut.starts, len(cut.rows))))
+        groups.append(_groups(cut, world_size))
+    numbers = np.arange(len(cuts), dtype=np.int16)
+    return Batches(
+        rows=rows,
+        start=np.concatenate(starts),
+        count=np.concatenate(counts),
+        longest=np.concatenate([cut.longest for cut in cuts]).astype(np.float32),
+        seconds=np.concatenate([cut.seconds for cut in cuts]),
+        bucket=np.repeat(numbers, [len(cut.starts) for cut in cuts]),
+        group=np.concatenate(groups).astype(np.int64),
     )
 
 
-def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
+def _groups(cut: Cut, world_size: int) -> np.ndarray:
+    """The group of every batch: as many windows as make about 64 steps."""
+    windows = int(cut.windows.max(initial=0)) + 1
+    per_window = max(1.0, len(cut.starts) / windows)
+    windows_per_group = round(_STEPS_PER_GROUP * world_size / per_window)
+    return cut.windows // max(1, windows_per_group)
+
+
+def _assign_steps(table: Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
     """Assign batches to steps of `world` batches of about equal cost, and order the steps of the
     epoch."""
     # Match costs inside the groups of a bucket first, then what remains inside the bucket.
@@ -201,29 +204,37 @@ def _assign_steps(table: _Batches, world: int, seed: int, epoch: int, key: np.ui
     # A bucket's groups follow each other, their steps in random order; steps over several groups go
     # anywhere.
     groups = int(table.group.max(initial=0)) + 1
-    phase = np.concatenate(
-        [_draw(key, near[:, 0]) + table.group[near[:, 0]], _draw(key, far[:, 0]) * groups]
-    )
+    phase_near = _draw(key, near[:, 0]) + table.group[near[:, 0]]
+    phase_far = _draw(key, far[:, 0]) * groups
+    phase = np.concatenate([phase_near, phase_far])
     steps = np.concatenate([near, far])
 
     # What remains of all buckets fills the last steps, matched in cost across buckets.
     if len(left):
         whole, left = _add_rows(steps, left, table.count, world)
         steps, phase = steps[whole], phase[whole]
-    table, left, fillers, splits = _fill_last_step(table, left, world)
-    mixed = left[np.lexsort((left, batch_cost(table.count, table.longest)[left]))].reshape(
-        -1, world
-    )
+    table, left, fillers, splits = fill_last_step(table, left, world)
+    cost = batch_cost(table.count, table.longest)[left]
+    mixed = left[np.lexsort((left, cost))].reshape(-1, world)
 
-    # Spread every bucket's steps evenly over the epoch.
-    place = [_spread(phase, table.bucket[steps[:, 0]], steps[:, 0], key), _draw(key, mixed[:, 0])]
-    steps = np.concatenate([steps, mixed])[np.argsort(np.concatenate(place), kind="stable")]
+    steps = _in_order(steps, phase, mixed, table.bucket, key)
+    return _assemble(table, steps, fillers, seed, epoch, splits)
+
+
+def _in_order(
+    steps: np.ndarray, phase: np.ndarray, mixed: np.ndarray, bucket: np.ndarray, key: np.uint64
+) -> np.ndarray:
+    """All steps in the order of the epoch: every bucket's spread evenly over it, and the mixed
+    ones anywhere."""
+    spread = _spread(phase, bucket[steps[:, 0]], steps[:, 0], key)
+    place = np.concatenate([spread, _draw(key, mixed[:, 0])])
+    order = np.argsort(place, kind="stable")
+    steps = np.concatenate([steps, mixed])[order]
 
     # Which rank gets which batch of a step is drawn, so that no rank has the most expensive all the
     # time.
     draw = hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape)
-    steps = np.take_along_axis(steps, np.argsort(draw, axis=1, kind="stable"), axis=1)
-    return _assemble(table, steps, fillers, seed, epoch, splits)
+    return np.take_along_axis(steps, np.argsort(draw, axis=1, kind="stable"), axis=1)
 
 
 def _match_costs(
@@ -233,10 +244,13 @@ def _match_costs(
     remain."""
     ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
     first = np.ones(len(ids), dtype=bool)
-    first[1:] = (bucket[ids][1:] != bucket[ids][:-1]) | (group[ids][1:] != group[ids][:-1])
+    other_bucket = np.diff(bucket[ids]) != 0
+    other_group = np.diff(group[ids]) != 0
+    first[1:] = other_bucket | other_group
     starts = np.flatnonzero(first)
     counts = np.diff(np.append(starts, len(ids)))
-    matched = np.arange(len(ids)) - np.repeat(starts, counts) >= np.repeat(counts % world, counts)
+    place = np.arange(len(ids)) - np.repeat(starts, counts)
+    matched = place >= np.repeat(counts % world, counts)
     return ids[matched].reshape(-1, world), ids[~matched]
 
 
@@ -254,58 +268,6 @@ def _add_rows(
         taken += 1
     left = np.concatenate([left, steps[order[:taken]].ravel()])
     return np.sort(order[taken:]), left
-
-
-def _fill_last_step(
-    table: _Batches, left: np.ndarray, world: int
-) -> tuple[_Batches, np.ndarray, dict[int, int], int]:
-    """Split the most expensive of the `left` batches, else repeat the cheapest, until they fill
-    whole steps.
-
-    Returns all batches, those left, {filler: the batch it repeats}, and the number of splits.
-    """
-    need = -len(left) % world
-    if not need:
-        return table, left, {}, 0
-    columns = (table.start, table.count, table.longest, table.seconds, table.bucket, left)
-    start, count, longest, seconds, bucket, left = (column.tolist() for column in columns)
-
-    def cost_key(at: int) -> tuple[float, int]:
-        """Orders by falling cost, then by number."""
-        return (-float(batch_cost(count[at], longest[at])), at)
-
-    heap = [cost_key(at) for at in left if count[at] > 1]
-    heapq.heapify(heap)
-    splits = 0
-    while splits < need and heap:
-        # The new batch has the longer rows; the longest of the shorter ones is unknown: the old
-        # bounds it.
-        at, new = heapq.heappop(heap)[1], len(start)
-        half = count[at] // 2
-        half_seconds = seconds[at] * half / count[at]
-        start.append(start[at] + half)
-        count.append(count[at] - half)
-        longest.append(longest[at])
-        seconds.append(seconds[at] - half_seconds)
-        bucket.append(bucket[at])
-        left.append(new)
-        count[at], seconds[at] = half, half_seconds
-        for part in (at, new):
-            if count[part] > 1:
-                heapq.heappush(heap, cost_key(part))
-        splits += 1
-
-    cheapest = min(left, key=lambda at: (-cost_key(at)[0], at))
-    fillers = dict.fromkeys(range(len(start), len(start) + need - splits), cheapest)
-    left += fillers
-    start += [start[cheapest]] * len(fillers)
-    count += [0] * len(fillers)
-    longest += [0.0] * len(fillers)
-    seconds += [0.0] * len(fillers)
-    bucket += [bucket[cheapest]] * len(fillers)
-    sizes = (np.array(start), np.array(count), np.array(longest, np.float32), np.array(seconds))
-    table = _Batches(table.rows, *sizes, np.array(bucket, np.int16), table.group)
-    return table, np.array(left), fillers, splits
 
 
 def _draw(key: np.uint64, ids: np.ndarray) -> np.ndarray:
@@ -326,7 +288,7 @@ def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint
 
 
 def _assemble(
-    table: _Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int
+    table: Batches, steps: np.ndarray, fillers: dict[int, int], seed: int, epoch: int, splits: int
 ) -> Plan:
     """The plan whose batch k = step * world + rank is `steps[step, rank]`, its rows in the order of
     use."""
@@ -334,9 +296,8 @@ def _assemble(
     counts = table.count[ids]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     rows = np.empty(offsets[-1], dtype=table.rows.dtype)
-    for low in range(
-        0, len(ids), 1 << 16
-    ):  # in pieces: the index arrays are four times the size of the rows
+    # In pieces: the index arrays are four times the size of the rows.
+    for low in range(0, len(ids), 1 << 16):
         high = min(low + (1 << 16), len(ids))
         shift = np.repeat(table.start[ids[low:high]] - offsets[low:high], counts[low:high])
         rows[offsets[low] : offsets[high]] = table.rows[
