@@ -13,7 +13,7 @@ from millrace.common import cli
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue
 from millrace.common.training import devices
-from millrace.common.training.ranks import Ranks
+from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.settings import LoopSettings
 from tests import forks
 
@@ -138,6 +138,7 @@ def test_nobody_waits_for_a_rank_that_has_failed(tmp_path):
 
 def test_a_stop_in_order_closes_the_group_at_once(tmp_path):
     def work(rank: int) -> None:
+        assert Exchange(2).gathered(rank) == [0, 1]  # as the loop does before it saves and stops
         raise Requeue
 
     codes, errors = together(tmp_path, work)
