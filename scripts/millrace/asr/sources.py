@@ -19,7 +19,14 @@ from millrace.common.path_map import PathMap
 from millrace.common.workflow import built
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"partition_gb", "pinned"}
@@ -109,7 +116,7 @@ class _Manifests:
         return row
 
 
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
+def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     """Partitions hold path, size and mtime of tars of some `partition_gb` together; a tar never
     changes partition.
 
@@ -133,17 +140,24 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents | None:
     notes += _broken_notes(facts)
     notes += _missing_notes(tars, notes, settings.manifest_dir)
 
-    assignment = _assigned(tars, folder / "index/assignment.jsonl", settings.partition_gb * 1e9)
-    contents = _partitions(tars, assignment)
     states = _states(manifests.stats, facts, as_built, table("manifests"))
-    return Contents(
-        assignment,
-        contents,
-        groups={"tars": sorted(contents)},
-        total=len(tars),
-        files=files,
-        others={"manifests": {"all": {"tars": _manifest_entries(states, facts)}}},
-        notes=notes,
+
+    def build(write: Write) -> Partitions:
+        assignment = _assigned(tars, folder / "index/assignment.jsonl", settings.partition_gb * 1e9)
+        contents = _partitions(tars, assignment)
+        for name, content in contents.items():
+            write(name, content)
+        return Partitions(
+            assignment,
+            groups={"tars": sorted(contents)},
+            total=len(tars),
+            files=files,
+            others={"manifests": {"all": {"tars": _manifest_entries(states, facts)}}},
+            notes=notes,
+        )
+
+    return Found(
+        build,
         items=items,
         then="the buckets",
         unchanged={path for path, state in states.items() if _is_as_built(path, state, as_built)},

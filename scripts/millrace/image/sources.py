@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.workflow.built import Items, unsaid
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import EXPECTED, Row, read_tree
 from millrace.image.records.options import RecordOptions
@@ -51,7 +58,15 @@ class Order:
         return "\n".join([*(self.added or self.saved), ""]).encode()
 
 
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+class _Block(NamedTuple):
+    """A partition: some record files of a split."""
+
+    name: str
+    start: int  # its first file
+    stop: int
+
+
+def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """Partitions hold the images of some record files, in their order; `splits` all that belongs to
     a split.
 
@@ -59,12 +74,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     options = RecordOptions(**settings.records)
     options.check("image.records")
-    root = Path(settings.raw_data_dir)
-    _check_root(root)
-    tree = read_tree(root, bool(options.allow_empty))
-
+    tree = read_tree(_image_folder(settings), bool(options.allow_empty))
     blocks = {
-        split: _blocks(split, options.files(split, len(rows)), len(rows), settings.partition_images)
+        split: _blocks(split, len(rows), options, settings.partition_images)
         for split, rows in tree.rows.items()
     }
     groups = {split: [block.name for block in of_split] for split, of_split in blocks.items()}
@@ -72,74 +84,67 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         split: options.of_split(tree, split) | {"partitions": names}
         for split, names in groups.items()
     }
-    kind = f"seed {options.seed}" if options.shuffle else "sorted"
-    order = Order(folder / "index/train.txt", kind)
+    is_shuffled = bool(options.shuffle)
+    order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
 
-    def partitions() -> Iterator[tuple[str, dict]]:
-        contents.assignment = order
+    def build(write: Write) -> Partitions:
         for split, rows in tree.rows.items():
-            ordered = order.apply(rows, options.seed) if split == "train" else rows
-            is_shuffled = bool(options.shuffle) and split == "train"
-            plans = list(deal(split, ordered, options.files(split, len(rows)), is_shuffled))
+            is_train = split == "train"
+            rows = order.apply(rows, options.seed) if is_train else rows
+            files = options.files(split, len(rows))
+            plans = list(deal(split, rows, files, is_shuffled and is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
             for block in blocks[split]:
-                files = [plan.as_dict() for plan in plans[block.first : block.end]]
-                yield block.name, facts | {"files": files}
+                of_block = plans[block.start : block.stop]
+                write(block.name, facts | {"files": [plan.as_dict() for plan in of_block]})
+        return Partitions(
+            order,
+            groups,
+            total=sum(map(len, tree.rows.values())),
+            others={"splits": splits},
+            notes=tree.notes,
+        )
 
-    records = folder.parent / "records"
-    reports = (str(records / "partitions/{}.json"),)
-    items = Items("image", _images, _replaced, reports, _split_of)
     # The order of an earlier run decides too.
     decided = os.stat(order.path).st_mtime_ns if order.saved else 0
-    contents = Contents(
-        None,
-        partitions(),
-        groups,
+    return Found(
+        build,
         state=jsonl.digest([asdict(settings), tree.classes, tree.rows, decided]),
-        total=sum(map(len, tree.rows.values())),
-        notes=tree.notes,
-        others={"splits": splits},
-        items={"": items, "splits": unsaid([f"{records}/{{}}/records.json"])},
+        items=_items(folder.parent),
         then="the index",
     )
-    return contents
 
 
-class _Block(NamedTuple):
-    """A partition: record files `first` to `end` - 1 of a split."""
+def _image_folder(settings: Settings) -> Path:
+    """Where the images are. Raises SourcesMissing."""
+    root = Path(settings.raw_data_dir)
+    if (root / "train").is_dir():
+        return root
+    if root == DEMO_ROOT and not root.exists():
+        raise SourcesMissing(f"no images at {root}", pristine=True)
+    demo = ". For the demo run `snakemake image_fetch_demo`" if root == DEMO_ROOT else ""
+    raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train") + demo)
 
-    name: str
-    first: int
-    end: int
 
-
-def _blocks(split: str, files: int, images: int, partition_images: int) -> list[_Block]:
-    """The partitions of a split, each of about so many images, in whole files."""
-    size = max(1, round(partition_images * files / images))
-    starts = range(0, files, size)
+def _blocks(split: str, images: int, options: RecordOptions, of_partition: int) -> list[_Block]:
+    """The partitions of a split, of about so many images each."""
+    files = options.files(split, images)
+    step = max(1, round(of_partition * files / images))
+    starts = range(0, files, step)
     return [
-        _Block(f"{split}-{number:05d}", start, start + size) for number, start in enumerate(starts)
+        _Block(f"{split}-{number:05d}", start, start + step) for number, start in enumerate(starts)
     ]
 
 
-def _check_root(root: Path) -> None:
-    """Raise SourcesMissing without an image folder."""
-    if (root / "train").is_dir():
-        return
-    if root != DEMO_ROOT:
-        raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train"))
-    if not root.exists():
-        raise SourcesMissing(f"no images at {root}", pristine=True)
-    words = misplaced("image.raw_data_dir", root, EXPECTED, "train")
-    raise SourcesMissing(f"{words}. For the demo run `snakemake image_fetch_demo`")
-
-
-def _replaced(old: Any, new: Any) -> list[str]:
-    return ["replaced"]
-
-
-def _split_of(partition: str) -> str:
-    return partition.rpartition("-")[0]
+def _items(results: Path) -> dict[str, Items]:
+    """How partition files are compared with what was built."""
+    outputs = (f"{results}/records/partitions/{{}}.json",)
+    return {
+        "": Items(
+            "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
+        ),
+        "splits": unsaid([f"{results}/records/{{}}/records.json"]),
+    }
 
 
 def _images(content: Mapping) -> dict[str, str]:

@@ -6,7 +6,7 @@ Imported by every parse, so nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,16 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 from millrace.common.errors import counted
-from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
 from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
@@ -42,33 +49,14 @@ class Settings:
 
 
 class _Place(NamedTuple):
-    """An HDF5 file or a folder of .mm files: a partition."""
+    """A file or folder with features: a partition."""
 
     kind: str  # h5 or mm
     path: str  # below its root
-    stat: partitions.Stat
+    stat: Stat
 
 
-class _Found(NamedTuple):
-    """What the settings lead to."""
-
-    settings: Settings
-    roots: dict[str, Root]
-    places: dict[str, _Place]  # by the partition's name
-    splits: dict[str, str]  # the file of each split
-    lists: dict[str, partitions.Stat]  # of the JSONL ("jsonl") and of the splits' files
-
-    @property
-    def listing(self) -> str:
-        """What pointers of the JSONL are looked up in."""
-        # An .mm that comes into a folder may be what a pointer led to.
-        times = [place.stat.mtime_ns for place in self.places.values() if place.kind == "mm"]
-        return jsonl.digest(
-            [list(self.places), times, self.settings.h5_root, self.settings.mm_root]
-        )
-
-
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """A partition is an HDF5 file or a folder of .mm files by its stat, with the records that point
     there; `merge` is what the merge of all reads: the partitions, what is wrong with the JSONL, the
     splits.
@@ -76,152 +64,151 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     Raises SourcesMissing for a place without features, MillraceError for a split that cannot be
     read.
     """
-    if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
-        raise SourcesMissing(f"no features at {DEMO}", pristine=True)
-    roots = {}
-    if settings.h5_root:
-        roots["h5"] = Root(settings.h5_root)
-    if settings.mm_root:
-        roots["mm"] = Root(settings.mm_root)
+    roots = _roots(settings)
     places = _places(roots)
-    splits = _splits(settings)
-    paths = {"jsonl": settings.jsonl, **splits} if settings.jsonl else splits
-    found = _Found(settings, roots, places, splits, _stats(paths))
+    files = _split_files(settings.splits)
+    lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
+    for name, path in lists.items():
+        if not Path(path).is_file():
+            key = "jsonl" if name == "jsonl" else "splits"
+            raise SourcesMissing(f"music.{key}: {path} does not exist")
+    list_stats = {name: Stat.of(path) for name, path in lists.items()}
 
-    # Of nothing: the names of partitions say it all.
-    assignment = partitions.Assignment(folder / "index/assignment.jsonl", 1)
-    stats = [*found.lists.values(), *(place.stat for place in places.values())]
+    def build(write: Write) -> Partitions:
+        digests = table("lists", _VERSION)
+        pointers = _pointers(settings, folder, roots, places, digests)
+        for name, place in places.items():
+            write(name, _partition(name, place, roots[place.kind], pointers.of(name, place.path)))
+        facts = pointers.facts
+        shown = {path: digests.get(list_stats[name], _split_digest) for name, path in files.items()}
+        if facts:
+            shown[settings.jsonl] = facts["ids"]
+        merge = {
+            "partitions": list(places),
+            "splits": files,
+            "lists": shown,
+            "roots": {kind: str(root.path) for kind, root in roots.items()},
+            "jsonl": {key: facts[key] for key in ("counts", "problems", "loose") if facts},
+        }
+        if facts and facts["loose"]:
+            merge["jsonl"]["path"] = settings.jsonl
+        return Partitions(
+            Assignment(folder / "index/assignment.jsonl", 1),  # of nothing: names say it all
+            groups={"features": sorted(places)},
+            total=len(places),
+            others={"merge": {"all": merge}},
+            notes=facts.get("notes", []),
+        )
+
+    stats = [*list_stats.values(), *(place.stat for place in places.values())]
     signatures = [stat.signature for stat in stats]
-    results = folder.parent
-    features = [f"{results}/features/{{}}.parquet"]
-    contents = Contents(
-        assignment,
-        (),
-        {"features": sorted(places)},
-        state=jsonl.digest([_VERSION, asdict(settings), list(places), paths, signatures]),
-        total=len(places),
-        others={"merge": {"all": {}}},
-        items={
-            "": Items("file", _items, _kinds, features, shown=_shown, noun_of=_noun),
-            "merge": Items("list", _lists, _kinds, [f"{results}/index/features.index"]),
-        },
+    return Found(
+        build,
+        state=jsonl.digest([_VERSION, asdict(settings), list(places), lists, signatures]),
+        items=_compared(folder.parent),
         then="the index",
     )
-    contents.partitions = _partition_files(found, contents, folder, table)
-    return contents
+
+
+def _roots(settings: Settings) -> dict[str, Root]:
+    """The folders with features, by kind. Raises SourcesMissing if none is set."""
+    if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
+        raise SourcesMissing(f"no features at {DEMO}", pristine=True)
+    paths = {"h5": settings.h5_root, "mm": settings.mm_root}
+    return {kind: Root(path) for kind, path in paths.items() if path}
 
 
 def _places(roots: Mapping[str, Root]) -> dict[str, _Place]:
-    """All HDF5 files and folders of .mm files. Raises SourcesMissing for a root without any."""
-    if not roots:
-        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
-    places = {}
+    """The partitions by id. Raises SourcesMissing for a folder without features."""
+    places: dict[str, _Place] = {}
     for kind, root in roots.items():
-        paths = root.places(kind)
+        paths = list(root.places(kind))
         if not paths:
             raise SourcesMissing(misplaced(f"music.{kind}_root", root.path, *_EXPECTED[kind]))
         for path in paths:
             places[f"{kind}-{quote(path, safe='')}"] = _Place(kind, path, _stat(root.path / path))
+    if not roots:
+        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
     return places
 
 
-def _splits(settings: Settings) -> dict[str, str]:
-    """The file of each split. Raises SourcesMissing if they are set and there is none."""
-    if not settings.splits:
-        return {}
-    files = split_files(settings.splits)
-    if not files:
+def _split_files(splits: str | Mapping[str, str]) -> dict[str, str]:
+    """The lists of the splits. Raises SourcesMissing for a folder without them."""
+    files = split_files(splits) if splits else {}
+    if splits and not files:
         wanted = "train.json, valid.json, test.json"
-        raise SourcesMissing(misplaced("music.splits", Path(str(settings.splits)), wanted))
+        raise SourcesMissing(misplaced("music.splits", Path(str(splits)), wanted))
     return files
 
 
-def _stats(paths: Mapping[str, str]) -> dict[str, partitions.Stat]:
-    """The stat of the JSONL and of the files of splits. Raises SourcesMissing."""
-    for name, path in paths.items():
-        if not Path(path).is_file():
-            key = "music.jsonl" if name == "jsonl" else "music.splits"
-            raise SourcesMissing(f"{key}: {path} does not exist")
-    return {name: partitions.Stat.of(path) for name, path in paths.items()}
+class _Pointers(NamedTuple):
+    """What the JSONL says."""
+
+    facts: dict[str, Any]  # {} without a JSONL
+    records: Mapping[str, list] | None  # by place; None if it was not read now
+    folder: Path  # of the partition files, which hold the records as they were read last
+
+    def of(self, name: str, path: str) -> list[dict]:
+        """The records that point to a place, by the id of its partition."""
+        if self.facts and self.records is None:
+            return jsonl.read(self.folder / f"{name}.json")["records"]
+        rows = [_row(record) for record in (self.records or {}).get(path, ())]
+        return sorted(rows, key=lambda row: (row["id"], row.get("mm", "")))
 
 
-def _partition_files(
-    found: _Found, contents: Contents, folder: Path, table: Tables
-) -> Iterator[tuple[str, dict]]:
-    """The partition files; completes `contents`. The JSONL is read if it or the list of files is
-    new."""
-    digests = table("lists", _VERSION)
-    said, rows_of = _read_jsonl(found, folder, digests)
-    contents.notes += said.get("notes", [])
-    for name, (kind, path, stat) in found.places.items():
-        yield (
-            name,
-            {
-                "id": name,
-                "kind": kind,
-                "root": str(found.roots[kind].path),
-                "path": path,
-                "size": stat.size if kind == "h5" else 0,
-                "mtime_ns": stat.mtime_ns,
-                "records": rows_of(name),
-            },
-        )
-    contents.others = {"merge": {"all": _merge(found, said, digests)}}
+def _pointers(
+    settings: Settings,
+    folder: Path,
+    roots: Mapping[str, Root],
+    places: Mapping[str, _Place],
+    digests: DigestCache,
+) -> _Pointers:
+    """Read the JSONL, if it or the list of files is new."""
+    if not settings.jsonl:
+        return _Pointers({}, None, folder)
+    # An .mm that comes into a folder may be what a pointer led to.
+    times = [place.stat.mtime_ns for place in places.values() if place.kind == "mm"]
+    listing = jsonl.digest([list(places), times, settings.h5_root, settings.mm_root])
+    records: dict[str, list] | None = None
 
-
-def _read_jsonl(
-    found: _Found, folder: Path, digests: Any
-) -> tuple[dict, Callable[[str], list[dict]]]:
-    """What the parse and the merge need to know of the JSONL, {} without one; and the records that
-    point to a partition, by its name."""
-    if "jsonl" not in found.lists:
-        return {}, lambda name: []
-    pointing: dict[str, list] | None = None
-    listing = found.listing
-
-    def read(path: str) -> dict:
-        nonlocal pointing
+    def read(path: str) -> dict[str, Any]:
+        nonlocal records
         metadata = read_metadata(path)
-        pointing, wrong = place_records(metadata.records.values(), found.roots)
+        records, wrong = place_records(metadata.records.values(), roots)
         return _said_of(metadata, wrong) | {"listing": listing}
 
-    stat = found.lists["jsonl"]
-    is_known = (digests.last(stat.path) or {}).get("listing") == listing
-    has_all = all((folder / f"{name}.json").exists() for name in found.places)
-    said = digests.get(stat, read, not is_known or not has_all)
-    if pointing is None:  # as they were when the JSONL was read
-        return said, lambda name: jsonl.read(folder / f"{name}.json")["records"]
-
-    def rows(name: str) -> list[dict]:
-        records = [_row(record) for record in pointing.get(found.places[name].path, ())]
-        return sorted(records, key=lambda row: (row["id"], row.get("mm", "")))
-
-    return said, rows
+    is_known = (digests.last(settings.jsonl) or {}).get("listing") == listing
+    are_there = all((folder / f"{name}.json").exists() for name in places)
+    again = not (is_known and are_there)
+    facts = digests.get(Stat.of(settings.jsonl), read, again)
+    return _Pointers(facts, records, folder)
 
 
-def _merge(found: _Found, said: Mapping, digests: Any) -> dict:
-    """What the merge reads."""
-    lists = {
-        path: digests.get(found.lists[split], _split_digest) for split, path in found.splits.items()
-    }
-    in_jsonl = {}
-    if said:
-        lists[found.settings.jsonl] = said["ids"]
-        in_jsonl = {key: said[key] for key in ("counts", "problems", "loose")}
-        if said["loose"]:
-            in_jsonl["path"] = found.settings.jsonl
+def _partition(name: str, place: _Place, root: Root, records: list[dict]) -> dict[str, Any]:
+    """The content of a partition file."""
     return {
-        "partitions": list(found.places),
-        "splits": found.splits,
-        "lists": lists,
-        "roots": {kind: str(root.path) for kind, root in found.roots.items()},
-        "jsonl": in_jsonl,
+        "id": name,
+        "kind": place.kind,
+        "root": str(root.path),
+        "path": place.path,
+        "size": place.stat.size if place.kind == "h5" else 0,
+        "mtime_ns": place.stat.mtime_ns,
+        "records": records,
     }
 
 
-def _stat(path: Path) -> partitions.Stat:
+def _compared(results: Path) -> dict[str, Items]:
+    """How partition files, and the file of the merge, are compared with what was built."""
+    tables, index = f"{results}/features/{{}}.parquet", f"{results}/index/features.index"
+    return {
+        "": Items("file", _items, _kinds, [tables], shown=_shown, noun_of=_noun),
+        "merge": Items("list", lambda merge: merge["lists"], _kinds, [index]),
+    }
+
+
+def _stat(path: Path) -> Stat:
     """Also of a link to nothing, whose job says that it is one."""
-    return partitions.Stat.of(path) if path.exists() else partitions.Stat(str(path), -1, 0, 0)
+    return Stat.of(path) if path.exists() else Stat(str(path), -1, 0, 0)
 
 
 def _row(record: Any) -> dict:
@@ -267,11 +254,6 @@ def _items(content: Mapping) -> dict[str, Any]:
     return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
 
 
-def _lists(merge: Mapping) -> dict[str, str]:
-    """What the JSONL and the splits hold, by path."""
-    return merge["lists"]
-
-
 def _shown(name: str) -> str:
     return os.path.basename(name.rstrip("/"))
 
@@ -284,15 +266,15 @@ def _noun(name: str) -> str:
 def _kinds(old: Any, new: Any) -> list[str]:
     """What differs between two states of a file or folder, a record, or a list."""
     if isinstance(old, dict):
-        names = ("key", "mm", "hop", "shape", "duration")
-        return [name for name in names if old.get(name) != new.get(name)]
-    if not isinstance(old, str):
-        return ["touched or replaced"]
-
-    # "40 ids, <digest>"
-    before, noun = old.split(",")[0].split(" ")
-    now = new.split(",")[0].split(" ")[0]
-    more = int(now) - int(before)
-    if not more:
-        return [f"other {noun}"]
-    return [f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}"]
+        return [
+            name
+            for name in ("key", "mm", "hop", "shape", "duration")
+            if old.get(name) != new.get(name)
+        ]
+    if isinstance(old, str):
+        (before, noun), (now, _) = (each.split(",")[0].split(" ") for each in (old, new))
+        more = int(now) - int(before)
+        return [
+            f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"
+        ]
+    return ["touched or replaced"]
