@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -41,16 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for test in items:
             if test.get_closest_marker("slow"):
                 test.add_marker(pytest.mark.skip(reason="slow: make fuzz runs it"))
-    if any(test.get_closest_marker("gpu") for test in items):
-        import torch
 
-        if not torch.cuda.is_available():
-            skipped = pytest.mark.skip(
-                reason="needs a CUDA device: make gpu runs it where there is one"
-            )
-            for test in items:
-                if test.get_closest_marker("gpu"):
-                    test.add_marker(skipped)
+
+@functools.cache
+def has_gpu() -> bool:
+    """Without loading torch where the driver has made no device: each of xdist's workers would."""
+    if not any(Path("/dev", name).exists() for name in ("nvidiactl", "dxg")):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 # Tests whose fixtures take long: made once, by one worker. Clusters would wait for each other's
@@ -112,7 +113,10 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """`@pytest.mark.debian("chromium")`: programs that only .ci/run installs, so elsewhere the test
-    may be skipped."""
+    may be skipped. `@pytest.mark.gpu`: skipped in one line of the summary."""
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("needs a CUDA device: make gpu runs it where there is one")
+
     # Daemons are where the PATH of ordinary users does not look.
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     for mark in item.iter_markers("debian"):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from millrace.audit.check_loader import make_parser
+from millrace.audit.checks import registry
 from millrace.audit.checks.registry import VERDICTS, Finding
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
@@ -42,6 +43,13 @@ def run(guard: Guard, argv: list[str]) -> tuple[dict[str, Result], list[Finding]
     results, findings = audit(options, list(filter(None, args["only"].split(","))), guard)
     findings.sort(key=lambda finding: VERDICTS.index(finding.verdict), reverse=True)
     return results, findings
+
+
+def judged(entry: str, **seen: list[dict]) -> list[Finding]:
+    """What is said of an entry, of what the probes saw in each rank."""
+    checks = [check for check in registry.load([entry]) if set(check.probes) <= {*seen}]
+    results = {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}
+    return registry.judge(results, checks)
 
 
 def audited(guard: Guard, argv: list[str]) -> dict:

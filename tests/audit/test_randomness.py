@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.audit.checks import order, randomness, registry, restart
-from millrace.audit.runner.registry import Result
+from millrace.audit.checks import registry
 from millrace.audit.runner.target import Options
 from tests.audit import plain
+from tests.audit.running import judged
 
-FILES = (randomness.__name__, order.__name__, restart.__name__)
-registry.load()
-FAMILY = [each for each in registry.CHECKS if each.function.__module__ in FILES]
 BUILD = "tests.audit.mutants:build"
 
 
@@ -23,7 +20,7 @@ def test_a_loop_that_never_ends_is_left(guard):
 
 def test_a_loader_that_hangs_is_named_by_its_place(guard):
     results = guard.audit(Options(f"{plain.here}:sleeping", ranks=1, timeout=8), ["look", "epochs"])
-    checks = [each for each in FAMILY if each.entry == "end" and not each.probes]
+    checks = [check for check in registry.load(["end"]) if not check.probes]
     [finding] = registry.judge(results, checks)
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
 
@@ -36,7 +33,7 @@ def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, ba
     for way in seen["ways"]:
         assert way["ended"] == [True] and len(way["passes"][0]) > batches
         way.update(ended=[False], passes=[way["passes"][0][:batches]])
-    [finding] = registry.judge(results, [each for each in FAMILY if each.entry == "resume"])
+    [finding] = registry.judge(results, registry.load(["resume"]))
     assert finding.verdict == verdict
 
 
@@ -68,11 +65,7 @@ SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in not
 
 def said(entry: str, **seen: list[dict]) -> list[registry.Finding]:
     """What is said of an entry, of what the probes saw in each rank."""
-    seen = {"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen}
-    checks = [each for each in FAMILY if each.entry == entry and set(each.probes) <= {*seen}]
-    return registry.judge(
-        {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks
-    )
+    return judged(entry, **{"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen})
 
 
 @pytest.mark.parametrize(

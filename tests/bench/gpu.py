@@ -3,8 +3,9 @@ of it runs.
 
     PYTHONPATH=scripts:. python -m tests.bench.gpu --folder /tmp/gpu --page docs/measured-gpu.md
 
-Calibrates all buckets, verifies on all ranks, runs check, bench, baseline, ideal and profile by the
-workflow's own rules, and writes the page and, beside it, the JSON of all figures.
+Runs the tests that need a device, then calibrates buckets, verifies on all ranks, runs check,
+bench, baseline, ideal and profile by the workflow's own rules, and writes the page. Beside it lies
+the JSON of all figures, written anew with each one that is known, as a lent machine may end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
 
 ROOT = Path(__file__).resolve().parents[2]
+_LOOK_SECONDS = 2.0
 WORDS = [
     "the",
     "quick",
@@ -43,11 +45,16 @@ WORDS = [
 ]
 
 
-def write_corpus(folder: Path, clips: int, longest: float) -> None:
-    """Tars of noise in all buckets up to `longest` seconds, as many hours in each, and their
-    manifests."""
+def write_corpus(folder: Path, clips: int, longest: float, filled: int) -> None:
+    """Tars of noise in buckets up to `longest` seconds, as many clips in each, and their manifests.
+
+    Only `filled` of the buckets hold any, the longest and others evenly below it: each takes up to
+    twelve trials, and each of these loads the model.
+    """
     rng = np.random.default_rng(7)
     edges = [edge for edge in DEFAULT_EDGES if edge < longest] + [longest]
+    buckets = len(edges) - 1
+    places = [buckets - 1 - place * buckets // filled for place in range(filled)]
     for split, count in (
         ("train", clips),
         ("dev", max(clips // 20, 4)),
@@ -55,7 +62,7 @@ def write_corpus(folder: Path, clips: int, longest: float) -> None:
     ):
         rows, members = [], {}
         for number in range(count):
-            bucket = int(rng.integers(len(edges) - 1))
+            bucket = int(rng.choice(places))
             seconds = float(rng.uniform(max(edges[bucket], 0.5), edges[bucket + 1]))
             name, samples = f"{split}_{number}.flac", int(seconds * audio_tars.RATE)
             members[name] = audio_tars.encoded(audio_tars.noise(samples, number))
@@ -112,9 +119,12 @@ def page(facts: dict[str, Any]) -> str:
         f"Model {facts['model']}, random weights, generated audio; {facts['minutes']:.0f} minutes.",
         "",
     ]
-    lines += ["| Bucket | Batch | Peak memory (GB) |", "| --- | ---: | ---: |"]
+    lines += ["| Bucket | Batch | Peak memory (GB) | Trials |", "| --- | ---: | ---: | ---: |"]
     for name, bucket in sorted(calibration["buckets"].items()):
-        lines.append(f"| {name} | {bucket['batch_size']} | {bucket['peak_memory_gb']:.2f} |")
+        if not bucket.get("empty"):
+            trials = len(facts["buckets"][name]["trials"])
+            row = f"| {name} | {bucket['batch_size']} | {bucket['peak_memory_gb']:.2f} | {trials} |"
+            lines.append(row)
     roles = ["baseline", "bench", "ideal"]
     lines += [
         "",
@@ -148,14 +158,65 @@ def page(facts: dict[str, Any]) -> str:
     )
 
 
+PARTS = {
+    "calibration": "calibration/calibrated_bs.json",
+    "verification": "calibration/verification.json",
+    "throughput": "report/throughput.json",
+}
+
+
+def known(results: Path) -> dict[str, Any]:
+    """The figures there are so far: of buckets, of runs, and of the parts."""
+    facts: dict[str, Any] = {"buckets": {}, "runs": {}}
+    for path in sorted(results.glob("calibration/buckets/*.json")):
+        facts["buckets"][path.stem] = jsonl.read(path)
+    for path in sorted(results.glob("runs/*/metrics.json")):
+        facts["runs"][path.parent.name] = jsonl.read(path)
+    for name, path in PARTS.items():
+        if (results / path).exists():
+            facts[name] = jsonl.read(results / path)
+    return facts
+
+
+def names(facts: dict[str, Any]) -> list[str]:
+    """What is known, in words."""
+    return [*facts["buckets"], *facts["runs"], *(part for part in PARTS if part in facts)]
+
+
+def follow(command: list[str], folder: Path, output: Path, about: dict[str, Any]) -> int:
+    """The exit code of the workflow; meanwhile the figures go to `output` as they come."""
+    begin, told = time.monotonic(), []
+    with subprocess.Popen(command, cwd=folder) as running:
+        while True:
+            code = running.poll()
+            facts = known(folder / "results/asr")
+            for name in names(facts):
+                if name not in told:
+                    told.append(name)
+                    print(f"{time.monotonic() - begin:.0f} s: {name} is known", flush=True)
+            minutes = (time.monotonic() - begin) / 60
+            atomic.write_json(output, {**about, "minutes": minutes, **facts})
+            if code is not None:
+                return code
+            time.sleep(_LOOK_SECONDS)
+
+
+def run_tests() -> int:
+    """The tests that need a device, each named as it ends."""
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "tests/asr/models", "tests/bench"]
+    return subprocess.run([*command, "-p", "no:cacheprovider"], cwd=ROOT).returncode
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="scratch: tars and results")
     add("--page", type=Path, required=True, help="output: Markdown; the JSON lies beside it")
     add("--device", choices=["cuda", "cpu"], default="cuda")
-    add("--model", default="qwen3-asr-1.7b")
-    add("--clips", type=int, default=6000)
+    add("--model", default="qwen3-asr-0.6b")
+    add("--clips", type=int, default=3000)
+    add("--buckets", type=int, default=2, help="buckets that hold clips")
+    add("--tests", type=int, default=1, help="0: without the tests before")
     add("--longest", type=float, default=30.0, help="seconds of the longest clip")
     for name, default in (
         ("check", 50),
@@ -170,34 +231,21 @@ def main(argv: list[str] | None = None) -> int:
         print("make gpu needs one CUDA device, and this machine has none", file=sys.stderr)
         return 1
 
-    begin = time.monotonic()
-    write_corpus(args.folder / "data", args.clips, args.longest)
+    # What is measured is worth having, also where a test has failed.
+    tested = run_tests() if args.tests and args.device == "cuda" else 0
+    write_corpus(args.folder / "data", args.clips, args.longest, args.buckets)
     (args.folder / "config.yaml").write_text(yaml.safe_dump(config(args)))
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "-s",
-        str(ROOT / "Snakefile"),
-        "--configfile",
-        "config.yaml",
-    ]
-    command += ["--cores", "all", "asr_calibrate", "asr_throughput"]
-    if code := subprocess.run(command, cwd=args.folder).returncode:
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile")]
+    command += ["--configfile", "config.yaml", "--cores", "all"]
+    command += ["asr_calibrate", "asr_throughput"]
+    device = torch.cuda.get_device_name() if args.device == "cuda" else "a CPU"
+    output = args.page.with_suffix(".json")
+    about = {"device": device, "torch": str(torch.__version__), "model": args.model}
+    if code := follow(command, args.folder, output, about):
         return code
-    results = args.folder / "results/asr"
-    facts = {
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else "a CPU",
-        "model": args.model,
-        "minutes": (time.monotonic() - begin) / 60,
-        "calibration": jsonl.read(results / "calibration/calibrated_bs.json"),
-        "verification": jsonl.read(results / "calibration/verification.json"),
-        "throughput": jsonl.read(results / "report/throughput.json"),
-    }
-    atomic.write_json(args.page.with_suffix(".json"), facts)
-    atomic.write_text(args.page, page(facts))
+    atomic.write_text(args.page, page(jsonl.read(output)))
     print(args.page.read_text())
-    return 0
+    return tested
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from millrace.asr.buckets.config import totals
 from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VERIFICATION
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
@@ -39,37 +40,32 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
 def facts() -> dict[str, str]:
     """Tars; samples, rejected rows and hours of the buckets; error rates of the runs, from first to
     last."""
-    files, lines = partition_files("asr").get("tars"), {}
+    lines = {}
+    files = partition_files("asr").get("tars")
     if files:
         tars = sum(len(jsonl.read(path)["tars"]) for (path,) in files.values())
         lines[f"{PARTITIONS}/index/partitions.json"] = f"{tars} tars"
     if Path(BUCKETS).is_file():
-        config = jsonl.read(BUCKETS)
-        parts = [
-            ("train", config["total_hours"]),
-            *((k, v["hours"]) for k, v in config["splits"].items()),
-        ]
-        parts += [
-            (each["bucket_id"], each["hours"]) for each in config["buckets"] if each["samples"]
-        ]
-        hours = ", ".join(f"{name} {value:.2f}" for name, value in parts)
-        lines[BUCKETS] = (
-            f"{config['total_samples']} samples in buckets, {_rejected()}; hours: {hours}"
-        )
+        built = totals(Path(BUCKETS))
+        hours = ", ".join(f"{name} {value:.2f}" for name, value in built.hours)
+        lines[BUCKETS] = f"{built.samples} samples in buckets, {_rejected()}; hours: {hours}"
     for path in sorted(Path("results/asr/runs").glob("*/metrics.json")):
-        if _MEASURED.fullmatch(run := path.parent.name):
-            continue
-        metrics = jsonl.read(path)
-        first, last = metrics["first_evaluation"] or {}, metrics["last_evaluation"] or {}
-        test, keys = (
-            metrics.get("test") or {},
-            [key for key in ("wer", "cer") if key in {*first} & {*last}],
-        )
-        rates = [f"dev {key.upper()} {first[key]:.3f} -> {last[key]:.3f}" for key in keys]
-        rates += [f"test {key.upper()} {test[key]:.3f}" for key in keys if key in test]
-        length = f"{metrics['optimizer_steps']} steps in {progress.clock(metrics['seconds'])}"
-        lines[str(path)] = f"run {run}: {', '.join(rates) or 'no error rates'}, {length}"
+        if not _MEASURED.fullmatch(path.parent.name):
+            lines[str(path)] = f"run {path.parent.name}: {_run_line(path)}"
     return lines
+
+
+def _run_line(path: Path) -> str:
+    """The error rates of a run, from first to last, and how long it took."""
+    metrics = jsonl.read(path)
+    first = metrics["first_evaluation"] or {}
+    last = metrics["last_evaluation"] or {}
+    test = metrics.get("test") or {}
+    keys = [key for key in ("wer", "cer") if key in first and key in last]
+    rates = [f"dev {key.upper()} {first[key]:.3f} -> {last[key]:.3f}" for key in keys]
+    rates += [f"test {key.upper()} {test[key]:.3f}" for key in keys if key in test]
+    shown = ", ".join(rates) or "no error rates"
+    return f"{shown}, {metrics['optimizer_steps']} steps in {progress.clock(metrics['seconds'])}"
 
 
 def _rejected() -> str:

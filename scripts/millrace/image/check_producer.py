@@ -31,28 +31,36 @@ def _lines(folder: str, place: str | None, seconds: float) -> Iterator[str]:
     pointers = Pointers(folder, place)
     wanted, made = pointers.wanted(), pointers.made()
     slow = f"slow {wanted.slow} of top {wanted.top}" if wanted else ""
-    for side, pointer in (("trainer", slow), ("producer", f"fast {made.fast}" if made else "")):
-        beat = pointers.beat(side)
-        state = "has never started"
-        if beat is not None:
-            is_alive = not beat.is_working or pointers.counting(side, seconds)
-            no_sign = "" if is_alive else f"no sign of life for {seconds:g} s; was: "
-            state = (
-                f"{pointer or 'no pointers'}; {beat.where}: {no_sign}{pointers.beat(side).activity}"
-            )
-            if made and side == "producer" and made.is_done:
-                state += "; all epochs are made"
-        remedy = (
-            "" if beat and beat.is_working and is_alive else f". Start it: {pointers.command(side)}"
-        )
-        yield f"{side}: {state}{remedy}"
+    yield _line(pointers, "trainer", slow, seconds)
+    fast = f"fast {made.fast}" if made else ""
+    is_done = made is not None and made.is_done
+    yield _line(pointers, "producer", fast, seconds, "; all epochs are made" if is_done else "")
+
     whole = epochs.whole(folder)
     for epoch, mark in whole.items():
-        size = sum(file.stat().st_size for file in epochs.folder_of(folder, epoch).iterdir())
-        facts = f"{mark['records']} records, {size / 1e9:.3g} GB, pool {mark['pool']}, seed {mark['seed']}"
-        yield f"{epochs.folder_of(folder, epoch)}: whole, {facts}"
+        place_of_epoch = epochs.folder_of(folder, epoch)
+        size = sum(file.stat().st_size for file in place_of_epoch.iterdir())
+        facts = f"{mark['records']} records, {size / 1e9:.3g} GB"
+        yield f"{place_of_epoch}: whole, {facts}, pool {mark['pool']}, seed {mark['seed']}"
     if not whole:
         yield f"{folder}: no epoch lies whole beside train/"
+
+
+def _line(pointers: Pointers, side: str, pointer: str, seconds: float, more: str = "") -> str:
+    """Where a side is."""
+    start = f". Start it: {pointers.command(side)}"
+    beat = pointers.beat(side)
+    if beat is None:
+        return f"{side}: has never started{start}"
+
+    state = f"{side}: {pointer or 'no pointers'}; {beat.where}: "
+    if not beat.is_working:
+        return f"{state}{beat.activity}{more}{start}"
+    now = pointers.counting(side, seconds)
+    if now is None:
+        last = pointers.beat(side)
+        return f"{state}no sign of life for {seconds:g} s; was: {last.activity}{more}{start}"
+    return f"{state}{now.activity}{more}"
 
 
 @cli.step

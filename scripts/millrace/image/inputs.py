@@ -14,7 +14,8 @@ from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.image.training.options import TrainOptions
 
-PARTITIONS, INDEX = "results/image/partitions", "results/image/records/{split}/records.json"
+PARTITIONS = "results/image/partitions"
+INDEX = "results/image/records/{split}/records.json"
 REPORT = "results/image/records/partitions/{block}.json"
 
 
@@ -50,8 +51,10 @@ class ImageInputs(RunInputs):
     def _record_files(self) -> Iterator[str]:
         for index in self.records():
             # A damaged one is named by the step that reads it.
-            names = (file["name"] for file in jsonl.read_or({}, index).get("files", ()))
-            yield from (f"{os.path.dirname(index)}/{name}" for name in names)
+            content = jsonl.read_or({}, index)
+            folder = os.path.dirname(index)
+            for file in content.get("files", ()):
+                yield f"{folder}/{file['name']}"
 
     def _made_with(self, path: str) -> str | None:
         """What the conversion that writes a record file reports last."""
@@ -60,11 +63,13 @@ class ImageInputs(RunInputs):
     @cached_property
     def _reports(self) -> dict[str, str]:
         """By the names of record files."""
-        blocks = [name for names in self.partitions.values() for name in names]
-        plans = {block: jsonl.read(f"{PARTITIONS}/{block}.json")["files"] for block in blocks}
-        return {
-            plan["name"]: REPORT.format(block=block) for block in plans for plan in plans[block]
-        }
+        reports = {}
+        for blocks in self.partitions.values():
+            for block in blocks:
+                content = jsonl.read(f"{PARTITIONS}/{block}.json")
+                for plan in content["files"]:
+                    reports[plan["name"]] = REPORT.format(block=block)
+        return reports
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config; none before the demo is fetched."""
@@ -76,14 +81,24 @@ class ImageInputs(RunInputs):
 
     def run_arguments(self, wildcards: Any, names: Collection[str] = ()) -> str:
         """The flags of train_active for a run, or those of them that are named."""
-        chosen = {"seed": self.section["seed"], "producer": "child", **self.of_run(wildcards.run)}
-        return flags({key: value for key, value in chosen.items() if key in names or not names})
+        chosen = {
+            "seed": self.section["seed"],
+            "producer": "child",
+            **self.of_run(wildcards.run),
+        }
+        if names:
+            chosen = {key: value for key, value in chosen.items() if key in names}
+        return flags(chosen)
 
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config, in epoch 0: training makes the others."""
         own = self.of_run(run)
-        chosen = {"records": "results/image/records", "seed": self.section["seed"]}
-        chosen |= {name: own[name] for name in sorted(of_loader(TrainOptions) & own.keys())}
+        chosen = {
+            "records": "results/image/records",
+            "seed": self.section["seed"],
+        }
+        for name in sorted(of_loader(TrainOptions) & own.keys()):
+            chosen[name] = own[name]
         place = "millrace.image.training.task:audited"
         return Audited(place, chosen, self.records(), self.section["ranks"], epochs=1)
 

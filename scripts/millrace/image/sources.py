@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.workflow.built import Items, unsaid
@@ -60,42 +60,35 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     options = RecordOptions(**settings.records)
     options.check("image.records")
     root = Path(settings.raw_data_dir)
-    if not (root / "train").is_dir():
-        if root == DEMO_ROOT and not root.exists():
-            raise SourcesMissing(f"no images at {root}", pristine=True)
-        demo = ". For the demo run `snakemake image_fetch_demo`" if root == DEMO_ROOT else ""
-        raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train") + demo)
+    _check_root(root)
     tree = read_tree(root, bool(options.allow_empty))
-    # Name, first file and end of the partitions of a split.
-    blocks: dict[str, list[tuple[str, int, int]]] = {}
-    for split, rows in tree.rows.items():
-        files = options.files(split, len(rows))
-        each = max(1, round(settings.partition_images * files / len(rows)))
-        blocks[split] = [
-            (f"{split}-{n:05d}", at, at + each) for n, at in enumerate(range(0, files, each))
-        ]
-    groups = {split: [name for name, *_ in of] for split, of in blocks.items()}
+
+    blocks = {
+        split: _blocks(split, options.files(split, len(rows)), len(rows), settings.partition_images)
+        for split, rows in tree.rows.items()
+    }
+    groups = {split: [block.name for block in of_split] for split, of_split in blocks.items()}
     splits = {
         split: options.of_split(tree, split) | {"partitions": names}
         for split, names in groups.items()
     }
-    is_shuffled = bool(options.shuffle)
-    order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
+    kind = f"seed {options.seed}" if options.shuffle else "sorted"
+    order = Order(folder / "index/train.txt", kind)
 
     def partitions() -> Iterator[tuple[str, dict]]:
         contents.assignment = order
         for split, rows in tree.rows.items():
-            rows = order.apply(rows, options.seed) if split == "train" else rows
-            files = options.files(split, len(rows))
-            plans = list(deal(split, rows, files, is_shuffled and split == "train"))
+            ordered = order.apply(rows, options.seed) if split == "train" else rows
+            is_shuffled = bool(options.shuffle) and split == "train"
+            plans = list(deal(split, ordered, options.files(split, len(rows)), is_shuffled))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
-            for name, start, stop in blocks[split]:
-                yield name, facts | {"files": [plan.as_dict() for plan in plans[start:stop]]}
+            for block in blocks[split]:
+                files = [plan.as_dict() for plan in plans[block.first : block.end]]
+                yield block.name, facts | {"files": files}
 
-    outputs = (str(folder.parent / "records/partitions/{}.json"),)
-    items = Items(
-        "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
-    )
+    records = folder.parent / "records"
+    reports = (str(records / "partitions/{}.json"),)
+    items = Items("image", _images, _replaced, reports, _split_of)
     # The order of an earlier run decides too.
     decided = os.stat(order.path).st_mtime_ns if order.saved else 0
     contents = Contents(
@@ -106,10 +99,47 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
         total=sum(map(len, tree.rows.values())),
         notes=tree.notes,
         others={"splits": splits},
-        items={"": items, "splits": unsaid([f"{folder.parent}/records/{{}}/records.json"])},
+        items={"": items, "splits": unsaid([f"{records}/{{}}/records.json"])},
         then="the index",
     )
     return contents
+
+
+class _Block(NamedTuple):
+    """A partition: record files `first` to `end` - 1 of a split."""
+
+    name: str
+    first: int
+    end: int
+
+
+def _blocks(split: str, files: int, images: int, partition_images: int) -> list[_Block]:
+    """The partitions of a split, each of about so many images, in whole files."""
+    size = max(1, round(partition_images * files / images))
+    starts = range(0, files, size)
+    return [
+        _Block(f"{split}-{number:05d}", start, start + size) for number, start in enumerate(starts)
+    ]
+
+
+def _check_root(root: Path) -> None:
+    """Raise SourcesMissing without an image folder."""
+    if (root / "train").is_dir():
+        return
+    if root != DEMO_ROOT:
+        raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train"))
+    if not root.exists():
+        raise SourcesMissing(f"no images at {root}", pristine=True)
+    words = misplaced("image.raw_data_dir", root, EXPECTED, "train")
+    raise SourcesMissing(f"{words}. For the demo run `snakemake image_fetch_demo`")
+
+
+def _replaced(old: Any, new: Any) -> list[str]:
+    return ["replaced"]
+
+
+def _split_of(partition: str) -> str:
+    return partition.rpartition("-")[0]
 
 
 def _images(content: Mapping) -> dict[str, str]:

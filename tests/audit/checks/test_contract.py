@@ -16,6 +16,7 @@ from millrace.audit.checks.run import audit
 from millrace.audit.runner.registry import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
+from tests.audit.running import judged
 
 
 def test_files_that_are_gone_are_named(guard, tmp_path):
@@ -71,14 +72,6 @@ def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, 
     assert re.search(ends, run.stderr)
 
 
-def findings(entry: str, **seen: list[dict]) -> list[registry.Finding]:
-    """What is said of an entry, of what the probes saw in each rank."""
-    checks = [each for each in registry.load([entry]) if set(each.probes) <= {*seen}]
-    return registry.judge(
-        {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}, checks
-    )
-
-
 MIB = 2**20
 # A worker that grows by a MiB with each of 80 samples, of 1,000 on a machine of 8 GiB.
 GROWING = {
@@ -107,14 +100,14 @@ GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most
     ],
 )
 def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, factor):
-    [finding] = findings("DP9", memory=[GROWING | changes])
+    [finding] = judged("DP9", memory=[GROWING | changes])
     assert (finding.verdict, finding.evidence["factor"]) == (verdict, factor)
     assert finding.evidence["extrapolated"] == 1000 * factor * MIB
 
 
 def test_growth_that_ends_at_the_bound_that_the_source_names_is_that_of_the_bound():
     new = [[1, at * MIB, min(at, 40) * MIB, 0] for at in range(80)]
-    [finding] = findings("DP9", memory=[GROWING | {"new": new, "most": 40, "ranks": 3}])
+    [finding] = judged("DP9", memory=[GROWING | {"new": new, "most": 40, "ranks": 3}])
     assert (finding.verdict, finding.evidence["extrapolated"]) == ("pass", 40 * 6 * MIB)
 
 
@@ -138,7 +131,7 @@ IN_FLIGHT |= {"steps": 100, "strategy": "file_descriptor", "files": 10_000, "ope
     ],
 )
 def test_shared_memory_is_that_of_the_batches_of_all_ranks(changes, verdict, batches):
-    [finding] = findings("DP15", contract=[IN_FLIGHT | changes])
+    [finding] = judged("DP15", contract=[IN_FLIGHT | changes])
     assert (finding.verdict, finding.evidence["in_flight"]) == (verdict, batches)
     assert finding.evidence["needed"] == batches * MIB
 
@@ -171,7 +164,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
         "val": {},
         "one": {"raised": {"text": "ValueError: Expected more"}, "shapes": {}},
     }
-    [finding] = findings("DP8", model=[model], epochs=[{"plain": [epoch([4, 4], ended=False)]}])
+    [finding] = judged("DP8", model=[model], epochs=[{"plain": [epoch([4, 4], ended=False)]}])
     assert finding.verdict == ("pass" if step is None else "fail")
     assert finding.evidence.get("steps", {}) == ({} if step is None else {"rank 0": step})
 
@@ -191,14 +184,14 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
 def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     model = {"train": {}, "val": {}, "one": {"raised": {"text": "ValueError: Expected more"}}}
     seen = {"look": [{}], "model": [model], "epochs": [{"plain": [rank]} for rank in ranks]}
-    [finding] = findings(entry, **seen)
+    [finding] = judged(entry, **seen)
     assert finding.verdict == "fail" and words in finding.cause
 
 
 @pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
 def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
     model = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
-    [finding] = findings("DP8", model=[model], epochs=[{"plain": [epoch([4, 1])]}])
+    [finding] = judged("DP8", model=[model], epochs=[{"plain": [epoch([4, 1])]}])
     assert finding.verdict == verdict
 
 
@@ -206,7 +199,7 @@ def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
 def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them(name, verdict):
     whole, losing = ({"samples": n, "batch_size": 8, "drop_last": True} for n in (24, 29))
     model = {"train": whole, "val": whole, name: losing}
-    [finding] = findings("edges", model=[model], epochs=[])
+    [finding] = judged("edges", model=[model], epochs=[])
     words = f"drop_last=True on the {name} loader loses 5 of 29 samples"
     assert (finding.verdict, finding.cause) == (verdict, words)
 

@@ -376,9 +376,9 @@ CASES = [
         "--model @contract:shapes_of_batch_norm",
         says="rank 0: step 2",
     ),
-    twin("DP8", "group norm, by shapes", Given, "--model @contract:shapes_of_group_norm"),
     bug("DP8", "a last batch of one, pooled", one_more, "--model @contract:batch_norm_pooled"),
     twin("DP8", "group norm", one_more, "--model @contract:group_norm"),
+    twin("DP8", "group norm, by shapes", Given, "--model @contract:shapes_of_group_norm"),
     twin("DP8", "frozen norm", one_more, "--model @contract:frozen_norm"),
     twin("DP8", "several pixels", one_more, "--model @contract:batch_norm_pixels"),
     twin(

@@ -133,10 +133,17 @@ def _too_large() -> BaseException:
     return error.value
 
 
+def _said_by_the_loop() -> BaseException:
+    with pytest.raises(MillraceError) as error:
+        raise MillraceError("cpu is out of memory at step 3") from _too_large()
+    return error.value
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
         (_too_large(), "out of memory"),
+        (_said_by_the_loop(), "out of memory"),
         (torch.OutOfMemoryError("CUDA"), "out of memory"),
         (Requeue(), "stopped"),
         (KeyboardInterrupt(), "stopped"),

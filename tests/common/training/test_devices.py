@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
+from millrace.common import cli
 from millrace.common.errors import MillraceError
+from millrace.common.stopping import Requeue
 from millrace.common.training import devices
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
+from tests import forks
 
 
 @pytest.mark.parametrize(
@@ -85,3 +92,53 @@ def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolu
     # Fabric asks by the older names, which raise where old and new do not agree.
     assert torch.get_float32_matmul_precision() == ("high" if products == "tf32" else "highest")
     assert torch.backends.cudnn.allow_tf32 == (convolutions == "tf32")
+
+
+def together(folder: Path, work: Callable[[int], None]) -> tuple[list[int], str]:
+    """The exit codes of two ranks that do `work` of their number and leave together; their errors."""
+
+    @devices.leaving_together()
+    def run() -> int:
+        ranks = Ranks.from_environment()
+        devices.launch(ranks, LoopSettings(device="cpu", precision="32-true"))
+        work(ranks.rank)
+        return ranks.rank
+
+    def checked() -> int:
+        rank = run()
+        assert not torch.distributed.is_initialized()
+        (folder / f"left-{rank}").touch()
+        return 0
+
+    step = cli.step(lambda argv: checked())
+    codes = forks.joined(forks.start_ranks(2, step, folder / "stderr"))
+    return codes, (folder / "stderr").read_text()
+
+
+def test_the_others_wait_until_rank_0_has_tested(tmp_path):
+    def work(rank: int) -> None:
+        if rank == 0:
+            time.sleep(1.5)
+            (tmp_path / "tested").touch()
+
+    assert together(tmp_path, work)[0] == [0, 0]
+    tested = (tmp_path / "tested").stat().st_mtime_ns
+    assert all((tmp_path / f"left-{rank}").stat().st_mtime_ns >= tested for rank in range(2))
+
+
+def test_nobody_waits_for_a_rank_that_has_failed(tmp_path):
+    def work(rank: int) -> None:
+        if rank == 0:
+            raise MillraceError("the test split is gone")
+
+    codes, errors = together(tmp_path, work)
+    assert codes == [1, 1] and "Traceback" not in errors
+    assert "the test split is gone" in errors and "rank 1 has lost another rank" in errors
+
+
+def test_a_stop_in_order_closes_the_group_at_once(tmp_path):
+    def work(rank: int) -> None:
+        raise Requeue
+
+    codes, errors = together(tmp_path, work)
+    assert codes == [75, 75] and "Traceback" not in errors

@@ -515,6 +515,26 @@ def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(
     )
 
 
+def test_memory_that_runs_out_is_said_in_one_line(tmp_path, monkeypatch):
+    step = TinyTask.training_step
+
+    def hungry(self: TinyTask, *args: Any) -> Any:
+        if self.now == 2:
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return step(self, *args)
+
+    monkeypatch.setattr(TinyTask, "training_step", hungry)
+    with pytest.raises(MillraceError, match="cpu is out of memory at step 3") as error:
+        run(tmp_path, {"save_steps": 2}, {})
+    assert "the same command goes on" in str(error.value) and saved_steps(tmp_path) == [2]
+
+
+def test_an_error_of_a_step_that_is_no_lack_of_memory_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(TinyTask, "training_step", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        run(tmp_path, {}, {})
+
+
 def test_a_run_without_data_is_refused(tmp_path):
     with pytest.raises(
         MillraceError, match=r"the plan has 0 steps, of which 0 are done. Is there any data"

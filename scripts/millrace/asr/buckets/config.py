@@ -167,6 +167,25 @@ def remove(folder: Path) -> None:
     (folder / NAME).unlink(missing_ok=True)
 
 
+class Totals(NamedTuple):
+    """The samples of train, and the hours of train, of the other splits and of buckets that are not
+    empty."""
+
+    samples: int
+    hours: list[tuple[str, float]]
+
+
+def totals(file: Path) -> Totals:
+    """What the config says of the data as a whole."""
+    content = jsonl.read(file)
+    hours = [("train", content["total_hours"])]
+    hours += [(name, split["hours"]) for name, split in content["splits"].items()]
+    for bucket in content["buckets"]:
+        if bucket["samples"]:
+            hours.append((bucket["bucket_id"], bucket["hours"]))
+    return Totals(content["total_samples"], hours)
+
+
 def bucket_lines(folder: Path) -> Iterator[str]:
     """A line for each bucket that the config in `folder` lists: what it holds."""
     for bucket in jsonl.read(folder / NAME)["buckets"]:

@@ -29,7 +29,7 @@ class TarTable:
         spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
         self.paths = sorted(set(spelling.values()))
         numbers = {tar: number for number, tar in enumerate(self.paths)}
-        self._number = {tar: numbers[spelled] for tar, spelled in spelling.items()}
+        self._number_of = {tar: numbers[spelled] for tar, spelled in spelling.items()}
         self.hashes = hashing.hash_strings(pa.array(portable_names(self.paths), mc.TEXT))
 
         # The tars whose members only the index knows, and those of which the manifest itself has
@@ -44,18 +44,26 @@ class TarTable:
         for tar in with_offsets:
             states[tar] = _file_state(tar)
 
-        self.stamps = {tar: state for tar, state in states.items() if isinstance(state, Stamp)}
-        problems = {tar: state for tar, state in states.items() if isinstance(state, str)}
+        self.stamps: dict[str, Stamp] = {}
+        problems: dict[str, str] = {}
+        for tar, state in states.items():
+            if isinstance(state, Stamp):
+                self.stamps[tar] = state
+            else:
+                problems[tar] = state
         self.details |= problems
         self.indexed = sorted(from_index - problems.keys())
-        self.unusable = np.array([*(tar in problems for tar in self.paths), False])
-        reasons = [problems.get(tar, "") for tar in self.paths]
-        missing = [reason.startswith(("missing", "No such file")) for reason in reasons]
-        self.missing = np.array([*missing, False])
+
+        self.unusable = np.zeros(len(self.paths) + 1, dtype=bool)
+        self.missing = np.zeros(len(self.paths) + 1, dtype=bool)
+        for tar, problem in problems.items():
+            number = numbers[tar]
+            self.unusable[number] = True
+            self.missing[number] = problem.startswith(("missing", "No such file"))
 
     def numbers(self, tars: Sequence[str]) -> np.ndarray:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""
-        return np.array([*(self._number[tar] for tar in tars), -1], dtype=np.int32)
+        return np.array([*(self._number_of[tar] for tar in tars), -1], dtype=np.int32)
 
 
 def _named(

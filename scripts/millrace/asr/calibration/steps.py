@@ -59,6 +59,7 @@ def answer(request: Mapping[str, Any]) -> Answer | Device:
     return steps.run([batch] * request["steps"])
 
 
+@devices.leaving_together()
 def verify(choices: Choices, output: Path) -> None:
     """Soak all buckets of the calibration on this rank; rank 0 writes `output`: every rank's peak
     and steps.

@@ -50,6 +50,7 @@ _FREE = {
 }
 
 
+@devices.leaving_together()
 def run(
     options: TrainOptions, settings: LoopSettings, folder: Path, profile_steps: int = 0
 ) -> dict[str, Any]:
@@ -57,8 +58,7 @@ def run(
     only.
 
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader
-    `bucketed` saves its model, and rank 0 tests it alone, when the other ranks have left and freed
-    their devices.
+    `bucketed` saves its model, and rank 0 tests it alone, while the other ranks wait.
     """
     ranks, settings = Ranks.from_environment(), devices.resolved(settings)
     task = AsrTask(options, settings.device)

@@ -180,7 +180,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def _failure(error: BaseException) -> str:
-    if memory.is_out_of_memory(error):
+    if any(map(memory.is_out_of_memory, (error, error.__cause__ or error))):
         return "out of memory"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"

@@ -11,6 +11,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.processes import stay_on_loopback
-from millrace.common.training.ranks import LOOPBACK, Ranks, end_with_launcher, listen
+from millrace.common.training.ranks import LOOPBACK, Exchange, Ranks, end_with_launcher, listen
 from millrace.common.training.settings import LoopSettings
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 # In errors of a collective whose other ranks are gone or silent.
 _LOST = ("gloo", "NCCL", "Connection closed", "Connection reset", "Timed out waiting")
+_EVALUATION_SECONDS = 24 * 3600.0  # the others wait at most so long for rank 0's tests
+# Closed groups, kept until the process ends: DDP's reducer may hold the last reference, and would
+# wait for gloo's threads with the interpreter's lock in its hands, which these may need.
+_CLOSED: list[object] = []
 _SOURCE = r"\[\S+\.cc:\d+\] "  # where in gloo's code
 
 
@@ -150,6 +155,39 @@ def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None
         world_size=ranks.world_size,
         timeout=timeout,
     )
+
+
+@contextlib.contextmanager
+def leaving_together() -> Iterator[None]:
+    """Ranks that end this block wait for each other, then close the process group.
+
+    While rank 0 tests and saves alone, the others wait: NCCL's threads would take a rank that has
+    left for one that is lost. After an error nobody waits. Does nothing where there is no group.
+    """
+    ranks, dist = Ranks.from_environment(), torch.distributed
+    try:
+        yield
+        if dist.is_initialized() and ranks.world_size > 1:
+            if not ranks.is_main:
+                end_with_launcher(signal.SIGKILL)  # it has saved, and would wait for nobody
+            with peers(ranks, "the end of the run"):
+                Exchange(ranks.world_size, _EVALUATION_SECONDS).wait(_EVALUATION_SECONDS)
+    except (Exception, KeyboardInterrupt):
+        _close_group(dist, is_whole=False)
+        raise
+    finally:
+        _close_group(dist, is_whole=True)
+
+
+def _close_group(dist: ModuleType, is_whole: bool) -> None:
+    if not dist.is_initialized():
+        return
+    _CLOSED.append(dist.group.WORLD)
+    if is_whole or dist.get_backend() == "gloo":
+        dist.destroy_process_group()
+    else:
+        # An orderly end would wait for NCCL's work, which a lost rank never does.
+        dist.distributed_c10d._abort_process_group()
 
 
 def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:

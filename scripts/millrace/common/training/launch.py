@@ -23,7 +23,7 @@ import subprocess
 import sys
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ from millrace.common.training.ranks import LOOPBACK, job_port, listen
 SRUN = "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --input=none"
 _TORCHRUN_PORT = 29500  # the default of --master-port
 _MEETING_SECONDS = 600
+# A checkpoint of two billion parameters is 25 GB, which a shared folder may take so long to write.
+_SAVE_SECONDS = 300
 _NODE = re.compile(r"node (\S+) \(.*?\): (ranks .*) of \d+$")
 _LOST = re.compile(
     r"srun: error: (?:Node failure on (\S+)|(\S+): tasks? \S+: (?:Killed|Aborted|Segmentation))"
@@ -128,7 +130,9 @@ def launch_ranks(arguments: list[str]) -> int:
                 "",
                 "${role_name}",
             )  # lines without a prefix
-        elastic_launch(config, command)(*rest)
+        patience = _SAVE_SECONDS if args.shutdown_timeout is None else args.shutdown_timeout
+        with _patient(patience):
+            elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         # torchrun ends the others once the first one has left, so a rank that had saved may die of
@@ -140,18 +144,8 @@ def launch_ranks(arguments: list[str]) -> int:
                 REQUEUE_EXIT_CODE,
             )
             return REQUEUE_EXIT_CODE
-        # The cause comes first: killed, failed (perhaps for losing a killed one), ended by
-        # torchrun.
-        distances = {
-            rank: 2 if code == -signal.SIGTERM else int(code >= 0) for rank, code in codes.items()
-        }
-        ended = sorted(codes, key=lambda rank: (distances[rank], rank))
-        names = {
-            code: f"signal {signal.Signals(-code).name}" for code in codes.values() if code < 0
-        }
-        parts = [
-            f"rank {rank}: {names.get(codes[rank], f'exit code {codes[rank]}')}" for rank in ended
-        ]
+        ended = causes_first(error.failures)
+        parts = [f"rank {rank}: {end_in_words(codes[rank])}" for rank in ended]
         if args.log_dir:
             text = Path(args.log_dir, f"rank-{ended[0]}.log").read_text(errors="replace")
             parts[0] += f" ({text.strip().rpartition(chr(10))[2]})"
@@ -161,6 +155,52 @@ def launch_ranks(arguments: list[str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+@contextlib.contextmanager
+def _patient(seconds: int) -> Iterator[None]:
+    """Let torchrun wait so long for ranks that it ends, because another one failed, before it kills.
+
+    A rank that is saving must not be cut short. torchrun's own 30 s are fixed for this case: its
+    `shutdown_timeout` counts only where it was sent a signal.
+    """
+    from torch.distributed.elastic.multiprocessing.api import PContext
+
+    close = PContext.close
+
+    def close_patiently(self: PContext, death_sig: Any = None, timeout: int = 0) -> None:
+        close(self, death_sig, max(timeout, seconds))
+
+    PContext.close = close_patiently
+    try:
+        yield
+    finally:
+        PContext.close = close
+
+
+def causes_first(failures: Mapping[int, Any]) -> list[int]:
+    """The ranks that failed: those that ended first, and of one moment the likelier cause.
+
+    That is what was killed, then what failed (perhaps for losing a killed one), and last what
+    torchrun has ended. NCCL's watchdog aborts a rank long after another one was lost.
+    """
+
+    def order(rank: int) -> tuple[int, int, int]:
+        failure = failures[rank]
+        if failure.exitcode == -signal.SIGTERM:
+            return failure.timestamp, 2, rank
+        return failure.timestamp, int(failure.exitcode >= 0), rank
+
+    return sorted(failures, key=order)
+
+
+def end_in_words(code: int) -> str:
+    """How a rank has ended, by its exit code; below 0: by a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    if code == -signal.SIGABRT:
+        return "signal SIGABRT (NCCL's watchdog sends it where another rank is lost or silent)"
+    return f"signal {signal.Signals(-code).name}"
 
 
 class _Meeting(NamedTuple):

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.machine.memory import is_out_of_memory
 from millrace.common.stopping import StopSignals
 from millrace.common.training import devices, run_log, seeding
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
@@ -42,7 +43,13 @@ def train(task: Task, settings: LoopSettings, folder: str | Path, on_step: Hook 
     if not ranks.is_main:
         log.setLevel(logging.WARNING)  # what every rank would say alike, rank 0 says
     with StopSignals() as stop, devices.peers(ranks, str(folder)):
-        return _Loop(task, devices.resolved(settings), Path(folder), ranks, stop, on_step).run()
+        loop = _Loop(task, devices.resolved(settings), Path(folder), ranks, stop, on_step)
+        try:
+            return loop.run()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise loop.out_of_memory(error) from error
 
 
 class _Loop:
@@ -105,6 +112,16 @@ class _Loop:
             )
         resumed = checkpoint.step if checkpoint else None
         return Result(model, self.position, self.loss, self.evaluations, resumed, digest)
+
+    def out_of_memory(self, error: BaseException) -> MillraceError:
+        """What to say where memory has run out after this many steps."""
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        rank = f"rank {self.ranks.rank}: " if self.ranks.world_size > 1 else ""
+        remedy = "Take smaller batches (calibrate them anew) or gradient_checkpointing: 1; "
+        remedy += "the same command goes on from the last checkpoint"
+        step = self.position.optimizer_step + 1
+        problem = f"{rank}{self.device} is out of memory at step {step} ({said})"
+        return MillraceError(problem, str(self.folder), remedy)
 
     def _epoch(self) -> None:
         at, settings = self.position, self.settings
@@ -262,6 +279,10 @@ class _Loop:
         if not due or step in self.evaluations:
             return
         model = self.updates.model
+        if self.device.type == "cuda":
+            # Evaluation's shapes are others: what the steps have left in the allocator's cache, in
+            # pieces of their own sizes, must not stand beside them.
+            torch.cuda.empty_cache()
         model.eval()
         with seeding.preserved(), torch.no_grad(), self.fabric.autocast():
             metrics = self.exchange.from_main(self.task.evaluate(model, self.fabric))

@@ -167,6 +167,14 @@ class Exchange:
         self._dist.broadcast(content, src=0, group=self._group)
         return unpacked(content)
 
+    def wait(self, seconds: float) -> None:
+        """Until all ranks have come here; RuntimeError where one has not after so many seconds."""
+        if self.world_size > 1:
+            import datetime
+
+            timeout = datetime.timedelta(seconds=seconds)
+            self._dist.monitored_barrier(group=self._group, timeout=timeout)
+
 
 def packed(value: Any) -> Any:
     """The value as a tensor of bytes. What torch's own collectives of objects receive is unpickled,

@@ -71,39 +71,42 @@ def _write(
 
     Of a file with rejects only the facts count: it is always written again.
     """
-    source, pixels = Path(split["folder"]), split["pixels"]
+    pixels = split["pixels"]
     size = None if pixels["layout"] == ENCODED else (pixels["crop"], pixels["crop"])
-    digest, rejects, odd = plan.digest(pixels), [], Counter()
     encoded_bytes = sum(max(row[1], 0) for row in plan.rows)
+    load = partial(_load, Path(split["folder"]), pixels)
+    rejects: list[list[str]] = []
+    odd = Counter[str]()
     with record_writer(folder / plan.name, len(plan.rows), size, encoded_bytes) as writer:
         for start in range(0, len(plan.rows), _BATCH):
-            good, rows = [], plan.rows[start : start + _BATCH]
-            for number, (image, words) in enumerate(
-                pool.map(partial(_load, source, pixels), rows), start
-            ):
+            rows = plan.rows[start : start + _BATCH]
+            rejects_before = len(rejects)
+            images, labels, ids = [], [], []
+            for number, (image, words) in enumerate(pool.map(load, rows), start):
                 name, *_, label = plan.rows[number]
+                odd.update(words)
                 if isinstance(image, Unusable):
                     rejects.append([name, image.reason, str(image)])
-                else:
-                    good.append((image, label, plan.first + number * plan.step))
-                odd.update(words)
-            if good:
-                images, labels, ids = zip(*good, strict=True)
-                writer.append(images, labels, ids)
+                    continue
+                images.append(image)
+                labels.append(label)
+                ids.append(plan.first + number * plan.step)
+            writer.append(images, labels, ids)
             if progress:
-                progress.advance(len(rows), len(rows) - len(good))
+                progress.advance(len(rows), len(rejects) - rejects_before)
+
         if facts and rejects:
             name, reason, detail = rejects[0]
-            raise MillraceError(
-                f"{detail} ({reason}), read before", str(source / name), "Run it again"
-            )
-        noted = {
+            where = os.path.join(split["folder"], name)
+            raise MillraceError(f"{detail} ({reason}), read before", where, "Run it again")
+        digest = plan.digest(pixels)
+        writer.facts = {
             "plan": "" if rejects else digest,
             "dealt": digest,
             "rejects": rejects,
             "odd": dict(odd),
+            **(facts or {}),
         }
-        writer.facts = noted | (facts or {})
     return writer.facts
 
 

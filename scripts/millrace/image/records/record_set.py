@@ -18,7 +18,13 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, own_file
 from millrace.image.records.deal import file_name as file_name
 from millrace.image.records.folder import VALIDATION
-from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, shape_of
+from millrace.image.records.record_file import (
+    FIXED,
+    RecordFile,
+    Shape,
+    multiset_digest,
+    shape_of,
+)
 
 INDEX, LENGTHS = "records.json", "length.npy"
 _VERSION = 1
@@ -125,49 +131,27 @@ class RecordSet:
     @classmethod
     def _counted(cls, place: Path) -> RecordSet:
         """A set without an index: its files in sorted order."""
-        from millrace.common.loading.h5 import open_h5
-
-        files, kinds, counts = [], {}, Counter[int]()
+        files: list[RecordFile] = []
+        kinds: dict[tuple, None] = {}
+        counts = Counter[int]()
         for path in sorted(place.glob("*.h5")):
-            try:
-                with open_h5(str(path)) as h5:
-                    if "facts" in h5:
-                        words = f"{INDEX} is missing: these records are not finished"
-                        raise MillraceError(
-                            words, str(place), "Wait for their writer, or start it again"
-                        )
-                    shape, labels = shape_of(h5, path), h5["labels"][()]
-            except OSError as error:
-                words = f"cannot be read ({str(error).splitlines()[0]})"
-                raise MillraceError(words, str(path), "Write it again, or move it away") from None
-            if labels.min(initial=0) < 0:
-                raise MillraceError(
-                    f"has the label {labels.min()}", str(path), "Labels count from 0"
-                )
+            shape, labels = _opened(path)
             files.append(RecordFile(path.name, shape.records, path.stat().st_size))
             kinds[shape.layout, shape.size] = None
-            counts.update(labels.tolist())
+            counts.update(labels)
         if not files:
-            raise MillraceError(
-                f"there is no {INDEX} and no *.h5", str(place), "Is it being written?"
-            )
-        # A name says of how many files it is one.
-        sets = Counter(name.groups() for each in files if (name := _NUMBERED.fullmatch(each.name)))
-        if any(len(files) != int(total) for _, total in sets):
-            shown = ", ".join(
-                f"{count} of {int(total)} {name}" for (name, total), count in sets.items()
-            )
-            words = f"{len(files)} record files that are not one whole set: {shown}"
-            raise MillraceError(
-                words, str(place), "Bring what is missing, and move away what is of another set"
-            )
+            problem = f"there is no {INDEX} and no *.h5"
+            raise MillraceError(problem, str(place), "Is it being written?")
+        _check_whole(files, place)
         kind, *others = kinds
         if others:
             words = f"holds files of different layouts, {kind} and {others[0]}"
             raise MillraceError(words, str(place), "Keep each layout in a folder of its own")
+
         totals = [counts[label] for label in range(max(counts, default=-1) + 1)]
-        split, names = files[0].name.partition("-")[0], [*map(str, range(len(totals)))]
-        records = cls(place, split, names, files, totals, *kind, has_index=False)
+        classes = [str(label) for label in range(len(totals))]
+        split = files[0].name.partition("-")[0]
+        records = cls(place, split, classes, files, totals, *kind, has_index=False)
         return dataclasses.replace(records, ids_digest=multiset_digest([np.arange(len(records))]))
 
     def write(self, is_scratch: bool = False) -> None:
@@ -202,6 +186,36 @@ class RecordSet:
             raise IndexError(f"record {index} of {len(self)}")
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
         return file, int(index - self.starts[file])
+
+
+def _opened(path: Path) -> tuple[Shape, list[int]]:
+    """What lies in a file of another program, and its labels."""
+    from millrace.common.loading.h5 import open_h5
+
+    try:
+        with open_h5(str(path)) as h5:
+            if "facts" in h5:
+                words = f"{INDEX} is missing: these records are not finished"
+                remedy = "Wait for their writer, or start it again"
+                raise MillraceError(words, str(path.parent), remedy)
+            shape, labels = shape_of(h5, path), h5["labels"][()]
+    except OSError as error:
+        words = f"cannot be read ({str(error).splitlines()[0]})"
+        raise MillraceError(words, str(path), "Write it again, or move it away") from None
+    if labels.min(initial=0) < 0:
+        raise MillraceError(f"has the label {labels.min()}", str(path), "Labels count from 0")
+    return shape, labels.tolist()
+
+
+def _check_whole(files: list[RecordFile], place: Path) -> None:
+    """Raise MillraceError if the names of files say that they are of another number."""
+    names = (_NUMBERED.fullmatch(file.name) for file in files)
+    sets = Counter(name.groups() for name in names if name)
+    if any(len(files) != int(total) for _, total in sets):
+        parts = (f"{count} of {int(total)} {name}" for (name, total), count in sets.items())
+        words = f"{len(files)} record files that are not one whole set: {', '.join(parts)}"
+        remedy = "Bring what is missing, and move away what is of another set"
+        raise MillraceError(words, str(place), remedy)
 
 
 def check_classes(train: RecordSet, val: RecordSet) -> None:

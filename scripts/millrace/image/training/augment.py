@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -13,15 +12,6 @@ from millrace.common import hashing
 SCALE = (0.08, 1.0)  # share of the image's area
 RATIO = (3 / 4, 4 / 3)  # width by height
 TRIES = 10
-
-
-class _Boxes(NamedTuple):
-    """Corners and sides of boxes; arrays of one shape."""
-
-    left: np.ndarray
-    top: np.ndarray
-    width: np.ndarray
-    height: np.ndarray
 
 
 def random_crops(
@@ -39,11 +29,9 @@ def random_crops(
     tried, is_found = _first_that_fits(draws[:, :-1].reshape(-1, TRIES, 4), width, height)
     centred = _largest_centred(width, height)
 
-    parts = [np.where(is_found, *pair) for pair in zip(tried, centred, strict=True)]
-    box = _Boxes(*parts)
-    edges = [box.left, box.top, box.left + box.width, box.top + box.height]
+    edges = np.where(is_found, tried, centred)
     is_mirrored = draws[:, -1] < 0.5
-    return np.concatenate(edges, axis=1).astype(np.int64), is_mirrored
+    return edges.astype(np.int64), is_mirrored
 
 
 def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
@@ -55,34 +43,37 @@ def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
 
 def _first_that_fits(
     draws: np.ndarray, width: np.ndarray, height: np.ndarray
-) -> tuple[_Boxes, np.ndarray]:
-    """The first try of each record that lies within its image, and whether there is one, each of
-    shape (records, 1); draws (records, tries, 4)."""
-    area_draws, ratio_draws, left_draws, top_draws = np.moveaxis(draws, 2, 0)
-    area = width * height * (SCALE[0] + (SCALE[1] - SCALE[0]) * area_draws)
+) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of the first try of each record that lies within its image, (records, 4), and
+    whether there is one, (records, 1); draws (records, tries, 4)."""
+    area_draw, ratio_draw, left_draw, top_draw = np.moveaxis(draws, 2, 0)
+    share = SCALE[0] + (SCALE[1] - SCALE[0]) * area_draw
+    area = width * height * share
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
-    ratio = np.exp(low + (high - low) * ratio_draws)
-    widths = np.rint(np.sqrt(area * ratio))
-    heights = np.rint(np.sqrt(area / ratio))
+    ratio = np.exp(low + (high - low) * ratio_draw)
+    box_width = np.rint(np.sqrt(area * ratio))
+    box_height = np.rint(np.sqrt(area / ratio))
 
-    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    first = np.argmax(fits, axis=1)[:, None]
-    box_width = np.take_along_axis(widths, first, 1)
-    box_height = np.take_along_axis(heights, first, 1)
-    left = np.floor(np.take_along_axis(left_draws, first, 1) * (width - box_width + 1))
-    top = np.floor(np.take_along_axis(top_draws, first, 1) * (height - box_height + 1))
-    return _Boxes(left, top, box_width, box_height), fits.any(axis=1)[:, None]
+    fits_across = (box_width > 0) & (box_width <= width)
+    fits_down = (box_height > 0) & (box_height <= height)
+    fits = fits_across & fits_down
+    left = np.floor(left_draw * (width - box_width + 1))
+    top = np.floor(top_draw * (height - box_height + 1))
+    edges = np.stack([left, top, left + box_width, top + box_height], axis=2)
+
+    first = np.argmax(fits, axis=1)
+    return edges[np.arange(len(first)), first], fits.any(axis=1)[:, None]
 
 
-def _largest_centred(width: np.ndarray, height: np.ndarray) -> _Boxes:
-    """The largest box of an allowed ratio in the middle of each image."""
+def _largest_centred(width: np.ndarray, height: np.ndarray) -> np.ndarray:
+    """The edges of the largest box of an allowed ratio in the middle of each image."""
     widest = np.maximum(np.rint(height * RATIO[1]), 1)
     highest = np.maximum(np.rint(width / RATIO[0]), 1)
     box_width = np.minimum(width, widest)
     box_height = np.minimum(height, highest)
     left = (width - box_width) // 2
     top = (height - box_height) // 2
-    return _Boxes(left, top, box_width, box_height)
+    return np.concatenate([left, top, left + box_width, top + box_height], axis=1)
 
 
 def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarray:

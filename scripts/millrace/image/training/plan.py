@@ -62,18 +62,24 @@ class BlockPlan:
         ranks = []
         for rank, block in enumerate(blocks):
             parts = np.array_split(block, max(steps, 1))
-            for first, last in itertools.pairwise(edges if shape.mixed_batches > 1 else ()):
-                for at in range(first, last, shape.mixed_batches):
-                    window = slice(at, min(at + shape.mixed_batches, last))
-                    key = hashing.key(self._seed, self.epoch, rank, len(block), at)
-                    joined = np.concatenate(parts[window])
-                    joined = joined[
-                        np.argsort(hashing.mix(joined.astype(np.uint64) ^ key), kind="stable")
-                    ]
-                    cuts = np.cumsum([len(part) for part in parts[window]])[:-1]
-                    parts[window] = [np.sort(part) for part in np.split(joined, cuts)]
+            if shape.mixed_batches > 1:
+                self._mix(parts, edges.tolist(), shape.mixed_batches, rank, len(block))
             ranks.append(parts)
         return [parts[turn] for turn in turns for parts in ranks]
+
+    def _mix(
+        self, parts: list[np.ndarray], edges: list[int], batches: int, rank: int, records: int
+    ) -> None:
+        """Shuffle, in place, the records of so many neighbouring batches of each stream."""
+        for first, last in itertools.pairwise(edges):
+            for start in range(first, last, batches):
+                window = slice(start, min(start + batches, last))
+                joined = np.concatenate(parts[window])
+                key = hashing.key(self._seed, self.epoch, rank, records, start)
+                mixed = hashing.mix(joined.astype(np.uint64) ^ key)
+                shuffled = joined[np.argsort(mixed, kind="stable")]
+                cuts = np.cumsum([len(part) for part in parts[window]])[:-1]
+                parts[window] = [np.sort(part) for part in np.split(shuffled, cuts)]
 
     def __len__(self) -> int:
         return len(self._batches) // self.world_size

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,21 @@ class FolderReader(Dataset):
     """ImageFolder's way: each image of a folder is opened and decoded, in random order."""
 
     def __init__(self, root: Path, images: int, seed: int) -> None:
-        rows = read_tree(root, True).rows["train"]
-        order = np.random.default_rng(seed).permutation(len(rows))[: images or None]
-        self.paths = [root / "train" / rows[number][0] for number in order]
+        rows = read_tree(root, allow_empty=True).rows["train"]
+        order = np.random.default_rng(seed).permutation(len(rows))
+        chosen = order[: images or None]
+        self.paths = [root / "train" / rows[number][0] for number in chosen]
         self.bytes_per_image = sum(map(os.path.getsize, self.paths)) / len(self.paths)
 
     def __len__(self) -> int:
-        return -(-len(self.paths) // CHUNK)
+        return math.ceil(len(self.paths) / CHUNK)
 
     def __getitem__(self, chunk: int) -> int:
-        paths = self.paths[chunk * CHUNK :][:CHUNK]
-        return sum(np.asarray(read_image(path.read_bytes())[0]).size > 0 for path in paths)
+        start = chunk * CHUNK
+        paths = self.paths[start : start + CHUNK]
+        for path in paths:
+            _decode(path.read_bytes())
+        return len(paths)
 
 
 class H5Reader(Dataset):
@@ -48,14 +53,14 @@ class H5Reader(Dataset):
     def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
-            starts = [
-                (f, at, CHUNK) for f, n in enumerate(records.lengths) for at in range(0, n, CHUNK)
-            ]
-            self.chunks = [[each] for each in starts[: -(-images // CHUNK) or None]]
+            chunks = [[place] for place in _chunks(records)]
+            self.chunks = chunks[: math.ceil(images / CHUNK) or None]
         else:
-            order = np.random.default_rng(seed).permutation(len(records))[: images or None]
-            singles = [(*records.locate(int(number)), 1) for number in order]
-            self.chunks = [singles[at : at + CHUNK] for at in range(0, len(singles), CHUNK)]
+            order = np.random.default_rng(seed).permutation(len(records))
+            chosen = order[: images or None].tolist()
+            singles = [(*records.locate(number), 1) for number in chosen]
+            starts = range(0, len(singles), CHUNK)
+            self.chunks = [singles[start : start + CHUNK] for start in starts]
         self.paths = [records.path(file) for file in range(len(records.files))]
         self.bytes_per_image = sum(file.bytes for file in records.files) / len(records)
 
@@ -63,12 +68,27 @@ class H5Reader(Dataset):
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> int:
-        images = [
-            image for place in self.chunks[chunk] for image in self.reader.read(*place).images
-        ]
-        if self.reader.records.layout != FIXED:
-            images = [np.asarray(read_image(image)[0]) for image in images]
-        return len(images)
+        is_encoded = self.reader.records.layout != FIXED
+        count = 0
+        for place in self.chunks[chunk]:
+            images = self.reader.read(*place).images
+            count += len(images)
+            for image in images if is_encoded else ():
+                _decode(image)
+        return count
+
+
+def _chunks(records: RecordSet) -> Iterator[tuple[int, int, int]]:
+    """(file, first record, records) of all files."""
+    for file, length in enumerate(records.lengths.tolist()):
+        for start in range(0, length, CHUNK):
+            yield file, start, CHUNK
+
+
+def _decode(content: Any) -> None:
+    """Decode an image: Pillow does so when its pixels are asked for."""
+    image, _ = read_image(content)
+    np.asarray(image)
 
 
 def measure(
@@ -80,24 +100,34 @@ def measure(
     """
     passes = []
     for _ in range(1 if is_cold else repeats):
-        for path in reader.paths if is_cold else ():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-        cpu, began = sum(os.times()[:4]), time.perf_counter()
+        if is_cold:
+            _forget(reader.paths)
+        cpu_before = sum(os.times()[:4])
+        began = time.perf_counter()
         images = sum(DataLoader(reader, batch_size=None, num_workers=workers))
         seconds = time.perf_counter() - began
-        passes.append((seconds, sum(os.times()[:4]) - cpu, images))
+        cpu = sum(os.times()[:4]) - cpu_before
+        passes.append((seconds, cpu, images))
+
     seconds, cpu, images = sorted(passes)[len(passes) // 2]
-    row = {
+    return {
         "reader": name,
         "state": "cold" if is_cold else "warm",
         "workers": workers,
         "images": images,
+        "images_per_second": images / seconds,
+        "cpu_seconds_per_1000": 1000 * cpu / images,
+        "disk_bytes_per_image": reader.bytes_per_image,
     }
-    row |= {"images_per_second": images / seconds, "cpu_seconds_per_1000": 1000 * cpu / images}
-    return {**row, "disk_bytes_per_image": reader.bytes_per_image}
+
+
+def _forget(paths: Iterable[Path]) -> None:
+    """Let files leave the page cache."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
 
 
 def readers(
@@ -120,7 +150,8 @@ def readers(
 def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> RecordSet:
     """The bytes of some images of train as they are, in record files as create_records makes
     them."""
-    tree, options = read_tree(folder, True), RecordOptions(layout="encoded", records_per_file=1000)
+    tree = read_tree(folder, allow_empty=True)
+    options = RecordOptions(layout="encoded", records_per_file=1000)
     rows = in_order(tree.rows["train"], seed)[: images or None]
     plans = list(deal("train", rows, options.files("train", len(rows)), True))
     split = options.of_split(tree, "train")
@@ -138,8 +169,12 @@ def shuffle_quality(records: RecordSet, seed: int) -> list[dict[str, Any]]:
     orders["full shuffle"] = np.random.default_rng(seed).permutation(len(records))
     rows = []
     for name, ids in orders.items():
-        entropy, distance = quality.label_run_entropy(labels[ids]), quality.neighbour_distance(ids)
-        rows.append({"order": name, "label_run_entropy": entropy, "neighbours": distance})
+        row = {
+            "order": name,
+            "label_run_entropy": quality.label_run_entropy(labels[ids]),
+            "neighbours": quality.neighbour_distance(ids),
+        }
+        rows.append(row)
     return rows
 
 
@@ -147,7 +182,6 @@ def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndar
     """Positions in `records` in the order in which the producer writes them into an epoch."""
     parts = []
     for files, rows in shuffle.groups(records.lengths, pool, seed, epoch):
-        parts.append(
-            np.concatenate([np.arange(*records.starts[file : file + 2]) for file in files])[rows]
-        )
+        positions = [np.arange(*records.starts[file : file + 2]) for file in files]
+        parts.append(np.concatenate(positions)[rows])
     return np.concatenate(parts)

@@ -16,7 +16,7 @@ import torch
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
-from millrace.common.training import loop, run_folder
+from millrace.common.training import devices, loop, run_folder
 from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.ranks import Ranks
 from millrace.image.producer.sentry import Trainer
@@ -39,6 +39,7 @@ _FREE = {
 _END_SECONDS = 60.0  # for the producer to end in order
 
 
+@devices.leaving_together()
 def run(
     options: TrainOptions,
     root: Path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.music.features.decisions import unusable
+from millrace.music.features.decisions import check_values
 from millrace.music.features.track import Refused
 
 if TYPE_CHECKING:
@@ -96,7 +96,5 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 def features(path: str | os.PathLike) -> np.ndarray:
     """The CQT of a recording. Raises Refused if there is none, or silence only."""
     magnitudes = cqt(decode(path))
-    refused = unusable([magnitudes])
-    if refused:
-        raise refused
+    check_values([magnitudes])
     return magnitudes

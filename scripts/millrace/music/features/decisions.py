@@ -106,8 +106,8 @@ def check_duration(track: Track, in_file: float | None, record: Record | None) -
             track.facts["hop"] = "duration"
 
 
-def unusable(blocks: Iterable[np.ndarray]) -> Refused | None:
-    """Why values, given in pieces, cannot be fed to the model; None if they can.
+def check_values(blocks: Iterable[np.ndarray]) -> None:
+    """Raise Refused if values, given in pieces, cannot be fed to the model.
 
     Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up
     noise.
@@ -128,15 +128,14 @@ def unusable(blocks: Iterable[np.ndarray]) -> Refused | None:
 
     span = f"values from {low:g} to {high:g}"
     if not total:
-        return Refused("empty", "no frames")
+        raise Refused("empty", "no frames")
     if not_finite:
-        return Refused("not_finite", f"{not_finite} of {total} values are NaN or infinite")
+        raise Refused("not_finite", f"{not_finite} of {total} values are NaN or infinite")
     if low <= -10 and -low > high:
-        return Refused("decibel", f"{span} are decibels; needed: 10 ** (dB / 20)")
+        raise Refused("decibel", f"{span} are decibels; needed: 10 ** (dB / 20)")
     if negative > 0.01 * total:
-        return Refused("negative", f"{negative} of {total} values are below 0; {span}")
+        raise Refused("negative", f"{negative} of {total} values are below 0; {span}")
     if low == high == 0:
-        return Refused("zero", "all values are 0")
+        raise Refused("zero", "all values are 0")
     if low == high:
-        return Refused("constant", f"all values are {high:g}")
-    return None
+        raise Refused("constant", f"all values are {high:g}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.common.loading.h5 import is_swmr, open_h5
 from millrace.music.features import h5_labels as labels
-from millrace.music.features.decisions import check_duration, decide_hop, time_axis, unusable
+from millrace.music.features.decisions import check_duration, check_values, decide_hop, time_axis
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
@@ -193,28 +193,18 @@ def _links(h5: Any) -> list[tuple[bytes, int]]:
 def _tracks_of(
     dataset: _DataSet, file: str, pointing: list[Record], pointers: _Pointers, contract: Contract
 ) -> Iterator[Track]:
-    """The tracks of one data set: of its parts, of the records that point to it, or of its
-    owner."""
+    """The tracks of one data set, refused ones too."""
     cuts, problem = labels.parts(dataset.values, dataset.owner, dataset.attributes, contract.bins)
     if cuts and dataset.is_beside_features:
         return
     if not cuts:
         problem = _unclear_owner(dataset, pointing) or problem
-    if not dataset.has_utf8_name:
-        problem = problem or Refused("bad_name", "its name is not UTF-8")
-
-    if cuts:
-        parts = cuts
-    elif pointing:
-        parts = [labels.Part(record.id) for record in pointing]
-    else:
-        parts = [labels.Part(dataset.owner)]
 
     # One duration is not that of each track of a long array.
     duration = None if cuts else dataset.duration
     chunk_grid = cache(partial(_chunk_grid, dataset.values))  # once for all parts, if one asks
     is_found_by_name = not cuts and not pointing
-    for part in parts:
+    for part in cuts or _whole(dataset, pointing):
         frames = part.stop - part.start
         track = Track(part.id, H5, file, dataset.name, first=part.start, frames=frames)
         record = pointers.by_id.get(part.id)
@@ -226,14 +216,19 @@ def _tracks_of(
             _describe(track, dataset, record, contract)
             check_duration(track, duration, record)
             _place(track, dataset.values, contract, chunk_grid)
-            refused = unusable(_blocks(track, dataset.values))
-            if refused:
-                raise refused
+            check_values(_blocks(track, dataset.values))
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
         except labels.UNREADABLE as error:
             track.refuse("unreadable", _line(error))
         yield track
+
+
+def _whole(dataset: _DataSet, pointing: list[Record]) -> list[labels.Part]:
+    """A data set of one track: of the records that point to it, or of its owner."""
+    if pointing:
+        return [labels.Part(record.id) for record in pointing]
+    return [labels.Part(dataset.owner)]
 
 
 def _unclear_owner(dataset: _DataSet, pointing: list[Record]) -> Refused | None:
@@ -249,6 +244,8 @@ def _unclear_owner(dataset: _DataSet, pointing: list[Record]) -> Refused | None:
 
 def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: Contract) -> None:
     """Fill in type, orientation and hop of a track, each with its origin. Raises Refused."""
+    if not dataset.has_utf8_name:
+        raise Refused("bad_name", "its name is not UTF-8")
     values, shape, stated = dataset.values, dataset.values.shape, dataset.stated
     track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
     if values.ndim != 2 or values.dtype.kind != "f" or values.dtype.itemsize > 8:

@@ -154,11 +154,9 @@ def _edges(
 ) -> Sequence[int] | None:
     """The first frames of `count` tracks and the end of the last, if they share an array of `total`
     frames without a gap. Offsets may hold the end."""
-    if not all(type(number) is int for number in [*(offsets or ()), *(lengths or ())]):
+    numbers = [*(offsets or ()), *(lengths or ())]
+    if any(type(number) is not int for number in numbers):
         return None
-    if lengths is not None and (len(lengths) != count or min(lengths, default=0) < 0):
-        return None
-
     by_lengths = [0, *accumulate(lengths or ())]
     if offsets is None:
         edges = by_lengths
@@ -169,8 +167,8 @@ def _edges(
     if lengths is not None and edges != by_lengths:
         return None
 
-    is_whole = len(edges) == count + 1 and edges[0] == 0 and edges[-1] == total
-    return edges if is_whole and sorted(edges) == edges else None
+    is_whole = len(edges) == count + 1 and edges == sorted(edges)
+    return edges if is_whole and (edges[0], edges[-1]) == (0, total) else None
 
 
 def hop(about: Attributes) -> float | None:

@@ -181,27 +181,33 @@ def place_records(
     places.
     """
     places: dict[str, list[Record]] = defaultdict(list)
-    wrong = []
+    wrong: list[dict] = []
     folders = defaultdict(list)
     for folder in roots["mm"].places("mm") if "mm" in roots else ():
         folders[folder[-2:].casefold()].append(folder)
+
+    def target(record: Record, kind: str, pointer: str | int | None) -> str | None:
+        if kind not in roots or pointer is None:
+            return None
+        file = roots[kind].find(kind, pointer)
+        if file is None:
+            words = _NOTHING[kind].format(pointer, roots[kind].path)
+            wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
+        return file
+
     for record in records:
-        targets: list[str | None] = []
-        for kind, pointer in (("h5", record.h5), ("mm", record.mm)):
-            target = (
-                roots[kind].find(kind, pointer) if kind in roots and pointer is not None else ""
-            )
-            if target is None:
-                words = _NOTHING[kind].format(pointer, roots[kind].path)
-                wrong.append({"id": record.id, "reason": "wrong_pointer", "problem": words})
-            targets.append(target or None)
-        file, mm_file = targets
+        file = target(record, "h5", record.h5)
+        mm_file = target(record, "mm", record.mm)
         said = (record.hop, record.shape, record.duration)
         if file:
             places[file].append(Record(record.id, file, record.key, None, *said))
         # Without a pointer to an .mm these still count for the file of the usual name; without one
         # to an HDF5 file merging.apply_records compares them with the track, wherever it is.
-        usual = folders[record.id[:2].casefold()] if any(said) else []
-        for place in [mm_file.rpartition("/")[0]] if mm_file else usual:
-            places[place].append(Record(record.id, None, record.key, mm_file, *said))
+        mm_folders = []
+        if mm_file:
+            mm_folders = [mm_file.rpartition("/")[0]]
+        elif any(said):
+            mm_folders = folders[record.id[:2].casefold()]
+        for folder in mm_folders:
+            places[folder].append(Record(record.id, None, record.key, mm_file, *said))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

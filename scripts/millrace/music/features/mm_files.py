@@ -18,10 +18,10 @@ import numpy as np
 from millrace.music.features.decisions import (
     check_duration,
     check_span,
+    check_values,
     decide_hop,
     float_type,
     time_axis,
-    unusable,
 )
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
@@ -111,9 +111,7 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     if origin == "jsonl":
         _check_jsonl(track, values, shape)
 
-    refused = unusable([values])
-    if refused:
-        raise refused
+    check_values([values])
     decide_hop(track, None, record, contract)
     check_duration(track, None, record)
 

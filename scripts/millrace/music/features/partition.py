@@ -20,6 +20,7 @@ from millrace.music.features.roots import Root
 from millrace.music.features.track import H5, Contract, Track
 
 _MAX_ID = 200  # bytes
+_REPORTED = ("hop", "orientation", "dtype", "shape")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,36 +103,44 @@ def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
 def report(stage: str, scope: str, tracks: Sequence[Track], contract: Contract) -> dict:
     """A ledger of tracks and, by name, everything refused or remarkable: also short tracks and ids
     that differ in case only."""
-    ledger = Ledger(stage, scope, "track", rows_in=len(tracks))
-    ledger.rejected.update(track.refused for track in tracks if track.refused)
     good = [track for track in tracks if not track.refused]
-    ledger.rows_out = len(good)
-    short = [track for track in good if track.frames * track.hop < contract.shingle]
-    cases = Counter(number.casefold() for number in {track.id for track in good})
-    remarks = [(track, remark) for track in good for remark in track.warnings]
-    remarks += [(track, "shorter_than_shingle") for track in short]
-    remarks += [(track, "id_differs_in_case") for track in good if cases[track.id.casefold()] > 1]
+    refused = [track for track in tracks if track.refused]
+    remarks = _remarks(good, contract)
+    ledger = Ledger(stage, scope, "track", rows_in=len(tracks), rows_out=len(good))
+    ledger.rejected.update(track.refused for track in refused)
     ledger.warnings.update(remark for _, remark in remarks)
     ledger.check()
-
-    def named(track: Track, reason: str, words: str = "") -> dict:
-        return {
-            "id": track.id,
-            "file": track.file,
-            "key": track.key,
-            "reason": reason,
-            "problem": words,
-        }
-
+    has_h5 = any(track.source == H5 for track in tracks)
     return {
         "ledger": ledger.as_dict(),
-        "locking": locking() if any(track.source == H5 for track in tracks) else "",
-        "refused": [
-            named(track, track.refused, track.problem) for track in tracks if track.refused
-        ],
-        "remarks": [named(track, remark) for track, remark in remarks],
-        "origins": {
-            fact: dict(sorted(Counter(track.facts.get(fact, "") for track in good).items()))
-            for fact in ("hop", "orientation", "dtype", "shape")
-        },
+        "locking": locking() if has_h5 else "",
+        "refused": [_named(track, track.refused, track.problem) for track in refused],
+        "remarks": [_named(track, remark) for track, remark in remarks],
+        "origins": {name: _origins(name, good) for name in _REPORTED},
     }
+
+
+def _remarks(tracks: Sequence[Track], contract: Contract) -> list[tuple[Track, str]]:
+    """Usable tracks that are remarkable, with the reason."""
+    ids = {track.id for track in tracks}
+    cases = Counter(number.casefold() for number in ids)
+    remarks = [(track, remark) for track in tracks for remark in track.warnings]
+    for track in tracks:
+        if track.frames * track.hop < contract.shingle:
+            remarks.append((track, "shorter_than_shingle"))
+    for track in tracks:
+        if cases[track.id.casefold()] > 1:
+            remarks.append((track, "id_differs_in_case"))
+    return remarks
+
+
+def _named(track: Track, reason: str, words: str = "") -> dict:
+    """A line of rejects.jsonl or remarks.jsonl."""
+    place = {"id": track.id, "file": track.file, "key": track.key}
+    return {**place, "reason": reason, "problem": words}
+
+
+def _origins(fact: str, tracks: Sequence[Track]) -> dict[str, int]:
+    """Of how many tracks a fact is from where."""
+    counts = Counter(track.facts.get(fact, "") for track in tracks)
+    return dict(sorted(counts.items()))

@@ -80,34 +80,52 @@ def coverage(
         for name, clique in split.cliques.items()
     }
     filtered = {name: versions for name, versions in present.items() if len(versions) >= 2}
-    rest = [version for versions in filtered.values() for version in versions]
-    used = np.array(sorted({numbers[video_id(version)] for version in rest}), np.int64)
-    preferred = int((index.records["file"][used, SOURCES.index(prefer)] >= 0).sum())
-    lost = [
-        {"id": each, "reason": refused.get(each, "absent")} for each in ids if numbers[each] < 0
-    ]
+
+    missing = [number for number in ids if numbers[number] < 0]
+    lost = [{"id": number, "reason": refused.get(number, "absent")} for number in missing]
     lost += [{"clique": name} for name in split.cliques if name not in filtered]
-    total, cliques = sum(map(len, split.cliques.values())), len(split.cliques)
+
+    versions = [version for clique in split.cliques.values() for version in clique]
     found = sum(map(len, present.values()))
-    hours = float((index.frames(prefer)[used] * index.hops(prefer)[used]).sum()) / 3600
-    shares = [
-        100 * part / max(whole, 1) for part, whole in ((len(filtered), cliques), (len(rest), total))
-    ]
-    line = f"{split.name}: {len(filtered):,} cliques of at least 2 ({shares[0]:.1f} %) and {len(rest):,} "
-    line += f"versions ({shares[1]:.1f} %) remain, {found:,} of {total:,} found, {hours:,.1f} h"
     facts = {
         "split": split.name,
-        "versions": total,
+        "versions": len(versions),
         "versions_found": found,
-        "versions_kept": len(rest),
+        "versions_kept": sum(map(len, filtered.values())),
+        "cliques": len(split.cliques),
+        "cliques_found": len(filtered),
+        "missing": len(versions) - found,
+        "missing_fraction": 1 - found / len(versions) if versions else 0.0,
+        "without_id": sum(not video_id(version) for version in versions),
     }
-    facts |= {"cliques": cliques, "cliques_found": len(filtered), "hours": hours, "line": line}
-    facts |= {"missing": total - found, "missing_fraction": 1 - found / total if total else 0.0}
-    facts["sources"] = {prefer: preferred, SOURCES[prefer == H5]: len(used) - preferred}
-    facts["without_id"] = sum(
-        not video_id(each) for clique in split.cliques.values() for each in clique
-    )
+    used = {numbers[video_id(version)] for clique in filtered.values() for version in clique}
+    facts |= _of_files(index, np.array(sorted(used), np.int64), prefer)
+    facts["line"] = _line(facts)
     return facts, [{"split": split.name, **row} for row in lost], filtered
+
+
+def _of_files(index: FeatureIndex, used: np.ndarray, prefer: str) -> dict[str, Any]:
+    """Hours of some tracks, and of how many the preferred source is read."""
+    seconds = index.frames(prefer)[used] * index.hops(prefer)[used]
+    has_preferred = index.records["file"][used, SOURCES.index(prefer)] >= 0
+    preferred = int(has_preferred.sum())
+    (other,) = (source for source in SOURCES if source != prefer)
+    return {
+        "hours": float(seconds.sum()) / 3600,
+        "sources": {prefer: preferred, other: len(used) - preferred},
+    }
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    """What a person is told of a split."""
+    cliques, kept = facts["cliques_found"], facts["versions_kept"]
+    clique_share = 100 * cliques / max(facts["cliques"], 1)
+    version_share = 100 * kept / max(facts["versions"], 1)
+    line = (
+        f"{facts['split']}: {cliques:,} cliques of at least 2 ({clique_share:.1f} %) and {kept:,} "
+    )
+    line += f"versions ({version_share:.1f} %) remain, {facts['versions_found']:,} of "
+    return f"{line}{facts['versions']:,} found, {facts['hours']:,.1f} h"
 
 
 def leaks(splits: Mapping[str, Split]) -> list[dict[str, str]]:

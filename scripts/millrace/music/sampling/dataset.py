@@ -16,8 +16,9 @@ from millrace.common.loading.bad_samples import BadSample
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import BatchSlots, require_room
 from millrace.common.training import seeding
-from millrace.music.features.decisions import unusable
+from millrace.music.features.decisions import check_values
 from millrace.music.features.reader import FeatureError
+from millrace.music.features.track import Refused
 from millrace.music.sampling.cliques import Cliques
 from millrace.music.sampling.windows import Geometry, ShingleReader
 
@@ -114,10 +115,13 @@ class CliqueDataset:
     def check(self, batch: TrackBatch) -> None:
         """Raise MillraceError if features are NaN, decibels or below 0, or are no float32 (B, S, C,
         T)."""
-        refused = unusable([batch.x.numpy()])
-        if refused and refused.reason in ("not_finite", "decibel", "negative"):
-            remedy = "The model takes linear magnitudes of a CQT"
-            raise MillraceError(str(refused), f"step {batch.step}", remedy)
+        try:
+            check_values([batch.x.numpy()])
+        except Refused as refused:
+            # A short window may be silent.
+            if refused.reason not in ("zero", "constant"):
+                remedy = "The model takes linear magnitudes of a CQT"
+                raise MillraceError(str(refused), f"step {batch.step}", remedy) from None
         expected = (len(batch.ii), self.reader.contract.bins, self.geometry.size)
         if batch.x.dtype != torch.float32 or (batch.x.shape[0], *batch.x.shape[2:]) != expected:
             problem = f"shingles are {batch.x.dtype} {tuple(batch.x.shape)}"

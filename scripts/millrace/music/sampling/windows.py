@@ -52,15 +52,16 @@ class ShingleReader:
         """
         window = self._window(track, frames, hop, start, geometry.length)
         have = window.shape[1]
-        steps = max(0, math.ceil((geometry.length - geometry.size) / geometry.step))
-        at = np.arange(steps * geometry.step + geometry.size) % geometry.length
+        length, size, step, _ = geometry
+        steps = max(0, math.ceil((length - size) / step))
+        at = np.arange(steps * step + size) % length
         filled = window[:, at % have]
         if self.pad_mode == "zeros":
             filled[:, at >= have] = 0
-        shingles = np.lib.stride_tricks.sliding_window_view(
-            filled, geometry.size, axis=1, writeable=True
-        )
-        return np.ascontiguousarray(shingles[:, :: geometry.step].swapaxes(0, 1))
+
+        view = np.lib.stride_tricks.sliding_window_view(filled, size, axis=1, writeable=True)
+        shingles = view[:, ::step].swapaxes(0, 1)
+        return np.ascontiguousarray(shingles)
 
     def _window(self, track: int, frames: int, hop: float, start: int, length: int) -> np.ndarray:
         """(C, T) frames of the model from `start` on, `length` or up to the track's end."""

@@ -68,15 +68,19 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
             raise MillraceError(f"{text} is no override", COMMAND_LINE, "Write key=value")
         words[key] = value
     path = words.get("conf") or conf
+    where = str(path or COMMAND_LINE)
     content = flat(config.read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
     typed = {key: _parsed(key, text, _DEFAULTS.get(key)) for key, text in words.items()}
 
-    result, where = Conf(_DEFAULTS), str(path or COMMAND_LINE)
-    if not any(key.partition(".")[0] == "augmentations" for key in content):
+    result = Conf(_DEFAULTS)
+    has_augmentations = any(key.partition(".")[0] == "augmentations" for key in content)
+    if not has_augmentations:
         result |= _AUGMENTATIONS
     for values, place in ((content, where), (flat(typed), COMMAND_LINE)):
         result |= checked(_renamed(values, place), _KNOWN, place)
-    if preset := config.CONFIGS.get(result.get("model.name", "")):
+
+    preset = config.CONFIGS.get(result.get("model.name", ""))
+    if preset:
         result = Conf({**preset.keys(), **result, "model.name": preset.name})
     result["conf"] = str(path)
     result |= result.model.keys()
@@ -111,22 +115,31 @@ def _parsed(key: str, text: str, default: Any) -> Any:
 def _renamed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """data.splits is path.splits, splits have several names, a folder stands for the files in it,
     and augmentations of waveforms are skipped."""
-    result, skipped = {}, {}
+    result: dict[str, Any] = {}
+    skipped: dict[str, None] = {}
     for key, value in values.items():
-        if match := re.fullmatch(r"(?:path|data)\.splits\.(\w+)", key):
-            result[f"path.splits.{split_name(match[1])}"] = value
+        one_split = re.fullmatch(r"(?:path|data)\.splits\.(\w+)", key)
+        if one_split:
+            result[f"path.splits.{split_name(one_split[1])}"] = value
         elif key in ("path.splits", "data.splits") and isinstance(value, str):
-            if not (files := split_files(value)):
+            files = split_files(value)
+            if not files:
                 problem = f"{key} is {value}, where no file is called train, valid or test"
                 raise MillraceError(problem, where, "Name a folder with the files of the splits")
-            result |= {f"path.splits.{name}": file for name, file in files.items()}
-        elif key.startswith("augmentations.") and (name := key.split(".")[1]) in _WAVEFORM:
-            skipped[name] = value
+            for name, file in files.items():
+                result[f"path.splits.{name}"] = file
+        elif _is_of_waveforms(key):
+            skipped[key.split(".")[1]] = None
         else:
             result[key] = value
     if skipped:
         log.info("augmentations of waveforms are skipped: %s", ", ".join(skipped))
     return result
+
+
+def _is_of_waveforms(key: str) -> bool:
+    section, _, name = key.partition(".")
+    return section == "augmentations" and name.partition(".")[0] in _WAVEFORM
 
 
 def _check_limits(values: Mapping[str, Any], where: str) -> None:
@@ -156,18 +169,31 @@ def _check(conf: Conf, where: str) -> None:
         raise MillraceError(problem, where, remedy)
     _check_choices(conf, where)
     _check_limits(conf, where)
-    for key in ("augmentations.timestretch.r", "augmentations.pitchtranspose.r"):
-        if len(r := conf.get(key, [0, 0])) != 2 or r[0] > r[1]:
-            raise MillraceError(f"{key} is {r}", where, "Give the least and the greatest value")
-    monitor = conf.section("training")["monitor"]
-    if monitor["mode"] != ("max" if monitor["quantity"] == "m_MAP" else "min"):
-        problem = "training.monitor has quantity {quantity} and mode {mode}".format(**monitor)
-        raise MillraceError(
-            problem, where, "The best m_MAP is the max, of all others it is the min"
-        )
-    if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule := conf["training.optim.sched"]):
-        problem = f"training.optim.sched is {schedule}"
-        raise MillraceError(problem, where, "Set it to plateau_N (evaluations of patience) or flat")
-    if conf["data.audiolen"] < conf.model.shingling_len:
-        problem = f"data.audiolen is {conf['data.audiolen']:g} s, less than a shingle"
-        raise MillraceError(problem, where, f"Set it to {conf.model.shingling_len:g} or more")
+    _check_ranges(conf, where)
+    _check_monitor(conf["training.monitor.quantity"], conf["training.monitor.mode"], where)
+
+    schedule = conf["training.optim.sched"]
+    if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule):
+        remedy = "Set it to plateau_N (evaluations of patience) or flat"
+        raise MillraceError(f"training.optim.sched is {schedule}", where, remedy)
+
+    audiolen, shingle = conf["data.audiolen"], conf.model.shingling_len
+    if audiolen < shingle:
+        problem = f"data.audiolen is {audiolen:g} s, less than a shingle"
+        raise MillraceError(problem, where, f"Set it to {shingle:g} or more")
+
+
+def _check_ranges(conf: Conf, where: str) -> None:
+    for name in ("augmentations.timestretch.r", "augmentations.pitchtranspose.r"):
+        edges = conf.get(name, [0, 0])
+        if len(edges) != 2 or edges[0] > edges[1]:
+            remedy = "Give the least and the greatest value"
+            raise MillraceError(f"{name} is {edges}", where, remedy)
+
+
+def _check_monitor(quantity: str, mode: str, where: str) -> None:
+    best = "max" if quantity == "m_MAP" else "min"
+    if mode != best:
+        problem = f"training.monitor has quantity {quantity} and mode {mode}"
+        remedy = "The best m_MAP is the max, of all others it is the min"
+        raise MillraceError(problem, where, remedy)

@@ -127,38 +127,54 @@ def embed(
     """
     pairs, problems = [], []
     for row in range(share.rank, len(cliques), share.exchange.world_size):
-        frames, hop = int(cliques.frames[row]), float(cliques.hops[row])
-        geometry = cut(reader.length(frames, hop))
         try:
-            shingles = reader.read(int(cliques.tracks[row]), frames, hop, 0, geometry)
+            pairs.append((row, _embedded(model, cliques, row, reader, cut, share.device)))
         except FeatureError as error:
             problems.append(str(error))
-            continue
-        # The model takes no shorter shingles than in training: shorter ones are repeated.
-        least = model.config.shingle_frames
-        if geometry.size < least:
-            shingles = shingles[:, :, np.arange(least) % geometry.size]
-        generator = torch.Generator(share.device)
-        generator.manual_seed(seeding.derive(0, "noise", int(cliques.ids[row])))
-        embedded = model(torch.from_numpy(shingles)[None].to(share.device), generator)
-        pairs.append((row, embedded[0].float().cpu()))
+
     parts = share.exchange.gathered((pairs, problems))
-    pairs = sorted(chain.from_iterable(part for part, _ in parts), key=itemgetter(0))
-    if problems := [*chain.from_iterable(part for _, part in parts)]:
-        words = f"{len(problems)} of {len(cliques)} tracks cannot be read"
-        if len(problems) > max_missing_fraction * len(cliques) or not pairs:
+    all_pairs = sorted(chain.from_iterable(part for part, _ in parts), key=itemgetter(0))
+    all_problems = list(chain.from_iterable(part for _, part in parts))
+    is_too_much = len(all_problems) > max_missing_fraction * len(cliques) or not all_pairs
+    if all_problems:
+        words = f"{len(all_problems)} of {len(cliques)} tracks cannot be read"
+        if is_too_much:
             remedy = "Build the index again, bring the files, or raise data.max_missing_fraction"
-            raise MillraceError(f"{words}, the first: {problems[0]}", remedy=remedy)
-        log.warning("left out of the evaluation: %s, the first: %s", words, problems[0])
-    rows = [row for row, _ in pairs]
-    if broken := [row for row, embedded in pairs if not embedded.isfinite().all()]:
-        problem = f"{len(broken)} of {len(pairs)} tracks have embeddings that are not finite"
+            raise MillraceError(f"{words}, the first: {all_problems[0]}", remedy=remedy)
+        log.warning("left out of the evaluation: %s, the first: %s", words, all_problems[0])
+
+    rows = [row for row, _ in all_pairs]
+    embeddings = [embedded for _, embedded in all_pairs]
+    broken = [row for row, embedded in all_pairs if not embedded.isfinite().all()]
+    if broken:
+        problem = f"{len(broken)} of {len(rows)} tracks have embeddings that are not finite"
         first = reader.windows.index.id(int(cliques.tracks[broken[0]]))
         raise MillraceError(problem, first, "Lower lr, or look at the features of this track")
-    tracks = Tracks.of(
-        cliques.cliques[rows], cliques.ids[rows], [embedded for _, embedded in pairs]
-    )
+    tracks = Tracks.of(cliques.cliques[rows], cliques.ids[rows], embeddings)
     return Tracks(*(each.to(share.device) for each in vars(tracks).values()))
+
+
+def _embedded(
+    model: Clews,
+    cliques: Cliques,
+    row: int,
+    reader: ShingleReader,
+    cut: Callable[[int], Geometry],
+    device: torch.device,
+) -> Tensor:
+    """float32 (S, Z) of one track, on the CPU. Raises FeatureError."""
+    frames, hop = int(cliques.frames[row]), float(cliques.hops[row])
+    geometry = cut(reader.length(frames, hop))
+    shingles = reader.read(int(cliques.tracks[row]), frames, hop, 0, geometry)
+    # The model takes no shorter shingles than in training: shorter ones are repeated.
+    least = model.config.shingle_frames
+    if geometry.size < least:
+        shingles = shingles[:, :, np.arange(least) % geometry.size]
+
+    generator = torch.Generator(device)
+    generator.manual_seed(seeding.derive(0, "noise", int(cliques.ids[row])))
+    batch = torch.from_numpy(shingles)[None].to(device)
+    return model(batch, generator)[0].float().cpu()
 
 
 def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> dict[str, Tensor]:
@@ -174,18 +190,29 @@ def nearest(
 ) -> list[dict[str, Any]]:
     """Some queries, spread over the split, each with the nearest tracks: titles, cliques,
     distances."""
-    titles: dict[str, dict[str, str]] = {}
-    for clique, versions in read_split(features.paths[split], split).cliques.items():
-        for each in versions:
-            title = each.get("track_title") or each.get("version_id", "")
-            titles.setdefault(video_id(each), {"title": title, "clique": clique})
-    part, rows = features.cliques[split], []
-    places = zip(part.ids.tolist(), part.tracks.tolist(), strict=True)
-    names = {each: titles[features.index.id(track)] for each, track in places}
+    names = _names(features, split)
     chosen = np.unique(np.linspace(0, len(queries) - 1, _QUERIES).astype(int))
+    rows = []
     for block, distances in ranked(queries[chosen], candidates, strategy):
-        for query, of in zip(block.ids.tolist(), distances, strict=True):
-            near = of.argsort(stable=True)[:_NEAREST].tolist()
-            tracks = [{**names[int(candidates.ids[at])], "distance": float(of[at])} for at in near]
+        for query, of_query in zip(block.ids.tolist(), distances, strict=True):
+            near = of_query.argsort(stable=True)[:_NEAREST].tolist()
+            tracks = [
+                {**names[int(candidates.ids[place])], "distance": float(of_query[place])}
+                for place in near
+            ]
             rows.append({**names[query], "tracks": tracks})
     return rows
+
+
+def _names(features: Features, split: str) -> dict[int, dict[str, str]]:
+    """Title and clique of the recordings of a split, by ordinal."""
+    titles: dict[str, dict[str, str]] = {}
+    for clique, versions in read_split(features.paths[split], split).cliques.items():
+        for version in versions:
+            title = version.get("track_title") or version.get("version_id", "")
+            titles.setdefault(video_id(version), {"title": title, "clique": clique})
+    part = features.cliques[split]
+    return {
+        number: titles[features.index.id(track)]
+        for number, track in zip(part.ids.tolist(), part.tracks.tolist(), strict=True)
+    }

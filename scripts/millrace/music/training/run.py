@@ -43,6 +43,7 @@ _FREE = {
 }
 
 
+@devices.leaving_together()
 def run(conf: Conf, folder: Path) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only."""
@@ -73,6 +74,7 @@ def write_configuration(conf: Conf, folder: Path) -> None:
     atomic.write_text(folder / CONFIGURATION, yaml.safe_dump(nested(conf), sort_keys=False))
 
 
+@devices.leaving_together()
 def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 %
     intervals.
