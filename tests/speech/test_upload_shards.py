@@ -108,6 +108,7 @@ def loaded(published, tmp_path_factory) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, loaded):
     _, index = published
     samples = [json.loads(line) for line in loaded[: loaded.index("example")]]
@@ -130,6 +131,7 @@ def test_every_sample_of_the_index_is_loaded_with_its_numbers(published, loaded)
             assert {name: sample[name] for name in known} == known
 
 
+@pytest.mark.long
 def test_the_three_examples_of_the_card_run(published, loaded):
     _, index = published
     keys = [

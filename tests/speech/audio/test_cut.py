@@ -299,6 +299,7 @@ def test_files_that_are_missing_or_no_files(tmp_path):
         assert [error.reason for error in refusals(f"{tmp_path}/{name}")] == [reason] * 2, name
 
 
+@pytest.mark.long
 def test_memory_is_bounded_by_the_longest_span(tmp_path):
     minutes, rate = 3, 16000
     samples = np.resize(signal(30, rate), minutes * 60 * rate)

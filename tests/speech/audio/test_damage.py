@@ -80,7 +80,16 @@ def refused(path: Path, source: np.ndarray, sound: list[int]) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", ["opus", "webm", "m4a", "mkv", "mp3", "aac", "ts"])
-@pytest.mark.parametrize("damage", ["random", "zeros", "removed", "twice", "flipped"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "zeros",
+        "removed",
+        "flipped",
+        pytest.param("random", marks=pytest.mark.long),
+        pytest.param("twice", marks=pytest.mark.long),
+    ],
+)
 def test_damage_never_shifts_what_follows(tmp_path, corpus, source, name, damage):
     if name == "m4a" and damage in ("removed", "twice"):
         pytest.skip("an m4a with bytes missing or added has no index any more: see test_bad_files")

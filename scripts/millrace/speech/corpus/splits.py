@@ -147,26 +147,40 @@ def place_new(
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
     splits = _splits_of(new, placed, assignment, earlier, fractions, wanted) if new else {}
-    subsets: dict[int, float] = defaultdict(float)
-    for placement in placed:
-        if placement.labels["split"] == "train":
-            subsets[placement.labels["subset_id"]] += placement.cost
+    subsets = _Subsets(placed, subset_hours)
     for name, recording in sorted(new.items()):
-        split, subset = splits[name], None
+        split = splits[name]
         group = f"{safe_name(country.name)}-{split}"
-        if split == "train" and wanted[name] and wanted[name].subset is not None:
-            subset = wanted[name].subset
-        elif split == "train":
-            subset = max(subsets, default=1)
-            if subsets.get(subset) and subsets[subset] + recording.hours > subset_hours:
-                subset += 1
+        subset = None
         if split == "train":
-            subsets[subset] += recording.hours
+            subset = subsets.take(recording.hours, wanted[name])
             group += f"-{subset}"
         labels = dict(zip(_LABELS, (country.name, recording.video_id, split, subset), strict=True))
         if recording.content:
             labels["content"] = recording.content
         placed.append(assignment.place(name, sys.intern(group), recording.hours, labels))
+
+
+class _Subsets:
+    """The hours of a country's subsets of train, of which the last one grows until it is full."""
+
+    def __init__(self, placed: Sequence[Placement], most_hours: float) -> None:
+        self._most_hours = most_hours
+        self._hours: dict[int, float] = defaultdict(float)
+        for placement in placed:
+            if placement.labels["split"] == "train":
+                self._hours[placement.labels["subset_id"]] += placement.cost
+
+    def take(self, hours: float, given: GivenSplit | None) -> int:
+        """The subset of a new recording, whose hours count from now on."""
+        if given is not None and given.subset is not None:
+            subset = given.subset
+        else:
+            subset = max(self._hours, default=1)
+            if self._hours.get(subset) and self._hours[subset] + hours > self._most_hours:
+                subset += 1
+        self._hours[subset] += hours
+        return subset
 
 
 def _splits_of(
