@@ -48,9 +48,10 @@ docs: $(VENV)/.test ## Write docs/configuration.md and docs/audit from the schem
 	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.configuration
 	PYTHONPATH=scripts $(BIN)/python -m tests.audit.entry_pages
 
-check: $(VENV)/.test ## Check the style of Python and Snakefiles, and lint the workflow
+check: $(VENV)/.test ## Check style and types of Python, the style of Snakefiles, and lint the workflow
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 	$(BIN)/python -m snakefmt --check Snakefile rules
 	$(SNAKEMAKE) --lint
 

@@ -13,10 +13,6 @@ include: "rules/image.smk"
 include: "rules/audit.smk"
 
 
-onstart:
-    LANES.start(str(path) for job in workflow.dag.needrun_jobs() for path in job.input)
-
-
 onsuccess:
     LANES.success(str(path) for job in workflow.dag.jobs for path in job.output)
     LANES.say_end(failed=False, logs=log)

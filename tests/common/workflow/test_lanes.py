@@ -151,21 +151,6 @@ def test_a_run_adds_what_a_dry_run_has_no_time_for():
     assert not Path("assignment.jsonl").exists()
 
 
-@pytest.mark.parametrize("folder", ["tar_index", "buckets"])
-def test_before_the_first_job_of_a_lane_all_is_read(folder):
-    read = []
-
-    def collect(*arguments: object) -> Found:
-        return dataclasses.replace(synced(*arguments), check=lambda: read.append("all"))
-
-    some = lanes_of()
-    ask(some, collect)
-    some.start(["results/asr/buckets/bucket_config.json"])
-    assert not read
-    some.start([f"results/speech/{folder}/a.json"])
-    assert read == ["all"]
-
-
 def test_at_the_end_of_a_failed_run_the_audit_of_a_loader_is_named_too(tmp_path: Path):
     """It is no lane of the config: the rules that train ask for it."""
     program = """
@@ -193,21 +178,6 @@ def test_a_lane_whose_target_is_asked_for_is_switched_on():
         "music",
     ]
     assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
-
-
-def test_a_run_whose_jobs_are_of_a_lane_first_reads_what_a_dry_run_had_no_time_for():
-    def check() -> None:
-        raise MillraceError(
-            "it names 3 tars that the dry run has not seen", "train.jsonl", "Start again"
-        )
-
-    some = lanes_of()
-    sources_of(some, lambda *_: dataclasses.replace(synced(), check=check))
-    some.start(["results/asr/partitions/a.json", "results/audit/x.json"])
-    with pytest.raises(
-        SystemExit, match=r"^Millrace: speech: train\.jsonl: it names 3 tars .* Start again"
-    ):
-        some.start(["results/speech/manifest/a.parquet"])
 
 
 def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):

@@ -278,16 +278,6 @@ class Lanes:
         """The final files of all lanes that are switched on. Raises SourcesMissing."""
         return [path for lane in self.config["lanes"] for path in self._targets[lane]()]
 
-    def start(self, inputs: Iterable[str]) -> None:
-        """A real run starts, whose jobs have these inputs: read what a dry run has no time for."""
-        folders = {os.path.dirname(path) for path in inputs}
-        for lane, sources in self._sources.items():
-            try:
-                if any(folder.startswith(f"results/{lane}/") for folder in folders):
-                    sources.check()
-            except MillraceError as error:
-                sys.exit(f"Millrace: {lane}: {error}")
-
     def success(self, outputs: Iterable[str]) -> None:
         """A run has succeeded, so these outputs are up to date: note the config they were made
         with."""

@@ -85,11 +85,6 @@ class DigestCache:
         entry = self._new.get(stat.path) or self._old.get(stat.path)
         return entry is not None and entry[0] == stat.signature
 
-    def retain(self, path: str) -> None:
-        """Keep what is known of a file, of whatever state of it, without asking for it."""
-        if path in self._old:
-            self._new.setdefault(path, self._old[path])
-
     def last(self, path: str) -> Any:
         """The facts of a file, of whatever state of it; None for a new one."""
         return (self._new.get(path) or self._old.get(path) or [None, None])[1]

@@ -39,8 +39,7 @@ class Sources:
 
     `missing` says why there are none, `notes` are lines about sources and settings that do not stop
     a run, `changes_until` says what differs from what the targets of a stage ("": all) were built
-    from. `unchanged` are files that say what they said when they were built, whatever their times;
-    `check` reads what a dry run has no time for.
+    from. `unchanged` are files that say what they said when they were built, whatever their times.
     """
 
     partitions: dict[str, list[str]] = field(default_factory=dict)
@@ -49,7 +48,6 @@ class Sources:
     notes: list[str] = field(default_factory=list)
     changes_until: Callable[[str], str] = lambda stage: ""
     unchanged: Collection[str] = ()
-    check: Callable[[], None] = lambda: None
 
     @property
     def changes(self) -> str:
@@ -94,8 +92,7 @@ class Found:
     `build` makes them. It is not called if `state` is that of the last sync: all that they rest on
     is as it was. `items` tells how they compare with what was built, by sub-folder ("" for the
     partitions; with one for "gone", groups that were built and are no more are listed there for the
-    merge), `then` what all make. Groups in `left_out` are not chosen. `unchanged` and `check` are
-    those of Sources.
+    merge), `then` what all make. Groups in `left_out` are not chosen. `unchanged` is that of Sources.
     """
 
     build: Callable[[Write], Partitions]
@@ -104,7 +101,6 @@ class Found:
     then: str = ""
     left_out: Collection[str] = ()
     unchanged: Collection[str] = ()
-    check: Callable[[], None] = lambda: None
 
 
 Collect = Callable[[Any, Path, Tables], Found | None]
@@ -193,7 +189,6 @@ def sync(
         notes=synced.notes,
         changes_until=partial(_changes_until, folder, found, synced),
         unchanged=found.unchanged,
-        check=found.check,
     )
 
 
