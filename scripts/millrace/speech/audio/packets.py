@@ -11,7 +11,13 @@ import av
 import numpy as np
 
 # FFmpeg's sample formats; those of planar samples end in "p".
-DTYPES = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
+DTYPES = {
+    "u8": np.uint8,
+    "s16": np.int16,
+    "s32": np.int32,
+    "flt": np.float32,
+    "dbl": np.float64,
+}
 
 
 def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
@@ -61,7 +67,8 @@ class FrameRun:
     def __init__(self, kind: tuple[str, int, int]) -> None:
         self.kind = kind
         name, self.rate, self._channels = kind
-        self._is_planar, self._dtype = name.endswith("p"), DTYPES[name.removesuffix("p")]
+        self._is_planar = name.endswith("p")
+        self._dtype = DTYPES[name.removesuffix("p")]
         self._planes: list[list[np.ndarray]] = []
         self.samples = 0
 
