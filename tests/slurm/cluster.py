@@ -51,7 +51,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 GresTypes=gpu
 ReturnToService=2
-MinJobAge=600
+MinJobAge=7200
 KillWait=5
 PartitionName=main Nodes=n[1-{nodes}] Default=YES
 PartitionName=gpu Nodes=n{nodes}
