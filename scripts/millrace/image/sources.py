@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.workflow.built import Items, unsaid
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import EXPECTED, Row, read_tree
 from millrace.image.records.options import RecordOptions
@@ -51,7 +58,15 @@ class Order:
         return "\n".join([*(self.added or self.saved), ""]).encode()
 
 
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+class _Block(NamedTuple):
+    """A partition: some record files of a split."""
+
+    name: str
+    start: int  # its first file
+    stop: int
+
+
+def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """Partitions hold the images of some record files, in their order; `splits` all that belongs to
     a split.
 
@@ -59,22 +74,12 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     """
     options = RecordOptions(**settings.records)
     options.check("image.records")
-    root = Path(settings.raw_data_dir)
-    if not (root / "train").is_dir():
-        if root == DEMO_ROOT and not root.exists():
-            raise SourcesMissing(f"no images at {root}", pristine=True)
-        demo = ". For the demo run `snakemake image_fetch_demo`" if root == DEMO_ROOT else ""
-        raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train") + demo)
-    tree = read_tree(root, bool(options.allow_empty))
-    # Name, first file and end of the partitions of a split.
-    blocks: dict[str, list[tuple[str, int, int]]] = {}
-    for split, rows in tree.rows.items():
-        files = options.files(split, len(rows))
-        each = max(1, round(settings.partition_images * files / len(rows)))
-        blocks[split] = [
-            (f"{split}-{n:05d}", at, at + each) for n, at in enumerate(range(0, files, each))
-        ]
-    groups = {split: [name for name, *_ in of] for split, of in blocks.items()}
+    tree = read_tree(_image_folder(settings), bool(options.allow_empty))
+    blocks = {
+        split: _blocks(split, len(rows), options, settings.partition_images)
+        for split, rows in tree.rows.items()
+    }
+    groups = {split: [block.name for block in of_split] for split, of_split in blocks.items()}
     splits = {
         split: options.of_split(tree, split) | {"partitions": names}
         for split, names in groups.items()
@@ -82,34 +87,64 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     is_shuffled = bool(options.shuffle)
     order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
 
-    def partitions() -> Iterator[tuple[str, dict]]:
-        contents.assignment = order
+    def build(write: Write) -> Partitions:
         for split, rows in tree.rows.items():
-            rows = order.apply(rows, options.seed) if split == "train" else rows
+            is_train = split == "train"
+            rows = order.apply(rows, options.seed) if is_train else rows
             files = options.files(split, len(rows))
-            plans = list(deal(split, rows, files, is_shuffled and split == "train"))
+            plans = list(deal(split, rows, files, is_shuffled and is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
-            for name, start, stop in blocks[split]:
-                yield name, facts | {"files": [plan.as_dict() for plan in plans[start:stop]]}
+            for block in blocks[split]:
+                of_block = plans[block.start : block.stop]
+                write(block.name, facts | {"files": [plan.as_dict() for plan in of_block]})
+        return Partitions(
+            order,
+            groups,
+            total=sum(map(len, tree.rows.values())),
+            others={"splits": splits},
+            notes=tree.notes,
+        )
 
-    outputs = (str(folder.parent / "records/partitions/{}.json"),)
-    items = Items(
-        "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
-    )
     # The order of an earlier run decides too.
     decided = os.stat(order.path).st_mtime_ns if order.saved else 0
-    contents = Contents(
-        None,
-        partitions(),
-        groups,
+    return Found(
+        build,
         state=jsonl.digest([asdict(settings), tree.classes, tree.rows, decided]),
-        total=sum(map(len, tree.rows.values())),
-        notes=tree.notes,
-        others={"splits": splits},
-        items={"": items, "splits": unsaid([f"{folder.parent}/records/{{}}/records.json"])},
+        items=_items(folder.parent),
         then="the index",
     )
-    return contents
+
+
+def _image_folder(settings: Settings) -> Path:
+    """Where the images are. Raises SourcesMissing."""
+    root = Path(settings.raw_data_dir)
+    if (root / "train").is_dir():
+        return root
+    if root == DEMO_ROOT and not root.exists():
+        raise SourcesMissing(f"no images at {root}", pristine=True)
+    demo = ". For the demo run `snakemake image_fetch_demo`" if root == DEMO_ROOT else ""
+    raise SourcesMissing(misplaced("image.raw_data_dir", root, EXPECTED, "train") + demo)
+
+
+def _blocks(split: str, images: int, options: RecordOptions, of_partition: int) -> list[_Block]:
+    """The partitions of a split, of about so many images each."""
+    files = options.files(split, images)
+    step = max(1, round(of_partition * files / images))
+    starts = range(0, files, step)
+    return [
+        _Block(f"{split}-{number:05d}", start, start + step) for number, start in enumerate(starts)
+    ]
+
+
+def _items(results: Path) -> dict[str, Items]:
+    """How partition files are compared with what was built."""
+    outputs = (f"{results}/records/partitions/{{}}.json",)
+    return {
+        "": Items(
+            "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
+        ),
+        "splits": unsaid([f"{results}/records/{{}}/records.json"]),
+    }
 
 
 def _images(content: Mapping) -> dict[str, str]:

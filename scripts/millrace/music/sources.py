@@ -6,17 +6,24 @@ Imported by every parse, so nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from millrace.common import jsonl
 from millrace.common.errors import counted
-from millrace.common.workflow import partitions
 from millrace.common.workflow.built import Items
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
 from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
@@ -41,7 +48,15 @@ class Settings:
     splits: str | Mapping[str, str] = field(default_factory=dict)
 
 
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+class _Place(NamedTuple):
+    """A file or folder with features: a partition."""
+
+    kind: str  # h5 or mm
+    path: str  # below its root
+    stat: Stat
+
+
+def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """A partition is an HDF5 file or a folder of .mm files by its stat, with the records that point
     there; `merge` is what the merge of all reads: the partitions, what is wrong with the JSONL, the
     splits.
@@ -49,103 +64,151 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     Raises SourcesMissing for a place without features, MillraceError for a split that cannot be
     read.
     """
-    if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
-        raise SourcesMissing(f"no features at {DEMO}", pristine=True)
-    roots = {
-        kind: Root(path) for kind in ("h5", "mm") if (path := getattr(settings, f"{kind}_root"))
-    }
-    stats = {
-        f"{kind}-{quote(path, safe='')}": (kind, path, _stat(root.path / path))
-        for kind, root in roots.items()
-        for path in root.places(kind)
-    }
-    for kind, root in roots.items():
-        if all(other != kind for other, _, _ in stats.values()):
-            raise SourcesMissing(misplaced(f"music.{kind}_root", root.path, *_EXPECTED[kind]))
-    if not roots:
-        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
-    files = split_files(settings.splits) if settings.splits else {}
-    if settings.splits and not files:
-        wanted = "train.json, valid.json, test.json"
-        raise SourcesMissing(misplaced("music.splits", Path(str(settings.splits)), wanted))
+    roots = _roots(settings)
+    places = _places(roots)
+    files = _split_files(settings.splits)
     lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
-    for key, path in lists.items():
+    for name, path in lists.items():
         if not Path(path).is_file():
-            raise SourcesMissing(
-                f"music.{'jsonl' if key == 'jsonl' else 'splits'}: {path} does not exist"
-            )
-    said_of = {key: partitions.Stat.of(path) for key, path in lists.items()}
+            key = "jsonl" if name == "jsonl" else "splits"
+            raise SourcesMissing(f"music.{key}: {path} does not exist")
+    list_stats = {name: Stat.of(path) for name, path in lists.items()}
 
-    def contents_of_all() -> Iterator[tuple[str, dict]]:
-        """The partition files; completes `contents`. The JSONL is read if it or the list of files
-        is new."""
+    def build(write: Write) -> Partitions:
         digests = table("lists", _VERSION)
-        # An .mm that comes into a folder may be what a pointer led to.
-        times = [stat.mtime_ns for kind, _, stat in stats.values() if kind == "mm"]
-        listing = jsonl.digest([list(stats), times, settings.h5_root, settings.mm_root])
-        places: dict[str, list] | None = None
+        pointers = _pointers(settings, folder, roots, places, digests)
+        for name, place in places.items():
+            write(name, _partition(name, place, roots[place.kind], pointers.of(name, place.path)))
+        facts = pointers.facts
+        shown = {path: digests.get(list_stats[name], _split_digest) for name, path in files.items()}
+        if facts:
+            shown[settings.jsonl] = facts["ids"]
+        merge = {
+            "partitions": list(places),
+            "splits": files,
+            "lists": shown,
+            "roots": {kind: str(root.path) for kind, root in roots.items()},
+            "jsonl": {key: facts[key] for key in ("counts", "problems", "loose") if facts},
+        }
+        if facts and facts["loose"]:
+            merge["jsonl"]["path"] = settings.jsonl
+        return Partitions(
+            Assignment(folder / "index/assignment.jsonl", 1),  # of nothing: names say it all
+            groups={"features": sorted(places)},
+            total=len(places),
+            others={"merge": {"all": merge}},
+            notes=facts.get("notes", []),
+        )
 
-        def read(path: str) -> dict:
-            nonlocal places
-            metadata = read_metadata(path)
-            places, wrong = place_records(metadata.records.values(), roots)
-            return _said_of(metadata, wrong) | {"listing": listing}
-
-        facts: dict = {}
-        if pointers := said_of.get("jsonl"):
-            known = (digests.last(pointers.path) or {}).get("listing") == listing
-            again = not known or any(not (folder / f"{name}.json").exists() for name in stats)
-            facts = digests.get(pointers, read, again)
-            contents.notes += facts["notes"]
-        for name, (kind, path, stat) in stats.items():
-            if facts and places is None:  # as they were when the JSONL was read
-                records = jsonl.read(folder / f"{name}.json")["records"]
-            else:
-                records = [_row(record) for record in (places or {}).get(path, ())]
-                records.sort(key=lambda row: (row["id"], row.get("mm", "")))
-            file = {"id": name, "kind": kind, "root": str(roots[kind].path), "path": path}
-            file |= {
-                "size": stat.size * (kind == "h5"),
-                "mtime_ns": stat.mtime_ns,
-                "records": records,
-            }
-            yield name, file
-        shown = {path: digests.get(said_of[split], _split_digest) for split, path in files.items()}
-        shown |= {settings.jsonl: facts["ids"]} if facts else {}
-        merge: dict = {"partitions": list(stats), "splits": files, "lists": shown}
-        merge["roots"] = {kind: str(root.path) for kind, root in roots.items()}
-        merge["jsonl"] = {key: facts[key] for key in ("counts", "problems", "loose") if facts}
-        merge["jsonl"] |= {"path": settings.jsonl} if facts and facts["loose"] else {}
-        contents.others = {"merge": {"all": merge}}
-
-    assignment = partitions.Assignment(
-        folder / "index/assignment.jsonl", 1
-    )  # of nothing: names say it all
-    contents = Contents(
-        assignment,
-        contents_of_all(),
-        {"features": sorted(stats)},
-        total=len(stats),
+    stats = [*list_stats.values(), *(place.stat for place in places.values())]
+    signatures = [stat.signature for stat in stats]
+    return Found(
+        build,
+        state=jsonl.digest([_VERSION, asdict(settings), list(places), lists, signatures]),
+        items=_compared(folder.parent),
         then="the index",
     )
-    contents.others = {"merge": {"all": {}}}
-    states = [
-        stat.signature for stat in (*said_of.values(), *(stat for _, _, stat in stats.values()))
-    ]
-    contents.state = jsonl.digest([_VERSION, asdict(settings), list(stats), lists, states])
-    outputs = [
-        str(folder.parent / path) for path in ("features/{}.parquet", "index/features.index")
-    ]
-    contents.items = {
-        "": Items("file", _items, _kinds, outputs[:1], shown=_shown, noun_of=_noun),
-        "merge": Items("list", lambda merge: merge["lists"], _kinds, outputs[1:]),
+
+
+def _roots(settings: Settings) -> dict[str, Root]:
+    """The folders with features, by kind. Raises SourcesMissing if none is set."""
+    if settings.h5_root == str(DEMO / "h5") and not DEMO.exists():
+        raise SourcesMissing(f"no features at {DEMO}", pristine=True)
+    paths = {"h5": settings.h5_root, "mm": settings.mm_root}
+    return {kind: Root(path) for kind, path in paths.items() if path}
+
+
+def _places(roots: Mapping[str, Root]) -> dict[str, _Place]:
+    """The partitions by id. Raises SourcesMissing for a folder without features."""
+    places: dict[str, _Place] = {}
+    for kind, root in roots.items():
+        paths = list(root.places(kind))
+        if not paths:
+            raise SourcesMissing(misplaced(f"music.{kind}_root", root.path, *_EXPECTED[kind]))
+        for path in paths:
+            places[f"{kind}-{quote(path, safe='')}"] = _Place(kind, path, _stat(root.path / path))
+    if not roots:
+        raise SourcesMissing("neither music.h5_root nor music.mm_root is set")
+    return places
+
+
+def _split_files(splits: str | Mapping[str, str]) -> dict[str, str]:
+    """The lists of the splits. Raises SourcesMissing for a folder without them."""
+    files = split_files(splits) if splits else {}
+    if splits and not files:
+        wanted = "train.json, valid.json, test.json"
+        raise SourcesMissing(misplaced("music.splits", Path(str(splits)), wanted))
+    return files
+
+
+class _Pointers(NamedTuple):
+    """What the JSONL says."""
+
+    facts: dict[str, Any]  # {} without a JSONL
+    records: Mapping[str, list] | None  # by place; None if it was not read now
+    folder: Path  # of the partition files, which hold the records as they were read last
+
+    def of(self, name: str, path: str) -> list[dict]:
+        """The records that point to a place, by the id of its partition."""
+        if self.facts and self.records is None:
+            return jsonl.read(self.folder / f"{name}.json")["records"]
+        rows = [_row(record) for record in (self.records or {}).get(path, ())]
+        return sorted(rows, key=lambda row: (row["id"], row.get("mm", "")))
+
+
+def _pointers(
+    settings: Settings,
+    folder: Path,
+    roots: Mapping[str, Root],
+    places: Mapping[str, _Place],
+    digests: DigestCache,
+) -> _Pointers:
+    """Read the JSONL, if it or the list of files is new."""
+    if not settings.jsonl:
+        return _Pointers({}, None, folder)
+    # An .mm that comes into a folder may be what a pointer led to.
+    times = [place.stat.mtime_ns for place in places.values() if place.kind == "mm"]
+    listing = jsonl.digest([list(places), times, settings.h5_root, settings.mm_root])
+    records: dict[str, list] | None = None
+
+    def read(path: str) -> dict[str, Any]:
+        nonlocal records
+        metadata = read_metadata(path)
+        records, wrong = place_records(metadata.records.values(), roots)
+        return _said_of(metadata, wrong) | {"listing": listing}
+
+    is_known = (digests.last(settings.jsonl) or {}).get("listing") == listing
+    are_there = all((folder / f"{name}.json").exists() for name in places)
+    again = not (is_known and are_there)
+    facts = digests.get(Stat.of(settings.jsonl), read, again)
+    return _Pointers(facts, records, folder)
+
+
+def _partition(name: str, place: _Place, root: Root, records: list[dict]) -> dict[str, Any]:
+    """The content of a partition file."""
+    return {
+        "id": name,
+        "kind": place.kind,
+        "root": str(root.path),
+        "path": place.path,
+        "size": place.stat.size if place.kind == "h5" else 0,
+        "mtime_ns": place.stat.mtime_ns,
+        "records": records,
     }
-    return contents
 
 
-def _stat(path: Path) -> partitions.Stat:
+def _compared(results: Path) -> dict[str, Items]:
+    """How partition files, and the file of the merge, are compared with what was built."""
+    tables, index = f"{results}/features/{{}}.parquet", f"{results}/index/features.index"
+    return {
+        "": Items("file", _items, _kinds, [tables], shown=_shown, noun_of=_noun),
+        "merge": Items("list", lambda merge: merge["lists"], _kinds, [index]),
+    }
+
+
+def _stat(path: Path) -> Stat:
     """Also of a link to nothing, whose job says that it is one."""
-    return partitions.Stat.of(path) if path.exists() else partitions.Stat(str(path), -1, 0, 0)
+    return Stat.of(path) if path.exists() else Stat(str(path), -1, 0, 0)
 
 
 def _row(record: Any) -> dict:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
@@ -17,7 +17,14 @@ from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
 from millrace.common.workflow.built import Items, unsaid
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
-from millrace.common.workflow.sources import Contents, SourcesMissing, Tables, misplaced
+from millrace.common.workflow.sources import (
+    Found,
+    Partitions,
+    SourcesMissing,
+    Tables,
+    Write,
+    misplaced,
+)
 from millrace.speech.corpus import alignment, given_splits, media, splits, tables, twins
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
@@ -56,7 +63,7 @@ class Settings:
     splits_file: str = ""
 
 
-def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
+def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """Partitions hold the recordings of one country, split and subset; `countries` what no
     partition holds: unusable files and notes.
 
@@ -64,32 +71,69 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
     file.
     """
     root, index = Path(settings.countries_root), folder / "index"
+    names = _refresh(settings, folder)
+    heads = [head for name in names if (head := tables.head(index, name))]
+    if not any(head.files for head in heads):
+        raise _no_corpus(root, heads)
+    _refuse_dead_links(root, folder)
+
+    items = _items(folder.parent, index)
+    corpus = _Corpus(settings, folder, names, heads, items[""], _notes_on(settings, heads))
+    read_too = [settings.assignment_file, settings.splits_file]
+    if os.path.isdir(settings.splits_file):
+        read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
+    states = [head.state for head in heads], asdict(settings), *map(media.signature, read_too)
+    chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
+    return Found(
+        lambda write: _build(corpus, table("audio"), write),
+        state=jsonl.digest(states) if all(head.state for head in heads) else "",
+        items=items,
+        left_out=chosen - set(names),
+    )
+
+
+class _Corpus(NamedTuple):
+    """What a parse knows of the corpus before it makes partitions."""
+
+    settings: Settings
+    folder: Path  # of the partitions
+    names: list[str]  # ids of all countries
+    heads: list[Country]  # of those that have a table
+    items: Items
+    notes: list[str]
+
+    def audio_files(self) -> Iterator[tuple[str, list[list]]]:
+        """The audio files of each country."""
+        for head in self.heads:
+            yield head.name, tables.audio(self.folder / "index", safe_name(head.name))
+
+
+def _refresh(settings: Settings, folder: Path) -> list[str]:
+    """Bring the tables of the countries up to date; return the ids of all that are chosen."""
+    root = Path(settings.countries_root)
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
     lists = folder.parent.glob(_NOTED.format("*", "damaged"))
     suspects = {path for each in lists for path in jsonl.read_or([], each)}
     rules = {key: getattr(settings, key) for key in ("path_map", "audio_roots", "language_map")}
-    tables.refresh(folders, index, **rules, suspects=suspects)
-    names = [country_folder.id_of(path) for path in folders]
-    heads = [head for name in names if (head := tables.head(index, name))]
-    if not any(head.files for head in heads):
-        # An empty folder is more often a disk that is not mounted than a wish to delete all shards.
-        if (
-            pristine := root == DEMO_ROOT
-            and not heads
-            and not root.with_name("corpus.json").exists()
-        ):
-            raise SourcesMissing(f"no corpus at {root}", pristine)
-        expected = (
-            "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
-        )
-        problem = misplaced(
-            "speech.countries_root", root, expected, f"*/{country_folder.ALIGNED}/*{SUFFIX}"
-        )
-        demo = (
-            ". For the demo corpus run `snakemake speech_fetch_corpus`" if root == DEMO_ROOT else ""
-        )
-        raise SourcesMissing(problem + demo)
+    tables.refresh(folders, folder / "index", **rules, suspects=suspects)
+    return [country_folder.id_of(path) for path in folders]
 
+
+def _no_corpus(root: Path, heads: list[Country]) -> SourcesMissing:
+    """There is no alignment file. An empty folder is more often a disk that is not mounted than a
+    wish to delete all shards."""
+    is_demo = root == DEMO_ROOT
+    if is_demo and not heads and not root.with_name("corpus.json").exists():
+        return SourcesMissing(f"no corpus at {root}", pristine=True)
+    expected = "<country>/Alignment/alignment_output/*_aligned.json and <country>/downloaded_audio/"
+    pattern = f"*/{country_folder.ALIGNED}/*{SUFFIX}"
+    problem = misplaced("speech.countries_root", root, expected, pattern)
+    demo = ". For the demo corpus run `snakemake speech_fetch_corpus`" if is_demo else ""
+    return SourcesMissing(problem + demo)
+
+
+def _refuse_dead_links(root: Path, folder: Path) -> None:
+    """Raise MillraceError for a country that was built, and is now a link to nothing."""
     for link in (path for path in root.iterdir() if path.is_symlink() and not path.exists()):
         if (folder / "countries" / f"{country_folder.id_of(link)}.json").exists():
             remedy = (
@@ -97,38 +141,23 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Contents:
             )
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
+
+def _notes_on(settings: Settings, heads: list[Country]) -> list[str]:
+    """Lines for the user about what the tables of the countries hold."""
     path_map = PathMap(settings.path_map)
     for head in heads:
         path_map.unmatched &= set(head.unmatched)
         path_map.example = head.example or path_map.example
     notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
-    notes += [
-        f"{h.name}: no *{SUFFIX} in its Alignment/alignment_output" for h in heads if not h.files
-    ]
-    if unknown := [h.name for h in heads if h.language == "und" and h.files]:
+    for head in heads:
+        if not head.files:
+            notes.append(f"{head.name}: no *{SUFFIX} in its Alignment/alignment_output")
+    unknown = [head.name for head in heads if head.language == "und" and head.files]
+    if unknown:
         notes.append(
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
-    notes += [*_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
-    groups: dict[str, list[str]] = {name: [] for name in names}
-    contents = Contents(None, (), groups, others={"countries": {}}, notes=notes)
-    contents.partitions = _partitions(contents, settings, folder, heads, table("audio"))
-    read_too = [settings.assignment_file, settings.splits_file]
-    if os.path.isdir(settings.splits_file):
-        read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
-    states = [head.state for head in heads], asdict(settings), *map(media.signature, read_too)
-    contents.state = jsonl.digest(states) if all(head.state for head in heads) else ""
-    results = folder.parent
-    of_manifest = f"{results}/manifest/{{}}_manifest.csv"
-    contents.items = {
-        "": _items(results, index),
-        "countries": unsaid([f"{results}/shards/{{}}_index.parquet"], {_FIRST: [of_manifest]}),
-        "gone": unsaid([f"{results}/index.parquet"]),
-    }
-    contents.settings = {key: getattr(settings, key) for key in sorted(FIXED)}
-    chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
-    contents.left_out = chosen - set(groups)
-    return contents
+    return [*notes, *_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
 
 
 def _left_out(heads: list[Country], reasons: str) -> list[str]:
@@ -143,71 +172,102 @@ def _left_out(heads: list[Country], reasons: str) -> list[str]:
     return [f"{count} left out: {name}: {reject['file']}: {reject['detail']}"]
 
 
-def _partitions(
-    contents: Contents, settings: Settings, folder: Path, heads: list[Country], audio: DigestCache
-) -> Iterator[tuple[str, dict]]:
-    """The partition files, country by country as a large corpus takes memory; completes
-    `contents`."""
-    contents.assignment = assignment = splits.load(
-        settings.assignment_file, settings.partition_hours
+def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
+    """Write the partition files, country by country as a large corpus takes memory."""
+    settings, folder = corpus.settings, corpus.folder
+    assignment = splits.load(settings.assignment_file, settings.partition_hours)
+    placements.require_kept(assignment, folder, corpus.items)
+    placed, earlier = _saved(assignment)
+
+    twin_of = twins.find(corpus.audio_files, assignment, audio)
+    known = _contents_of_renamed(corpus, assignment, earlier, audio)
+    given = given_splits.read(settings.splits_file)
+    given.share(twin_of)
+    made = _made(folder) if settings.max_recordings else set()
+    rules = settings.split_fractions, settings.train_subset_hours, given
+
+    groups: dict[str, list[str]] = {name: [] for name in corpus.names}
+    countries: dict[str, dict] = {}
+    present: set[tuple[str, str]] = set()
+    total = left_out = 0
+    for head in corpus.heads:
+        name = safe_name(head.name)
+        country = tables.load(folder / "index", name)
+        present |= {(head.name, video_id) for video_id in country.recordings}
+        left_out += splits.limit(country, assignment, settings.max_recordings, made)
+        for recording in country.recordings.values():
+            recording.twin_of = twin_of.get(recording.name)
+            recording.content = known.get(recording.name)
+        splits.check_given(country, assignment, earlier, given)
+        splits.place_new(country, assignment, placed[head.name], earlier, *rules)
+        for content in _partition_contents(country, placed[head.name], assignment).values():
+            groups[name].append(content["partition"])
+            total += len(content["recordings"])
+            write(content["partition"], _as_before(content, folder))
+        countries[name] = _country_content(country, groups[name])
+
+    def before_run() -> None:
+        """Note the audio's content of new recordings: once in the life of each."""
+        new = {each.item: each for each in assignment.added if "content" not in each.labels}
+        contents = twins.contents(corpus.audio_files(), lambda name, size: name in new, audio)
+        for item, content in contents.items():
+            new[item].labels["content"] = content
+
+    return Partitions(
+        assignment,
+        groups,
+        total,
+        others={"countries": countries},
+        notes=[*corpus.notes, *_notes_on_placing(settings, given.unknown(present), left_out)],
+        settings={key: getattr(settings, key) for key in sorted(FIXED)},
+        placed=_places_kept(assignment, folder),
+        before_run=before_run,
     )
-    placements.require_kept(assignment, folder, contents.items[""])
-    hours = sum(placement.cost for placement in assignment.saved)
-    contents.placed = (
-        f"new recordings follow, but {len(assignment.saved)} ({hours:.4g} h) keep their place. "
-        f"To place all anew, delete {assignment.path} and {folder.parent}: "
-        "test recordings may then come into train"
-    )
+
+
+def _saved(assignment: Assignment) -> tuple[dict[str, list[Placement]], dict[str, Placement]]:
+    """The placements of earlier runs by country, and by content of the audio."""
     placed: dict[str, list[Placement]] = defaultdict(list)
     earlier: dict[str, Placement] = {}
     for placement in assignment.saved:
         placed[placement.labels["country"]].append(placement)
         if content := placement.labels.get("content"):
             earlier.setdefault(content, placement)
+    return placed, earlier
 
-    def files() -> Iterator[tuple[str, list[list]]]:
-        return ((head.name, tables.audio(folder / "index", safe_name(head.name))) for head in heads)
 
-    twin_of = twins.find(files, assignment, audio)
-    # Recordings that were placed under another name have audio of the same size.
+def _contents_of_renamed(
+    corpus: _Corpus, assignment: Assignment, earlier: Mapping[str, Placement], audio: DigestCache
+) -> dict[str, str]:
+    """Content of the audio of recordings that may have been placed under another name: theirs has
+    the same size."""
     sizes = {int(content.partition("-")[0]) for content in earlier}
-    unplaced = lambda name, size: size in sizes and name not in assignment.placements  # noqa: E731
-    known = twins.contents(files(), unplaced, audio) if sizes else {}
-    given, left_out = given_splits.read(settings.splits_file), 0
-    given.share(twin_of)
-    made, present = _made(folder) if settings.max_recordings else set(), set()
-    for head in heads:
-        country = tables.load(folder / "index", name := safe_name(head.name))
-        present |= {(head.name, video_id) for video_id in country.recordings}
-        left_out += splits.limit(country, assignment, settings.max_recordings, made)
-        for recording in country.recordings.values():
-            recording.twin_of, recording.content = (
-                twin_of.get(recording.name),
-                known.get(recording.name),
-            )
-        splits.check_given(country, assignment, earlier, given)
-        rules = settings.split_fractions, settings.train_subset_hours, given
-        splits.place_new(country, assignment, placed[head.name], earlier, *rules)
-        for content in _partition_contents(country, placed[head.name], assignment).values():
-            contents.groups[name].append(content["partition"])
-            contents.total += len(content["recordings"])
-            yield content["partition"], _as_before(content, folder)
-        contents.others["countries"][name] = _country_content(country, contents.groups[name])
-    if unknown := given.unknown(present):
-        contents.notes.append(unknown)
+    if not sizes:
+        return {}
+
+    def may_be_renamed(name: str, size: int) -> bool:
+        return size in sizes and name not in assignment.placements
+
+    return twins.contents(corpus.audio_files(), may_be_renamed, audio)
+
+
+def _notes_on_placing(settings: Settings, unknown: str, left_out: int) -> list[str]:
+    """Lines about recordings that are given a split and not there, and those of no partition."""
+    notes = [unknown] if unknown else []
     if settings.max_recordings:
         note = f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings are left "
-        contents.notes.append(f"{note}out; what was made of others before stays")
+        notes.append(f"{note}out; what was made of others before stays")
+    return notes
 
-    def before_run() -> None:
-        """Note the audio's content of new recordings: once in the life of each."""
-        names = {each.item: each for each in assignment.added if "content" not in each.labels}
-        for item, content in twins.contents(
-            files(), lambda name, size: name in names, audio
-        ).items():
-            names[item].labels["content"] = content
 
-    contents.before_run = before_run
+def _places_kept(assignment: Assignment, folder: Path) -> str:
+    """What other settings do to recordings that are placed."""
+    hours = sum(placement.cost for placement in assignment.saved)
+    return (
+        f"new recordings follow, but {len(assignment.saved)} ({hours:.4g} h) keep their place. "
+        f"To place all anew, delete {assignment.path} and {folder.parent}: "
+        "test recordings may then come into train"
+    )
 
 
 def _made(folder: Path) -> set[str]:
@@ -305,45 +365,74 @@ def _notes(results: Path, partition: str) -> dict[str, list]:
     return jsonl.read_or({}, results / _NOTED.format(partition, "alignments"))
 
 
-def _items(results: Path, index: Path) -> Items:
-    """Recordings, as they are compared with those that were built."""
+def _items(results: Path, index: Path) -> dict[str, Items]:
+    """How partition files, and what belongs to no partition, are compared with what was built."""
+    of_manifest = f"{results}/manifest/{{}}_manifest.csv"
+    outputs = [
+        f"{results}/manifest/partitions/{{}}/manifest.parquet",
+        f"{results}/shards/partitions/{{}}/index.parquet",
+    ]
+    recordings = Items(
+        "recording",
+        _recordings,
+        _Kinds(results, index),
+        outputs,
+        _country_of,
+        str,
+        stages={_FIRST: outputs[:1]},
+        merged=[f"{index.parent}/countries/{{}}.json", of_manifest],
+    )
+    return {
+        "": recordings,
+        "countries": unsaid([f"{results}/shards/{{}}_index.parquet"], {_FIRST: [of_manifest]}),
+        "gone": unsaid([f"{results}/index.parquet"]),
+    }
 
-    notes = cache(lambda partition: _notes(results, partition))
-    facts = cache(lambda partition: tables.facts(index, group(partition)))
 
-    def of(content: Mapping) -> dict[str, Any]:
-        shared = {"partition": content["partition"], "language": content["language"]}
-        return {
-            f"{content['country']}/{each['video_id']}": shared | each
-            for each in content["recordings"]
-        }
+def _recordings(content: Mapping) -> dict[str, Any]:
+    shared = {"partition": content["partition"], "language": content["language"]}
+    return {
+        f"{content['country']}/{each['video_id']}": shared | each for each in content["recordings"]
+    }
 
-    def kinds(old: Mapping, new: Mapping) -> list[str]:
+
+def _country_of(name: str) -> str:
+    partition = Partition.parse(name)
+    return partition.country if partition else name
+
+
+class _Kinds:
+    """What differs between two states of a recording, in words."""
+
+    def __init__(self, results: Path, index: Path) -> None:
+        # By partition, and by country: each file is read once.
+        self._notes = cache(lambda partition: _notes(results, partition))
+        self._facts = cache(lambda country: tables.facts(index, country))
+
+    def __call__(self, old: Mapping, new: Mapping) -> list[str]:
         labels = ("partition", "language", "twin_of", "twin_split")
         words = [word for word in labels if old[word] != new[word]]
-        before, after = (
-            {t["transcript_id"]: t for t in each["transcripts"]} for each in (old, new)
-        )
-        words += ["transcripts"] if before.keys() != after.keys() else []
+        before = {transcript["transcript_id"]: transcript for transcript in old["transcripts"]}
+        after = {transcript["transcript_id"]: transcript for transcript in new["transcripts"]}
+        if before.keys() != after.keys():
+            words.append("transcripts")
         for name in before.keys() & after.keys():
             one, two = before[name], after[name]
-            if one["digest"] != two["digest"] and (
-                noted := notes(old["partition"]).get(one["path"])
-            ):
-                read = facts(new["partition"]).last(two["path"]) or {}
-                parts = read.get("parts") or getattr(alignment.read(two["path"]), "parts", {})
-                words += [part for part, was in noted[-1].items() if parts.get(part) != was]
+            if one["digest"] != two["digest"]:
+                words += self._parts(one["path"], old["partition"], two["path"], new["partition"])
             words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
         return list(dict.fromkeys(words))
 
-    def group(name: str) -> str:
-        return partition.country if (partition := Partition.parse(name)) else name
-
-    manifest = f"{results}/manifest/partitions/{{}}/manifest.parquet"
-    outputs = [manifest, f"{results}/shards/partitions/{{}}/index.parquet"]
-    merged = [f"{index.parent}/countries/{{}}.json", f"{results}/manifest/{{}}_manifest.csv"]
-    stages = {_FIRST: outputs[:1]}
-    return Items("recording", of, kinds, outputs, group, str, stages=stages, merged=merged)
+    def _parts(
+        self, path_before: str, partition_before: str, path: str, partition: str
+    ) -> list[str]:
+        """The parts of an alignment file that differ from what the job has noted of it."""
+        noted = self._notes(partition_before).get(path_before)
+        if not noted:
+            return []
+        read = self._facts(_country_of(partition)).last(path) or {}
+        parts = read.get("parts") or getattr(alignment.read(path), "parts", {})
+        return [part for part, was in noted[-1].items() if parts.get(part) != was]
 
 
 def _country_content(country: Country, names: list[str]) -> dict:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from millrace.common.workflow import call, config, lanes, placements
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.call import Call
 from millrace.common.workflow.partitions import Assignment
-from millrace.common.workflow.sources import Contents, Sources, SourcesMissing
+from millrace.common.workflow.sources import Found, Partitions, Sources, SourcesMissing, Write
 from tests.workflow.workflow import ROOT
 
 
@@ -36,18 +37,23 @@ def lanes_of(on: bool = True, main: bool = True, **section: object) -> lanes.Lan
     )
 
 
-def synced(*_: object) -> Contents:
+def synced(*_: object) -> Found:
     assignment = Assignment("assignment.jsonl", 1.0)
     assignment.place("x", "a", 1.0)
-    return Contents(assignment, {"a": {}}, {"g": ["a"]})
+
+    def build(write: Write) -> Partitions:
+        write("a", {})
+        return Partitions(assignment, {"g": ["a"]})
+
+    return Found(build)
 
 
-def must_not_sync(*_: object) -> Contents:
+def must_not_sync(*_: object) -> Found:
     raise AssertionError("synced")
 
 
 def failing(error: Exception):
-    def collect(*_: object) -> Contents:
+    def collect(*_: object) -> Found:
         raise error
 
     return collect
@@ -124,11 +130,16 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
 
 
 def test_a_run_adds_what_a_dry_run_has_no_time_for():
-    def collect(*arguments: object) -> Contents:
-        contents = synced(*arguments)
-        contents.state = "as it was at the last parse"
-        contents.before_run = lambda: contents.assignment.added[0].labels.update(content="noted")
-        return contents
+    def collect(*arguments: object) -> Found:
+        found = synced(*arguments)
+
+        def build(write: Write) -> Partitions:
+            made = found.build(write)
+            (placement,) = made.assignment.added
+            note = partial(placement.labels.update, content="noted")
+            return dataclasses.replace(made, before_run=note)
+
+        return Found(build, state="as it was at the last parse")
 
     draft = Path("results/speech/partitions", placements.DRAFT)
     for dry_run in (True, False):
@@ -144,10 +155,8 @@ def test_a_run_adds_what_a_dry_run_has_no_time_for():
 def test_before_the_first_job_of_a_lane_all_is_read(folder):
     read = []
 
-    def collect(*arguments: object) -> Contents:
-        contents = synced(*arguments)
-        contents.check = lambda: read.append("all")
-        return contents
+    def collect(*arguments: object) -> Found:
+        return dataclasses.replace(synced(*arguments), check=lambda: read.append("all"))
 
     some = lanes_of()
     ask(some, collect)
@@ -234,7 +243,7 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     assert parse(**new)[1] == ""
 
 
-def comparing(*_: object) -> Contents:
+def comparing(*_: object) -> Found:
     """A partition, of which first a manifest and then shards are made."""
     outputs = ["results/speech/manifest/{}", "results/speech/shards/{}"]
     stages = {"manifest": outputs[:1]}
@@ -242,7 +251,12 @@ def comparing(*_: object) -> Contents:
         "recording", lambda content: content, lambda *_: ["text"], outputs, str, stages=stages
     )
     assignment = Assignment("assignment.jsonl", 1.0)
-    return Contents(assignment, {"a": {"x": 1}}, {"a": ["a"]}, total=1, items={"": items})
+
+    def build(write: Write) -> Partitions:
+        write("a", {"x": 1})
+        return Partitions(assignment, {"a": ["a"]}, total=1)
+
+    return Found(build, items={"": items})
 
 
 def said_of(capsys, words: str, source: str = "speech", **section: object) -> str:

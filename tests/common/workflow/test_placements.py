@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
 from millrace.common.workflow.built import Items
 from millrace.common.workflow.partitions import Assignment
-from millrace.common.workflow.sources import Contents, Sources, sync
+from millrace.common.workflow.sources import Found, Partitions, Sources, Write, sync
 
 OUTPUTS = ["results/jobs/{}/index", "results/jobs/{}/status"]
 ITEMS = Items("recording", lambda content: content, lambda *_: [], OUTPUTS)
@@ -28,15 +27,18 @@ class Lane:
         self.state = ""
         self.folder, self.file = Path("results/partitions"), Path("kept/assignment.jsonl")
 
-    def collect(self, *_: object) -> Contents:
+    def collect(self, *_: object) -> Found:
+        return Found(self.build, state=self.state)
+
+    def build(self, write: Write) -> Partitions:
         assignment = Assignment(self.file, 1.0)
         for name in self.names:
             assignment.place(name, "g", 1.0)
         contents = {f"p{assignment.get(name).number}": {name: self.settings} for name in self.names}
+        for partition, content in contents.items():
+            write(partition, content)
         groups = {"g": list(contents)}
-        return Contents(
-            assignment, contents, groups, state=self.state, settings=self.settings, placed="stay"
-        )
+        return Partitions(assignment, groups, settings=self.settings, placed="stay")
 
     def parse(self, is_run: bool = False) -> Sources:
         return sync(self.collect, None, self.folder, is_run)
@@ -129,14 +131,12 @@ def test_after_a_parse_that_found_all_as_it_was_the_settings_are_kept_too(lane: 
 
 
 def test_a_parse_that_broke_off_is_made_again(lane: Lane):
-    def half() -> Iterator[tuple[str, dict]]:
-        yield "p0", {"a": "half"}
+    def half(write: Write) -> Partitions:
+        write("p0", {"a": "half"})
         raise OSError("the disk is full")
 
-    def broken(*_: object) -> Contents:
-        contents = lane.collect()
-        contents.state, contents.partitions = "other", half()
-        return contents
+    def broken(*_: object) -> Found:
+        return Found(half, state="other")
 
     lane.state = "the same"
     lane.parse()

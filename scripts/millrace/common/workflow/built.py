@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 
@@ -110,66 +110,133 @@ def restore_times(folder: Path, items: Items) -> None:
                 os.utime(path, ns=(built, built))
 
 
+class Changes(NamedTuple):
+    """How partition files differ from what was built."""
+
+    phrases: list[str]  # for the user
+    lines: list[str]  # one for each difference
+    pending: int  # partitions that differ
+
+
+class _States(NamedTuple):
+    """Items of partitions that differ from what was built, then and now, without those that are
+    equal; how many items have vanished with each group."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    vanished: Counter[str]
+
+
+class _Edits(NamedTuple):
+    """What has happened to items."""
+
+    changed: dict[str, str]  # what differs, by name
+    new: list[str]
+    gone: list[str]
+
+
 def compare(
     folder: Path, names: Collection[str], total: int, items: Items, left_out: Collection[str]
-) -> tuple[list[str], list[str], int]:
-    """How the partition files `names` in `folder`, of `total` items, differ from what was built:
-    phrases for the user, a line for each difference, how many partitions differ. Groups in
-    `left_out` are not chosen, but not gone; those that have gone end with the last stage.
-    """
-    before: dict[str, Any] = {}
-    after: dict[str, Any] = {}
-    vanished: Counter = Counter()
-    place = items.copies(folder)
-    copies = {path.stem: path for path in place.glob("*.json")}
-    pairs = {name: (folder / f"{name}.json", place / f"{name}.json") for name in names}
-    pending = [name for name, pair in pairs.items() if not _equal(*pair)]
-    if not copies:  # A first build, if it is not that of an earlier version, which took no copies.
-        first = total and not any(os.path.exists(items.outputs[-1].format(name)) for name in names)
-        return ([f"{_count(total, items.noun)} new"], [], len(pending)) if first else ([], [], 0)
-    groups = {items.group(name) for name in names}
-    for name in sorted(copies.keys() - pairs.keys()):
-        group = items.group(name)
-        if not items.has_output(name) or items.is_merged(group):
-            copies[name].unlink()  # The merge has deleted them, or no longer reads them.
-        elif group in groups:
-            before |= items.of(jsonl.read(copies[name]))
-        elif group not in left_out and not items.stage:
-            vanished[group] += len(items.of(jsonl.read(copies[name])))
-    for name in pending:
-        one = items.of(jsonl.read(copies[name])) if name in copies else {}
-        two = items.of(jsonl.read(pairs[name][0]))
-        # Equal ones are most of them, and take the most memory.
-        same = {item for item in one if one[item] == two.get(item)}
-        before |= {item: one[item] for item in one if item not in same}
-        after |= {item: two[item] for item in two if item not in same}
+) -> Changes:
+    """How the partition files `names` in `folder`, of `total` items, differ from what was built.
 
-    new, gone = (
-        [name for name in one if name not in two] for one, two in ((after, before), (before, after))
-    )
-    both = [name for name in after if name in before and before[name] != after[name]]
+    Groups in `left_out` are not chosen, but not gone; those that have gone end with the last stage.
+    """
+    copies = items.copies(folder)
+    copied = {path.stem for path in copies.glob("*.json")}
+    pending = [
+        name for name in names if not _equal(folder / f"{name}.json", copies / f"{name}.json")
+    ]
+    if not copied:
+        return _first(names, total, items, len(pending))
+
+    states = _States({}, {}, Counter())
+    groups = {items.group(name) for name in names}
+    for name in sorted(copied - set(names)):
+        _add_former(states, copies / f"{name}.json", items, groups, left_out)
+    for name in pending:
+        before = items.of(jsonl.read(copies / f"{name}.json")) if name in copied else {}
+        _add_differing(states, before, items.of(jsonl.read(folder / f"{name}.json")))
+
+    edits = _edits(states.before, states.after, items)
+    lines = [f"changed\t{name}\t{kinds}" for name, kinds in edits.changed.items()]
+    lines += [f"new\t{name}" for name in edits.new]
+    lines += [f"gone\t{name}" for name in edits.gone]
+    phrases = [
+        f"{group}: {_count(number, items.noun)} gone" for group, number in states.vanished.items()
+    ]
+    phrases += _phrases(edits, items, are_named=len(lines) <= NAMED)
+    return Changes(phrases, lines, len(pending))
+
+
+def _first(names: Collection[str], total: int, items: Items, pending: int) -> Changes:
+    """All is new, if this is no build of an earlier version, which took no copies."""
+    if not total or any(os.path.exists(items.outputs[-1].format(name)) for name in names):
+        return Changes([], [], 0)
+    return Changes([f"{_count(total, items.noun)} new"], [], pending)
+
+
+def _add_differing(states: _States, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Add the items of a partition that differ; equal ones are most of them, and take the most
+    memory."""
+    same = {item for item in before if before[item] == after.get(item)}
+    states.before.update((item, before[item]) for item in before if item not in same)
+    states.after.update((item, after[item]) for item in after if item not in same)
+
+
+def _add_former(
+    states: _States, copy: Path, items: Items, groups: Collection[str], left_out: Collection[str]
+) -> None:
+    """Add the items of a partition that is no more to the states; `groups` are those of today."""
+    group = items.group(copy.stem)
+    if not items.has_output(copy.stem) or items.is_merged(group):
+        copy.unlink()  # The merge has deleted them, or no longer reads them.
+    elif group in groups:
+        states.before.update(items.of(jsonl.read(copy)))
+    elif group not in left_out and not items.stage:
+        states.vanished[group] += len(items.of(jsonl.read(copy)))
+
+
+def _edits(before: Mapping[str, Any], after: Mapping[str, Any], items: Items) -> _Edits:
+    """What leads from one state of items to another."""
     changed = {
-        name: " and ".join(items.kinds(before[name], after[name]) or ["content"]) for name in both
+        name: " and ".join(items.kinds(before[name], after[name]) or ["content"])
+        for name in after
+        if name in before and before[name] != after[name]
     }
-    lines = [f"changed\t{name}\t{kinds}" for name, kinds in changed.items()]
-    lines += [f"new\t{name}" for name in new] + [f"gone\t{name}" for name in gone]
-    phrases = [f"{group}: {_count(number, items.noun)} gone" for group, number in vanished.items()]
-    nouns: dict[str, tuple[list[str], ...]] = {}
-    for kind, each in enumerate((changed, new, gone)):
-        for name in each:
-            of_noun = nouns.setdefault(
-                items.noun_of(name) if items.noun_of else items.noun, ([], [], [])
-            )
-            of_noun[kind].append(f"{items.shown(name)}: {changed[name]}" if kind == 0 else name)
-    for noun, parts in nouns.items():
-        counts = (
-            f"{_count(len(parts[0]), noun)} changed",
-            f"{len(parts[1])} new",
-            f"{len(parts[2])} gone",
-        )
-        shown = [f" ({', '.join(each)})" if each and len(lines) <= NAMED else "" for each in parts]
-        phrases.append(", ".join(map("".join, zip(counts, shown, strict=True))))
-    return phrases, lines, len(pending)
+    new = [name for name in after if name not in before]
+    gone = [name for name in before if name not in after]
+    return _Edits(changed, new, gone)
+
+
+def _phrases(edits: _Edits, items: Items, are_named: bool) -> list[str]:
+    """A phrase for each kind of item: how many have changed, are new, and are gone."""
+    by_noun: dict[str, _Edits] = {}
+
+    def of_noun(name: str) -> _Edits:
+        noun = items.noun_of(name) if items.noun_of else items.noun
+        return by_noun.setdefault(noun, _Edits({}, [], []))
+
+    for name, kinds in edits.changed.items():
+        of_noun(name).changed[name] = f"{items.shown(name)}: {kinds}"
+    for name in edits.new:
+        of_noun(name).new.append(name)
+    for name in edits.gone:
+        of_noun(name).gone.append(name)
+
+    phrases = []
+    for noun, (changed, new, gone) in by_noun.items():
+        counts = {
+            f"{_count(len(changed), noun)} changed": changed.values(),
+            f"{len(new)} new": new,
+            f"{len(gone)} gone": gone,
+        }
+        parts = [
+            f"{count} ({', '.join(names)})" if names and are_named else count
+            for count, names in counts.items()
+        ]
+        phrases.append(", ".join(parts))
+    return phrases
 
 
 def _mtime(path: str | os.PathLike) -> int:

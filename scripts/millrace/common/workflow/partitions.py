@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,20 +208,32 @@ class Assignment:
         return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
 
 
-def sync_files(
-    folder: str | os.PathLike, contents: Mapping[str, Any] | Iterable[tuple[str, Any]]
-) -> list[str]:
+def sync_files(folder: str | os.PathLike, contents: Mapping[str, Any]) -> list[str]:
     """Make `folder` hold exactly `contents` (id -> JSON value); what is equal is not written.
     Returns ids."""
-    folder, names, suffix = Path(folder), [], ".json"
-    for name, value in contents.items() if isinstance(contents, Mapping) else contents:
-        atomic.write_if_changed(folder / f"{name}{suffix}", atomic.json_bytes(value))
-        names.append(name)
-    present = set(names)
-    for entry in (
-        sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []
-    ):
-        name = entry.name.removesuffix(suffix)
-        if entry.name.endswith(suffix) and not entry.name.startswith(".") and name not in present:
-            os.unlink(entry.path)
-    return names
+    files = PartitionFiles(folder)
+    for name, value in contents.items():
+        files.write(name, value)
+    files.delete_others()
+    return files.names
+
+
+class PartitionFiles:
+    """The partition files of a folder, written one by one, as those of a large corpus take
+    memory."""
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder = Path(folder)
+        self.names: list[str] = []
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a partition file, unless it is there and equal."""
+        atomic.write_if_changed(self.folder / f"{name}.json", atomic.json_bytes(content))
+        self.names.append(name)
+
+    def delete_others(self) -> None:
+        """Delete the files of partitions that were not written."""
+        written = set(self.names)
+        for path in sorted(self.folder.glob("*.json")):
+            if not path.name.startswith(".") and path.stem not in written:
+                path.unlink()

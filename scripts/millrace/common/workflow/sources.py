@@ -2,18 +2,18 @@
 message.
 
 A lane's `sources.py` says what its items are. It has a dataclass `Settings`, whose fields are keys
-of the lane's config, and `collect(settings, folder, table)`, which reads the sources and returns
-`Contents`.
+of the lane's config, and `collect(settings, folder, table)`, which looks at the sources and returns
+`Found`: what tells them from those of the last parse, and `build`, which makes all partitions.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.workflow import built, partitions, placements
@@ -63,35 +63,61 @@ class Sources:
         return self
 
 
-@dataclass
-class Contents:
-    """What a lane found: the content of each partition file by id, and their assignment.
+# Writes a partition file: its id and content.
+Write = Callable[[str, Any], None]
 
-    `partitions` (id, content) is read once, if at all: `state` tells whether all that it rests on
-    is as it was at the last sync. The rest may be complete only after it. `others` are more files
-    of the same kind, by sub-folder and name: what belongs to no partition. `notes` are lines for
-    the user. `items` tells how they compare with what was built, by sub-folder ("" for the
-    partitions; with one for "gone", groups that were built and are no more are listed there for the
-    merge), `then` what all make. `settings` count for new placements only, `placed` says so. Groups
-    in `left_out` are not chosen. `unchanged` and `check` are those of Sources.
+
+@dataclass(frozen=True)
+class Partitions:
+    """All partitions of a lane, complete: what `Found.build` returns when it has written their
+    files.
+
+    `others` are more files of the same kind, by sub-folder and name: what belongs to no partition.
+    `notes` are lines for the user. `settings` count for new placements only, `placed` says so.
     """
 
-    assignment: placements.Placements | None
-    partitions: Mapping[str, Any] | Iterable[tuple[str, Any]]
+    assignment: placements.Placements
     groups: dict[str, list[str]]
-    state: str = ""
     total: int = 0  # items of all partitions
     files: dict[str, list[str]] = field(default_factory=dict)
     others: Mapping[str, Mapping[str, dict]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    items: Mapping[str, built.Items] = field(default_factory=dict)
-    then: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     placed: str = ""
-    left_out: Collection[str] = ()
     before_run: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a lane finds at a parse, before any partition is made.
+
+    `build` makes them. It is not called if `state` is that of the last sync: all that they rest on
+    is as it was. `items` tells how they compare with what was built, by sub-folder ("" for the
+    partitions; with one for "gone", groups that were built and are no more are listed there for the
+    merge), `then` what all make. Groups in `left_out` are not chosen. `unchanged` and `check` are
+    those of Sources.
+    """
+
+    build: Callable[[Write], Partitions]
+    state: str = ""
+    items: Mapping[str, built.Items] = field(default_factory=dict)
+    then: str = ""
+    left_out: Collection[str] = ()
     unchanged: Collection[str] = ()
     check: Callable[[], None] = lambda: None
+
+
+Collect = Callable[[Any, Path, Tables], Found | None]
+
+
+class _Synced(NamedTuple):
+    """The partitions after a sync."""
+
+    names: list[str]
+    groups: dict[str, list[str]]
+    files: dict[str, list[str]]
+    notes: list[str]
+    total: int  # items of all partitions
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
@@ -126,10 +152,7 @@ def load(folder: str | os.PathLike) -> Sources:
 
 
 def sync(
-    collect: Callable[[Any, Path, Tables], Contents | None],
-    settings: Any,
-    folder: str | os.PathLike,
-    is_run: bool = False,
+    collect: Collect, settings: Any, folder: str | os.PathLike, is_run: bool = False
 ) -> Sources:
     """Bring the partition files under `folder` in step with a lane's sources, and return the
     partitions.
@@ -148,47 +171,36 @@ def sync(
         return tables[-1]
 
     try:
-        contents = collect(settings, folder, table)
+        found = collect(settings, folder, table)
     except SourcesMissing as error:
         last = load(folder)
         last.missing = SourcesMissing(error.text, error.pristine and not last.partitions)
         return last
-    if contents is None:
+    if found is None:
         return Sources()
 
-    ids = {name: built.keep(folder / name, items) for name, items in contents.items.items()}
-    names = _as_before(folder, contents, is_run)
-    if names is None:
-        names = _rebuild(folder, contents, tables, is_run)
-    if "gone" in contents.items:
-        _list_gone(folder / "gone/groups.json", contents, ids[""] - {*names})
-    for name, items in contents.items.items():
+    # First, as it compares the partition files of the last sync with the outputs of the jobs.
+    ids = {name: built.keep(folder / name, items) for name, items in found.items.items()}
+
+    synced = _as_before(folder, found, is_run) or _rebuilt(folder, found, tables, is_run)
+    if "gone" in found.items:
+        _list_gone(folder, found, synced, ids[""] - set(synced.names))
+    for name, items in found.items.items():
         built.restore_times(folder / name, items)
     return Sources(
-        partitions=contents.groups,
-        files=contents.files,
-        notes=contents.notes,
-        changes_until=partial(_changes_until, folder, contents, names),
-        unchanged=contents.unchanged,
-        check=contents.check,
+        partitions=synced.groups,
+        files=synced.files,
+        notes=synced.notes,
+        changes_until=partial(_changes_until, folder, found, synced),
+        unchanged=found.unchanged,
+        check=found.check,
     )
 
 
-def _changes_until(folder: Path, contents: Contents, names: Collection[str], until: str) -> str:
-    """What differs from what the targets of a stage were built from; "" if nothing does.
-
-    What was made of an edit that is undone since is up to date for the last stage only.
-    """
-    stages = [stage for items in contents.items.values() for stage in items.stages]
-    each = (_changes(folder, contents, names, stage) for stage in dict.fromkeys([until, *stages]))
-    return next(filter(None, each), "")
-
-
-def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | None:
-    """Complete `contents` from the last sync, and return the ids; None if all must be made
-    again."""
+def _as_before(folder: Path, found: Found, is_run: bool) -> _Synced | None:
+    """The partitions of the last sync; None if all must be made again."""
     known = jsonl.read_or({}, folder / placements.STATE)
-    if not contents.state or contents.state != known.get("state"):
+    if not found.state or found.state != known.get("state"):
         return None
     is_draft = (folder / placements.DRAFT).exists()
     if is_draft and is_run:
@@ -199,37 +211,45 @@ def _as_before(folder: Path, contents: Contents, is_run: bool) -> list[str] | No
     names = [name for group in last.partitions.values() for name in group]
     if not all((folder / f"{name}.json").exists() for name in names):
         return None
-    contents.groups, contents.files = last.partitions, last.files
-    contents.notes, contents.total = known["notes"], known["total"]
-    return names
+    return _Synced(names, last.partitions, last.files, known["notes"], known["total"])
 
 
-def _rebuild(
-    folder: Path, contents: Contents, tables: list[partitions.DigestCache], is_run: bool
-) -> list[str]:
-    """Write all partition files, and what the next parse needs to leave them alone; return the
-    ids."""
+def _rebuilt(
+    folder: Path, found: Found, tables: list[partitions.DigestCache], is_run: bool
+) -> _Synced:
+    """Write all partition files, and what the next parse needs to leave them alone."""
     # A sync that is interrupted leaves no state: the next one makes everything again.
     (folder / placements.STATE).unlink(missing_ok=True)
-    names = partitions.sync_files(folder, contents.partitions)
-    for name, files in contents.others.items():
-        partitions.sync_files(folder / name, files.items())
-    assignment = contents.assignment
-    assert assignment is not None  # a generator of partitions has set it
+    files = partitions.PartitionFiles(folder)
+    made = found.build(files.write)
+    files.delete_others()
+    for name, others in made.others.items():
+        partitions.sync_files(folder / name, others)
     if is_run:
-        contents.before_run()
-    placements.write_draft(folder, assignment, contents.settings)
+        made.before_run()
+    placements.write_draft(folder, made.assignment, made.settings)
     for each in tables:
         each.save()
-    index = {"partitions": contents.groups, "files": contents.files}
+    index = {"partitions": made.groups, "files": made.files}
     atomic.write_if_changed(folder / "index" / "partitions.json", atomic.json_bytes(index))
-    if fixed := differences(placements.settings_when_placed(assignment), contents.settings):
-        contents.notes.append(f"{'; '.join(fixed)}: {contents.placed}")
-    if contents.state:
-        is_draft = (folder / placements.DRAFT).exists()
-        facts = {"notes": contents.notes, "total": contents.total, "draft": is_draft}
-        atomic.write_json(folder / placements.STATE, facts | {"state": contents.state})
-    return names
+
+    notes = [*made.notes, *_settings_notes(made)]
+    if found.state:
+        state = {
+            "notes": notes,
+            "total": made.total,
+            "draft": (folder / placements.DRAFT).exists(),
+            "state": found.state,
+        }
+        atomic.write_json(folder / placements.STATE, state)
+    return _Synced(files.names, made.groups, made.files, notes, made.total)
+
+
+def _settings_notes(made: Partitions) -> list[str]:
+    """A line if settings have changed since items were placed, which keep their places."""
+    before = placements.settings_when_placed(made.assignment)
+    changed = differences(before, made.settings)
+    return [f"{'; '.join(changed)}: {made.placed}"] if changed else []
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -247,39 +267,63 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
 
 
-def _changes(folder: Path, contents: Contents, names: Collection[str], stage: str) -> str:
+def _changes_until(folder: Path, found: Found, synced: _Synced, until: str) -> str:
+    """What differs from what the targets of a stage were built from; "" if nothing does.
+
+    What was made of an edit that is undone since is up to date for the last stage only.
+    """
+    stages = [stage for items in found.items.values() for stage in items.stages]
+    for stage in dict.fromkeys([until, *stages]):
+        if line := _changes(folder, found, synced, stage):
+            return line
+    return ""
+
+
+def _changes(folder: Path, found: Found, synced: _Synced, stage: str) -> str:
     """One line of what differs from what the targets of a stage were built from, and what that
     makes pending; "" if nothing does.
     """
-    phrases, lines, pending = [], [], []
-    for name, items in contents.items.items():
+    phrases: list[str] = []
+    lines: list[str] = []
+    pending: list[str] = []
+    for name, items in found.items.items():
         if not items.noun:
             continue
-        ids, total = ([*contents.others[name]], 0) if name else (names, contents.total)
-        compared = folder / name, ids, total, items.until(stage), contents.left_out
-        texts, differences, count = built.compare(*compared)
-        phrases, lines = phrases + texts, lines + differences
-        pending += [f"{count} of {len(ids)} partitions"] if count and not name else []
-    pending += [contents.then or "the merges"] if contents.then or not pending else []
-    line = f"{'; '.join(phrases)} -> {' and '.join(pending)}" if phrases else ""
+        if name:
+            ids, total = [path.stem for path in (folder / name).glob("*.json")], 0
+        else:
+            ids, total = synced.names, synced.total
+        changes = built.compare(folder / name, ids, total, items.until(stage), found.left_out)
+        phrases += changes.phrases
+        lines += changes.lines
+        if changes.pending and not name:
+            pending.append(f"{changes.pending} of {len(ids)} partitions")
+    if not phrases:
+        return ""
+
+    if found.then or not pending:
+        pending.append(found.then or "the merges")
+    line = f"{'; '.join(phrases)} -> {' and '.join(pending)}"
     if len(lines) > built.NAMED:
         atomic.write_text(folder / "changes.txt", "\n".join(lines) + "\n")
         line += f" (listed in {folder / 'changes.txt'})"
     return line
 
 
-def _list_gone(path: Path, contents: Contents, gone_ids: Collection[str]) -> None:
+def _list_gone(folder: Path, found: Found, synced: _Synced, gone_ids: Collection[str]) -> None:
     """List the groups that were built and are no more: an input of the merge, which deletes their
     files.
 
     What the last merge was told of stays in the list, and with it the list, while the groups are
     not back.
     """
-    items, present = contents.items[""], {*contents.groups, *contents.left_out}
+    path = folder / "gone/groups.json"
+    told = found.items["gone"].copies(path.parent) / path.name
+    items = found.items[""]
     gone = {items.group(name) for name in gone_ids if items.has_output(name)}
-    merged = contents.items["gone"].copies(path.parent) / path.name
-    gone = {*gone, *jsonl.read_or([], path), *jsonl.read_or([], merged)} - present
-    if gone or merged.exists():
+    gone.update(jsonl.read_or([], path), jsonl.read_or([], told))
+    gone -= {*synced.groups, *found.left_out}
+    if gone or told.exists():
         atomic.write_if_changed(path, atomic.json_bytes(sorted(gone)))
     else:  # only dry runs have seen what was gone, and has come back
         path.unlink(missing_ok=True)
