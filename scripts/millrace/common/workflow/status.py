@@ -162,60 +162,95 @@ def screen(now: float) -> list[str]:
     """The lines of `millrace status`, for the workflow in the current folder. Nothing is
     written."""
     run = last_run()
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
-    seconds = progress.clock((now if run.state == "going on" else run.written) - run.started)
-    head = f"run of {begun} {run.state}, {seconds}, {run.steps} done"
-    lines = [head if run.log else f"no run in {os.getcwd()} yet"]
-    lines += [f"  log: {run.log}"] if run.state in ("failed", "killed") else []
-    for lane in (
-        lane for lane in LANES if Path("logs", lane).is_dir() or Path("results", lane).is_dir()
-    ):
-        files = (
-            os.path.join(root, name)
-            for root, _, names in os.walk(f"results/{lane}")
-            for name in names
-        )
-        size = sum(os.stat(path).st_size for path in files if os.path.isfile(path)) / 1e6
-        lines += [
-            "",
-            f"{lane}: {f'{size:.1f} MB' if size < 1000 else f'{size / 1000:.1f} GB'} on disk",
-        ]
-        lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
-        jobs = list(jobs_of(lane, run, now))
-        counts = Counter((job.step, job.state) for job in jobs)
-        for step in ("", *dict.fromkeys(job.step for job in jobs)):
-            cells = [counts[step, state] or "-" if step else state for state in _STATES]
-            lines += [f"  {step:<24}" + "".join(f"{cell:>9}" for cell in cells)]
-        jobs.sort(key=lambda job: -job.written)
-        for state, most in _LISTED.items():
-            listed = [job for job in jobs if job.state == state]
-            for job in listed[:most]:
-                silence = now - job.written if state == "running" else 0
-                silent = f" (silent for {progress.clock(silence)})" if silence > 60 else ""
-                lines += [f"  {state} {job.step} {job.name}{silent}: {job.last_words()}"]
-                lines += [f"    log: {job.log}"] if state == "failed" else []
-            lines += [f"  {state}: {len(listed) - most} more"] if len(listed) > most else []
+    lines = _run_lines(run, now)
+    for lane in LANES:
+        if Path("logs", lane).is_dir() or Path("results", lane).is_dir():
+            lines += ["", *_lane_lines(lane, run, now)]
     return lines
+
+
+def _run_lines(run: Run, now: float) -> list[str]:
+    if not run.log:
+        return [f"no run in {os.getcwd()} yet"]
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
+    end = now if run.state == "going on" else run.written
+    seconds = progress.clock(end - run.started)
+    lines = [f"run of {begun} {run.state}, {seconds}, {run.steps} done"]
+    if run.state in ("failed", "killed"):
+        lines.append(f"  log: {run.log}")
+    return lines
+
+
+def _lane_lines(lane: str, run: Run, now: float) -> list[str]:
+    """Size and facts of a lane, a table of its steps, and the jobs that run or have failed."""
+    megabytes = _bytes_below(f"results/{lane}") / 1e6
+    size = f"{megabytes:.1f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
+    lines = [f"{lane}: {size} on disk"]
+    lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
+
+    jobs = list(jobs_of(lane, run, now))
+    lines.append(_row("", _STATES))
+    counts = Counter((job.step, job.state) for job in jobs)
+    for step in dict.fromkeys(job.step for job in jobs):
+        lines.append(_row(step, [counts[step, state] or "-" for state in _STATES]))
+
+    jobs.sort(key=lambda job: -job.written)
+    for state, most in _LISTED.items():
+        listed = [job for job in jobs if job.state == state]
+        for job in listed[:most]:
+            lines += _job_lines(job, now)
+        if len(listed) > most:
+            lines.append(f"  {state}: {len(listed) - most} more")
+    return lines
+
+
+def _bytes_below(folder: str) -> int:
+    paths = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sum(os.stat(path).st_size for path in paths if os.path.isfile(path))
+
+
+def _row(step: str, cells: Iterable[object]) -> str:
+    return f"  {step:<24}" + "".join(f"{cell:>9}" for cell in cells)
+
+
+def _job_lines(job: Job, now: float) -> list[str]:
+    """A job that runs or has failed."""
+    name = f"  {job.state} {job.step} {job.name}"
+    if job.state == "failed":
+        return [f"{name}: {job.last_words()}", f"    log: {job.log}"]
+    silence = now - job.written
+    silent = f" (silent for {progress.clock(silence)})" if silence > 60 else ""
+    return [f"{name}{silent}: {job.last_words()}"]
 
 
 def closing_lines(lanes: Iterable[str], since: float, failed: bool, logs: list[str]) -> list[str]:
     """What a run that began at `since` has made, and its pages; or which of its jobs failed, and
     why."""
     if failed:
-        run, now = Run("failed"), time.time()
-        jobs = [job for lane in lanes for job in jobs_of(lane, run, now)]
-        jobs = [job for job in jobs if job.state == "failed" and job.written >= since]
-        texts = [
-            f"{job.lane}_{job.step} {job.name}: {job.last_words()} (log: {job.log})"
-            for job in jobs[:10]
-        ]
-        texts += [f"{len(jobs) - 10} more jobs"] if len(jobs) > 10 else []
-        return [f"failed: {text}" for text in texts or [f"no step says why, see {' '.join(logs)}"]]
+        texts = _failures(lanes, since) or [f"no step says why, see {' '.join(logs)}"]
+        return [f"failed: {text}" for text in texts]
+    lanes = list(lanes)
     facts = [(lane, *fact) for lane in lanes for fact in of_lane(lane).facts().items()]
     lines = [f"{lane}: {fact}" for lane, path, fact in facts if mtime(path) >= since]
     pages = [page for lane in lanes for page in of_lane(lane).PAGES if mtime(page) >= since]
     lines += [f"open {os.path.abspath(page)}" for page in pages]
-    return [*lines, "all pages in one: snakemake --report report.html"] if pages else lines
+    if pages:
+        lines.append("all pages in one: snakemake --report report.html")
+    return lines
+
+
+def _failures(lanes: Iterable[str], since: float) -> list[str]:
+    """The jobs that have failed, ten of them by name."""
+    run, now = Run("failed"), time.time()
+    jobs = [job for lane in lanes for job in jobs_of(lane, run, now)]
+    jobs = [job for job in jobs if job.state == "failed" and job.written >= since]
+    texts = [
+        f"{job.lane}_{job.step} {job.name}: {job.last_words()} (log: {job.log})"
+        for job in jobs[:10]
+    ]
+    if len(jobs) > 10:
+        texts.append(f"{len(jobs) - 10} more jobs")
+    return texts
 
 
 def say_last(*values: Any) -> None:
