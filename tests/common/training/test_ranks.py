@@ -162,15 +162,6 @@ def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
 
 
 @pytest.mark.long
-def test_the_launcher_names_the_rank_that_was_killed(tmp_path):
-    fault = {"fault": "kill", "at_step": 2, "fault_rank": 1}
-    ended = launched(2, [{"folder": str(tmp_path / "run"), "task": fault}], tmp_path)
-    assert ended.returncode == 1, ended.stderr
-    assert "failed: rank 1: signal SIGKILL" in ended.stderr
-    assert "Traceback" not in ended.stderr, ended.stderr
-
-
-@pytest.mark.long
 def test_ranks_come_and_go_and_every_sample_is_seen_once_an_epoch(tmp_path):
     folder = tmp_path / "run"
     settings = {"epochs": 3, "save_steps": 0}
