@@ -251,7 +251,10 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_reading_a_report_needs_no_torch() -> None:
-    code = "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} & set(sys.modules)"
+    code = (
+        "import sys, millrace.asr.report_throughput; assert not {'torch', 'pyarrow'} &"
+        " set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

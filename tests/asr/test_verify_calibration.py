@@ -61,7 +61,10 @@ def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
     tmp_path, step, flags
 ):
     shown = "print(torch.get_num_threads(), *(os.environ[name] for name in sys.argv[1:]), sep='|')"
-    code = f"import os, sys; from millrace.asr import {step}; {step}.main({flags}); import torch; {shown}"
+    code = (
+        f"import os, sys; from millrace.asr import {step}; {step}.main({flags}); import torch;"
+        f" {shown}"
+    )
     names = list(processes.TRAINING_ENVIRONMENT)
     clean = {name: value for name, value in os.environ.items() if name not in names}
     clean |= {"PYTHONPATH": str(ROOT), "NUMEXPR_NUM_THREADS": "5"}

@@ -61,7 +61,8 @@ def main() -> None:
                 for name, each in entries.items():
                     if name in {**known.verdicts, **wrong}:
                         print(
-                            f"    {name} {each.verdict}: {each.cause or each.needs} {dict(each.evidence)}"
+                            f"    {name} {each.verdict}: {each.cause or each.needs}"
+                            f" {dict(each.evidence)}"
                         )
 
 

@@ -50,7 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     recording = f"{args.minutes:g} min at {args.source_rate} Hz x {args.channels}"
     print(f"{recording}, {len(spans)} segments -> flac {args.sampling_rate} Hz")
     print(
-        "CPU seconds for all segments, median of runs (min to max); pydub scaled from those measured"
+        "CPU seconds for all segments, median of runs (min to max); pydub scaled from those"
+        " measured"
     )
     print(f"{'source':8}{'ours':>26}{'pydub':>28}{'ratio':>9}{'bar':>9}")
     with tempfile.TemporaryDirectory(prefix="bench_cut_") as folder:

@@ -75,7 +75,10 @@ def main() -> None:
                 ratios.append((plain[0] / made[0], plain[1] / made[1]))
             walls, cpus = zip(*ratios, strict=True)
             what = "to the disk" if with_sync else "into the page cache"
-            rate = f"{statistics.median(walls):.2f} of the copy's rate ({min(walls):.2f} to {max(walls):.2f})"
+            rate = (
+                f"{statistics.median(walls):.2f} of the copy's rate ({min(walls):.2f} to"
+                f" {max(walls):.2f})"
+            )
             print(f"{what}: {rate}, CPU {statistics.median(cpus):.2f}")
 
 

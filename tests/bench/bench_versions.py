@@ -121,7 +121,8 @@ def main() -> None:
             for value, none in zip(values, nars.get("none", []), strict=False)
         ]
         print(
-            f"{labels:9s} mean NAR {np.mean(values):.1f}; against none: {', '.join(change) or 'not run'}"
+            f"{labels:9s} mean NAR {np.mean(values):.1f}; against none:"
+            f" {', '.join(change) or 'not run'}"
         )
     plain = chroma(cliques)
     print(f"chroma matcher: MAP {plain['m_MAP']:.3f}, NAR {plain['m_ARP']:.1f}")

@@ -115,7 +115,8 @@ def main() -> None:
         f"{args.tracks} tracks of {args.frames} frames, windows of {args.length}, load {load:.1f}"
     )
     print(
-        f"medians of {args.rounds} interleaved rounds of {args.windows} windows; ratios: their time by ours"
+        f"medians of {args.rounds} interleaved rounds of {args.windows} windows; ratios: their time"
+        " by ours"
     )
     try:
         for layout in args.layouts:

@@ -152,7 +152,10 @@ def page(facts: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            f"Verified: a peak of {verified['peak_memory_gb']:.2f} GB of {verified['limit_gb']:.2f} GB.",
+            (
+                f"Verified: a peak of {verified['peak_memory_gb']:.2f} GB of"
+                f" {verified['limit_gb']:.2f} GB."
+            ),
             "",
         ]
     )

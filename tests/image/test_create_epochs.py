@@ -94,7 +94,8 @@ def test_no_kill_of_either_side_skips_or_repeats_a_record_or_shows_half_a_file(t
     with FolderWatch(folder) as watch:
         kills = run_with_kills(commands, KILLS, seed=12, log=tmp_path / "log")
     print(
-        f"kills {kills}, {watch.samples} samples, at most {watch.most} folders, epochs {sorted(watch.epochs)}"
+        f"kills {kills}, {watch.samples} samples, at most {watch.most} folders, epochs"
+        f" {sorted(watch.epochs)}"
     )
     assert sum(kills.values()) == KILLS and watch.most <= 2 and watch.epochs <= set(range(1, top))
     assert_each_record_once(notes, top, records)

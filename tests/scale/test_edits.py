@@ -154,7 +154,10 @@ def test_speech_two_thousand_added_and_ten_deleted(speech):
     expected = homes(speech, {f"new-{number:05d}" for number in range(2000)})
     expected |= before
     assert {name for name in pending if name[-5:].isdigit()} == expected
-    line = f"speech: 0 recordings changed, 2000 new, 10 gone -> {len(expected)} of {total} partitions (listed"
+    line = (
+        f"speech: 0 recordings changed, 2000 new, 10 gone -> {len(expected)} of {total} partitions"
+        " (listed"
+    )
     assert len(said) == 1 and said[0].startswith(line)
     speech.build()
 
@@ -235,14 +238,18 @@ def in_new_tars(lines: list[str]) -> list[str]:
         (
             in_new_tars,
             {*BUCKETS, "tars-00012"},
-            "0 tars changed, 1 new (tars/new.tar), 0 gone; 1 manifest changed (train.jsonl: 1 rows more), "
-            "0 new, 0 gone -> 1 of 13 partitions and the buckets",
+            (
+                "0 tars changed, 1 new (tars/new.tar), 0 gone; 1 manifest changed (train.jsonl: 1"
+                " rows more), 0 new, 0 gone -> 1 of 13 partitions and the buckets"
+            ),
         ),
         (
             lambda lines: [*lines[:50], lines[50][:40], *lines[51:]],
             set(),
-            "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column 40: what "
-            "follows is missing. Mend the line, or remove it",
+            (
+                "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column"
+                " 40: what follows is missing. Mend the line, or remove it"
+            ),
         ),
     ],
     ids=["touch", "reorder", "crlf", "change", "add", "delete", "new_tar", "broken"],

@@ -351,9 +351,10 @@ def test_a_draft_follows_the_settings_until_a_run_starts(made):
     synced = Chain.sync(made, partition_hours=1.0)
     assert made.contents() == drafted
     assert synced.notes == [
-        "partition_hours 0.01 -> 1.0; train_subset_hours 0.01 -> 100.0: new recordings follow, but 12 "
-        f"({sum(line['cost'] for line in made.assigned()):.4g} h) keep their place. To place all anew, "
-        f"delete {made.assignment} and {made.folder}: test recordings may then come into train"
+        "partition_hours 0.01 -> 1.0; train_subset_hours 0.01 -> 100.0: new recordings follow, but"
+        f" 12 ({sum(line['cost'] for line in made.assigned()):.4g} h) keep their place. To place"
+        f" all anew, delete {made.assignment} and {made.folder}: test recordings may then come into"
+        " train"
     ]
     assert made.dry(partition_hours=1.0).notes == []
     # An assignment of an earlier version has no settings beside it.
@@ -579,7 +580,8 @@ def test_recordings_that_come_and_go_are_named_and_many_are_listed(corpus):
     audio.write_bytes(audio.read_bytes()[:-2000])
     line = corpus.sync().changes
     assert line.startswith(
-        "1 recording changed (germany/rec_0002: audio), 1 new (estonia/new), 1 gone (germany/rec_0001) -> "
+        "1 recording changed (germany/rec_0002: audio), 1 new (estonia/new), 1 gone"
+        " (germany/rec_0001) -> "
     )
     corpus.options["language_map"] = {"germany": "gsw"}
     line = corpus.sync().changes
@@ -603,8 +605,9 @@ def test_a_country_that_has_gone_is_said_and_listed_for_the_merge_and_one_not_ch
     total = len(corpus.sync().partitions["germany"])
     assert corpus.sync().changes == "estonia: 5 recordings gone -> the merges"
     edit(corpus.aligned("germany", "rec_0007"), lambda value: value["segments"][0].update(cer=0.1))
-    assert corpus.sync().changes == (
-        "estonia: 5 recordings gone; 1 recording changed (germany/rec_0007: CER), 0 new, 0 gone"
+    assert (
+        corpus.sync().changes
+        == "estonia: 5 recordings gone; 1 recording changed (germany/rec_0007: CER), 0 new, 0 gone"
         f" -> 1 of {total} partitions"
     )
     assert jsonl.read(gone) == ["estonia"]
@@ -782,7 +785,8 @@ def test_a_trial_takes_nothing_from_what_a_full_run_has_made_and_is_said(tmp_pat
     made.add("germany", "new_1", "new_2", seconds=8)
     made.options["max_recordings"] = 2
     assert made.sync().notes == [
-        "speech.max_recordings is 2: a trial, 2 recordings are left out; what was made of others before stays"
+        "speech.max_recordings is 2: a trial, 2 recordings are left out; what was made of others"
+        " before stays"
     ]
     assert made.contents() == before and len(made.recordings("germany")) == 6
     made.run("germany")

@@ -62,8 +62,8 @@ def published(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     index = write_corpus(folder, COUNTRIES)
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tests.speech.test_upload_shards import publish\n"
-        "sys.exit(publish(Path(sys.argv[1])))"
+        "import sys\nfrom pathlib import Path\nfrom tests.speech.test_upload_shards import"
+        " publish\nsys.exit(publish(Path(sys.argv[1])))"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts:{ROOT}", "HF_TOKEN": MARKER}
     environment |= {"HF_HUB_OFFLINE": "1"}  # which is not meant for the local Hub

@@ -286,8 +286,8 @@ def test_rules_are_a_table_of_contents(fresh: Workflow, rules):
 
 
 HINT = (
-    "Millrace: speech: no corpus at resources/speech/countries: run `snakemake speech_fetch_corpus` for the "
-    "demo corpus, or set speech.countries_root"
+    "Millrace: speech: no corpus at resources/speech/countries: run `snakemake speech_fetch_corpus`"
+    " for the demo corpus, or set speech.countries_root"
 )
 
 

@@ -54,7 +54,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
     output = "folder of the buckets, or bucket_config.json in it (default: %(default)s)"
     add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
-    edges = "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default: default)"
+    edges = (
+        "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default:"
+        " default)"
+    )
     add("--edges", nargs="+", default=["default"], help=edges)
     add(
         "--num-buckets",

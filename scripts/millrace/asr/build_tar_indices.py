@@ -53,7 +53,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     chains = "chains of headers at once in one tar (default %(default)s)"
     parser.add_argument("--chains", type=cli.positive_int, default=CHAINS, help=chains)
-    beside = "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original script does"
+    beside = (
+        "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original"
+        " script does"
+    )
     parser.add_argument("--json", action="store_true", help=beside)
     max_failed = "fail above this share of tars without any index (default %(default)s: never)"
     parser.add_argument("--max-failed", type=float, default=1.0, help=max_failed)
@@ -67,7 +70,10 @@ def main(argv: list[str] | None = None) -> None:
         raise MillraceError("--output and --report are of one partition", remedy="Give --partition")
     paths = [args.partition] if args.partition else sorted(Path(PARTITIONS).glob("*.json"))
     if not paths:
-        remedy = "Give --partition, or set asr.manifest_dir and run snakemake asr_data, which writes them"
+        remedy = (
+            "Give --partition, or set asr.manifest_dir and run snakemake asr_data, which writes"
+            " them"
+        )
         raise MillraceError("no partition of tars is there", PARTITIONS, remedy)
     for path in paths:
         output = Path(args.output or f"{INDICES}/{Path(path).stem}.parquet")
@@ -107,7 +113,10 @@ def _build(
         raise MillraceError(
             f"{len(failed)} of {len(records)} tars could not be indexed, {first}",
             where=f"partition {partition.id}",
-            remedy=f"See {report_path} for all of them; mend or remove them, then run snakemake asr_data",
+            remedy=(
+                f"See {report_path} for all of them; mend or remove them, then run snakemake"
+                " asr_data"
+            ),
         )
 
 

@@ -343,13 +343,19 @@ class AsrInputs(RunInputs):
         `device` asks for, or is one where several are asked for."""
         ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
         if gpus is not None and gpus < ranks and (device == "cuda" or (device == "auto" and gpus)):
-            problem = f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'} GPUs"
+            problem = (
+                f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'}"
+                " GPUs"
+            )
             remedy = (
                 f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
             )
         elif on_nodes and self._is_local and nodes > 1:
             problem = f"asr.nodes is {nodes}, and jobs run on this machine"
-            remedy = "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a machine)"
+            remedy = (
+                "Run with --profile slurm, or set asr.nodes: 1 (asr.ranks counts processes on a"
+                " machine)"
+            )
         else:
             return
         # Snakemake would wrap an error in lines of its own.
@@ -423,7 +429,8 @@ class AsrInputs(RunInputs):
         many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
         if many and repo and "{run}" not in repo:
             sys.exit(
-                f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}} in it"
+                f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}}"
+                " in it"
             )
         names = {self.metrics(run): RECEIPT.format(run=run) for run in self.section["runs"]}
         return [names.get(path, path) for path in self.runs()]

@@ -30,7 +30,10 @@ from millrace.common.workflow.sources import (
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"partition_gb", "pinned"}
-REMEDY = "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the lanes"
+REMEDY = (
+    "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the"
+    " lanes"
+)
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
 

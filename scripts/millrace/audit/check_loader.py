@@ -41,7 +41,10 @@ def make_parser() -> argparse.ArgumentParser:
         default="",
         help="module:function that takes the loader and trains for two epochs or more",
     )
-    ranks = "processes that train with it (default: 2, of which nobody has said that they train together)"
+    ranks = (
+        "processes that train with it (default: 2, of which nobody has said that they train"
+        " together)"
+    )
     add("--ranks", type=cli.positive_int, help=ranks)
     add("--workers", type=cli.count, help="workers of the loader (default: its own, at most 2)")
     add("--epochs", type=cli.positive_int, default=2, help="epochs that are read")

@@ -39,7 +39,10 @@ class Ledger:
 
     def line(self) -> str:
         """One line for the log."""
-        counts = f"{counted(self.rows_in, self.unit)} in, {self.rows_out} out, {self.rows_rejected} rejected"
+        counts = (
+            f"{counted(self.rows_in, self.unit)} in, {self.rows_out} out, {self.rows_rejected}"
+            " rejected"
+        )
         text = f"{self.scope}: {counts}"
         for name in _COUNTS:
             if reasons := sorted(getattr(self, name).items()):
@@ -76,10 +79,12 @@ class Ledger:
         twice."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise MillraceError(
-                f"the ledger does not add up: {counted(self.rows_in, self.unit)} in, {self.rows_out} out, "
-                f"{self.rows_rejected} rejected ({self.reasons()})",
+                f"the ledger does not add up: {counted(self.rows_in, self.unit)} in,"
+                f" {self.rows_out} out, {self.rows_rejected} rejected ({self.reasons()})",
                 where=f"{self.stage} {self.scope}",
-                remedy="This is a defect of Millrace, not of the data: please report it with the log",
+                remedy=(
+                    "This is a defect of Millrace, not of the data: please report it with the log"
+                ),
             )
 
     def as_dict(self) -> dict:

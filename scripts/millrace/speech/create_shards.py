@@ -24,7 +24,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--manifest",
         help="manifest part of one partition (parquet); or --manifest-dir with --country",
     )
-    holds = "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and <country>_splits.csv"
+    holds = (
+        "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and"
+        " <country>_splits.csv"
+    )
     add(
         "--manifest-dir",
         help=f"folder that holds {holds}, whose statuses are brought up to date: all of --country",

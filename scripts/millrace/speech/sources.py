@@ -255,7 +255,10 @@ def _notes_on_placing(settings: Settings, unknown: str, left_out: int) -> list[s
     """Lines about recordings that are given a split and not there, and those of no partition."""
     notes = [unknown] if unknown else []
     if settings.max_recordings:
-        note = f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings are left "
+        note = (
+            f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings"
+            " are left "
+        )
         notes.append(f"{note}out; what was made of others before stays")
     return notes
 

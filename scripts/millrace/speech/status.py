@@ -49,7 +49,10 @@ def facts() -> dict[str, str]:
         ledger = jsonl.read(_LEDGER)
         total = ledger["total"]
         reasons = sorted(total["rejected"].items(), key=lambda row: (-row[1], row[0]))[:5]
-        rejected = f"{total['rows_rejected']} rejected ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
+        rejected = (
+            f"{total['rows_rejected']} rejected"
+            f" ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
+        )
         pairs = [pair for country in ledger["countries"] for pair in country.get("copies", [])]
         names = [f"{each['recording']} and {each['of_recording']}" for each in pairs[:2]]
         shared = f"; the same audio lies in two splits: {', '.join(names)}" if names else ""

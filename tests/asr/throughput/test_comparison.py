@@ -271,7 +271,10 @@ def test_losses_are_compared_after_as_many_samples(tmp_path: Path) -> None:
         line["weight"] for line in lines
     )
     assert loss == pytest.approx(expected) and loss > ours.training_losses()[1]
-    words = f"training loss {loss:.3f} against {theirs.training_losses()[1]:.3f} after {theirs.samples:,.0f}"
+    words = (
+        f"training loss {loss:.3f} against {theirs.training_losses()[1]:.3f} after"
+        f" {theirs.samples:,.0f}"
+    )
     assert _judged(runs, "Loss against").figure == f"{words} samples ({steps} and 200 steps)"
 
 

@@ -23,8 +23,11 @@ def table(setting: Setting, results: Sequence[Result], equal_samples: int) -> st
     """
     corpus = setting.corpus
     lines = [
-        f"{len(corpus.members):,} members, {len(corpus.tars)} tars, {corpus.hours:.1f} h; "
-        f"{setting.workers} workers, median of {setting.runs} runs; {equal_samples} samples equal bit by bit",
+        (
+            f"{len(corpus.members):,} members, {len(corpus.tars)} tars, {corpus.hours:.1f} h;"
+            f" {setting.workers} workers, median of {setting.runs} runs; {equal_samples} samples"
+            " equal bit by bit"
+        ),
         f"{'':30}{'reader':32}{'order':8}{'members/s':>12}{'CPU ms':>9}{'ours is':>9}  bar",
     ]
     for kind in dict.fromkeys(result.kind for result in results):
@@ -47,11 +50,13 @@ def table(setting: Setting, results: Sequence[Result], equal_samples: int) -> st
         floor = next((r.rate for r in group if r.reader == FLOOR), 0.0)
         if floor:
             lines.append(
-                f"{'':30}{ours.reader} reaches {ours.rate / floor:.0%} of what the storage alone gives"
+                f"{'':30}{ours.reader} reaches {ours.rate / floor:.0%} of what the storage alone"
+                " gives"
             )
         for result in group:
             if result.order == "stream" and result.rate > ours.rate:
                 lines.append(
-                    f"{'':30}{result.reader} is faster: it reads in the order of the tars and cannot choose"
+                    f"{'':30}{result.reader} is faster: it reads in the order of the tars and"
+                    " cannot choose"
                 )
     return "\n".join(lines)

@@ -61,7 +61,7 @@ def test_a_run_is_stopped_above_the_share_of_at_least_so_many_rows(
         "(torn): it is torn"
     ) == shown and f"row {shown - 1} (torn)" in str(error.value)
     assert (
-        f"{bad} of {planned} samples so far cannot be used, more than max_bad_fraction {most:g} allows"
-        in str(error.value)
+        f"{bad} of {planned} samples so far cannot be used, more than max_bad_fraction {most:g}"
+        " allows" in str(error.value)
     )
     assert f"(torn {bad})" in str(error.value) and "raise max_bad_fraction" in str(error.value)

@@ -71,7 +71,10 @@ def test_notes_go_with_their_process_and_those_of_the_dead_once_there_is_no_lock
 
 def test_a_fork_of_a_run_leaves_its_note_and_nobody_is_locked_out_by_himself():
     forked = "child = os.fork() or os._exit(atexit._run_exitfuncs() or 0); os.waitpid(child, 0)"
-    program = f"import atexit; {NOTED}{forked}; print(len(list(run_lock.NOTES.iterdir())), run_lock.holder())"
+    program = (
+        f"import atexit; {NOTED}{forked}; print(len(list(run_lock.NOTES.iterdir())),"
+        " run_lock.holder())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )

@@ -168,8 +168,10 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     assert lines[3:7] == [
         "speech: 0.0 MB on disk",
         "  recordings: 1, countries: 1",
-        "  0.75 hours, 2 segments in shards, 1 rejected (1 too_long); the same audio lies in two splits: "
-        "italy/cut and spain/whole",
+        (
+            "  0.75 hours, 2 segments in shards, 1 rejected (1 too_long); the same audio lies in"
+            " two splits: italy/cut and spain/whole"
+        ),
         "                               done  pending  running   failed",
     ]
     assert "  generate_manifest               1        -        -        -" in lines
@@ -310,7 +312,10 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
     write("results/asr/report/throughput.html", 30)
     assert status.closing_lines(["asr"], NOW - 60, False, []) == [
         f"asr: 9 samples in buckets, {rejected}; hours: train 1.50, dev 0.25, b_3_5 1.50",
-        "asr: run demo: dev WER 1.000 -> 0.500, dev CER 0.900 -> 0.250, test WER 0.600, 600 steps in 0:03:48",
+        (
+            "asr: run demo: dev WER 1.000 -> 0.500, dev CER 0.900 -> 0.250, test WER 0.600, 600"
+            " steps in 0:03:48"
+        ),
         f"open {folder}/results/asr/report/throughput.html",
         "all pages in one: snakemake --report report.html",
     ]

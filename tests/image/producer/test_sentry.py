@@ -91,7 +91,8 @@ def test_a_dead_side_is_named_while_the_other_is_busy_and_when_it_is_back(tmp_pa
     with sentry.Producer(tmp_path, times=QUICK):
         await_text(
             caplog,
-            f"is dead, no sign of life for 0.2 s (was: makes epoch 2). Start it again: {START}train",
+            "is dead, no sign of life for 0.2 s (was: makes epoch 2). Start it again:"
+            f" {START}train",
         )
         with sentry.Trainer(tmp_path, times=QUICK):
             await_text(caplog, "the trainer is back")

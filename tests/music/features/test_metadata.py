@@ -260,7 +260,10 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         **{ids[3]: "decibel", ids[4]: "shape_unknown", ids[10]: "absent", ids[11]: "absent"}
     }
     assert result["hours"] == pytest.approx((9000 + 5 * 8000) * 512 / 22050 / 3600)
-    text = "valid: 3 cliques of at least 2 (60.0 %) and 7 versions (58.3 %) remain, 8 of 12 found, 0.3 h"
+    text = (
+        "valid: 3 cliques of at least 2 (60.0 %) and 7 versions (58.3 %) remain, 8 of 12 found,"
+        " 0.3 h"
+    )
     assert result["line"] == text
 
 

@@ -56,9 +56,10 @@ def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(t
     write_mm(tmp_path, ID, cqt(1).astype("<f2"))
     track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED))
     assert (track.refused, track.hop, track.facts["hop"]) == ("", PUBLISHED_HOP, "inferred")
-    assert hop_note([track], PUBLISHED) == (
-        "1 of 1 track are taken as published .mm files, of 0.02322 s: state the hop_s of those that "
-        "were averaged over time in the JSONL"
+    assert (
+        hop_note([track], PUBLISHED)
+        == "1 of 1 track are taken as published .mm files, of 0.02322 s: state the hop_s of those"
+        " that were averaged over time in the JSONL"
     )
     record = Record(ID, hop=0.1)
     track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED, records={"ab": [record]}))
@@ -312,7 +313,10 @@ def test_tracks_that_state_no_hop_are_counted_beside_what_the_others_have(tmp_pa
         ):
             add_group(h5, number(seed), cqt(seed), attributes)
         add_group(h5, ID, 0 * cqt(1))
-    words = "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop; in training model.cqt.hoplen)"
+    words = (
+        "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop; in training"
+        " model.cqt.hoplen)"
+    )
     tracks = scanned(tmp_path, ["a.h5"])
     assert hop_note(tracks, Contract()) == f"{words}; of the others 2 have 0.1 s, 1 have 0.02 s"
     stating = [track for track in tracks if track.facts.get("hop") != "config"]

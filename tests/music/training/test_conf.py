@@ -41,7 +41,10 @@ training:
     "command",
     [
         "python train_h5.py jobname=dvi-h5 conf=config/dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2",
-        "srun python -u train_h5.py jobname=dvi-h5 conf=config/dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2",
+        (
+            "srun python -u train_h5.py jobname=dvi-h5 conf=config/dvi-h5.yaml fabric.nnodes=1"
+            " fabric.ngpus=2"
+        ),
     ],
 )
 def test_the_original_trainers_command_is_taken_as_typed(command, tmp_path, monkeypatch):
@@ -56,7 +59,10 @@ def test_the_original_trainers_command_is_taken_as_typed(command, tmp_path, monk
 
 
 def test_the_original_evaluations_options_are_taken_as_typed():
-    typed = "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 qslen= qshop=5 cslen= cshop=5 "
+    typed = (
+        "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 qslen= qshop=5 cslen="
+        " cshop=5 "
+    )
     typed += "limit_num="
     args = evaluate_model.make_parser().parse_args([*typed.split(), "data.maxlen=7"])
     options, others = conf.split_options(args.overrides)
@@ -139,7 +145,10 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
     [
         (
             "data.nworker=3",
-            "the command line: there is no key data.nworker. The nearest known one is data.nworkers",
+            (
+                "the command line: there is no key data.nworker. The nearest known one is"
+                " data.nworkers"
+            ),
         ),
         ("nworkers=3", "nearest known one is data.nworkers"),
         ("model.cqt.hop=1", "nearest known one is model.cqt.hoplen"),

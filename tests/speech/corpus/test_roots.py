@@ -86,7 +86,10 @@ def test_the_parse_says_what_was_rejected_and_which_key_takes_it(corpus):
     outside = (
         "lies outside of the folders that audio may come from. If it belongs to the corpus, add "
     )
-    remedy = f"{corpus.secret.parent}, or a folder above it, to speech.audio_roots (by hand: --audio-roots)"
+    remedy = (
+        f"{corpus.secret.parent}, or a folder above it, to speech.audio_roots (by hand:"
+        " --audio-roots)"
+    )
     where = "1 alignment file is left out: malta: evil_t1_aligned.json: "
     assert corpus.notes == [f"{where}{corpus.secret} {outside}{remedy}"]
 

@@ -215,8 +215,8 @@ def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
     assert create(manifest) == 1 and tree(folder) == before
     log = capsys.readouterr().err
     assert (
-        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet beside it"
-        in log
+        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet"
+        " beside it" in log
     )
     assert "4 segments of testland-train-10 may be in it" in log and "Bring that file back" in log
 

@@ -189,7 +189,8 @@ def test_a_second_run_decodes_nothing_and_touches_nothing(sources, tmp_path, cut
     assert first.hours == pytest.approx(24 * 1.25 / 3600)
     assert (
         first.line()
-        == f"24 segments, 0.01 h; shards: 0 kept, {first.rebuilt} built, 0 stale files removed; no errors"
+        == f"24 segments, 0.01 h; shards: 0 kept, {first.rebuilt} built, 0 stale files removed; no"
+        " errors"
     )
     second = build(sources, tmp_path)
     assert second.line() == first.line().replace(

@@ -41,5 +41,8 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
     problem = (
         f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"
     )
-    remedy = "Build the buckets with it: build_bucket_manifests --dev; or give dev.parquet of a bucket folder"
+    remedy = (
+        "Build the buckets with it: build_bucket_manifests --dev; or give dev.parquet of a bucket"
+        " folder"
+    )
     raise MillraceError(problem, str(path), remedy)

@@ -76,7 +76,10 @@ class Search:
         if answer["oom"]:
             return f"out of memory{at}: {answer.get('message', '')}".rstrip(": ")
         if answer["peak_gb"] > self.limit_gb:
-            return f"the peak of {answer['peak_gb']:.3f} GB{at} is above the limit of {self.limit_gb:.3f} GB"
+            return (
+                f"the peak of {answer['peak_gb']:.3f} GB{at} is above the limit of"
+                f" {self.limit_gb:.3f} GB"
+            )
         return f"the allocator had to give memory back and try again{at}"
 
 

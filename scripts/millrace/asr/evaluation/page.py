@@ -129,8 +129,9 @@ def _limits(runs: Sequence[Run]) -> list[str]:
     limits = []
     if cpu := [run.name for run in runs if run.machine.get("device") == "cpu"]:
         limits.append(
-            f"Trained on a CPU: {', '.join(cpu)}. Samples per second, use and memory of a GPU, precision "
-            "bf16, and whether calibrated batches fit cannot be judged from that; error rates and losses can"
+            f"Trained on a CPU: {', '.join(cpu)}. Samples per second, use and memory of a GPU,"
+            " precision bf16, and whether calibrated batches fit cannot be judged from that; error"
+            " rates and losses can"
         )
     counts = ((run.name, split, run.rates[split]) for run in runs for split in run.rates)
     counts = ((name, split, of["overall"]["recordings"]) for name, split, of in counts)
@@ -140,8 +141,9 @@ def _limits(runs: Sequence[Run]) -> list[str]:
         )
     if any(line["recording"] == line["key"] for run in runs for line in run.hypotheses):
         limits.append(
-            "Some keys do not end with their span in a recording (<recording>_<start>_<end>, milliseconds): "
-            "such samples count as recordings of their own; if they share speakers, intervals are too narrow"
+            "Some keys do not end with their span in a recording (<recording>_<start>_<end>,"
+            " milliseconds): such samples count as recordings of their own; if they share speakers,"
+            " intervals are too narrow"
         )
     lacking = ((run.name, split) for run in runs for split in _SPLITS if split not in run.rates)
     if missing := [f"{name} has no {split}" for name, split in lacking]:

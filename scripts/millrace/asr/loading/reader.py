@@ -319,7 +319,10 @@ class _Copies:
         """Log the line, unless it was logged."""
         if not self.is_told:
             self.is_told = True
-            text = "%s, and perhaps other tars, is a copy of the one that was indexed: its time alone differs"
+            text = (
+                "%s, and perhaps other tars, is a copy of the one that was indexed: its time alone"
+                " differs"
+            )
             log.warning(text, path)
 
 
@@ -331,7 +334,10 @@ def _changed(
     times = f"mtime_ns {recorded[1]} then, {now.st_mtime_ns} now"
     if recorded[0] == now.st_size:
         times += "; no copy either, as its content differs, or none was noted"
-    problem = f"the tar has changed since it was indexed ({sizes}; {times}): its addresses may point anywhere"
+    problem = (
+        f"the tar has changed since it was indexed ({sizes}; {times}): its addresses may point"
+        " anywhere"
+    )
     remedy = (
         f"{REBUILD}. If the tars that were indexed lie elsewhere, give their folder as tar_root"
     )

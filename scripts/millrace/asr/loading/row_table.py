@@ -132,7 +132,10 @@ class RowTable:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             problem = "the row table cannot be written here"
-            remedy = "Make it writable, or copy the folder of the buckets (not the tars) to a place that is"
+            remedy = (
+                "Make it writable, or copy the folder of the buckets (not the tars) to a place"
+                " that is"
+            )
             raise MillraceError(problem, where=str(folder), remedy=remedy) from None
         return cls(path, *arguments)
 

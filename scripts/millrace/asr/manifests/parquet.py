@@ -102,7 +102,10 @@ class Reader(Manifest):
             raise MillraceError(problem, str(path), remedy)
         if missing := [name for name in columns if not columns[name] and name not in OPTIONAL]:
             present = ", ".join(sorted(schema.names)) or "none"
-            needs = "tar_path, tar_member_name, transcript, duration_s (language and prompt are optional)"
+            needs = (
+                "tar_path, tar_member_name, transcript, duration_s (language and prompt are"
+                " optional)"
+            )
             problem = f"there is no column for {', '.join(missing)}; there are {present}"
             raise MillraceError(problem, str(path), f"A manifest needs {needs}")
         for name in filter(None, columns.values()):
@@ -110,9 +113,10 @@ class Reader(Manifest):
                 schema.field(name), mc.SECONDS if name == columns["duration_s"] else mc.TEXT, path
             )
         # Tar paths repeat: as a dictionary each is looked at once.
-        return pq.ParquetFile(
-            path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20
-        ), columns
+        return (
+            pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20),
+            columns,
+        )
 
     def _tar_column(
         self, column: pa.Array, tars: dict[str, int], problem: np.ndarray

@@ -50,5 +50,8 @@ def problems(section: Mapping[str, Any]) -> Iterator[str]:
     else:
         close = difflib.get_close_matches(name, NAMES, 1)
         nearest = f"did you mean `{close[0]}`? " if close else ""
-        known = f"known are {', '.join(NAMES)}, with random weights; model_path takes a folder with a model"
+        known = (
+            f"known are {', '.join(NAMES)}, with random weights; model_path takes a folder with a"
+            " model"
+        )
         yield f"model: there is no model {name!r}; {nearest}{known}"

@@ -48,7 +48,10 @@ def check_calibration(
     now = {"model": model_digest(model, options), "precision": settings.precision}
     now["gradient_checkpointing"] = settings.gradient_checkpointing
     if differing := [name for name, value in now.items() if key.get(name, value) != value]:
-        problem = f"these batch sizes were calibrated for another {', '.join(differing)} than this run has"
+        problem = (
+            f"these batch sizes were calibrated for another {', '.join(differing)} than this"
+            " run has"
+        )
         rules = "the rules take them from asr.model and asr.training"
         remedy = f"Calibrate with the settings of the run ({rules}), or train without a calibration"
         raise MillraceError(problem, str(calibration), remedy)

@@ -96,7 +96,10 @@ def _running() -> _Place:
     if len(numbers) == 2 and numbers[0] < numbers[1]:
         return _Place(*numbers, "RANK and WORLD_SIZE")
     environment = ", ".join(f"{name}={text or '(unset)'}" for name, text in texts.items())
-    remedy = "Start ranks with torchrun, open the loader after init_process_group, or unset both for one rank"
+    remedy = (
+        "Start ranks with torchrun, open the loader after init_process_group, or unset both for one"
+        " rank"
+    )
     raise MillraceError(
         f"the environment does not say which rank this is ({environment})", remedy=remedy
     )

@@ -212,7 +212,10 @@ def _checked(reference: Mapping[str, Any]) -> dict[str, Any]:
         highest = 1 if key in REFERENCE and MEASURES[REFERENCE[key][0]].kind == "share" else 1e15
         is_figure = key in REFERENCE and isinstance(value, int | float) and 0 <= value <= highest
         if key != "name" and not is_figure:
-            remedy = f"Give name, and of {', '.join(REFERENCE)} what is known: numbers, shares from 0 to 1"
+            remedy = (
+                f"Give name, and of {', '.join(REFERENCE)} what is known: numbers, shares from 0"
+                " to 1"
+            )
             raise MillraceError(f"{key} is {value!r}", "throughput.reference", remedy)
     return {"name": "Reference", **reference}
 

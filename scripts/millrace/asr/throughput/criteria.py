@@ -68,7 +68,10 @@ def _speedup(throughput: Throughput) -> _Finding:
         return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
     headroom = throughput.headroom()
     if headroom is not None and headroom < _QUIET:
-        words = f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's audio-s/s: "
+        words = (
+            f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's"
+            " audio-s/s: "
+        )
         return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
     ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
@@ -109,7 +112,10 @@ def _clean_steps(throughput: Throughput) -> _Finding:
     runs = [*throughput.bench, *throughput.check]
     for run in runs:
         if not run.finished:
-            words = f"{run.name} after {run.done_steps} steps: {run.failed or 'did not come to its end'}"
+            words = (
+                f"{run.name} after {run.done_steps} steps:"
+                f" {run.failed or 'did not come to its end'}"
+            )
             return _Finding(words, float(run.done_steps), status=FAIL)
     steps = max(run.done_steps for run in throughput.bench)
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"

@@ -37,7 +37,10 @@ def with_grad_acc(
     updates = sum(count / numbers[name] for name, count in micro_batches.items())
     number = max(round(sum(micro_batches.values()) / updates), 1)
     if settings.grad_acc not in (LoopSettings.grad_acc, number):
-        problem = f"--grad-acc {settings.grad_acc} is not the grad_acc of this file, which comes to {number}"
+        problem = (
+            f"--grad-acc {settings.grad_acc} is not the grad_acc of this file, which comes to"
+            f" {number}"
+        )
         raise MillraceError(
             problem, calibration, "Remove grad_acc from the file, or do not give --grad-acc"
         )

@@ -153,7 +153,10 @@ def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:
         problem = (
             f"the transcripts of {bucket_dir} are not those that this checkpoint was trained on"
         )
-        remedy = "Give --bucket-dir of the run's data; a checkpoint of an earlier version: train one step more"
+        remedy = (
+            "Give --bucket-dir of the run's data; a checkpoint of an earlier version: train one"
+            " step more"
+        )
         raise MillraceError(problem, str(checkpoint.folder), remedy)
     model = task.build_model()
     try:

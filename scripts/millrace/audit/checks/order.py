@@ -13,7 +13,10 @@ from millrace.audit.checks.shares import order_of
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
-    "hung": "See where it stands: locks, threads and files opened before the fork belong into the worker",
+    "hung": (
+        "See where it stands: locks, threads and files opened before the fork belong into the"
+        " worker"
+    ),
     "died": "Bus error: enlarge /dev/shm (--shm-size); Killed: too much memory",
     "memory": "Read samples when they are asked for; --memory-mb is the limit",
 }
@@ -116,8 +119,14 @@ def _judged(orders: Orders, told: list[Told], calls: list | None) -> Finding:
         needs = f"--epochs 2, and {NEED_ID}"
         return Finding("DP14", "not decidable", "no two orders to compare", needs=needs)
     if any(rank.is_missed() for rank in told):
-        cause = "set_epoch on the dataset changes what the main process reads, but persistent workers miss it"
-        fix = "persistent_workers=False, or the epoch as torch.zeros((), dtype=torch.int64).share_memory_()"
+        cause = (
+            "set_epoch on the dataset changes what the main process reads, but persistent workers"
+            " miss it"
+        )
+        fix = (
+            "persistent_workers=False, or the epoch as torch.zeros((),"
+            " dtype=torch.int64).share_memory_()"
+        )
         return Finding("DP14", "fail", cause, fix=fix)
     if not all(_same(one, other) for one, other, *_ in orders.plain):
         return Finding("DP14", "pass", "epochs 0 and 1 come in different orders")
@@ -144,7 +153,10 @@ def _one_order(orders: Orders, told: Told) -> Finding:
         cause = "no shuffle: indices ascend in both epochs (training: shuffle=True)"
         return Finding("DP14", "not applicable", cause)
     if orders.iterable and orders.reordered:
-        cause = "without workers each pass has its own order; workers begin every epoch with the same copy"
+        cause = (
+            "without workers each pass has its own order; workers begin every epoch with the same"
+            " copy"
+        )
         fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
         return Finding("DP14", "fail", cause, fix=fix)
     flags = told.flags

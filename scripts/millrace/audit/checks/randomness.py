@@ -24,8 +24,13 @@ GLOBALS = {
 }
 NEED_ID = "a field that is the same whenever a sample is read: yield an id"
 SEEDED = {
-    "workers": "worker_init_fn: no constant in torch.manual_seed or np.random.seed (torch seeds each worker)",
-    "epochs": "worker_init_fn: np.random.seed(torch.initial_seed() % 2**32), which is new in each epoch",
+    "workers": (
+        "worker_init_fn: no constant in torch.manual_seed or np.random.seed (torch seeds each"
+        " worker)"
+    ),
+    "epochs": (
+        "worker_init_fn: np.random.seed(torch.initial_seed() % 2**32), which is new in each epoch"
+    ),
     "ranks": "torch.manual_seed(seed + rank) at the start, and the same for NumPy and random",
 }
 OWN = (
@@ -285,7 +290,10 @@ def _shared_out(
 
     unknown = shared.unknown()
     if unknown:
-        cause = f"{unknown.total()} of {shared.total.total()} samples are none that the dataset gives by itself"
+        cause = (
+            f"{unknown.total()} of {shared.total.total()} samples are none that the dataset gives"
+            " by itself"
+        )
         needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
         return Finding("DP2", "not decidable", cause, facts, needs=needs)
 
@@ -294,8 +302,14 @@ def _shared_out(
     lost = shared.lost() if read_to_the_end else Counter()
     # Less than one step may be dropped (drop_last), to give all ranks full batches.
     if lost.total() >= shared.one_step:
-        cause = f"{lost.total()} of {shared.held.total()} samples come nowhere: they are shared out twice"
-        fix = "Share out over ranks in one place, the dataset or its sampler; over workers in __iter__ only"
+        cause = (
+            f"{lost.total()} of {shared.held.total()} samples come nowhere: they are shared out"
+            " twice"
+        )
+        fix = (
+            "Share out over ranks in one place, the dataset or its sampler; over workers in"
+            " __iter__ only"
+        )
         return Finding("DP2", "fail", cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
 
     cause = f"{shared.ranks} ranks and {shared.workers} workers share out the samples"
@@ -322,8 +336,14 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
     drawn = loop["evaluation"]
     if drawn and drawn["drawn"] > drawn["samples"]:
         spare = drawn["drawn"] - drawn["samples"]
-        cause = f"--val-loader: DistributedSampler repeats {spare} samples to even out {len(ranks)} ranks"
-        fix = "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the repeated ids"
+        cause = (
+            f"--val-loader: DistributedSampler repeats {spare} samples to even out {len(ranks)}"
+            " ranks"
+        )
+        fix = (
+            "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the"
+            " repeated ids"
+        )
         yield Finding("DP3", "fail", cause, drawn, fix)
 
     facts: Seen = {}

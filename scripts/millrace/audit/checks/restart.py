@@ -153,7 +153,10 @@ def _raises(rank: int, restart: Restart, error: str) -> Finding:
 
 def _depends_on_the_loop(rank: int, restart: Restart, wrong: Way) -> Finding:
     word = "not called" if wrong.told else "called"
-    cause = f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after the restart"
+    cause = (
+        f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after the"
+        " restart"
+    )
     needs = "--loop module:function, which shows whether it calls set_epoch before each epoch"
     return Finding("resume", "not decidable", cause, {"rank": rank}, needs=needs)
 
@@ -210,7 +213,10 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
         return None
     if not samples_due:
         return None
-    cause = f"restored by {restart.how} after the last batch of epoch 0: the next epoch has {samples_came} of "
+    cause = (
+        f"restored by {restart.how} after the last batch of epoch 0: the next epoch has"
+        f" {samples_came} of "
+    )
     cause += f"{samples_due} samples"
     facts = {"rank": rank, "expected": due[0], "came": (way.passes[number] or [[]])[0]}
     return Finding("resume", "fail", cause, facts, NEW_EPOCH)

@@ -136,7 +136,9 @@ def _overfit(network: Any, call: Callable[[Any], Any], batch: Any, until: float)
         while len(losses) < STEPS and time.monotonic() < until:
             if (loss := _loss(call(batch), batch)) is None:
                 return {
-                    "unknown": "the model gives no loss, and the batch no target that fits its output"
+                    "unknown": (
+                        "the model gives no loss, and the batch no target that fits its output"
+                    )
                 }
             losses.append(float(loss.detach()))
             slopes = torch.autograd.grad(loss, weights, allow_unused=True)

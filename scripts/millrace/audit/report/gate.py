@@ -37,7 +37,10 @@ def check(document: dict, refuse: str, place: str) -> None:
     if fails := [entry for entry in fails if refuse == "all" or entry["name"] in names]:
         first, more = fails[0], [entry["name"] for entry in fails[1:]]
         row, others = first["findings"][0], f"; so do {', '.join(more)}" * bool(more)
-        problem = f"{first['name']} fails ({first['title']}): {row['cause']}{others}. Training does not start"
+        problem = (
+            f"{first['name']} fails ({first['title']}): {row['cause']}{others}. Training does not"
+            " start"
+        )
         remedy = f"Fix: {row['fix']}. If it is meant so, set audit.ignore: {{{first['name']}: why}}"
         raise MillraceError(problem, place, f"{remedy}, or audit.refuse: none")
 

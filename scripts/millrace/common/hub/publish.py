@@ -78,9 +78,11 @@ class Plan:
         for kind, files in kinds.items():
             size = sum(file.size for file in files)
             lines += [
-                f"{kind} {counted(len(files), 'file')} ({size:,} bytes)"
-                if files
-                else f"{kind} nothing"
+                (
+                    f"{kind} {counted(len(files), 'file')} ({size:,} bytes)"
+                    if files
+                    else f"{kind} nothing"
+                )
             ]
             if named and kind != "keep":
                 lines += [f"  {file.path} ({file.size:,} bytes)" for file in files[:named]]
@@ -93,7 +95,10 @@ class Plan:
         there = sum(file.path.startswith(DATA) for file in self.changes + self.same + self.deletes)
         if len(self.deletes) > most * there:
             share = f"{len(self.deletes)} of {there} files below {DATA} would be deleted"
-            remedy = "If that is right: raise speech.hub.max_delete_fraction, or run this step with --allow-delete"
+            remedy = (
+                "If that is right: raise speech.hub.max_delete_fraction, or run this step with"
+                " --allow-delete"
+            )
             raise MillraceError(
                 f"{share}, more than max_delete_fraction {most:g} allows", remedy=remedy
             )

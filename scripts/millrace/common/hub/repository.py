@@ -41,7 +41,8 @@ class HubSettings:
     enabled: bool = setting(False, "publish with everything else, not only by snakemake <lane>_hub")
     endpoint: str = setting(
         LOCAL,
-        "local (a small Hub in results/<lane>/hub/server), or a Hub's address such as https://huggingface.co",
+        "local (a small Hub in results/<lane>/hub/server), or a Hub's address such as"
+        " https://huggingface.co",
         pattern=_ENDPOINT,
     )
     private: bool = setting(True, "create it private, and refuse one that is public")
@@ -83,7 +84,10 @@ class Repository:
                 raise
             return False
         if self.private and not info.private:
-            remedy = "Make it private in its settings on the Hub, choose another, or set `private: false`"
+            remedy = (
+                "Make it private in its settings on the Hub, choose another, or set `private:"
+                " false`"
+            )
             raise MillraceError(
                 "the repository is public, and private was asked", self.repo_id, remedy
             )
@@ -127,7 +131,10 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
     """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
     endpoint, token = args.endpoint, None  # of HF_TOKEN or the client's login
     if not re.fullmatch(_ENDPOINT, endpoint):
-        remedy = "Write local or https://<host> (http:// only of this machine); tokens belong into HF_TOKEN"
+        remedy = (
+            "Write local or https://<host> (http:// only of this machine); tokens belong into"
+            " HF_TOKEN"
+        )
         raise MillraceError("--endpoint is not the address of a Hub", "", remedy)
     with contextlib.ExitStack() as stack:
         if endpoint == LOCAL:

@@ -77,7 +77,10 @@ class BadSamples:
             for bad in self.examples
         )
         raise MillraceError(
-            f"{self.count} of {self.planned} samples so far cannot be used, more than max_bad_fraction "
-            f"{self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
-            remedy="Mend or remove these samples and build their index again, or raise max_bad_fraction",
+            f"{self.count} of {self.planned} samples so far cannot be used, more than"
+            f" max_bad_fraction {self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
+            remedy=(
+                "Mend or remove these samples and build their index again, or raise"
+                " max_bad_fraction"
+            ),
         )

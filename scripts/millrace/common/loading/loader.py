@@ -108,7 +108,10 @@ class BatchLoader:
         if epoch == self.plan.epoch:
             return
         if self.plans is None:
-            problem = f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch {epoch}"
+            problem = (
+                f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch"
+                f" {epoch}"
+            )
             raise MillraceError(problem, remedy="Give BatchLoader plans, a function of the epoch")
         self.plan, self.start_step = self.plans(epoch), 0
 

@@ -36,7 +36,10 @@ from millrace.common.training.ranks import LOOPBACK, job_port, listen
 
 # One launcher a node, with all CPUs of the job there. If one ends badly, srun ends the others,
 # which might not notice for long.
-SRUN = "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --input=none"
+SRUN = (
+    "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none"
+    " --input=none"
+)
 _TORCHRUN_PORT = 29500  # the default of --master-port
 _MEETING_SECONDS = 600
 # A checkpoint of two billion parameters is 25 GB, which a shared folder may take so long to write.
@@ -242,7 +245,10 @@ def _meeting(args: Namespace) -> _Meeting:
 def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
     """The first of the nodes on which srun has started a launcher each."""
     if int(os.environ["SLURM_STEP_NUM_TASKS"]) != nodes:
-        remedy = "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each starts"
+        remedy = (
+            "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each"
+            " starts"
+        )
         raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout

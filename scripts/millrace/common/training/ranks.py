@@ -69,7 +69,10 @@ class Ranks:
                 return ranks
         environment = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
         problem = f"the environment does not say which rank this is ({environment})"
-        remedy = "Start ranks with torchrun and one --nproc_per_node on all nodes; unset these for one rank"
+        remedy = (
+            "Start ranks with torchrun and one --nproc_per_node on all nodes; unset these for one"
+            " rank"
+        )
         raise MillraceError(problem, remedy=remedy)
 
     @property

@@ -14,9 +14,15 @@ TF32 = ("none", "convolutions", "all")
 
 # What is kept of a parameter while it trains: its weight, its gradient and two states of Adam.
 _REGIMES = {
-    "32-true": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float32",
-    "bf16-mixed": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in bfloat16",
-    "16-mixed": "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float16",
+    "32-true": (
+        "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float32"
+    ),
+    "bf16-mixed": (
+        "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in bfloat16"
+    ),
+    "16-mixed": (
+        "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in float16"
+    ),
     "bf16-true": "bfloat16 weights, gradients and Adam states, 8 bytes a parameter",
 }
 _TF32_WORDS = {
@@ -60,7 +66,8 @@ class LoopSettings:
     )
     tf32: str = setting(
         "convolutions",
-        "what a GPU computes of float32 in TF32, faster and with 10 bits behind the point; as torch has it",
+        "what a GPU computes of float32 in TF32, faster and with 10 bits behind the point; as torch"
+        " has it",
         among=TF32,
     )
     gradient_checkpointing: int = setting(

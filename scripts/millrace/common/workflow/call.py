@@ -96,7 +96,10 @@ def refuse_other_paths(in_module: Callable[[str], str]) -> None:
             problem = (
                 f"`prefix` and `replace_prefix` are not possible: {path} would be {in_module(path)}"
             )
-            remedy = "Leave it out; where files must not mix, run Millrace in a folder of its own (--directory)"
+            remedy = (
+                "Leave it out; where files must not mix, run Millrace in a folder of its own"
+                " (--directory)"
+            )
             sys.exit(
                 f"Millrace: the module statement: {problem}, and steps would not find it. {remedy}"
             )

@@ -73,7 +73,8 @@ class Lanes:
                 sys.exit(f"Millrace: {error}")
             except KeyboardInterrupt:
                 sys.exit(
-                    "Millrace: interrupted before anything was started; what a killed run left goes on"
+                    "Millrace: interrupted before anything was started; what a killed run left"
+                    " goes on"
                 )
             if self._is_run:
                 run_lock.enter()
@@ -154,7 +155,10 @@ class Lanes:
             return last
         if lane not in self.on:
             if not last.partitions:
-                text = f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built: {remedy}"
+                text = (
+                    f"Millrace: {lane}: it is not among `lanes`, and nothing of it was built:"
+                    f" {remedy}"
+                )
                 last.missing = SourcesMissing(text)
             return last
         if self._left_over:

@@ -140,7 +140,10 @@ class Assignment:
                     raise MillraceError(
                         f"{placement.item} is placed twice, and differently",
                         where=f"{self.path}, line {number}",
-                        remedy="Keep the line that is older in git: a recording must not change its split",
+                        remedy=(
+                            "Keep the line that is older in git: a recording must not change its"
+                            " split"
+                        ),
                     )
             self.saved = list(self.placements.values())
 
@@ -166,7 +169,10 @@ class Assignment:
             raise MillraceError(
                 "this line of the assignment file is damaged",
                 where=f"{self.path}, line {number}",
-                remedy="Restore it from version control: a new one would move recordings between splits",
+                remedy=(
+                    "Restore it from version control: a new one would move recordings between"
+                    " splits"
+                ),
             ) from None
 
     def _enter(self, placement: Placement) -> None:

@@ -84,7 +84,10 @@ def keep_draft(folder: Path) -> None:
     draft = jsonl.read_or({}, folder / DRAFT)
     for path, file in draft.items():
         if _digest(path) not in (file["before"], _sha256(file["content"].encode())):
-            remedy = "Run the workflow once more: it makes the partitions again, by the file as it is now"
+            remedy = (
+                "Run the workflow once more: it makes the partitions again, by the file as it"
+                " is now"
+            )
             raise MillraceError(
                 "the file was changed after partitions were made by it", path, remedy
             )
@@ -102,8 +105,9 @@ def require_kept(placements: Placements, folder: Path, items: Items) -> None:
         return
     path, noun = placements.path, items.noun
     remedy = (
-        f"It says where each {noun} belongs, for ever. Bring it back: `git checkout {path}`, or a copy. "
-        f"To place all anew, delete {folder.parent} too: test {noun}s may then come into train"
+        f"It says where each {noun} belongs, for ever. Bring it back: `git checkout {path}`, or a"
+        f" copy. To place all anew, delete {folder.parent} too: test {noun}s may then come into"
+        " train"
     )
     problem = f"the file is missing, or empty, but what was built rests on it ({result})"
     raise MillraceError(problem, str(path), remedy)

@@ -84,10 +84,16 @@ def holder() -> str:
     """Who holds the lock, and what to do."""
     others = [note for note in _notes()[1] if note.name != this_run()]
     if not others:
-        return f"the workflow is locked, by whom is unknown. If no other Snakemake works here: {UNLOCK}"
+        return (
+            "the workflow is locked, by whom is unknown. If no other Snakemake works here:"
+            f" {UNLOCK}"
+        )
     text = f"the workflow is locked by a run that goes on ({_names(others)})"
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
-        return f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command again"
+        return (
+            f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command"
+            " again"
+        )
     return (
         f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
     )

@@ -106,7 +106,10 @@ class RunInputs:
         if nodes * ranks == 1:
             return "-m"
         place = "--standalone" if nodes == 1 else f"--nodes {nodes}"
-        return f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir {logs} -m"
+        return (
+            f"-m millrace.common.training.launch {place} --nproc-per-node {ranks} --log-dir"
+            f" {logs} -m"
+        )
 
     def gate(self, wildcards: Any) -> list[str]:
         """What is there once the audit of a run's loader lets it start; nothing for runs out of the

@@ -23,7 +23,10 @@ def check_memory(records: RecordSet, pool: int, memory: int) -> int:
     bytes."""
     sizes, files = shuffle.pool_bytes(records), len(records.files)
     pool = min(pool, files)
-    text = f"shuffling {pool} of {counted(files, 'file')} together takes {sizes[pool - 1] / GB:.3g} GB of memory"
+    text = (
+        f"shuffling {pool} of {counted(files, 'file')} together takes {sizes[pool - 1] / GB:.3g} GB"
+        " of memory"
+    )
     if sizes[pool - 1] > memory:
         fitting = int((sizes <= memory).sum())
         remedy = f"Give --shuffle_pool {fitting}, the most that fits, or more --memory"
@@ -45,7 +48,10 @@ def check_disk(records: RecordSet, root: Path, ahead: int, wanted: Wanted | None
     folders = [epochs.folder_of(root, epoch) for epoch in epochs.whole(root)]
     free = shutil.disk_usage(root).free
     free += sum(path.stat().st_size for folder in folders for path in folder.iterdir())
-    text = f"at most {counted(number, 'epoch')} of {each / GB:.3g} GB on disk at once, {free / GB:.3g} GB free"
+    text = (
+        f"at most {counted(number, 'epoch')} of {each / GB:.3g} GB on disk at once, {free / GB:.3g}"
+        " GB free"
+    )
     if number * each > free:
         most = free // each - 1
         remedy = f"Free space, or give --allowed-ahead {most}" if most >= 0 else "Free space"

@@ -27,7 +27,10 @@ class Spread(NamedTuple):
 
     def line(self, records: int) -> str:
         """One sentence for a log."""
-        reach = f"the records of one file are spread over {self.record * records:,.0f} ({self.record:.1%})"
+        reach = (
+            f"the records of one file are spread over {self.record * records:,.0f}"
+            f" ({self.record:.1%})"
+        )
         classes = f"{self.mean_class:.1%} of the epoch, at worst in {self.worst_class:.1%}"
         return f"shuffle_pool {self.pool}: {reach}; a class is found in {classes}"
 

@@ -266,7 +266,10 @@ class _Side(Pointers):
         dead = (
             f"is dead, no sign of life for {self.times.dead_after:g} s (was: {self._seen.activity})"
         )
-        return f"the {self.other} ({self._seen.where}) {dead if self._is_dead else self._seen.activity}"
+        return (
+            f"the {self.other} ({self._seen.where})"
+            f" {dead if self._is_dead else self._seen.activity}"
+        )
 
     def _live(self) -> None:
         while not self._ending.wait(self.times.beat):

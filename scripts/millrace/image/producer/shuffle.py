@@ -74,7 +74,10 @@ class EpochMaker:
         self.digest = _digest_of(records)
         self._source = jsonl.digest([dataclasses.astuple(file) for file in records.files])
         if records.ids_digest not in ("", self.digest):
-            problem = f"its files hold ids with the digest {self.digest}, the index says {records.ids_digest}"
+            problem = (
+                f"its files hold ids with the digest {self.digest}, the index says"
+                f" {records.ids_digest}"
+            )
             raise MillraceError(problem, str(records.folder), "Convert the images again")
 
     def mark(self, epoch: int) -> dict[str, Any]:

@@ -65,7 +65,10 @@ class _File:
             stated = (records.layout, records.size, entry.records, entry.bytes)
             size = os.path.getsize(self.path)
             if stated != (shape.layout, shape.size, shape.records, size):
-                words = f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes} bytes"
+                words = (
+                    f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes}"
+                    " bytes"
+                )
                 words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
                 raise MillraceError(f"the index says {words}", self.path, "Make the set again")
 

@@ -67,7 +67,10 @@ class ImageTask(Task):
         self.image_size = options.image_size or (min(self.val.size) if self.val.size else 224)
         for records in (self.val, *([self.train] if options.augment == "none" else [])):
             if records.size and self.image_size > min(records.size):
-                words = f"--image-size {self.image_size} is more than the records' {min(records.size)} pixels"
+                words = (
+                    f"--image-size {self.image_size} is more than the records' {min(records.size)}"
+                    " pixels"
+                )
                 remedy = "Take a smaller one, or 0 for that of val's records"
                 raise MillraceError(words, str(records.folder), remedy)
         share = self.ranks.local_world_size

@@ -180,7 +180,10 @@ class FeatureIndex:
             facts = orjson.loads(arrays["facts"].tobytes())
             self.contract = Contract(**facts["contract"])
         except FileNotFoundError:
-            remedy = "Run `snakemake music_index`, or python -m millrace.music.build_feature_index --h5-root "
+            remedy = (
+                "Run `snakemake music_index`, or python -m millrace.music.build_feature_index"
+                " --h5-root "
+            )
             remedy += f"FOLDER --out {self.path}"
             raise MillraceError("there is no index of features", self.path, remedy) from None
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -78,8 +78,8 @@ class Metadata:
         matched = re.sub(r"^Discogs-VI-(\d+)\.jsonl$", r"Discogs-VI-YT-\1.jsonl", name)
         other = matched if matched != name else "Discogs-VI-YT-<date>.jsonl"
         return (
-            f"{self.path}: {self.counts['cliques']} cliques, no video ids. The ids are those of the splits; "
-            f"{other} and Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
+            f"{self.path}: {self.counts['cliques']} cliques, no video ids. The ids are those of the"
+            f" splits; {other} and Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
         )
 
     def problem(self, line: int, reason: str, words: str) -> None:

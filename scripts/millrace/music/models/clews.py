@@ -151,7 +151,10 @@ class Clews(nn.Module):
         """
         bins, frames = self.config.bins, self.config.shingle_frames
         if shingles.ndim != 4 or shingles.shape[2] != bins or shingles.shape[3] < frames:
-            problem = f"the model takes shingles (B, S, {bins}, {frames} or more), not {tuple(shingles.shape)}"
+            problem = (
+                f"the model takes shingles (B, S, {bins}, {frames} or more), not"
+                f" {tuple(shingles.shape)}"
+            )
             remedy = (
                 "Is the feature of another contract, or transposed? Shorter tracks are repeated"
             )

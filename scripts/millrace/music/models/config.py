@@ -119,7 +119,10 @@ class ClewsConfig:
             yield problem, f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
         stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
         if len(stages) > 1 or len(self.frontend_channels) != 2:
-            problem = "backbone.blocks, channels and down differ in length, or frontend.channels are not two"
+            problem = (
+                "backbone.blocks, channels and down differ in length, or frontend.channels are"
+                " not two"
+            )
             yield problem, "Give one number for each stage"
         if odd := [
             size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2

@@ -97,7 +97,10 @@ def require_cliques(cliques: Cliques, where: str) -> None:
     if (count := len(np.unique(cliques.cliques))) < 2:
         lost = {reason: len(names) for reason, names in cliques.left_out.items() if names}
         words = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in lost.items())
-        problem = f"{counted(count, 'clique')} of two recordings with features (left out: {words or 'none'})"
+        problem = (
+            f"{counted(count, 'clique')} of two recordings with features (left out:"
+            f" {words or 'none'})"
+        )
         raise MillraceError(
             problem, where, "Give two or more: add cliques, or bring their features"
         )

@@ -16,7 +16,9 @@ REMEDIES = {
     "audio_empty": "Fetch it again",
     "audio_load": "If it plays elsewhere, convert it to FLAC; else fetch it again",
     "audio_no_stream": "Fetch it again, with its sound",
-    "out_of_range": "Check that the alignment is of this recording, and that the recording is whole",
+    "out_of_range": (
+        "Check that the alignment is of this recording, and that the recording is whole"
+    ),
 }
 FULL_SCALE = 32768.0
 MAX_AMPLITUDE = 1e9  # on the int16 scale: anything louder is damage, not sound

@@ -35,8 +35,8 @@ STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
 # Containers a recording may come in. Without a list FFmpeg sees game sounds in noise, and follows
 # playlists.
 _CONTAINERS = (
-    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8 mpeg "
-    "mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
+    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8"
+    " mpeg mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
 # Refused by name: if these are damaged, or of some encoders, FFmpeg shifts their samples without an
 # error.

@@ -79,7 +79,9 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
             raise MillraceError(
                 f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
                 where=f"{assignment.path}, {placement.item}",
-                remedy="Restore the line from version control: a recording must not change its split",
+                remedy=(
+                    "Restore the line from version control: a recording must not change its split"
+                ),
             )
     return assignment
 

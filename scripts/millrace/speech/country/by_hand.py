@@ -53,7 +53,10 @@ class Generated:
             if self.known or self.gone
             else ""
         )
-        return f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}{before}; {self.shares}"
+        return (
+            f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}{before};"
+            f" {self.shares}"
+        )
 
 
 class _Country(NamedTuple):

@@ -145,7 +145,10 @@ def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
     """Split and subset of a row: its own, else those that the splits CSV gives its recording."""
     split = row["split"] or (given.split if given else "")
     if split not in SPLITS:
-        problem = f"recording {row['video_id']!r} has the split {split!r}, which is none of {', '.join(SPLITS)}"
+        problem = (
+            f"recording {row['video_id']!r} has the split {split!r}, which is none of"
+            f" {', '.join(SPLITS)}"
+        )
         raise MillraceError(problem, where, _AGAIN)
     if given and given.split != split:
         problem = f"recording {row['video_id']!r} is in {split} here and in {given.split} there"
@@ -178,7 +181,10 @@ def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> 
     for tar in shard_index.tars_of(partition, output_dir):
         if shard_index.read_sidecar(tar) is None:
             sidecar = shard_index.sidecar_path(tar).name
-            problem = f"what it holds is unknown without {sidecar} beside it, and {count} of {partition.stem} "
+            problem = (
+                f"what it holds is unknown without {sidecar} beside it, and {count} of"
+                f" {partition.stem} "
+            )
             problem += f"may be in it, as they are {COMPLETED}, such as {keys[0]}"
             remedy = "Bring that file back, name another --output-dir, "
             remedy += f"or delete the tar and set the status of what it holds to {PENDING}"

@@ -81,9 +81,15 @@ class Balance:
                     for file, count in files.most_common(5)
                 ]
                 more = f"\n  ... and {len(files) - 5} more files" if len(files) > 5 else ""
-                remedy = f"\nThe whole list: {listed}. Mend the sources, or raise speech.max_error_fraction"
+                remedy = (
+                    f"\nThe whole list: {listed}. Mend the sources, or raise"
+                    " speech.max_error_fraction"
+                )
                 if others:
-                    remedy += f"; without {ledger.scope}: --config 'speech={{countries: [{', '.join(others)}]}}'"
+                    remedy += (
+                        f"; without {ledger.scope}: --config 'speech={{countries:"
+                        f" [{', '.join(others)}]}}'"
+                    )
                 problem += f"; most are in:{''.join(worst)}{more}"
                 raise MillraceError(problem, f"country {ledger.scope}", remedy)
 

@@ -78,7 +78,10 @@ def of_country(manifest_dir: str, country: str) -> Manifest:
     problem = (
         f"no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country {country!r}"
     )
-    remedy = "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes the former, "
+    remedy = (
+        "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes the"
+        " former, "
+    )
     remedy += "and python -m millrace.speech.generate_manifest --country the latter"
     raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
 

@@ -29,13 +29,19 @@ MEANINGS = {
     "text_nul": "NUL characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts, by speech.normalise_text",
     # warnings and notes
-    "no_encoder_delay": "a compressed file that does not state its encoder's delay: all of it is late,"
-    " mostly by 10 to 70 ms",
+    "no_encoder_delay": (
+        "a compressed file that does not state its encoder's delay: all of it is late,"
+        " mostly by 10 to 70 ms"
+    ),
     "duration_wrong": "the file states a wrong length: it was measured",
-    "bytes_behind": "the bytes behind a WAV's audio are no chunk: bytes may have been added within the audio",
+    "bytes_behind": (
+        "the bytes behind a WAV's audio are no chunk: bytes may have been added within the audio"
+    ),
     "ogg_cut": "an Ogg file ends without its last page: it was cut off, or left unfinished",
     "bytes_missing": "a WAV ends early: it was cut off, or bytes are missing within the audio",
-    "opposite_channels": "two channels that cancel each other (one has inverted polarity): the first is used",
+    "opposite_channels": (
+        "two channels that cancel each other (one has inverted polarity): the first is used"
+    ),
     "second_transcript": "a further transcript of the same recording",
     "language_unknown": "the language of the country is unknown: set language_map",
     "alignment_subfolders": "folders below Alignment/alignment_output are not read",

@@ -29,7 +29,8 @@ class HfFeatures:
         self.kind = _KINDS.get(type(extractor).__name__, "host")
         if extractor.sampling_rate != SAMPLING_RATE:
             raise MillraceError(
-                f"the model hears {extractor.sampling_rate} Hz, the buckets hold {SAMPLING_RATE} Hz",
+                f"the model hears {extractor.sampling_rate} Hz, the buckets hold"
+                f" {SAMPLING_RATE} Hz",
                 remedy="Choose a model for 16 kHz",
             )
         self.mel, self.max_samples = None, None
