@@ -11,7 +11,7 @@ from millrace.audit.runner.registry import PROBES, Result
 
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
-FAMILIES = (
+MODULES = (
     "randomness",
     "contract",
     "normalisation",
@@ -64,7 +64,7 @@ def check(entry: str, probes: tuple[str, ...] = ()) -> Callable:
 
 def load(only: Iterable[str] = ()) -> list[Check]:
     """All checks, or those of the entries named."""
-    for family in FAMILIES:
+    for family in MODULES:
         importlib.import_module(f"millrace.audit.checks.{family}")
     names = {each.lower() for each in only}
     return [each for each in CHECKS if not names or each.entry.lower() in names]
