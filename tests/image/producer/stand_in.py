@@ -76,7 +76,7 @@ def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int
 
 
 class FolderWatch(threading.Thread):
-    """Samples, every 50 ms, how many epoch folders lie there, also those under way; `most` were at
+    """Samples, every 5 ms, how many epoch folders lie there, also those under way; `most` were at
     once."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class FolderWatch(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        while not self._end.wait(0.05):
+        while not self._end.wait(0.005):
             names = [
                 name for name in os.listdir(self.folder) if name.lstrip(".").startswith("train_")
             ]

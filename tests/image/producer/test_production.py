@@ -51,7 +51,7 @@ def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
                 threading.Timer(0.3, producer.start).start()
             train(side, tmp_path / "notes", 5, seconds)
         producer.join(120)
-    assert not producer.is_alive() and watch.most <= ahead + 1 and max(watch.epochs) <= 4
+    assert not producer.is_alive() and watch.most <= ahead + 1 and max(watch.epochs, default=0) <= 4
     assert_each_record_once(tmp_path / "notes", 5, sum(LENGTHS))
     assert not epochs.whole(tmp_path) and Pointers(tmp_path).made().fast == 4
     assert Pointers(tmp_path).wanted()[:2] == (5, 5)
