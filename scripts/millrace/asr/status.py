@@ -76,4 +76,6 @@ def _rejected() -> str:
     total = Ledger.total(
         "asr_build_bucket_manifests", "all splits", map(Ledger.from_dict, ledgers), "row"
     )
-    return f"{counted(total.rows_rejected, 'row')} rejected ({total.reasons() or 'none'})"
+    if not total.rows_rejected:
+        return "no rows rejected"
+    return f"{counted(total.rows_rejected, 'row')} rejected ({total.reasons()})"

@@ -279,7 +279,7 @@ def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
             "5 rows rejected (2 tar_missing, 2 contradicting_row, 1 duration_nan)",
         ),
         ({"train": {"duplicate_row": 1}}, "1 row rejected (1 duplicate_row)"),
-        ({"train": {}}, "0 rows rejected (none)"),
+        ({"train": {}}, "no rows rejected"),
         ({}, "no ledger of rejected rows"),
     ],
 )
