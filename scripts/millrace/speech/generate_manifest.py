@@ -55,13 +55,10 @@ def make_parser() -> argparse.ArgumentParser:
         default=20.0,
         help="seconds (default %(default)s)",
     )
-    flag = {
-        "type": lambda text: {"True": True, "False": False}.get(text, text),
-        "choices": (True, False),
-    }
     add(
         "--normalise-text",
-        **flag,
+        type=lambda text: {"True": True, "False": False}.get(text, text),
+        choices=(True, False),
         default=True,
         help="for the error rates computed here (default True)",
     )
@@ -79,8 +76,14 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("give --partition with its four outputs, or --country")
     if args.country:
         root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
-        sizes = {"train_subset_hours": 500, "partition_hours": 1e6}
-        settings = sources.Settings(root, "", _FRACTIONS, **sizes, audio_roots=args.audio_roots)
+        settings = sources.Settings(
+            root,
+            "",
+            _FRACTIONS,
+            train_subset_hours=500,
+            partition_hours=1e6,
+            audio_roots=args.audio_roots,
+        )
         generated = by_hand.generate(
             args.country, sources.collect, settings, args.manifest_dir, limits
         )

@@ -79,7 +79,8 @@ def main(argv: list[str] | None = None) -> None:
             yield copies.without(table, repeated, start)
             start += table.num_rows
 
-    rows_out, shards = 0, {split: set() for split in SPLITS}
+    rows_out = 0
+    shards: dict[str, set[str]] = {split: set() for split in SPLITS}
     for piece in pieces(["split", "shard"]):
         rows_out += piece.num_rows
         for row in piece.group_by(["split", "shard"]).aggregate([]).to_pylist():

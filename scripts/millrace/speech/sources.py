@@ -325,7 +325,7 @@ def _as_before(content: dict, folder: Path) -> dict:
     is_sharded = (results / f"shards/partitions/{name}/index.parquet").exists()
     # Before anything is built the last sync counts, which may have been a dry run's.
     files = [folder / place / f"{name}.json" for place in (f"built/{_FIRST}", "built", "")]
-    read_each = (jsonl.read_or({}, path) for path in files)
+    read_each: Iterator[dict] = (jsonl.read_or({}, path) for path in files)
     recordings = next(filter(None, read_each), {}).get("recordings", ())
     earlier = {
         r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]}

@@ -54,8 +54,8 @@ def facts() -> dict[str, str]:
             f" ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
         )
         pairs = [pair for country in ledger["countries"] for pair in country.get("copies", [])]
-        names = [f"{each['recording']} and {each['of_recording']}" for each in pairs[:2]]
-        shared = f"; the same audio lies in two splits: {', '.join(names)}" if names else ""
+        repeats = [f"{each['recording']} and {each['of_recording']}" for each in pairs[:2]]
+        shared = f"; the same audio lies in two splits: {', '.join(repeats)}" if repeats else ""
         shared += f" and {len(pairs) - 2} more pairs, see the report" if len(pairs) > 2 else ""
         lines[str(_LEDGER)] = (
             f"{hours:.2f} hours, {total['rows_out']} segments in shards, {rejected}{shared}"

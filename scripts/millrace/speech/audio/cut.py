@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +34,7 @@ OVERHANG_SECONDS = 0.05
 # all.
 _LONG_SPAN_SECONDS = 600.0
 
-Segments = Iterator[np.ndarray | AudioError]
+Segments = Generator[np.ndarray | AudioError, None, None]
 _Span = tuple[float, float] | AudioError  # in seconds, or why it is none
 
 

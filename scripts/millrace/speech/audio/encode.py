@@ -77,6 +77,7 @@ def encode_av(
         stream = output.add_stream(
             codec, rate=rate, layout="mono", options={"flags": "+bitexact", **options}
         )
+        assert isinstance(stream, av.AudioStream)  # the codecs are those of audio
         stream.bit_rate = bit_rate
         frame = av.AudioFrame.from_ndarray(
             np.ascontiguousarray(samples)[None], format="s16", layout="mono"

@@ -59,10 +59,10 @@ def _stated_duration(stream: StreamRecording) -> float | None:
     seconds = (stream.container.duration or 0) / 1e6
     if track.duration is not None and track.time_base is not None:
         seconds = float(track.duration * track.time_base)
-    if is_ogg and stream.codec_name == "opus" and len(stream.codec.extradata or b"") >= 12:
-        seconds -= (
-            struct.unpack("<H", stream.codec.extradata[10:12])[0] / 48000
-        )  # pre-skip (RFC 7845, 5.1)
+    if is_ogg and stream.codec_name == "opus":
+        header = stream.codec.extradata or b""
+        if len(header) >= 12:
+            seconds -= struct.unpack("<H", header[10:12])[0] / 48000  # pre-skip (RFC 7845, 5.1)
     return seconds if seconds > 0 else None
 
 
@@ -124,7 +124,7 @@ def _is_ended(path: str) -> bool:
     page = _last_page(path)
     return (
         len(page) > 27
-        and page[5] & 4
+        and bool(page[5] & 4)
         and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
     )
 

@@ -6,12 +6,16 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import av
 import numpy as np
 
+if TYPE_CHECKING:
+    from av.audio.plane import AudioPlane
+
 # FFmpeg's sample formats; those of planar samples end in "p".
-DTYPES = {
+DTYPES: dict[str, type[np.generic]] = {
     "u8": np.uint8,
     "s16": np.int16,
     "s32": np.int32,
@@ -78,13 +82,16 @@ class FrameRun:
         if self._is_planar:
             # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV
             # lists one plane more, which points nowhere.
-            self._planes.append(
-                [np.frombuffer(plane, self._dtype, n) for plane in frame.planes[:channels]]
-            )
+            planes = [self._of_plane(plane, n) for plane in frame.planes[:channels]]
+            self._planes.append(planes)
         else:
-            packed = np.frombuffer(frame.planes[0], self._dtype, n * channels)
+            packed = self._of_plane(frame.planes[0], n * channels)
             self._planes.append([packed] if channels == 1 else list(packed.reshape(n, channels).T))
         self.samples += n
+
+    def _of_plane(self, plane: AudioPlane, count: int) -> np.ndarray:
+        # NumPy's types know no classes with a buffer of their own.
+        return np.frombuffer(plane, self._dtype, count)  # type: ignore[call-overload]
 
     def take(self) -> list[np.ndarray]:
         """Each channel's samples (n,); the run is empty afterwards."""

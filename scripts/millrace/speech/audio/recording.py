@@ -103,10 +103,10 @@ def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
         return result
     if kind == np.int32:
         # float64: the sum of two 32-bit samples fits in no int32, and float32 keeps 24 bits only.
-        total = sum(channel.astype(np.float64) for channel in channels)
-        return total * (1 / (65536 * len(channels)))
-    total = sum(channel.astype(np.int32) for channel in channels)
-    return total.astype(np.float32) * np.float32(1 / len(channels))
+        doubles = [channel.astype(np.float64) for channel in channels]
+        return sum(doubles[1:], doubles[0]) * (1 / (65536 * len(channels)))
+    wide = [channel.astype(np.int32) for channel in channels]
+    return sum(wide[1:], wide[0]).astype(np.float32) * np.float32(1 / len(channels))
 
 
 def cancel(channels: list[np.ndarray]) -> bool:

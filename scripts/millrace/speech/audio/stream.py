@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import av
 import numpy as np
@@ -144,6 +144,7 @@ class StreamRecording:
             raise AudioError(
                 "audio_load", self.path, "the codec of its audio stream is not supported"
             )
+        assert isinstance(stream, av.AudioStream)  # as "audio" was asked for
         for other in streams:
             if other.index != stream.index:
                 other.discard = av.stream.Discard.all
@@ -226,7 +227,7 @@ class StreamRecording:
         elif not frames.is_one(bytes(packet), self.container_format):
             self.timeline.lost = True
 
-    def blocks(self) -> Iterator[np.ndarray]:
+    def blocks(self) -> Generator[np.ndarray]:
         """Mono blocks of about a second at `sample_rate`, on the int16 scale (see
         `recording.mono`).
 

@@ -113,6 +113,7 @@ def read(
                 country.notes.append("alignment_subfolders")
             continue
         country.files += 1
+        problem: tuple[str, str] | None
         if not lower.endswith(alignment.SUFFIX):
             problem = "not_an_alignment_name", f"the name does not end in {alignment.SUFFIX}"
         elif not is_utf8(path):
@@ -159,6 +160,7 @@ def list_alignments(folder: Path) -> list[list] | None:
         return None
     listing: list[list] = []
     for name in sorted(names):
+        state: list
         try:
             status = os.stat(f"{folder}/{ALIGNED}/{name}")
             state = FOLDER if stat_module.S_ISDIR(status.st_mode) else ["is not a regular file"]
@@ -192,6 +194,7 @@ def _add_transcript(
     if "reason" in facts:
         return facts["reason"], facts["detail"]
     file_stem = name[: -len(alignment.SUFFIX)]
+    video_id: str | None
     if (audio_file := facts["audio_file"]) is not None:
         video_id = alignment.stem(audio_file)
     elif (video_id := media.longest_stem(file_stem)) is not None:

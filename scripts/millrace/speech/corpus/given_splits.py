@@ -41,7 +41,7 @@ class GivenSplits(dict[tuple[str, str], GivenSplit]):
         """Give the same audio under other names the same split. Raises MillraceError if two are
         given."""
         by_original: dict[str, tuple[str, GivenSplit]] = {}
-        originals = {name: name for name in twin_of.values()} | twin_of
+        originals = {name: name for name in twin_of.values()} | dict(twin_of)
         for name, original in originals.items():
             if given := self.of(*name.partition("/")[::2]):
                 other, earlier = by_original.setdefault(original, (name, given))

@@ -11,7 +11,7 @@ import hashlib
 import marshal
 import multiprocessing
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
     `task` are further arguments of `refresh_one`.
     """
     sizes = {folder: len(country_folder.list_names(folder) or ()) for folder in folders}
-    refresh_each = partial(refresh_one, index=index, **task)
+    refresh_each: Callable[[Path], object] = partial(refresh_one, index=index, **task)
     if sum(sizes.values()) < _MANY:
         for folder in folders:
             refresh_each(folder)

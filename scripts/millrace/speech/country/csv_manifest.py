@@ -65,7 +65,7 @@ class CsvManifest:
 
     @classmethod
     def _of_lines(cls, path: Path, country: str, given: GivenSplits, reader: Any) -> CsvManifest:
-        columns = next(reader, [])
+        columns: list[str] = next(reader, [])
         missing = [name for name in SCHEMA.names if name not in columns and name not in _OPTIONAL]
         if missing:
             raise MillraceError(f"columns {', '.join(missing)} are missing", str(path), _AGAIN)

@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -131,7 +132,7 @@ def write_cells(
     return count
 
 
-def _cell(name: str, value: object) -> object:
+def _cell(name: str, value: Any) -> object:
     if value is None or value != value:
         return ""
     return int(value) if name in _WHOLE else value

@@ -131,9 +131,14 @@ def build_country(
 
     `unpacked` are the folders of its texts and its audio; none of them for synthesis.
     """
-    country, skipped = LANGUAGES[language], Counter()
-    prompts = recorded(*unpacked, skipped) if unpacked else synthesised(language, seed)
-    prompts = distinct(prompts, skipped)
+    country = LANGUAGES[language]
+    skipped: Counter[str] = Counter()
+    if unpacked:
+        of_texts, of_audio = unpacked
+        said = recorded(of_texts, of_audio, skipped)
+    else:
+        said = synthesised(language, seed)
+    prompts = distinct(said, skipped)
     recordings = assemble(prompts, seed, country)
     files: dict[str, dict] = {}
     for number, recording in enumerate(recordings):

@@ -75,7 +75,8 @@ def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
 
     A name with two different texts is dropped: nobody knows which of them is spoken.
     """
-    texts, ambiguous = {}, set()
+    texts: dict[str, str] = {}
+    ambiguous: set[str] = set()
     for line in gzip.decompress(path.read_bytes()).decode("utf-8-sig", "replace").splitlines():
         name, colon, text = line.partition(":")
         if not line.strip() or line.lstrip().startswith(";") or not colon:

@@ -55,9 +55,9 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
     minutes = np.cumsum([0, *lengths]) / SAMPLING_RATE / 60
     for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
         cuts = _cuts(minutes, count, rng)
-        lengths = np.diff(minutes[cuts])
+        durations = np.diff(minutes[cuts])
         # A recording also begins with a second of silence: hence the margin.
-        if lengths.min() >= MIN_MINUTES and lengths.max() <= MAX_MINUTES - 0.05:
+        if durations.min() >= MIN_MINUTES and durations.max() <= MAX_MINUTES - 0.05:
             break
     else:
         cuts = [0, len(utterances)]

@@ -46,7 +46,9 @@ class Synthesiser:
         self._callback = _CALLBACK(self._receive)
         self._library.espeak_SetSynthCallback(self._callback)
 
-    def _receive(self, samples: ctypes.POINTER, count: int, events: int | None) -> int:
+    def _receive(
+        self, samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None
+    ) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         return 0

@@ -81,8 +81,7 @@ def files(
         File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))
     ]
     for number, row, _ in jsonl.lines(manifest):
-        match = _PUBLISHED.fullmatch(str(row.get("path")) if isinstance(row, dict) else "")
-        if not match:
+        if not isinstance(row, dict) or not (match := _PUBLISHED.fullmatch(str(row.get("path")))):
             raise Damaged(manifest, f"line {number} names no shard")
         source = Path(shards_dir) / match["country"] / match["folder"] / Path(match[0]).name
         result.append(File(match[0], row["size"], row["sha256"], source))

@@ -117,7 +117,7 @@ def _countries(corpus: Corpus) -> Table:
     }
     table = _with_total(pd.DataFrame(columns, corpus.names))
     table["Share of hours"] = table["In shards (h)"] / corpus.parts["hours"].sum()
-    shown = {
+    shown: dict[str, Callable[..., Cell]] = {
         "Language": Code,
         "Recorded (h)": hours,
         "In shards (h)": hours,
@@ -132,7 +132,8 @@ def _splits(corpus: Corpus) -> Table:
         [country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries
     ]
     recordings = _with_total(pd.DataFrame(counts, corpus.names, SPLITS, dtype="int64"))
-    table, shown = pd.DataFrame(index=hours.index), {}
+    table = pd.DataFrame(index=hours.index)
+    shown: dict[str, Callable[..., Cell]] = {}
     for split in SPLITS:
         table[f"{split} recordings"] = recordings[split]
         table[f"{split} (h)"], shown[f"{split} (h)"] = hours[split], _hours(corpus)
@@ -151,7 +152,12 @@ def _subsets(corpus: Corpus) -> Table:
         "Size of audio": parts["size"],
     }
     table = _with_total(pd.DataFrame(columns).set_index(parts["country"]))
-    shown = {"Split": str, "Subset": str, "Hours": _hours(corpus), "Size of audio": _bytes}
+    shown: dict[str, Callable[..., Cell]] = {
+        "Split": str,
+        "Subset": str,
+        "Hours": _hours(corpus),
+        "Size of audio": _bytes,
+    }
     return _table("Shards per split and subset", table, shown)
 
 
@@ -219,7 +225,7 @@ def _copies(corpus: Corpus) -> list[Table]:
 
 def _notes(corpus: Corpus) -> list[Table]:
     notes = [(country.name, note) for country in corpus.countries for note in country.notes]
-    rows = [[name, Code(note), MEANINGS.get(note, "")] for name, note in notes]
+    rows: list[list[Cell]] = [[name, Code(note), MEANINGS.get(note, "")] for name, note in notes]
     return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
 
 

@@ -236,9 +236,10 @@ def _build_shard(
             row["status"] = COMPLETED
     if writer is None:
         tar.unlink(missing_ok=True)
-    for row in rows:
-        if row["status"] == COMPLETED:
-            row["sha256"] = writer.member_sha256[row["offset"]]
+    else:
+        for row in rows:
+            if row["status"] == COMPLETED:
+                row["sha256"] = writer.member_sha256[row["offset"]]
     table = pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA)
     digest = plan.digest(plan.segments[at : at + len(rows)])
     sidecar = Sidecar(

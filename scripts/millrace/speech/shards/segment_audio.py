@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +53,9 @@ def _read(
     path: str, spans: list[tuple[float, float]], rate: int
 ) -> Generator[np.ndarray | Exception]:
     """`audio.cut`, but with one answer for each span whatever happens."""
-    cuts: Iterator[np.ndarray | Exception] = audio.cut(path, spans, rate)
+    cuts = audio.cut(path, spans, rate)
     answered = 0
+    broken: Exception
     with contextlib.closing(cuts):
         try:
             for samples in cuts:

@@ -84,7 +84,8 @@ class TarWriter:
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self.size, self.sha256 = 0, None
+        self.size = 0
+        self.sha256: str | None = None
         self.member_sha256: dict[int, str] = {}
         self._file = open(path, "wb", _BUFFER)  # noqa: SIM115
         self._digest = hashlib.sha256()
