@@ -14,9 +14,12 @@ RATE = 48000
 FRAME = 960  # samples, 20 ms
 
 
-def frame(seconds: float) -> av.AudioFrame:
+def frame(seconds: float | None) -> av.AudioFrame:
+    """A frame that begins at so many seconds; with None its packet has no stamp."""
     made = av.AudioFrame.from_ndarray(np.zeros((1, FRAME), np.int16), format="s16", layout="mono")
-    made.sample_rate, made.time_base, made.pts = RATE, Fraction(1, RATE), round(seconds * RATE)
+    made.sample_rate, made.time_base = RATE, Fraction(1, RATE)
+    if seconds is not None:
+        made.pts = round(seconds * RATE)
     return made
 
 
@@ -60,6 +63,16 @@ def test_stamps_that_begin_anew_or_only_jitter_insert_nothing(container, gap):
     # What follows is placed from there, gaps too.
     assert timeline.place(frame(1.02 + gap), 0) == 0
     assert timeline.place(frame(1.34 + gap), 0) == round(0.3 * RATE) and timeline.lost_from is None
+
+
+def test_frames_before_the_first_stamp_lie_before_it():
+    timeline = Timeline("mpegts", "aac", None)
+    for _ in range(50):
+        assert timeline.place(frame(None), 0) == 0
+    assert timeline.place(frame(7.0), 0) == 0
+    # Gaps count from there on.
+    assert timeline.place(frame(7.32), 0) == round(0.3 * RATE)
+    assert timeline.samples == RATE + 2 * FRAME + round(0.3 * RATE) and timeline.lost_from is None
 
 
 def test_a_frame_behind_an_unknown_stretch_begins_what_is_lost():

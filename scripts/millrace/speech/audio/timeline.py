@@ -104,6 +104,10 @@ class Timeline:
             now = frame.pts * self._tick + self.unstamped_seconds
             if is_first:
                 self._begin(now, errors)
+            elif self.origin is None:
+                # The first stamp of all: what came before it lies before it, frame by frame.
+                self.origin = now - self.samples / self.sample_rate
+                self._due = now
             jump = now - self._due
             drift = now - self.origin - self.samples / self.sample_rate
             self._check_opus(jump, length)
