@@ -20,8 +20,8 @@ Handle = TypeVar("Handle", bound=_Closable)
 class OpenFiles(Generic[Handle]):
     """Handles by key, opened when first asked for by `open_file(key)`, at most `limit` at a time.
 
-    What a parent process has open is closed in a child only with
-    `close_inherited`: for HDF5 that would take the parent's lock away. Pickles without handles.
+    What a parent process has open is closed in a child only with `close_inherited`: for HDF5 that
+    would take the parent's lock away. Pickles without handles.
     """
 
     def __init__(
