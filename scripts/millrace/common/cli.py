@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from millrace.common import processes, progress
 from millrace.common.errors import MillraceError, printable, remade
@@ -116,10 +117,15 @@ def hyphenated(argv: list[str] | None = None) -> list[str]:
     return ["".join(each) for each in named]
 
 
-def _number(kind: type, fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
+Kind = TypeVar("Kind", int, float)
+
+
+def _number(
+    kind: Callable[[str], Kind], fits: Callable[[Kind], bool], words: str
+) -> Callable[[str], Kind]:
     """An argparse type: such numbers as fit; argparse itself says what is no number."""
 
-    def number(text: str) -> float:
+    def number(text: str) -> Kind:
         if not fits(value := kind(text)):
             raise argparse.ArgumentTypeError(f"must be {words}, not {text}")
         return value

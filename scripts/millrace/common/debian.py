@@ -67,6 +67,7 @@ def _download(packages: Sequence[str], folder: Path) -> None:
 
 def _unpacked(folder: Path, package: str) -> Path:
     archive = _archive(folder, package)
+    assert archive is not None  # `fetch` has downloaded what was not there
     target = folder / archive.name.removesuffix(".deb")
     if not target.is_dir():
         if shutil.which("dpkg") is None:
@@ -90,9 +91,10 @@ def _run(label: str, command: Sequence[str], cwd: Path) -> None:
         "HOME": str(cwd),
         "DEBIAN_FRONTEND": "noninteractive",
     }
-    streams = {"capture_output": True, "stdin": subprocess.DEVNULL}
     try:
-        result = subprocess.run(command, cwd=cwd, env=environment, **streams)
+        result = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, stdin=subprocess.DEVNULL
+        )
     except FileNotFoundError:
         raise MillraceError(f"{command[0]} is not on this machine") from None
     if result.returncode:

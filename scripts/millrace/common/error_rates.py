@@ -73,11 +73,11 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorC
 
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references and {len(hypotheses)} hypotheses")
-    words = [[" ".join(text.split()) for text in texts] for texts in (references, hypotheses)]
+    said, heard = ([" ".join(text.split()) for text in texts] for texts in (references, hypotheses))
     counts: list[int] = []
     for output in (
         jiwer.process_characters(list(references), list(hypotheses)),
-        jiwer.process_words(*words),
+        jiwer.process_words(said, heard),
     ):
         wrong = output.substitutions + output.deletions
         counts += (wrong + output.insertions, wrong + output.hits)

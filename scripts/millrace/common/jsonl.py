@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,15 +76,15 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
             return value
         return constant("-Infinity" if value < 0 else "Infinity")
 
-    options = {"parse_constant": constant, "parse_float": real, "parse_int": _integer}
+    parse = partial(json.loads, parse_constant=constant, parse_float=real, parse_int=_integer)
     has_controls = False
     try:
         try:
-            value = json.loads(text, **options)
+            value = parse(text)
         except json.JSONDecodeError as error:
             # A line break or tab typed into a string.
             has_controls = error.msg.startswith("Invalid control character")
-            value = json.loads(text, strict=False, **options)
+            value = parse(text, strict=False)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise BadJson("json_damaged", f"not valid JSON, or nested too deeply ({strict})") from None

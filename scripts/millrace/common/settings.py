@@ -13,6 +13,7 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 
+# By what a field says its type is, a text: modules of settings put off annotations.
 _KINDS = {"int": int, "float": float, "str": str}
 _JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 # What limits are called in JSON Schema, and how a value is compared with them.
@@ -115,7 +116,7 @@ def add_arguments(
             ]
             parser.add_argument(
                 *dict.fromkeys(spellings),
-                type=_KINDS[item.type],
+                type=_KINDS[str(item.type)],
                 default=item.default,
                 choices=item.metadata["among"] or None,
                 help=item.metadata["meaning"],
@@ -132,7 +133,7 @@ def from_args(kind: type, args: argparse.Namespace, **changes: Any) -> Any:
 
 def parsed(kind: type, given: Mapping[str, Any]) -> Any:
     """The dataclass `kind` of values by field's name, text where a command line gave them."""
-    types = {item.name: _KINDS.get(item.type, lambda value: value) for item in fields(kind)}
+    types = {item.name: _KINDS.get(str(item.type), lambda value: value) for item in fields(kind)}
     if unknown := sorted(given.keys() - types.keys()):
         raise MillraceError(
             f"there is no setting {unknown[0]}", remedy=f"Known are {', '.join(types)}"
@@ -149,7 +150,7 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
             bounds = {_LIMITS[name][0]: limit for name, limit in limits.items()}
             if pattern := item.metadata["pattern"]:
                 bounds["pattern"] = f"^({pattern})$"
-            takes = {"enum": list(among)} if among else {"type": _JSON[item.type], **bounds}
+            takes = {"enum": list(among)} if among else {"type": _JSON[str(item.type)], **bounds}
             result[item.name] = {
                 **takes,
                 "default": item.default,

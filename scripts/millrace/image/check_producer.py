@@ -58,7 +58,7 @@ def _line(pointers: Pointers, side: str, pointer: str, seconds: float, more: str
         return f"{state}{beat.activity}{more}{start}"
     now = pointers.counting(side, seconds)
     if now is None:
-        last = pointers.beat(side)
+        last = pointers.beat(side) or beat
         return f"{state}no sign of life for {seconds:g} s; was: {last.activity}{more}{start}"
     return f"{state}{now.activity}{more}"
 

@@ -73,7 +73,8 @@ class BatchLoader:
         prefetch_batches: int = 4,
     ) -> None:
         self.dataset, self.start_step, self.plans = dataset, start_step, plans
-        self._position, self._resume_at = start_step, None
+        self._position = start_step
+        self._resume_at: int | None = None
         if dataset.plan is None and plans is not None:
             dataset.plan = plans(0)
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
@@ -95,7 +96,7 @@ class BatchLoader:
             iterator._shutdown_workers()
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> Any:  # a Plan; one that is resumed has more than any Plan has
         return self.dataset.plan
 
     @plan.setter
@@ -166,11 +167,14 @@ class _Feed:
     workers."""
 
     def __init__(self, dataset: BatchDataset, workers: int) -> None:
-        self.dataset, self.workers, self.start_step, self.slots = dataset, workers, 0, None
+        self.dataset, self.workers, self.start_step = dataset, workers, 0
+        self.slots: BatchSlots | None = None
         self._checked = 0  # the process whose first batch was checked
 
     def __iter__(self) -> Iterator[BatchRequest]:
         plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
+        if plan is None:
+            return
         for step in range(self.start_step, steps):
             # A DataLoader deals steps to its workers in turn.
             ahead = step + max(self.workers, 1)

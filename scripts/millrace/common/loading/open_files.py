@@ -7,16 +7,21 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-Handle = TypeVar("Handle")
+
+class _Closable(Protocol):
+    def close(self) -> object: ...
+
+
+Handle = TypeVar("Handle", bound=_Closable)
 
 
 class OpenFiles(Generic[Handle]):
     """Handles by key, opened when first asked for by `open_file(key)`, at most `limit` at a time.
 
-    Handles have a method `close`. What a parent process has open is closed in a child only with
-    `close_inherited`: for HDF5 that would take the parent's lock away. Pickles without handles.
+    What a parent process has open is closed in a child only with `close_inherited`: for HDF5 that
+    would take the parent's lock away. Pickles without handles.
     """
 
     def __init__(
@@ -76,4 +81,4 @@ class OpenFiles(Generic[Handle]):
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict) -> None:
-        self.__init__(**state)
+        OpenFiles.__init__(self, **state)

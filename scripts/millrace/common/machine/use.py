@@ -59,7 +59,7 @@ class Sampler:
 
     def read(self) -> None:
         """Take a reading now."""
-        gpu = None, None
+        gpu: tuple[float | None, int | None] = None, None
         if self.gpu is not None:
             try:
                 gpu = self.gpu.read()
@@ -97,7 +97,7 @@ class Sampler:
         shares = [float(part / wall / cores) if wall else None for part in (sum(parts), *parts)]
         after = [self.readings[1 + place] for place in np.flatnonzero(counts)]
         gpu = [one.gpu for one in after if one.gpu is not None]
-        memory = [one.gpu_memory_bytes for one in after if one.gpu is not None]
+        memory = [one.gpu_memory_bytes for one in after if one.gpu_memory_bytes is not None]
         return {
             "seconds": wall,
             "cores": cores,

@@ -18,7 +18,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from millrace.common import atomic
 
@@ -146,7 +146,11 @@ class Panel:
         for bar, mark in enumerate(self.marks):
             axes.plot([mark, mark], [bar - 0.42, bar + 0.42], color=INK, linewidth=1.6)
             ends[bar] = max(ends[bar], mark)
-        place = {"textcoords": "offset points", "va": "center_baseline", "fontsize": 9}
+        place: dict[str, Any] = {
+            "textcoords": "offset points",
+            "va": "center_baseline",
+            "fontsize": 9,
+        }
         for bar, note in enumerate(self.notes):
             axes.annotate(label(note), (ends[bar], bar), (5, 0), **place)
         axes.set_yticks(bars, self.names or [""] * len(bars), va="center_baseline")
@@ -201,7 +205,8 @@ def bar_chart(
         return svg(sheet.figure, title, subtitle)
 
 
-class Curves(NamedTuple):
+@dataclass(frozen=True)
+class Curves:
     """Curves over a count, such as steps."""
 
     title: str

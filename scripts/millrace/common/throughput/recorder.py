@@ -18,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import torch
@@ -75,8 +75,8 @@ class StepRecorder:
         # Without the first step, a warm-up.
         use = self.sampler.use(self.spans[1:], cores() / max(self.ranks.local_world_size, 1))
         if self.ranks.rank:
-            facts = {"use": use, "peak_memory_bytes": self._peak or None}
-            atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), facts)
+            seen = {"use": use, "peak_memory_bytes": self._peak or None}
+            atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), seen)
             return
         if self._handle is not None:
             self._write(wait=error is None)
@@ -97,26 +97,28 @@ class StepRecorder:
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
         spent = getattr(batches, "spent", {})
-        self._begin_step()
+        line = self._begin_step()
         before, begin = dict(spent), time.perf_counter()
         for batch in batches:
-            self._line["wait_seconds"] += time.perf_counter() - begin
-            self._line["batches"] += 1
+            line["wait_seconds"] += time.perf_counter() - begin
+            line["batches"] += 1
             if not self.ranks.rank:
-                self._measure(self._line, batch)
+                self._measure(line, batch)
             for name, total in spent.items():
                 seconds = total - before.get(name, 0.0)
                 self.spent[name] += seconds
-                self._line[f"{name}_seconds"] = self._line.get(f"{name}_seconds", 0.0) + seconds
+                columns = cast("dict[str, float]", line)  # with names that the loader gives
+                columns[f"{name}_seconds"] = columns.get(f"{name}_seconds", 0.0) + seconds
             yield batch
-            self._begin_step()
+            line = self._begin_step()
             before, begin = dict(spent), time.perf_counter()
-        if not self._line["batches"]:
+        if not line["batches"]:
             self._line = None
 
-    def _begin_step(self) -> None:
+    def _begin_step(self) -> StepLine:
+        """The line of the step that runs, or that begins here."""
         if self._line is not None:
-            return
+            return self._line
         if len(self.spans) == 1:
             self.sampler.start()  # the first step is a warm-up
         if self.on_gpu:
@@ -125,6 +127,7 @@ class StepRecorder:
             memory.forget_highest_resident()
         self._line = {"step": 0, "batches": 0, "samples": 0, "planned": 0, "wait_seconds": 0.0}
         self._begin = time.perf_counter(), mark(self.device.type)
+        return self._line
 
     def on_step(self, step: int) -> None:
         if self._line is None:

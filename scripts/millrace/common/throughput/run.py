@@ -98,10 +98,13 @@ class Run:
         for name in PHASES[1:]:
             spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
             shares[name] = math.fsum(spent) / self.seconds
-        parts = ("read_seconds", "decode_seconds")
-        own = math.fsum(step.get(part, 0.0) for step in self.steady_steps for part in parts)
-        spent = math.fsum(step["seconds"] for step in self.steady_steps)
-        decode = min(shares["data_wait"], own / spent) if spent else 0.0
+        parts = (
+            (step.get("read_seconds", 0.0), step.get("decode_seconds", 0.0))
+            for step in self.steady_steps
+        )
+        own = math.fsum(seconds for part in parts for seconds in part)
+        whole = math.fsum(step["seconds"] for step in self.steady_steps)
+        decode = min(shares["data_wait"], own / whole) if whole else 0.0
         shares["data_wait"] -= decode
         return {"decode": decode, **shares}
 
@@ -156,7 +159,8 @@ class Run:
 
         By lines of the log: the one in which they end counts whole if most of it is inside.
         """
-        lines, done = [], 0.0
+        lines: list[dict[str, Any]] = []
+        done = 0.0
         for line in self.windows:
             count = line["counts"].get("samples", 0)
             if lines and done + count / 2 > samples:
@@ -179,9 +183,12 @@ def _losses(lines: Iterable[dict[str, Any]]) -> list[float | None]:
 
 def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
     """Sum over sum; None if a number is missing or the divisor is not positive."""
-    numbers = [(_number(above), _number(below)) for above, below in pairs]
-    if any(None in pair for pair in numbers):
-        return None
+    numbers: list[tuple[float, float]] = []
+    for above, below in pairs:
+        part, of = _number(above), _number(below)
+        if part is None or of is None:
+            return None
+        numbers.append((part, of))
     whole = math.fsum(below for _, below in numbers)
     return math.fsum(above for above, _ in numbers) / whole if whole > 0 else None
 
@@ -193,7 +200,7 @@ def _number(value: Any) -> float | None:
 def _lines(path: Path) -> list[Any]:
     """The whole lines of a log (a killed run may have cut its last one) with a step and its
     seconds."""
-    rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows: list[Any] = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
     return [row for row in rows if _number(row.get("seconds"))]
 

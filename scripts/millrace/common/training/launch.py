@@ -79,6 +79,7 @@ def launch_nodes(nodes: int, arguments: list[str]) -> int:
             number: signal.signal(number, lambda n, _: srun.send_signal(n))
             for number in STOP_SIGNALS
         }
+        assert srun.stderr is not None  # it is a pipe
         for line in srun.stderr:
             sys.stderr.write(line)
             sys.stderr.flush()
@@ -262,7 +263,9 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
     log.info(
         "node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count
     )
-    return _Meeting(re.search(r"NodeAddr=(\S+)", text)[1], job_port(job, step), node)
+    address = re.search(r"NodeAddr=(\S+)", text)
+    assert address is not None  # Slurm knows that of each node of a job
+    return _Meeting(address[1], job_port(job, step), node)
 
 
 def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[Any], Any]:
@@ -277,6 +280,8 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
     port = listener.getsockname()[1] if listener else meeting.port
 
     class Rendezvous(StaticTCPRendezvous):
+        _store: TCPStore | None
+
         def get_backend(self) -> str:
             return backend
 

@@ -76,14 +76,22 @@ class _Loop:
         self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
         task.stop, task.exchange = stop, self.exchange
         self.updates = Updates(task, settings, self.fabric)
-        self.position, self.schedule = Position(task.first_epoch, world_size=ranks.world_size), None
+        self.position = Position(task.first_epoch, world_size=ranks.world_size)
+        self._schedule: Schedule | None = None
         self.window = Window(self.device)
-        self.stopping, self.time_is_up, self.saved_step = False, False, None
+        self.stopping, self.time_is_up = False, False
+        self.saved_step: int | None = None
         self.ended_early = ""  # why, if the task has ended the run
         self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
         self.loss: float | None = None
         self.evaluations: dict[int, dict[str, float]] = {}
         self.checkpoints = Checkpoints(folder / "checkpoints", settings.save_total_limit)
+
+    @property
+    def schedule(self) -> Schedule:
+        """That of the run, as far as it can be seen; there from the first epoch's begin on."""
+        assert self._schedule is not None
+        return self._schedule
 
     @property
     def finished(self) -> bool:
@@ -171,9 +179,9 @@ class _Loop:
             )
             total = at.optimizer_step + math.ceil((steps - at.step) / settings.grad_acc)
             total += later * math.ceil(whole / settings.grad_acc)
-        if self.schedule is None:
+        if self._schedule is None:
             warmup = settings.warmup_steps or math.ceil(settings.warmup_ratio * total)
-            self.schedule = Schedule(
+            self._schedule = Schedule(
                 settings.lr_scheduler_type, warmup, total, settings.min_lr_ratio
             )
         self.schedule.move_end(at.optimizer_step, total)
@@ -340,7 +348,9 @@ class _Loop:
 
     def _resume(self) -> WholeCheckpoint | None:
         """Take up the newest good checkpoint, and cut the logs back to it."""
-        checkpoint, problem, lines = None, None, (None, {})
+        checkpoint: WholeCheckpoint | None = None
+        problem: tuple[Any, ...] | None = None
+        lines: tuple[float | None, dict[int, dict[str, float]]] = None, {}
         if self.ranks.is_main:
             try:
                 checkpoint = self.checkpoints.newest()
@@ -377,7 +387,7 @@ class _Loop:
         self.updates.load_state_dict(state, checkpoint.step)
         self.task.load_state_dict(state["task"])
         if state["length"] == self.settings.length:
-            self.schedule = Schedule(**state["schedule"])
+            self._schedule = Schedule(**state["schedule"])
         self.position = Position.from_dict(state["position"])
         self.position.enter(self.ranks.world_size)
         at, per_rank, rank = self.position, state["ranks"], self.ranks.rank

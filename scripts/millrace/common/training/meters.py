@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +36,7 @@ class Clock:
 
     def __init__(self, device_type: str = "cpu") -> None:
         self.device_type = device_type
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._marks: list[tuple[str, Any]] = [("", mark(device_type))]
 
     def lap(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Clock:
         """Seconds by name since the last call; waits for the device. Forgets all laps but the last
         mark."""
         self._fold()
-        seconds, self._seconds = dict(self._seconds), Counter()
+        seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
 
     def _fold(self) -> None:
@@ -71,7 +71,9 @@ def mark(device_type: str) -> torch.cuda.Event | float:
 
 def seconds_between(begin: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
     """Seconds between two marks of one device, both of which it has reached."""
-    return end - begin if isinstance(end, float) else begin.elapsed_time(end) / 1000
+    if isinstance(begin, float) or isinstance(end, float):
+        return end - begin
+    return begin.elapsed_time(end) / 1000
 
 
 def figures(per_rank: Sequence[Mapping[str, float]], laps: Mapping[str, float]) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class Window:
 
     def __init__(self, device: torch.device) -> None:
         self.clock, self.weight = Clock(device.type), 0.0
-        self.counts: Counter[str] = Counter()
+        self.counts: defaultdict[str, float] = defaultdict(float)
         self._on_device: dict[str, torch.Tensor] = {}
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -129,7 +131,8 @@ class Window:
         laps = self.clock.restart()
         # Before a step's first collective a rank waits for nobody: this is its own time.
         own = math.fsum(laps.get(name, 0.0) for name in ("data_wait", "copy", "forward"))
-        self.counts.update({name: float(count) for name, count in self._on_device.items()})
+        for name, count in self._on_device.items():
+            self.counts[name] += float(count)
         self._on_device = {}
         parts = exchange.gathered((float(self._loss), self.weight, dict(self.counts), own))
         losses, weights, counts, seconds = zip(*parts, strict=True)

@@ -191,7 +191,7 @@ class Result:
 
 def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
     """The last loss and the evaluations that a metrics.jsonl holds."""
-    rows = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows: list[Any] = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
     losses = [row["loss"] for row in rows if row["event"] == "train"]
     evaluations = {row["step"]: _with_nan(row["metrics"]) for row in rows if row["event"] == "eval"}
     return losses[-1] if losses else None, evaluations

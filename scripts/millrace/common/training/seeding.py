@@ -83,7 +83,9 @@ def preserved(device: bool = True) -> Iterator[None]:
 def rng_state(device: bool = True) -> dict[str, Any]:
     """The states of all generators (of CUDA's if used), in types that torch.load(weights_only=True)
     reads."""
-    name, keys, *rest = np.random.get_state()
+    drawn = np.random.get_state()
+    assert isinstance(drawn, tuple)  # a dict comes with legacy=False only
+    name, keys, *rest = drawn
     state: dict[str, Any] = {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
     state["torch"] = torch.get_rng_state()
     if device and torch.cuda.is_initialized():

@@ -36,10 +36,12 @@ class Task:
 
     def build_model(self) -> nn.Module:
         """The untrained model, on the host; generators are seeded, the same on every rank."""
+        raise NotImplementedError
 
     def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Sized:
         """The plan of an epoch, or of what is left after `spans` (see Position), as long as its
         steps."""
+        raise NotImplementedError
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -48,10 +50,12 @@ class Task:
 
         A batch may be empty. Moved by its `to(device, non_blocking=True)` where it has one.
         """
+        raise NotImplementedError
 
     def batch_ids(self, batch: Any) -> np.ndarray:
         """The ids of the batch's samples; none for an empty batch or a filler, which has no
         loss."""
+        raise NotImplementedError
 
     def training_step(
         self, model: nn.Module, batch: Any
@@ -63,13 +67,16 @@ class Task:
         device. Counts are summed over ranks, see meters.figures (`audio_seconds`,
         `padded_audio_seconds`, ...).
         """
+        raise NotImplementedError
 
     def evaluate(self, model: nn.Module, fabric: Any) -> dict[str, float]:
         """Metrics of held-out data, called on every rank without gradients; rank 0's count."""
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values that tell whether the plan is still the same (a digest of its
         inputs)."""
+        raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError where the plan would now be another one."""
@@ -77,6 +84,10 @@ class Task:
     def steps_per_epoch(self, epoch: int, world_size: int, spans: Spans = ()) -> int:
         """Steps (batches per rank) of the plan, the same on every rank."""
         return len(self.plan(epoch, world_size, spans))
+
+    def batch_loader(self, rank: int) -> Any:
+        """What reads the batches of all plans on this rank, of a task that is audited."""
+        raise NotImplementedError
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
         """The optimiser; None: AdamW by the loop's settings."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 # Options of Snakemake that name rules, beside the targets.
 _NAMING = ("targets", "forcerun", "until", "prioritize")
 # Modes of Snakemake that run nothing, and are no dry run.
-_READING = (
+_READING: tuple[str, ...] = (
     "lint",
     "list_rules",
     "list_target_rules",
@@ -23,29 +23,24 @@ _READING = (
     "filegraph",
     "d3dag",
     "summary",
-)
-_READING += (
     "detailed_summary",
     "list_changes",
     "list_input_changes",
     "list_params_changes",
     "list_untracked",
-)
-_READING += (
     "unlock",
     "archive",
     "containerize",
     "generate_unit_tests",
     "cleanup_metadata",
     "cleanup_shadow",
-)
-_READING += (
     "conda_create_envs_only",
     "conda_cleanup_envs",
     "list_conda_envs",
     "container_cleanup_images",
+    "delete_all_output",
+    "delete_temp_output",
 )
-_READING += ("delete_all_output", "delete_temp_output")
 # The folders that steps and input functions name.
 _FOLDERS = ("results/", "resources/", "logs/", "benchmarks/")
 

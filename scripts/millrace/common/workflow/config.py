@@ -83,7 +83,7 @@ def check_syntax(path: str | os.PathLike) -> None:
         with contextlib.suppress(ValueError):
             text = json.dumps(json.loads(text))  # JSON may be indented with tabs
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if are_too_many(root):
+        if root is not None and are_too_many(root):
             raise yaml.MarkedYAMLError(problem=TOO_MANY, problem_mark=root.start_mark)
         if isinstance(root, yaml.MappingNode):
             return
@@ -168,7 +168,7 @@ def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
             for key, child in named.items()
         }
     if isinstance(value, list):
-        items = next(
+        items: dict = next(
             (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
         )
         return [_typed(child, items, schema, pattern) for child in value]

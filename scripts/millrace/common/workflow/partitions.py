@@ -74,7 +74,7 @@ class DigestCache:
         """The facts of the file: cached where size, mtime and inode are as they were, else
         `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
-        if again or not self.knows(stat):
+        if again or entry is None or not self.knows(stat):
             self.reads += 1
             entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry

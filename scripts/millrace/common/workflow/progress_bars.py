@@ -3,8 +3,8 @@ says."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
+from typing import Any
 
 from snakemake_logger_plugin_rich import LogHandler
 from snakemake_logger_plugin_rich.event_handler import LogEvent
@@ -17,7 +17,8 @@ class ProgressBars(LogHandler):
         self.messages: dict[int, str] = {}
         super().__post_init__()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    # Records are logging.LogRecord, with what Snakemake adds to them.
+    def emit(self, record: Any) -> None:
         event = getattr(record, "event", None)
         if event == LogEvent.JOB_INFO:
             self.messages[record.jobid] = record.rule_msg or ""
@@ -27,7 +28,7 @@ class ProgressBars(LogHandler):
         elif not record.getMessage().startswith("RuleException:\nCalledProcessError"):
             super().emit(record)
 
-    def _show_failed(self, record: logging.LogRecord) -> None:
+    def _show_failed(self, record: Any) -> None:
         # The plugin reads the rule's own log, which a job that never started has not written, and
         # leaves out what the executor says (on Slurm: a time limit, a lost node).
         message = self.messages.get(record.jobid, "")

@@ -38,8 +38,7 @@ class RunInputs:
     """Input functions and parameters of the rules of a lane that trains, over the partitions of
     this parse.
 
-    A lane adds `run_arguments(wildcards)`, the flags of a run; `audited(run)`, its loader;
-    `audited_runs()`, those of the config that are or will be trained.
+    A lane brings `run_arguments`, `audited` and `audited_runs`.
     """
 
     lane = step = ""  # the step that trains
@@ -61,6 +60,18 @@ class RunInputs:
         self.environment = " ".join(
             f"{name}={value}" for name, value in TRAINING_ENVIRONMENT.items()
         )
+
+    def run_arguments(self, wildcards: Any) -> str:
+        """The flags of a run."""
+        raise NotImplementedError
+
+    def audited(self, run: str) -> Audited:
+        """The loader of a run."""
+        raise NotImplementedError
+
+    def audited_runs(self) -> list[str]:
+        """The runs of the config that are or will be trained."""
+        raise NotImplementedError
 
     def metrics(self, run: str) -> str:
         """What a run writes last."""
@@ -127,7 +138,7 @@ class RunInputs:
         path = ACCEPTED.format(lane=self.lane, run=run)
         record = jsonl.read_or({}, _metadata(metrics))
         command, made = f"{record.get('shellcmd')} ", _mtime(metrics)
-        is_same = made and {*record.get("input", ())} - {path} == {*files}
+        is_same = bool(made) and {*record.get("input", ())} - {path} == {*files}
         is_same &= all(
             f" {text} " in command
             for text in (self.run_arguments(wildcards), self.launcher(wildcards))

@@ -124,7 +124,7 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
     """
     marks = _marks()
     for step, output, jobs in of_lane(lane).steps():
-        begun = (
+        begun: dict[str, list[str]] = (
             {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")}
             if jobs is None
             else {}

@@ -43,7 +43,7 @@ def read_mark(root: str | os.PathLike, epoch: int) -> dict[str, Any] | None:
         raise
 
 
-def whole(root: str | os.PathLike) -> dict[int, dict[str, Any]]:
+def whole(root: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
     """The epochs that lie whole in `root`, with their marks, in order."""
     names = (_EPOCH.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir())
     marks = {int(name[1]): read_mark(root, int(name[1])) for name in names if name}
@@ -64,7 +64,7 @@ def remove(root: str | os.PathLike, epoch: int) -> bool:
     return True
 
 
-def sweep(root: str | os.PathLike) -> None:
+def sweep(root: str | os.PathLike[str]) -> None:
     """Delete what was cut short. For the one producer only, before it makes an epoch."""
     for name in sorted(entry.name for entry in os.scandir(root)):
         if _LEFT_OVER.fullmatch(name):

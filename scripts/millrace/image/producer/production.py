@@ -100,7 +100,9 @@ def _next_wish(side: Producer, last: Made | None, served: Wanted | None) -> Want
     wanted = side.wanted()
     if wanted is None or wanted == served:
         return None
-    was_served_to_its_end = last is not None and last.is_done and wanted.slow >= wanted.top
+    if last is None:
+        return wanted
+    was_served_to_its_end = last.is_done and wanted.slow >= wanted.top
     if not was_served_to_its_end:
         return wanted
 

@@ -86,7 +86,7 @@ class Beat(NamedTuple):
     """The sign of life of a side. `writer` is drawn when it starts; `where` and `activity` are for
     people."""
 
-    count: int
+    count: int  # type: ignore[assignment] # hides tuple.count: it is the key in the file
     writer: str
     is_working: bool
     where: str
@@ -328,7 +328,9 @@ class Trainer(_Side):
         A producer removes nothing before it has noted the trainer's attempt, or when all is made.
         """
         made = self.made()
-        is_safe = made is not None and (made.is_done or made.attempt == self._pointers.attempt)
+        if made is None:
+            return epoch == 0
+        is_safe = made.is_done or made.attempt == self._pointers.attempt
         is_whole = (
             is_safe and made.fast >= epoch and epochs.read_mark(self.folder, epoch) is not None
         )

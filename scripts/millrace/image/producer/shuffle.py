@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import secrets
 import shutil
@@ -48,12 +49,11 @@ def groups(
 
 def pool_bytes(records: RecordSet) -> np.ndarray:
     """Bytes of memory that pools of 1, 2, ... files take at most."""
-    is_fixed = records.layout == FIXED
-    sizes = (
-        records.lengths * np.prod((*records.size, 3))
-        if is_fixed
-        else [f.bytes for f in records.files]
-    )
+    if records.layout == FIXED:
+        assert records.size is not None  # of the fixed layout
+        sizes = records.lengths * math.prod((*records.size, 3))
+    else:
+        sizes = np.array([file.bytes for file in records.files])
     return np.cumsum(np.sort(sizes)[::-1])
 
 
@@ -128,14 +128,15 @@ class EpochMaker:
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
                 del content  # before the next group is read
-        changes = {
-            "epoch": epoch,
-            "pool": self.pool,
-            "ids_digest": self.digest,
-            "source": self.digest,
-        }
         return dataclasses.replace(
-            self.records, folder=folder, files=written, has_index=True, **changes
+            self.records,
+            folder=folder,
+            files=written,
+            has_index=True,
+            epoch=epoch,
+            pool=self.pool,
+            ids_digest=self.digest,
+            source=self.digest,
         )
 
     def _read(

@@ -69,7 +69,7 @@ def fill_gaps(order: Sequence[Row | None], new: Sequence[Row] = ()) -> list[Row]
             filled.pop()
         if number < len(filled):
             filled[number] = filled.pop()
-    return filled
+    return [row for row in filled if row is not None]
 
 
 def deal(split: str, order: Sequence[Row], files: int, shuffled: bool) -> Iterator[FilePlan]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -83,10 +84,12 @@ class _File:
                 words = f"has labels from {self.labels.min()} to {high}"
                 words += f", of {len(records.classes)} classes"
                 raise MillraceError(words, self.path, "Convert it again")
-            self._offsets = h5["offsets"][()] if "offsets" in h5 else None
+            self._offsets: Any = h5["offsets"][()] if "offsets" in h5 else None
         # h5py lets one thread of a process read at a time, so it reads only what is in pieces.
         in_pieces = shape.offset is None
-        self._source = open_h5(self.path) if in_pieces else open(self.path, "rb", buffering=0)  # noqa: SIM115
+        self._source: Any = (
+            open_h5(self.path) if in_pieces else open(self.path, "rb", buffering=0)  # noqa: SIM115
+        )
         self.close = self._source.close
 
     def read(self, start: int, stop: int, out: np.ndarray | None) -> Records:
@@ -96,6 +99,7 @@ class _File:
 
     def _fixed(self, start: int, stop: int, out: np.ndarray | None) -> np.ndarray:
         count = stop - start
+        assert self.shape.size is not None  # of the fixed layout
         images = np.empty((count, *self.shape.size, 3), np.uint8) if out is None else out[:count]
         if not count:
             return images
@@ -117,7 +121,8 @@ class _File:
         """Fill `array` with the bytes `at` in the data set."""
         if not array.size:
             return
-        view = memoryview(array).cast("B")
+        assert self.shape.offset is not None  # what is in pieces is read by h5py
+        view = array.data.cast("B")
         place = at + self.shape.offset
         while len(view):
             count = os.preadv(self._source.fileno(), [view], place)

@@ -62,6 +62,7 @@ class RecordWriter:
 
     def __init__(self, raw: BinaryIO, size: tuple[int, int] | None, with_digest: bool) -> None:
         self._raw, self.size, self._with_digest = raw, size, with_digest
+        self.file: RecordFile  # set when it is whole
         self.facts, self.crc = dict[str, Any](), 0
         self.labels, self.ids, self.lengths = list[int](), list[int](), list[int]()
 
@@ -113,7 +114,7 @@ def record_writer(
         # Images are written past h5py, which lets one thread of a process write at a time.
         raw.seek(images.id.get_offset() or 0)
         yield (writer := RecordWriter(raw, size, not is_scratch))
-        columns = {"labels": writer.labels, "ids": writer.ids}
+        columns: dict[str, Any] = {"labels": writer.labels, "ids": writer.ids}
         if size is None:
             columns["offsets"] = np.cumsum([0, *writer.lengths])
         columns = {name: np.asarray(values, np.int64) for name, values in columns.items()}

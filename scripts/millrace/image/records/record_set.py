@@ -132,7 +132,7 @@ class RecordSet:
     def _counted(cls, place: Path) -> RecordSet:
         """A set without an index: its files in sorted order."""
         files: list[RecordFile] = []
-        kinds: dict[tuple, None] = {}
+        kinds: dict[tuple[str, tuple[int, int] | None], None] = {}
         counts = Counter[int]()
         for path in sorted(place.glob("*.h5")):
             shape, labels = _opened(path)
@@ -151,7 +151,8 @@ class RecordSet:
         totals = [counts[label] for label in range(max(counts, default=-1) + 1)]
         classes = [str(label) for label in range(len(totals))]
         split = files[0].name.partition("-")[0]
-        records = cls(place, split, classes, files, totals, *kind, has_index=False)
+        layout, size = kind
+        records = cls(place, split, classes, files, totals, layout, size, has_index=False)
         return dataclasses.replace(records, ids_digest=multiset_digest([np.arange(len(records))]))
 
     def write(self, is_scratch: bool = False) -> None:

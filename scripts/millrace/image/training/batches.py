@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from PIL import Image
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample
 from millrace.common.loading.plan import BatchRequest, Plan
-from millrace.common.loading.slots import require_room
+from millrace.common.loading.slots import BatchSlots, require_room
 from millrace.image.producer import epochs
 from millrace.image.records.pixels import Unusable, read_image, resized
 from millrace.image.records.reader import RecordReader
@@ -75,8 +76,11 @@ class RecordBatches:
     """
 
     plan: Plan | None = None
-    rank, transform = 0, None
-    _epoch = _reader = _block = None
+    rank = 0
+    transform: Callable[[Any], Any] | None = None
+    _epoch: int | None = None
+    _reader: RecordReader | None = None
+    _block: Any = None
 
     def __init__(
         self,
@@ -102,7 +106,8 @@ class RecordBatches:
 
     def new_slots(self, workers: int, per_worker: int) -> None:
         """None: batches cross in memory of their own, for which there must be room."""
-        largest = len(self.plan.batch(0, self.rank)) if len(self) else 0
+        plan = self.plan
+        largest = len(plan.batch(0, self.rank)) if plan is not None and len(plan) else 0
         require_room(workers * max(per_worker - 2, 1) * largest * self.size**2 * 3)
 
     def check(self, batch: Batch) -> None:
@@ -132,13 +137,16 @@ class RecordBatches:
             return self.records
         return RecordSet.open(self.scratch, epochs.folder_of(self.scratch, epoch).name)
 
-    def load(self, request: BatchRequest, slots: None = None) -> Batch:
+    def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read and crop the records of one step."""
         if request.epoch != self._epoch:
             self.close()
             self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
             self._block = lru_cache(self.blocks)(self._reader.read)
-        (pictures, labels, ids, bad), records = ([], [], [], []), self._reader.records
+        assert self._reader is not None  # it is there while the epoch is
+        records = self._reader.records
+        pictures, labels, numbers = list[np.ndarray](), list[int](), list[int]()
+        bad = list[BadSample]()
         for row in request.rows.tolist():
             file, at = records.locate(row)
             block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK
@@ -146,11 +154,11 @@ class RecordBatches:
             try:
                 pictures.append(self._picture(image))
                 labels.append(int(block.labels[number]))
-                ids.append(record)
+                numbers.append(record)
             except Unusable as error:
                 message = f"{records.path(file)}, record {record}: {error}"
                 bad.append(BadSample(row, record, error.reason, message))
-        ids = np.array(ids, np.int64)
+        ids = np.array(numbers, np.int64)
         images = (
             np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
         )
@@ -164,7 +172,9 @@ class RecordBatches:
     def _picture(self, image: np.ndarray) -> np.ndarray:
         """The RGB pixels of a record; without random crops its middle, at `size`. Raises
         Unusable."""
-        is_fixed, exif = self._reader.records.layout == FIXED, self._reader.records.exif
+        assert self._reader is not None
+        records = self._reader.records
+        is_fixed, exif = records.layout == FIXED, records.exif
         image = image if is_fixed else read_image(image, exif)[0]
         if self.augment != "none":
             return np.asarray(image)
@@ -176,6 +186,7 @@ class RecordBatches:
         """The pictures at their size, uint8."""
         if self.augment == "none":
             return pictures
+        assert self._epoch is not None
         sizes = np.array([each.shape[1::-1] for each in pictures])
         boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
         flips &= self.augment == "crop_flip"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 from millrace.common import settings
 from millrace.common.errors import MillraceError
@@ -85,7 +86,11 @@ class TrainOptions:
             "seed",
         )
         chosen = {name: getattr(self, name) for name in (*same, "timeout_seconds")}
-        fixed = {"lr_scheduler_type": "constant", "warmup_ratio": 0.0, "max_grad_norm": 0.0}
+        fixed: dict[str, Any] = {
+            "lr_scheduler_type": "constant",
+            "warmup_ratio": 0.0,
+            "max_grad_norm": 0.0,
+        }
         return LoopSettings(**chosen, **fixed, log_steps=self.print_freq)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from millrace.common import jsonl
 from millrace.common.report import figures, page
 from millrace.common.report.figures import PALETTE, REST, Curves, Panel
-from millrace.common.report.page import Number, Table
+from millrace.common.report.page import Cell, Number, Table
 from millrace.image.producer.quality import Spread
 
 _TEMPLATE = Path(__file__).with_name("image.html.j2")
@@ -19,7 +19,7 @@ _TEMPLATE = Path(__file__).with_name("image.html.j2")
 
 def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json."""
-    rows = [row for _, row, _ in jsonl.lines(run / "metrics.jsonl")]
+    rows: list[Any] = [row for _, row, _ in jsonl.lines(run / "metrics.jsonl")]
     train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
     evals = [row for row in rows if row["event"] == "eval"]
     waits = [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]
@@ -37,7 +37,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     subtitle = f"{waited} of the time waited for data; top-5 is dashed"
     svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, panels)
     columns = ["Epoch", "Step", "Loss on val", "Top-1 (%)", "Top-5 (%)"]
-    cells = []
+    cells: list[list[Cell]] = []
     for epoch, row in enumerate(evals, summary["epochs"] - len(evals)):
         values = row["step"], *(row["metrics"][name] for name in ("loss", "acc1", "acc5"))
         cells.append([str(epoch), *map(_number, values)])
@@ -46,7 +46,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     if summary["spread"]:
         spread = Spread(**summary["spread"])
         lead += f" Expected of {spread.line(summary['records'])}."
-    tiles = [
+    tiles: list[tuple[str, Cell]] = [
         ("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)),
         ("Waited for data", waited),
     ]

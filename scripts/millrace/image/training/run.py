@@ -73,7 +73,7 @@ def run(
             run_folder.claim(
                 folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
             )
-            if source:
+            if source and state is not None:
                 _adopt(source, state, folder, start_epoch)
             stack.enter_context(side)
             if producer:

@@ -82,7 +82,7 @@ class ImageTask(Task):
         # The shapes that an epoch's plans have had, by number of ranks: they may differ before a
         # resume.
         self._shapes: defaultdict[int, dict[int, Shape]] = defaultdict(dict)
-        self.plan = lru_cache(2)(self._plan)
+        self._plans = lru_cache(2)(self._plan)
         window, crops = batch_size * options.mixed_batches, (options.augment, options.seed)
         self._batches = RecordBatches(self.train, scratch, self.image_size, window, *crops)
         self.spread: Spread | None = None  # for the K of the epochs that this start has seen
@@ -104,6 +104,9 @@ class ImageTask(Task):
 
     def rate_factor(self, epoch: int) -> float:
         return 0.1 ** (epoch // self.options.decay_epochs)
+
+    def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> BlockPlan:
+        return self._plans(epoch, world_size, spans)
 
     def _plan(self, epoch: int, world_size: int, spans: Spans = ()) -> BlockPlan:
         """The plan of an epoch, or of its rest after `spans`."""
@@ -156,6 +159,7 @@ class ImageTask(Task):
         elif self.side:
             self.side.trained(self._epoch)  # its checkpoint is saved
         self._epoch, stop = epoch, self.stop
+        assert stop is not None  # the loop has set it
 
         def ready() -> bool | None:
             self.check()
@@ -178,7 +182,8 @@ class ImageTask(Task):
             pass  # rank 0 sets the pace
 
     def finish(self) -> None:
-        """Tell the producer that all is trained, also if it was before this start."""
+        """Tell the producer that all is trained, also if it was before this start; on rank 0."""
+        assert self.side is not None
         if self._epoch < 0:
             self.side.want(self.options.epochs, self.options.epochs)
         else:
@@ -194,7 +199,7 @@ class ImageTask(Task):
         counts = {"samples": len(batch.ids), "batches": 1, "top1": top1, "top5": top5}
         return loss, float(len(batch.ids)), counts
 
-    def score(self, metrics: dict[str, float]) -> float:
+    def score(self, metrics: Mapping[str, float]) -> float:
         """The lower the better, for the best checkpoint."""
         return -metrics["acc1"]
 
@@ -265,7 +270,7 @@ class ImageTask(Task):
         self._shapes[state["epoch"]] = {
             world: Shape(*shape) for world, shape in state["shapes"].items()
         }
-        self.plan.cache_clear()
+        self._plans.cache_clear()
 
 
 def audited(records: str, **given: Any) -> TaskLoader:
@@ -298,7 +303,7 @@ def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
     for file, entry in enumerate(records.files):
         for start in range(0, entry.records, 256):
             for image in reader.read(file, start, 256).images:
-                yield hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest()
+                yield hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).hexdigest()
 
 
 def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
