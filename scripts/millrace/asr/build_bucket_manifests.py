@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.config import bucket_lines, output_folder
@@ -23,7 +24,8 @@ SPEECH, TARS = "results/speech", "default: those in results/asr/tar_index"
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    add, files = parser.add_argument, {"type": Path, "nargs": "+", "default": []}
+    add = parser.add_argument
+    files: dict[str, Any] = {"type": Path, "nargs": "+", "default": []}
     places = "train, dev and test manifests, a folder of them, or the speech index.parquet"
     places += f" (default, if no other is named: {SPEECH}/index.parquet)"
     add("--manifests", **files, help=places)

@@ -29,7 +29,7 @@ class _Removed(argparse.Action):
     """A flag of earlier versions: the error names what took its place."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, _: object, values: object, option: str = ""
+        self, parser: argparse.ArgumentParser, _: object, values: object, option: str | None = ""
     ) -> None:
         parser.error(
             f"{option} was removed: write the tars into a partition file, and give --partition"

@@ -19,7 +19,7 @@ _MEASURED = re.compile(r"check|ideal|baseline|profile|bench_\d+")  # runs of the
 def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
     tars = partition_files("asr").get("tars", {})
-    before = [path for paths in tars.values() for path in paths]
+    before: list[str | Path] = [path for paths in tars.values() for path in paths]
     before = before or [
         "results/speech/index.parquet",
         *Path("results/speech/partitions").glob("*.json"),

@@ -239,7 +239,8 @@ class _Build:
         self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
     ) -> _Spilled:
         """Spill the rows of a range that are good so far."""
-        count, rejected, lengths = 0, Counter(), self._histogram()
+        count, lengths = 0, self._histogram()
+        rejected: Counter[str] = Counter()
         for read in split.manifest.read(rows):
             count += len(read)
             numbers = split.tars[read.column("tar").to_numpy()]
@@ -268,6 +269,7 @@ class _Build:
         spill = self._new_spill("members.rows")
         if not self.tars.indexed:
             return spill
+        assert self.index is not None  # where there is none, no tar is indexed
         numbers = self.tars.numbers(self.tars.indexed)
         for indexed in self.index.members(self.tars.indexed):
             members = with_unicode_forms(indexed)

@@ -54,7 +54,7 @@ class Addresses:
 class _Known(NamedTuple):
     """Number of the index that knows a tar, and its record there."""
 
-    index: int
+    number: int
     record: TarRecord
 
 
@@ -71,8 +71,8 @@ class TarIndices:
         for number, index in enumerate(self._indices):
             for tar, record in index.tars.items():
                 first = self._known.setdefault(os.path.normpath(tar), _Known(number, record))
-                if first.index != number:
-                    both = f"{self._indices[first.index].path} and {index.path}"
+                if first.number != number:
+                    both = f"{self._indices[first.number].path} and {index.path}"
                     remedy = "Give the indices of one set of partitions"
                     raise MillraceError(f"two indices hold this tar: {both}", tar, remedy)
         # Under its full path too, and the one without links, unless that is the name of one
@@ -112,7 +112,7 @@ class TarIndices:
         for number, tar in enumerate(tars):
             known = self._find(tar)
             if known is not None:
-                places.append((known.index, known.record.first_row, known.record.path, number))
+                places.append((known.number, known.record.first_row, known.record.path, number))
         piece: list[pa.Table] = []
         rows = 0
         for index, _, path, number in sorted(places):

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from millrace.asr.calibration import search, trial, worst_case
 from millrace.asr.calibration.options import Choices
-from millrace.asr.calibration.search import Answer, Device
+from millrace.asr.calibration.search import Answer, Device, Found
 from millrace.asr.calibration.worst_case import LONGEST
 from millrace.asr.models.files import model_digest
 from millrace.common import atomic, jsonl
@@ -23,7 +23,7 @@ from millrace.common.cli import log
 VERSION = 2
 
 
-class Calibration(TypedDict):
+class Calibration(Found):
     """The file of a bucket."""
 
     key: dict[str, Any]
@@ -34,13 +34,6 @@ class Calibration(TypedDict):
     shortest_seconds: float
     longest_characters: int
     grad_acc: int
-    batch_size: int
-    limited_by: str  # memory, soak, rows or max_bs
-    peak_memory_gb: float
-    search: dict[str, Any]  # the Search
-    trials: list[dict[str, Any]]  # Answers, with `rows` and `fits`
-    soak: Answer | None
-    backed_off: list[dict[str, Any]]  # sizes that did not last a soak, and why
 
 
 def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None, bool]:
@@ -83,8 +76,14 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
 
     limits = search.Search(limit, case.rows, choices.start_bs, choices.min_bs, choices.max_bs)
     calibration: Calibration = {
-        **{"key": key, "bucket_key": of_bucket, "grad_acc": settings.grad_acc},
-        **{name: facts[name] for name in ("bucket", "rows", "shortest_seconds", *LONGEST)},
+        "key": key,
+        "bucket_key": of_bucket,
+        "grad_acc": settings.grad_acc,
+        "bucket": case.bucket,
+        "rows": case.rows,
+        "shortest_seconds": case.shortest_seconds,
+        "longest_seconds": case.longest_seconds,
+        "longest_characters": case.longest_characters,
         **search.calibrate(limits, worst, soak if choices.soak_steps else None),
     }
     atomic.write_json(copy, calibration)

@@ -3,9 +3,9 @@ budgets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from millrace.asr.calibration import memory_model, worst_case
 from millrace.asr.calibration.bucket import Calibration
@@ -107,7 +107,7 @@ def _read(path: Path) -> Calibration | None:
         return None
     if not isinstance(calibration, dict) or not set(calibration) >= Calibration.__required_keys__:
         raise MillraceError("no whole calibration of a bucket", str(path), _REPEAT)
-    return calibration
+    return cast("Calibration", calibration)
 
 
 def _points(calibration: Calibration) -> list[Point]:
@@ -122,6 +122,7 @@ def _points(calibration: Calibration) -> list[Point]:
 
 
 def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> dict[str, Any]:
+    facts: Mapping[str, Any] = calibration
     rows, longest = calibration["batch_size"], calibration["longest_seconds"]
     # The characters a row are those of the trial's batch, which has as many of the longest
     # transcripts as rows: one overlong transcript must not make every row of every batch as
@@ -130,7 +131,7 @@ def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> di
     near = min(_points(calibration), key=lambda point: abs(point.rows - rows), default=untried)
     lengths = (calibration["shortest_seconds"], max(near.seconds, longest))
     return {
-        **{name: calibration[name] for name in _TAKEN},
+        **{name: facts[name] for name in _TAKEN},
         "predicted_memory_gb": model.predict(rows, near.seconds, near.characters),
         "soak_peak_gb": (calibration["soak"] or {}).get("peak_gb"),
         "budget": memory_model.budget_of(model, limit_gb, rows, *lengths, near.characters),

@@ -46,6 +46,18 @@ class Answer(TypedDict, total=False):
     fixed_gb: float  # before the first step
 
 
+class Found(TypedDict):
+    """What the search says of a bucket."""
+
+    batch_size: int
+    limited_by: str  # memory, soak, rows or max_bs
+    peak_memory_gb: float
+    search: dict[str, Any]  # the Search
+    trials: list[dict[str, Any]]  # Answers, with `rows` and `fits`
+    soak: Answer | None
+    backed_off: list[dict[str, Any]]  # sizes that did not last a soak, and why
+
+
 @dataclass(frozen=True)
 class Search:
     """Batches of `min_bs` to `max_bs` of a bucket's `rows` may peak at `limit_gb`; `start_bs` comes
@@ -85,11 +97,10 @@ class Search:
 
 def calibrate(
     search: Search, worst: Callable[[int], Answer], soak: Callable[[int], Answer] | None
-) -> dict[str, Any]:
+) -> Found:
     """Find the batch size; `worst(n)` and `soak(n)` run trials of n rows.
 
-    Returns batch_size, limited_by, peak_memory_gb, search, trials, soak and backed_off of a
-    Calibration. Raises MillraceError if not even `min_bs` fits.
+    Raises MillraceError if not even `min_bs` fits.
     """
     size, trials = largest(search, worst)
     by = "rows" if search.max_rows >= search.rows else "max_bs"
@@ -116,13 +127,15 @@ def calibrate(
         size, limited_by = smaller, "soak"
     peaks = [trial.get("peak_gb", 0.0) for trial in trials if trial["rows"] == size]
     peak = max([*peaks, soaked["peak_gb"] if soaked else 0.0])
-    result = {
+    return {
         "batch_size": size,
         "limited_by": limited_by,
         "peak_memory_gb": peak,
         "search": asdict(search),
+        "trials": trials,
+        "soak": soaked,
+        "backed_off": backed_off,
     }
-    return {**result, "trials": trials, "soak": soaked, "backed_off": backed_off}
 
 
 def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[dict[str, Any]]]:

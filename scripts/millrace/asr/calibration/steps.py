@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -104,8 +104,12 @@ def device_facts(device: str) -> Device:
         raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
     memory = host_memory() if kind == "cpu" else torch.cuda.get_device_properties(0).total_memory
     name = "cpu" if kind == "cpu" else torch.cuda.get_device_name(0)
-    facts = {"kind": kind, "name": name, "memory_gb": round(memory / GB, 1)}
-    return {**facts, "precision": devices.auto_precision(kind)}
+    return {
+        "kind": kind,
+        "name": name,
+        "memory_gb": round(memory / GB, 1),
+        "precision": devices.auto_precision(kind),
+    }
 
 
 class TrialSteps:
@@ -170,7 +174,7 @@ class TrialSteps:
             last |= {"step": self.steps + 1}
             return {"oom": True, "steps": self.steps, "heaviest": last, "message": message}
         facts = {"steps": self.steps, "heaviest": heaviest, **self.meter.facts()}
-        return {"oom": False, "retried": bool(facts.get("retries")), **facts}
+        return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
 
     def _step(self, prepared: Prepared) -> None:
         # Accumulated, of two equal batches: gradients of the first lie beside activations of the

@@ -76,7 +76,7 @@ def main() -> None:
     from millrace.asr.calibration import steps  # loads torch
 
     try:
-        answer = steps.answer(json.load(sys.stdin))
+        answer: Mapping[str, Any] = steps.answer(json.load(sys.stdin))
     except MillraceError as error:
         answer = {"error": [error.problem, error.where, error.remedy]}
     answer_to.write(json.dumps(answer))

@@ -153,6 +153,7 @@ def collate(
         if isinstance(sound, BadSample):
             bad.append(sound)
         else:
+            assert not isinstance(raw, ReadError)  # its `sound` would be a BadSample
             clips.append(_Clip(row, raw, sound))
 
     # Then the memory, then every clip goes to its line of the batch, and zeros after it.
@@ -167,7 +168,7 @@ def collate(
         audio = _without(audio, failed.keys(), clips)
         clips = [clip for place, clip in enumerate(clips) if place not in failed]
         # Only what is contiguous from its beginning on can stay in a slot.
-        if slot and not (clips and audio.is_contiguous()):
+        if slot and slots is not None and not (clips and audio.is_contiguous()):
             audio = audio.clone(memory_format=torch.contiguous_format)
             slots.release(*slot[1:])
             slot = None

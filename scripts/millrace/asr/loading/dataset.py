@@ -91,6 +91,7 @@ class BucketedDataset(Dataset):
             np.unique(np.linspace(0, len(self) - 1, 200).astype(int)).tolist() if len(self) else []
         )
         for step in steps:
+            assert self.plan is not None  # or there would be no steps
             rows = self.table.rows(self.plan.batch(step, self.rank))
             seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
         samples = int(1.25 * seconds * self.sampling_rate)
@@ -100,7 +101,7 @@ class BucketedDataset(Dataset):
         return BatchSlots(workers, per_worker, samples)
 
     def __getitem__(self, step: int) -> Any:
-        if not 0 <= step < len(self):
+        if self.plan is None or not 0 <= step < len(self):
             raise IndexError(step)
         rows, filler = self.plan.batch(step, self.rank), self.plan.is_filler(step, self.rank)
         batch = self.load(BatchRequest(step, rows, filler, epoch=getattr(self.plan, "epoch", 0)))

@@ -306,7 +306,7 @@ def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tupl
 
     name = names[0]
     try:
-        with av.open(io.BytesIO(raw), format=name) as container:
+        with av.open(io.BytesIO(raw), mode="r", format=name) as container:
             if not container.streams.audio:
                 raise DecodeError("not_audio", f"the {name} file has no audio stream")
             stream = container.streams.audio[0]

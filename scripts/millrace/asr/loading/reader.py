@@ -7,11 +7,11 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from millrace.asr.tars.paths import REBUILD
 from millrace.asr.tars.stamp import digest
@@ -41,6 +41,12 @@ class TarState(NamedTuple):
     mtime_ns: int | None = None
     root: str = ""
     digest: str = ""
+
+
+class Tars(Protocol):
+    """A mapping to TarState, of what a request names tars by."""
+
+    def __getitem__(self, tar: Any, /) -> TarState: ...
 
 
 class _OpenTar(NamedTuple):
@@ -84,7 +90,7 @@ class IndexedTarReader:
     def __init__(
         self,
         max_open_tars: int = 64,
-        tars: Mapping[str | int, TarState] | None = None,
+        tars: Tars | None = None,
         lookahead: int = 64,
         threads: int = 1,
     ) -> None:
@@ -264,11 +270,11 @@ class IndexedTarReader:
             self.close()
 
 
-def _state(tars: Mapping[str | int, TarState] | None, tar: str | int) -> TarState:
+def _state(tars: Tars | None, tar: str | int) -> TarState:
     return TarState(str(tar)) if tars is None else tars[tar]
 
 
-def _open(tars: Mapping[str | int, TarState] | None, copies: _Copies, tar: str | int) -> _OpenTar:
+def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:
     """Open a tar; MillraceError if it is not the one that was indexed, nor a copy of it."""
     recorded = _state(tars, tar)
     path, root = recorded.path, recorded.root

@@ -244,7 +244,8 @@ class RowTable:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            os.close(self._descriptor)
+            if self._descriptor is not None:
+                os.close(self._descriptor)
 
 
 class TarStates:

@@ -114,7 +114,7 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     return values
 
 
-def number(value: object) -> float | None:
+def number(value: Any) -> float | None:
     """A number, or what a text or bytes say as one (`nan` and `inf` too); None for all else."""
     try:
         return None if isinstance(value, bool) else float(value)

@@ -44,7 +44,10 @@ KINDS = {
     "the speech lane's index": Kind("speech_index", whole="index.parquet"),
 }
 # The weak ones count if a split has no file with one of the others.
-SUFFIXES = tuple(sum((kind[at] for kind in KINDS.values()), ()) for at in (1, 2))
+SUFFIXES = (
+    tuple(suffix for kind in KINDS.values() for suffix in kind.suffixes),
+    tuple(suffix for kind in KINDS.values() for suffix in kind.weak_suffixes),
+)
 
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
 # As the Hub names pieces; its older names end in a hash.
@@ -143,7 +146,7 @@ def shard_number(path: Path) -> int | None:
     """The number in a manifest's name: 3 of manifest_3.json and of train-00003-of-00008.jsonl."""
     stem = path.name.split(".")[0]
     of = _OF.fullmatch(stem)
-    digits = of[2] if of else re.search(r"\d*$", stem)[0]
+    digits = of[2] if of else re.findall(r"\d*$", stem)[0]
     return int(digits) if digits else None
 
 

@@ -9,7 +9,7 @@ import posixpath
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Reader(Manifest):
         }
 
     def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
-        rows = (orjson.loads(each) for each in places - {None})
+        rows = (orjson.loads(each) for each in places if each is not None)
         return sorted({self._row(row, file)["tar_path"] for row in rows} - {""})
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
@@ -136,7 +136,8 @@ class Reader(Manifest):
         unknown = shard is None and "{shard_id" in self.tar_template
         if unknown or isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
             return ""
-        for convert in (lambda shard: shard, int):  # int: a text, but the template wants a number
+        conversions: tuple[Callable[[Any], Any], ...] = (lambda shard: shard, int)
+        for convert in conversions:  # int: a text, but the template wants a number
             with contextlib.suppress(ValueError, KeyError, IndexError, AttributeError, TypeError):
                 name = self.tar_template.format(shard_id=convert(shard), split=self.split)
                 folder = self.files[file].parent

@@ -34,7 +34,8 @@ class Reader(Manifest):
         return rows
 
     def scan_file(self, file: int) -> set[str]:
-        path, tars, end = self.files[file], set(), 0
+        path, end = self.files[file], 0
+        tars: set[str] = set()
         ranges: list[tuple[int, list[int]]] = []
         with readable(path):
             parquet, columns = self._opened(path)

@@ -55,6 +55,7 @@ class Prepared:
     @classmethod
     def of(cls, batch: Batch) -> Prepared:
         """The batch with what `PrepareInWorker` has made of it."""
+        assert batch.prepared is not None  # the caller has looked
         return cls(batch, **batch.prepared)
 
     def __getitem__(self, name: str) -> torch.Tensor:

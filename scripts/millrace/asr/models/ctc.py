@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -41,7 +41,12 @@ class SpecAugment:
     span_share: float = 0.05
 
     def draw(
-        self, seed: int, epoch: int, sample_ids: Sequence[int], frames: Sequence[int], bins: int
+        self,
+        seed: int,
+        epoch: int,
+        sample_ids: Sequence[int] | np.ndarray,
+        frames: Sequence[int],
+        bins: int,
     ) -> Tensor:
         """int64 (B, bands + spans, 2): first and end of masked bins, then of masked frames.
 
@@ -130,7 +135,7 @@ class CtcModel(CtcBase):
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        field.name: field.type
+        field.name: str(field.type)
         for field in fields(CtcConfig)
         if field.name not in ("vocabulary", "augment")
     } | dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool")
@@ -216,7 +221,7 @@ class CtcModel(CtcBase):
         mean = (features * inside).sum(-1, keepdim=True) / count
         centred = (features - mean) * inside
         features = centred / (centred.square().sum(-1, keepdim=True) / count + 1e-4).sqrt()
-        if "masks" in prepared.tensors:
+        if self.config.augment is not None and "masks" in prepared.tensors:
             features = self.config.augment.apply(features, prepared["masks"])
         return features.to(self.head.weight.dtype)
 
@@ -248,6 +253,10 @@ def mel_frames(samples: int) -> int:
     return max(-(-samples // HOP), 1)
 
 
+@overload
+def subsampled(frames: int, times: int = 2) -> int: ...
+@overload
+def subsampled(frames: Tensor, times: int = 2) -> Tensor: ...
 def subsampled(frames: int | Tensor, times: int = 2) -> int | Tensor:
     """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames`."""
     for _ in range(times):

@@ -63,9 +63,16 @@ class CtcBase(AsrModel):
         if not prepared.count:
             return self.zero_loss(), 0
         steps, lengths = tuple(prepared.host["steps"]), tuple(prepared.host["label_lengths"])
-        settings = {"blank": self.blank, "reduction": "none", "zero_infinity": True}
         scores = self.log_probabilities(prepared).transpose(0, 1)
-        losses = F.ctc_loss(scores, prepared["targets"], steps, lengths, **settings)
+        losses = F.ctc_loss(
+            scores,
+            prepared["targets"],
+            steps,
+            lengths,
+            blank=self.blank,
+            reduction="none",
+            zero_infinity=True,
+        )
         has_labels = torch.tensor([length > 0 for length in lengths]).to(
             losses.device, non_blocking=True
         )

@@ -40,7 +40,7 @@ def build(
     return load(name, options)
 
 
-def load(folder: str | Path, options: Mapping[str, Any] | None = None) -> AsrModel:
+def load(folder: str | os.PathLike, options: Mapping[str, Any] | None = None) -> AsrModel:
     """The model saved in `folder`, by this project or by transformers; nothing is fetched.
 
     `options` replace saved ones of Qwen3-ASR. Raises MillraceError for a folder without a whole

@@ -16,7 +16,7 @@ from millrace.common.training.settings import LoopSettings
 
 
 def read_budgets(
-    bucket_dir: str | Path, calibration: str | Path, batch_seconds: float
+    bucket_dir: str | Path, calibration: str | Path | None, batch_seconds: float
 ) -> list[BatchBudget]:
     """One budget a bucket: from `calibration` (calibrated_bs.json) if given, else padded
     `batch_seconds`."""
@@ -45,7 +45,8 @@ def check_calibration(
     key = jsonl.read(calibration).get("key")
     if not isinstance(key, dict):  # the original script's flat form has none
         return
-    now = {"model": model_digest(model, options), "precision": settings.precision}
+    now: dict[str, object] = {"model": model_digest(model, options)}
+    now["precision"] = settings.precision
     now["gradient_checkpointing"] = settings.gradient_checkpointing
     if differing := [name for name, value in now.items() if key.get(name, value) != value]:
         problem = (

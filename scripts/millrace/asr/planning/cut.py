@@ -19,7 +19,7 @@ _SMALL_WINDOW = 2000  # rows; some 60 batches, which still pad less than 1 %
 _JITTER = 0.004
 
 
-def batch_cost(rows: np.ndarray, longest: np.ndarray) -> np.ndarray:
+def batch_cost(rows: np.ndarray | float, longest: np.ndarray | float) -> np.ndarray:
     """Modelled work of batches padded to `longest` seconds: n * (T + T^2 / 60 s); T^2 is
     attention."""
     longest = np.asarray(longest, dtype=np.float64)
@@ -91,7 +91,7 @@ def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, windo
 
     # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal
     # duration.
-    jitter = hashing.mix(key) if count < 4 else None
+    jitter = hashing.mix(np.asarray(key)) if count < 4 else None
 
     parts: list[tuple[np.ndarray, ...]] = []
     over_budget = 0
@@ -106,11 +106,12 @@ def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, windo
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [
         np.zeros(0, int)
     ] * 4
-    return Cut(rows, *columns, over_budget)
+    starts, windows, longest, seconds = columns
+    return Cut(rows, starts, windows, longest, seconds, over_budget)
 
 
 def _by_duration(
-    rows: np.ndarray, durations: np.ndarray, jitter: np.uint64 | None
+    rows: np.ndarray, durations: np.ndarray, jitter: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows in the order of their durations, and these; `jitter` blurs the order by up to 0.4
     %."""

@@ -60,7 +60,8 @@ class RankLoader(BatchLoader):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        opened = _Place(self.dataset.rank, self.plan.world_size, "open_loader")
+        plan: Any = self.plan  # of plan_epoch: it knows its world size
+        opened = _Place(self.dataset.rank, plan.world_size, "open_loader")
         running = _running()
         if running.source and opened[:2] != running[:2]:
             remedy = (
@@ -94,7 +95,8 @@ def _running() -> _Place:
         return _Place(0, 1, "")
     numbers = [int(text) for text in texts.values() if text.isdecimal()]
     if len(numbers) == 2 and numbers[0] < numbers[1]:
-        return _Place(*numbers, "RANK and WORLD_SIZE")
+        rank, world_size = numbers
+        return _Place(rank, world_size, "RANK and WORLD_SIZE")
     environment = ", ".join(f"{name}={text or '(unset)'}" for name, text in texts.items())
     remedy = (
         "Start ranks with torchrun, open the loader after init_process_group, or unset both for one"

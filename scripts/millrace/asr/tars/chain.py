@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from struct import Struct
@@ -223,7 +223,7 @@ class Chain:
             self._window, self._at, at = self.source.pread(end - offset, offset), offset, 0
         return self._window[at : at + size]
 
-    def _search(self) -> Iterator[tuple[int, int]]:
+    def _search(self) -> Generator[tuple[int, int], None, bool]:
         """Look from `position` up to `search_to` for a header."""
         position = self.position
         while position < min(self.search_to, self.source.total):

@@ -141,9 +141,10 @@ class _Assembly:
         position, stop = first.position, first.stop
         while True:
             if stop is not None:
-                position = self._odd_place(stop)
-                if position is None:
+                after = self._odd_place(stop)
+                if after is None:
                     break
+                position = after
             elif position > self.source.total:
                 self._note("truncated", "the file ends inside the padding of its last member")
                 break

@@ -16,7 +16,7 @@ from millrace.common.throughput.run import PHASES, UNITS, Run
 from millrace.common.training.settings import regime
 
 # What runs must share to be compared.
-_SHARED = ("device", "cpu", "cores", "model", "model_options", "precision", "tf32")
+_SHARED: tuple[str, ...] = ("device", "cpu", "cores", "model", "model_options", "precision", "tf32")
 _SHARED += ("gradient_checkpointing", "max_steps", "grad_acc", "lr", "ranks")
 ROLES = ("baseline", "bench", "ideal", "check", "profile")
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
@@ -37,10 +37,11 @@ class Statistic:
     def of(cls, runs: Sequence[float | None], windows: Sequence[float] = ()) -> Statistic | None:
         """From a figure per run, and those of the lines if there is one run; None if a run has
         none."""
-        if not runs or None in runs:
+        known = [figure for figure in runs if figure is not None]
+        if not known or len(known) < len(runs):
             return None
-        spread, middle = windows or runs, statistics.median(windows) if windows else None
-        return cls(statistics.median(runs), min(spread), max(spread), tuple(runs), middle)
+        spread, middle = windows or known, statistics.median(windows) if windows else None
+        return cls(statistics.median(known), min(spread), max(spread), tuple(known), middle)
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,9 @@ class Bucket:
         self.steps = len(steps)
         self.seconds = Statistic.of([step["seconds"] for step in steps])
         self.batch = Statistic.of([float(step["samples"]) for step in steps])
-        names = ("audio_seconds", "padded_audio_seconds", "seconds")
-        audio, padded, spent = (math.fsum(step[name] for step in steps) for name in names)
+        audio = math.fsum(step["audio_seconds"] for step in steps)
+        padded = math.fsum(step["padded_audio_seconds"] for step in steps)
+        spent = math.fsum(step["seconds"] for step in steps)
         self.padding = 1 - audio / padded if padded else None
         self.rate = audio / spent if spent else None  # seconds of audio a second
         self.peak_memory = (
@@ -154,8 +156,8 @@ class Throughput:
         self.reference = _checked(reference or {}) if set(reference or ()) - {"name"} else {}
         self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
         # The roles that are compared, with the name that people read.
-        names = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
-        self.role_names = [(role, name) for role, name in names.items() if runs[role]]
+        titles = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
+        self.role_names = [(role, title) for role, title in titles.items() if runs[role]]
         self.device: str = self.bench[0].machine.get("device") or "unknown device"
         self.on_gpu = self.device not in ("cpu", "unknown device")
 
@@ -164,6 +166,12 @@ class Throughput:
         lines = getattr(runs[0], measure.lines) if len(runs) == 1 and measure.lines else []
         windows = [value for line in lines if (value := measure.of(runs[0], line)) is not None]
         return Statistic.of([measure.of(run) for run in runs], windows)
+
+    def known_figure(self, role: str, key: str) -> Statistic:
+        """The figure of a role for which there is a `ratio`, so that it has one."""
+        figure = self.figure(role, key)
+        assert figure is not None
+        return figure
 
     def referred(self, key: str) -> float | None:
         """The figure of the reference for a measure."""
@@ -232,4 +240,7 @@ def _buckets(config: str | Path, runs: Sequence[Run]) -> list[Bucket]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"not a bucket configuration ({error!r})"
         raise MillraceError(problem, str(config), "Run snakemake asr_data") from None
-    return [Bucket(*entry, *seconds, runs) for entry, seconds in zip(facts, more, strict=True)]
+    return [
+        Bucket(name, hours, rows, mean, longest, runs)
+        for (name, hours, rows), (mean, longest) in zip(facts, more, strict=True)
+    ]

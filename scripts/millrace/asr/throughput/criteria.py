@@ -4,7 +4,7 @@ did."""
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from operator import ge, gt, le, lt
@@ -48,6 +48,10 @@ class _Finding(NamedTuple):
     status: str | None = None
 
 
+_Statistic = Callable[[Throughput], _Finding]
+_Bar = tuple[str, str, str, _Statistic, Callable[[Any, Any], bool], float | None]
+
+
 def criteria(throughput: Throughput) -> list[Criterion]:
     """The required criteria in their order, then the project's own bars."""
     judged = []
@@ -73,7 +77,9 @@ def _speedup(throughput: Throughput) -> _Finding:
             " audio-s/s: "
         )
         return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
-    ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
+    ours, theirs = (
+        throughput.known_figure(role, "samples").value for role in ("bench", "baseline")
+    )
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
     return _Finding(
         words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio
@@ -160,9 +166,10 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
         return _Finding("no steps were recorded", status=UNKNOWN)
     # A batch of another bucket may hold more or less audio: count in batches of the mean size.
     batches = sum(step.get("batches", 1) for step in run.steps)
-    audio = Counter()
+    audio: dict[str, float] = defaultdict(float)
     for step in run.steps:
-        audio.update({name: seconds for name, (_, seconds) in step["buckets"].items()})
+        for name, (_, seconds) in step["buckets"].items():
+            audio[name] += seconds
     total = math.fsum(audio.values()) or 1.0
     due = {bucket.name: bucket.hours / hours for bucket in throughput.buckets}
     gaps = {name: audio[name] / total - share for name, share in due.items()}
@@ -214,7 +221,7 @@ _RANDOM = "each within three standard deviations of random batches"
 _CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
 # Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's
 # limit.
-_CRITERIA = (
+_CRITERIA: tuple[_Bar, ...] = (
     ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
     (
         "required",

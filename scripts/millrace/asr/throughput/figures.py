@@ -38,7 +38,7 @@ def comparison(throughput: Throughput) -> str:
     subtitle = "no run of the baseline to compare with"
     if ratio:
         ours, theirs = (
-            rate(throughput.figure(role, "samples").value) for role in ("bench", "baseline")
+            rate(throughput.known_figure(role, "samples").value) for role in ("bench", "baseline")
         )
         subtitle = f"{ratio:.2f} times the samples/s ({ours} against {theirs})"
     subtitle += (
@@ -118,7 +118,8 @@ def buckets(throughput: Throughput) -> str:
     unit, scale = ("ms", 1000) if short else ("s", 1)
     steps = f"Step ({unit})", scale, rate, [bucket.seconds for bucket in shown]
     batches = "Batch (samples)", 1, figures.human_count, [bucket.batch for bucket in shown]
-    names, panels = [bucket.name for bucket in shown], []
+    names = [bucket.name for bucket in shown]
+    panels: list[Panel] = []
     for label, scale, text, parts in (steps, batches):
         lengths = [part.value * scale if part else 0.0 for part in parts]
         notes = [text(part.value * scale) if part else "–" for part in parts]

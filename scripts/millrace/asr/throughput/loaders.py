@@ -14,9 +14,10 @@ import dataclasses
 import io
 import tarfile
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,7 +105,7 @@ class BaselineLoader:
     ) -> None:
         self.table, self.plan, self.rank, self.start_step = table, plan, rank, start_step
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
-        self.spent: Counter[str] = Counter(read=0.0, decode=0.0)
+        self.spent = {"read": 0.0, "decode": 0.0}
         self._tars = TarfileReader(max_open_tars)
 
     def __len__(self) -> int:
@@ -202,7 +203,7 @@ class IdealLoader:
     no use.
     """
 
-    def __init__(self, inner: BatchLoader, cache_batches: int = 64) -> None:
+    def __init__(self, inner: BatchLoader | BaselineLoader, cache_batches: int = 64) -> None:
         self.inner, self.cache_batches = inner, cache_batches
         self._cache: list[Batch] = []
 
@@ -211,7 +212,8 @@ class IdealLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._cache:
-            with contextlib.closing(iter(self.inner)) as batches:
+            passing: Any = iter(self.inner)  # a generator, which can be closed
+            with contextlib.closing(passing) as batches:
                 for batch in islice(batches, self.cache_batches):
                     tensors = {"audio": batch.audio.clone(), "lengths": batch.lengths.clone()}
                     own = dataclasses.replace(batch, **tensors)

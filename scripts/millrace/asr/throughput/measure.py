@@ -4,6 +4,7 @@ they are."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,15 +27,16 @@ class BucketMeasure:
         )
 
     def __call__(self, line: StepLine, batch: Batch) -> None:
-        for name in ("audio_seconds", "padded_audio_seconds"):
-            line.setdefault(name, 0.0)
+        line.setdefault("audio_seconds", 0.0)
+        line.setdefault("padded_audio_seconds", 0.0)
         seconds, buckets = (
             batch.lengths.cpu().numpy() / SAMPLING_RATE,
             line.setdefault("buckets", {}),
         )
+        of_workers = cast("dict[str, float]", line)  # the names of its keys are made here
         for name, spent in batch.spent.items():
             key = f"worker_{name}_seconds"
-            line[key] = line.get(key, 0.0) + spent  # type: ignore[literal-required]
+            of_workers[key] = of_workers.get(key, 0.0) + spent
         if not batch.filler:  # whose samples are another batch's
             line["samples"] += len(batch)
             line["planned"] += batch.planned

@@ -18,7 +18,11 @@ from millrace.common.throughput.run import PHASES
 
 NOTHING = "–"
 _TO = "\u2060–\u2060"  # no line ends within a range
-_SHOWN = {"rate": rate, "share": human_share, "bytes": human_bytes}
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "rate": rate,
+    "share": human_share,
+    "bytes": human_bytes,
+}
 _SETTINGS = (
     "model",
     "precision",
@@ -51,11 +55,11 @@ def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, s
         buckets=_buckets(throughput),
         data=_data(throughput),
         profile=profile,
-        profile_tables=_profile(profile.profile) if profile else [],
+        profile_tables=_profile(profile.profile) if profile and profile.profile else [],
         runs=_runs(throughput),
         worker_ms=None
         if None in worker_seconds
-        else [rate(1000 * spent) for spent in worker_seconds],
+        else [rate(1000 * spent) for spent in worker_seconds if spent is not None],
         use_by_rank=", ".join(
             f"{rank} {human_share(use)}" for rank, use in gpus if use is not None
         ),
@@ -69,7 +73,9 @@ def _tiles(throughput: Throughput, judged: list[Criterion]) -> list[tuple[str, N
     ratio = throughput.ratio("samples")
     tiles = []
     if ratio is not None:
-        ours, theirs = (throughput.figure(role, "samples").value for role in ("bench", "baseline"))
+        ours, theirs = (
+            throughput.known_figure(role, "samples").value for role in ("bench", "baseline")
+        )
         name = f"Faster than the baseline: {rate(ours)} against {rate(theirs)} samples/s"
         tiles.append((name, Number(ratio, f"{ratio:.2f} ×")))
     use = "gpu" if throughput.figure("bench", "gpu") else "cpu"
@@ -173,7 +179,7 @@ def _buckets(throughput: Throughput) -> Table:
     for bucket in filled if seen else []:
         cells: list[Cell] = [Code(bucket.name), _number(bucket.steps, human_count)]
         for figure, scale, shown in ((bucket.seconds, 1000, rate), (bucket.batch, 1, human_count)):
-            cells.append(_number(figure and figure.value * scale, shown))
+            cells.append(_number(figure.value * scale if figure else None, shown))
             cells.append(_range(figure, scale, shown) if figure else "")
         cells += [_number(bucket.rate or None, rate), _number(bucket.padding, human_share)]
         cells.append(_number(bucket.peak_memory or None, human_bytes))

@@ -31,6 +31,7 @@ from millrace.common.cli import log
 from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.plan import Plan as LoaderPlan
 from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.machine import memory as memory_meter
 from millrace.common.training import devices
@@ -87,8 +88,9 @@ class AsrTask(Task):
             seed = self.options.seed
             if self.options.loader == "baseline":
                 size = self.fixed_batch_size()
-                plan = BaselinePlan(self.table, size, seed, epoch, world_size)
-                log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
+                random = BaselinePlan(self.table, size, seed, epoch, world_size)
+                log.info("epoch %d: %d steps of %d random samples", epoch, len(random), size)
+                self._plans = {key: random}
             else:
                 window = self.options.window
                 plan = planner.plan_epoch(
@@ -103,7 +105,7 @@ class AsrTask(Task):
                 shares = (100 * stats["padding"], 100 * stats["useful_work"])
                 line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
                 log.info(line, epoch, len(plan), counted(plan.world_size, "rank"), *shares)
-            self._plans = {key: plan}
+                self._plans = {key: plan}
         return self._plans[key]
 
     def describe_buckets(self) -> None:
@@ -143,16 +145,19 @@ class AsrTask(Task):
             for budget, top in longest
         ]
 
-    def batches(self, plan: Plan | BaselinePlan, start_step: int, rank: int) -> Iterable:
+    def batches(self, plan: LoaderPlan, start_step: int, rank: int) -> Iterable:
         """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive
         epochs."""
         options = self.options
         if self._loader is None and options.loader == "baseline":
-            arguments = {
-                "max_open_tars": options.max_open_tars,
-                "max_bad_fraction": options.max_bad_fraction,
-            }
-            self._loader = BaselineLoader(self.table, plan, rank, **arguments)
+            assert isinstance(plan, BaselinePlan)  # see `plan`
+            self._loader = BaselineLoader(
+                self.table,
+                plan,
+                rank,
+                max_open_tars=options.max_open_tars,
+                max_bad_fraction=options.max_bad_fraction,
+            )
         loader = self.batch_loader(rank)
         loader.plan, loader.start_step = plan, start_step
         if options.loader != "ideal":
@@ -167,8 +172,9 @@ class AsrTask(Task):
         if self._loader is None:
             # Tokenising and layout happen where the batch is decoded.
             transform = PrepareInWorker(self._model.preparer) if self._model else None
-            reading = {"max_open_tars": options.max_open_tars, "transform": transform}
-            dataset = BucketedDataset(self.table, rank=rank, **reading)
+            dataset = BucketedDataset(
+                self.table, rank=rank, max_open_tars=options.max_open_tars, transform=transform
+            )
             self._loader = BatchLoader(
                 dataset,
                 options.num_workers,
@@ -187,6 +193,7 @@ class AsrTask(Task):
         """The batches of `plan`, prepared for the model; what takes no part in the loss is
         logged."""
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
+            assert self._model is not None  # built before anything is loaded for it
             prepared = self._model.prepare(batch, epoch)
             row_of = dict(zip(batch.sample_ids.tolist(), batch.rows.tolist(), strict=True))
             for sample, reason in prepared.dropped:
@@ -239,7 +246,8 @@ class AsrTask(Task):
         """The rows of dev or test; None if the buckets have no such split, or no rows in it. Raises
         MillraceError if they cannot be read: call it before training, not after."""
         if split not in self._tables:
-            folder, place = self.options.bucket_dir, split
+            folder: str | Path = self.options.bucket_dir
+            place = split
             if split == "dev" and self.options.eval_file:
                 folder, place = eval_file.find(self.options.eval_file, folder)
             table = (
@@ -263,9 +271,15 @@ class AsrTask(Task):
             [durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size
         )
         transform = PrepareInWorker(model.preparer, training=False)
-        reading = {"max_open_tars": self.options.max_open_tars, "transform": transform}
-        dataset = BucketedDataset(table, plan, rank, **reading)
-        sums, written = np.zeros(3), []  # loss, units, samples
+        dataset = BucketedDataset(
+            table,
+            plan,
+            rank,
+            max_open_tars=self.options.max_open_tars,
+            transform=transform,
+        )
+        sums = np.zeros(3)  # loss, units, samples
+        written: list[Transcribed] = []
         # Unusable samples are logged and counted; a long training must not fail for them.
         workers = min(self.options.num_workers, _EVALUATION_WORKERS, len(plan))
         loader = BatchLoader(dataset, workers, max_bad_fraction=1.0)
@@ -281,9 +295,11 @@ class AsrTask(Task):
                     array.tolist() for array in (batch.rows, batch.sample_ids, batch.duration_s)
                 )
                 columns = (*arrays, batch.languages, references, model.transcribe(prepared))
-                for row, sample, seconds, language, *pair in zip(*columns, strict=True):
-                    edits = count_errors(pair[:1], pair[1:])
-                    written.append(Transcribed(row, sample, language, seconds, *pair, edits))
+                for row, sample, seconds, language, reference, text in zip(*columns, strict=True):
+                    edits = count_errors([reference], [text])
+                    written.append(
+                        Transcribed(row, sample, language, seconds, reference, text, edits)
+                    )
         # Plain values, as the ranks exchange no objects.
         rows = [(*sample[:-1], astuple(sample.errors)) for sample in written]
         parts = exchange.gathered((sums.tolist(), rows))

@@ -127,10 +127,9 @@ class Transcriber:
             # By the length of what was said: a cough has no language.
             languages: Counter[str] = Counter()
             for piece in (piece for piece in pool if piece.transcript is transcript):
-                times = (piece.first, piece.first + len(piece.audio))
-                transcript.pieces.append(
-                    (*(round(t / SAMPLING_RATE, 3) for t in times), piece.text)
-                )
+                start = round(piece.first / SAMPLING_RATE, 3)
+                end = round((piece.first + len(piece.audio)) / SAMPLING_RATE, 3)
+                transcript.pieces.append((start, end, piece.text))
                 languages[piece.language] += len(piece.text)
             transcript.text = " ".join(text for *_, text in transcript.pieces if text)
             if not self.language and languages:

@@ -53,6 +53,7 @@ class HfCtcModel(CtcBase, HfModel):
     )
     hf_classes = ("AutoModelForCTC", "AutoProcessor")
     head = ("lm_head.",)
+    preparer: HfCtcPreparer
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)

@@ -33,7 +33,8 @@ class HfFeatures:
                 f" {SAMPLING_RATE} Hz",
                 remedy="Choose a model for 16 kHz",
             )
-        self.mel, self.max_samples = None, None
+        self.mel: LogMel | None = None
+        self.max_samples = 0  # 0: clips of any length
         if self.kind == "mel":
             self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
             # Whisper's encoder always takes this many samples: 30 s for the published models.
@@ -80,7 +81,7 @@ class HfFeatures:
         if self.kind == "host":
             names = [name for name in prepared.tensors if name.startswith("hf_")]
             inputs = {name.removeprefix("hf_"): prepared[name] for name in names}
-        elif self.kind == "mel":
+        elif self.mel is not None:
             audio = padded_to(prepared["audio"], self.max_samples)
             inputs = {"input_features": self.mel(audio[:, : self.max_samples])}
         else:

@@ -92,12 +92,12 @@ class HfModel(AsrModel):
 
         # Write beside the folder, then replace its files, config.json last: a folder with a config
         # is whole.
-        beside = {
-            "prefix": f".{folder.name}.",
-            "suffix": ".partial",
-            "dir": folder.resolve().parent,
-        }
-        with tempfile.TemporaryDirectory(**beside, ignore_cleanup_errors=True) as partial:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.",
+            suffix=".partial",
+            dir=folder.resolve().parent,
+            ignore_cleanup_errors=True,
+        ) as partial:
             self.save_parts(Path(partial))
             for path in sorted(
                 Path(partial).rglob("*"), key=lambda path: (path.name == CONFIG, path)

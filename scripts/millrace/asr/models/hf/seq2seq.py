@@ -80,6 +80,7 @@ class Seq2SeqModel(HfModel):
 
     model_types = MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
     hf_classes = ("AutoModelForSpeechSeq2Seq", "AutoProcessor")
+    preparer: Seq2SeqPreparer
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)

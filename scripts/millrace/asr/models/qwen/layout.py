@@ -69,7 +69,11 @@ _TEXT = {
     },
 }
 _TEXT_OWN = {"rope_theta": 5_000_000.0, "rope_scaling": None, "model_type": "qwen3_asr_text"}
-_THINKER = {"audio_token_id": 151_646, "audio_start_token_id": 151_647, "audio_end_token_id": None}
+_THINKER: dict[str, Any] = {
+    "audio_token_id": 151_646,
+    "audio_start_token_id": 151_647,
+    "audio_end_token_id": None,
+}
 _THINKER |= {"user_token_id": 872, "initializer_range": 0.02, "model_type": "qwen3_asr_thinker"}
 # What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures
 # of experts: without effect here.
@@ -82,7 +86,7 @@ _GENERAL = """
 """
 _KNOWN = {*_GENERAL.split(), *PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()}
 # Files beside the weights that are written again as they were read.
-_KEPT = (
+_KEPT: tuple[str, ...] = (
     "vocab.json",
     "merges.txt",
     "tokenizer.json",
@@ -95,7 +99,7 @@ _KEPT += (
     "preprocessor_config.json",
     "generation_config.json",
 )
-_FEATURES = (
+_FEATURES: tuple[str, ...] = (
     "feature_size",
     "sampling_rate",
     "hop_length",
@@ -129,7 +133,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if "classify_num" in thinker:
         remedy = "Take a model for recognition, such as Qwen3-ASR"
         raise MillraceError("this is a forced aligner, no speech recogniser", where, remedy)
-    known = {**_THINKER, "audio_config": {}, "text_config": {}}
+    known: dict[str, Any] = {**_THINKER, "audio_config": {}, "text_config": {}}
     thinker = _checked(thinker, known, "thinker_config", where)
     audio = _checked(
         thinker["audio_config"], _AUDIO | _AUDIO_OWN, "thinker_config.audio_config", where

@@ -41,8 +41,9 @@ class QwenModel(HfModel):
     layouts = layout.LAYOUTS
     hf_classes = ("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor")
     marks_parts = True
-    option_types: ClassVar = {field.name: field.type for field in fields(QwenOptions)}
+    option_types: ClassVar = {field.name: str(field.type) for field in fields(QwenOptions)}
     folder_option_types = option_types
+    preparer: QwenPreparer
 
     def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
         super().__init__(hf, processor)
