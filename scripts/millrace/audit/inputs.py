@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from millrace.common.processes import TRAINING_ENVIRONMENT
-from millrace.common.workflow.runs import FINDINGS, PAGE, RunInputs
+from millrace.common.workflow.runs import FINDINGS, PAGE, Audited
 
 _PACKAGE = Path(__file__).parents[1]
 # The code that a loader's batches depend on.
@@ -23,11 +23,21 @@ _CODE = {
 _SHARED = ("common/loading", "common/training", "audit/runner", "audit/probes", "audit/checks")
 
 
+class AuditedLane(Protocol):
+    """What is asked of the inputs of a lane that trains."""
+
+    def audited(self, run: str) -> Audited: ...
+
+    def audited_runs(self) -> list[str]: ...
+
+
 class AuditInputs:
     """Input functions and parameters of the lane's rules. `lanes` are the inputs of the lanes that
     train; `on` the names of the lanes that are switched on."""
 
-    def __init__(self, section: dict, lanes: Mapping[str, RunInputs], on: Collection[str]) -> None:
+    def __init__(
+        self, section: dict, lanes: Mapping[str, AuditedLane], on: Collection[str]
+    ) -> None:
         self.section, self.lanes, self._on = section, lanes, on
 
     def targets(self, wildcards: Any = None) -> list[str]:

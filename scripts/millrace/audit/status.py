@@ -15,7 +15,9 @@ def steps() -> list[tuple[str, str, dict[str, list]]]:
     """Name, output and jobs of each step: those jobs are known that have begun."""
     steps = {"check_loader": FINDINGS, "verify_findings": ACCEPTED}
     logs = {step: sorted(Path(f"logs/audit/{step}").glob("*/*.log")) for step in steps}
-    jobs = {step: {f"{log.parent.name}/{log.stem}": [] for log in logs[step]} for step in steps}
+    jobs: dict[str, dict[str, list]] = {
+        step: {f"{log.parent.name}/{log.stem}": [] for log in logs[step]} for step in steps
+    }
     return [(step, path.replace("{lane}/{run}", "{}"), jobs[step]) for step, path in steps.items()]
 
 

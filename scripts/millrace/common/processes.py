@@ -88,7 +88,7 @@ def children(parent: int, recursive: bool = False) -> list[int]:
     return pids
 
 
-def lost_worker(error: RuntimeError) -> MillraceError | None:
+def lost_worker(error: BaseException) -> MillraceError | None:
     """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other
     errors."""
     pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"

@@ -83,7 +83,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         shown = {path: digests.get(list_stats[name], _split_digest) for name, path in files.items()}
         if facts:
             shown[settings.jsonl] = facts["ids"]
-        merge = {
+        merge: dict[str, Any] = {
             "partitions": list(places),
             "splits": files,
             "lists": shown,

@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
 class _Choice(NamedTuple):
     """What command line and configuration say is read, and as what."""
 
-    index: FeatureIndex
+    features: FeatureIndex
     contract: Contract
     files: Mapping[str, str]  # of the splits
     prefer: str
@@ -86,7 +86,7 @@ def _chosen(args: argparse.Namespace) -> _Choice:
     files = split_files(args.splits or "")
     if not args.conf:
         if not args.feature_index:
-            raise _no_index(None)
+            raise _no_index("")
         index = FeatureIndex(index_path(args.feature_index))
         return _Choice(index, index.contract, files, args.prefer or "h5")
 
@@ -102,7 +102,7 @@ def _chosen(args: argparse.Namespace) -> _Choice:
     return _Choice(index, contract, files, args.prefer or settings["data.prefer"])
 
 
-def _no_index(where: str | None) -> MillraceError:
+def _no_index(where: str) -> MillraceError:
     remedy = "Give --feature-index, or --conf with path.index"
     return MillraceError("no index to read", where, remedy)
 

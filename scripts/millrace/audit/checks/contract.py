@@ -328,7 +328,7 @@ def memory(seen: Seen) -> Iterator[Finding]:
         cause = f"a worker grows by {grown:.0f} bytes per new sample"
     if grown >= SMALL and size is None:
         verdict, needs = "not decidable", "the number of samples: __len__"
-    elif grown >= SMALL:
+    elif grown >= SMALL and size is not None:
         entries = min(size, data.most) if stops and data.most else size
         factor, why = _factor(data, bool(stops))
         total = grown * entries * factor
@@ -348,7 +348,7 @@ def _enough(total: float, grown: float, data: Memory, stops: bool | None) -> tup
     """The verdict on so many bytes in all, and what would decide; `grown`: by each sample."""
     if total <= data.machine:
         return "pass", ""
-    at_bound = grown * min(data.samples, data.most or 0)
+    at_bound = grown * min(data.samples or 0, data.most or 0)
     if stops is not None or at_bound > data.machine:
         return "fail", ""
     if data.most:

@@ -174,7 +174,9 @@ class Entry:
 def _parse(block: str) -> Entry:
     head, *lines = block.replace("\n    ", " ").split("\n  ")
     names, _, title = head.partition(": ")
-    return Entry(*names.split(), title, **dict(line.split(": ", 1) for line in lines))
+    name, family, status = names.split()
+    texts = dict(line.split(": ", 1) for line in lines)
+    return Entry(name, family, status, title, **texts)
 
 
 ENTRIES = {entry.name: entry for entry in map(_parse, re.split(r"\n(?! )", CATALOGUE.strip()))}

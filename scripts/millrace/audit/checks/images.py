@@ -4,12 +4,14 @@ did."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from millrace.audit.checks.registry import Seen
 
 
-class Field(NamedTuple):
+@dataclass(frozen=True)
+class Field:
     """The figures of a field of the batches, for each channel."""
 
     name: str  # the path of the field; "" is the batch itself
@@ -29,7 +31,7 @@ class Field(NamedTuple):
 
     @property
     def shown(self) -> Seen:
-        return {name: value for name, value in self._asdict().items() if name != "name"}
+        return {name: value for name, value in vars(self).items() if name != "name"}
 
     @property
     def title(self) -> str:

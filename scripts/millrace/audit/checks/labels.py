@@ -138,7 +138,9 @@ def _judged(texts: list[Text], special: Tokens, is_unsure: bool) -> Iterator[Fin
         wrong["prompt"] = []
 
     summary = _summary(texts, kinds)
-    shown = {"first row": texts[0].row.trained_tokens()[:24]}
+    tokens = texts[0].row.trained_tokens()
+    assert tokens is not None  # rows without are not judged
+    shown = {"first row": tokens[:24]}
     for kind, (problem, fix) in LABELS.items():
         if wrong[kind]:
             number, place = wrong[kind][0]

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
-from millrace.audit.checks.batches import Batch, Epoch, epochs_of, parse
+from millrace.audit.checks.batches import Batch, Draws, Epoch, epochs_of, parse
 from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import Dataset, Shares
 
@@ -103,7 +103,7 @@ def _repeated_by(
         source = " and ".join(names) or "a generator outside the dataset"
         first, second = (place[AXES[kind]] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
-        seeds = [batches[0].draws.seed for batches in (one, other)]
+        seeds = [_draws(batches[0]).seed for batches in (one, other)]
         shown = {"generators": same.generators, **same.shown, "rank, epoch, worker": pair}
         shown |= {"worker seeds": seeds, "torch": look["torch"]}
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
@@ -142,15 +142,21 @@ def _varies(column: list[tuple[Any, str]]) -> bool:
     return len(set(column)) > len({index for index, _ in column})
 
 
+def _draws(batch: Batch) -> Draws:
+    """What is known of its generators."""
+    assert batch.draws is not None  # else it is not compared
+    return batch.draws
+
+
 def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
-    states = [batches[0].draws.start, *(batch.draws.after for batch in batches)]
+    states = [_draws(batches[0]).start, *(_draws(batch).after for batch in batches)]
     return {name for name in states[-1] if len({each.get(name) for each in states}) > 1}
 
 
 def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
     """Generators in use in both places that began with equal states, if anything began there."""
-    ours, theirs = one[0].draws, other[0].draws
+    ours, theirs = _draws(one[0]), _draws(other[0])
     if ours.pid == theirs.pid:
         return []
     equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
@@ -194,7 +200,7 @@ def _gone_on_alike(copied: list[str], one: list[Batch], other: list[Batch]) -> S
     """Numbers of several generators in one field: one whose states go on alike gives the same
     ones."""
     for name in copied:
-        ours, theirs = ([batch.draws.after.get(name) for batch in part] for part in (one, other))
+        ours, theirs = ([_draws(batch).after.get(name) for batch in part] for part in (one, other))
         count = min(len(ours), len(theirs))
         states = ours[:count]
         if count > 1 and states == theirs[:count] and len(set(states)) == count:

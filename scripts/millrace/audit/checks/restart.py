@@ -72,9 +72,9 @@ def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterabl
         yield Finding("resume", "not applicable", NO_STATE)
         return
     restarts = _restarts(resume, source, epochs)
-    findings = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
-    findings += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
-    findings = [finding for finding in findings if finding]
+    judged = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
+    judged += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
+    findings = [finding for finding in judged if finding]
     if findings:
         yield from findings
         return

@@ -102,8 +102,8 @@ class Shares:
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
-    held = dataset.samples if dataset.stable else []
-    held_keys = [content_key(sample, dataset.stable) for sample in held]
+    samples = dataset.samples if dataset.stable else []
+    held_keys = [content_key(sample, dataset.stable) for sample in samples]
     by_index = _known_by_index(batches, dataset, held_keys)
     if not held_keys and not by_index:
         return None
@@ -189,7 +189,7 @@ def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
     """Indices in order, or else what identifies the samples; nothing if they cannot be known
     again."""
     if batches and all(batch.indices is not None for batch in batches):
-        return [index for batch in batches for index in batch.indices]
+        return [index for batch in batches for index in batch.indices or ()]
     samples = [sample for batch in batches for sample in batch.samples]
     if not stable or not all(set(stable) <= sample.keys() for sample in samples):
         return []

@@ -26,7 +26,7 @@ class Shared(NamedTuple):
     """Samples of evaluation that are in training, by one kind of mark."""
 
     kind: str  # such as "file", "index", "recording_id", "content x"
-    count: int
+    samples: int
     shown: Seen  # with `examples`: the sample's number in each
 
     @property
@@ -47,7 +47,7 @@ def overlap(seen: Seen) -> Iterator[Finding]:
         return
 
     kinds = [Shared(kind, each["count"], each) for kind, each in seen["shared"].items()]
-    shared = [kind for kind in kinds if kind.count]
+    shared = [kind for kind in kinds if kind.samples]
     certain = sorted(kind for kind in shared if kind.is_certain)
     if certain:
         yield from map(_in_both, certain)
@@ -65,7 +65,7 @@ def overlap(seen: Seen) -> Iterator[Finding]:
 
 def _in_both(shared: Shared) -> Finding:
     first = shared.shown["examples"][0]
-    cause = f"{shared.count} of validation are in training, by {shared.kind}"
+    cause = f"{shared.samples} of validation are in training, by {shared.kind}"
     cause += f": sample {first['val']} is {first['train']} there"
     fix = "split by recording first, and keep a list of the ids of each split"
     return Finding("splits", "fail", cause, shared.shown, fix)

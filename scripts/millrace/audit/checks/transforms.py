@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millrace.audit.checks.images import Field, Step, Values
+from millrace.audit.checks.images import Field, Step, Value, Values
 from millrace.audit.checks.normalisation import TWICE
 from millrace.audit.checks.registry import Finding, Seen, check
 
@@ -83,6 +83,7 @@ def _has_other_constants(step: Step) -> bool:
 
 def _misfit(step: Step, unscaled: list[str]) -> Finding:
     taken = step.taken
+    assert taken is not None  # it has values that do not fit
     cause = f"{step.title} takes {taken.min:.4g}..{taken.max:.4g}, "
     cause += f"its constants are for 0..{_full_scale(step):g}"
     return Finding("DP12", "fail", cause, {"in": step.shown["in"], "before": unscaled}, SCALE)
@@ -148,19 +149,23 @@ def transform_order(seen: Seen) -> Iterator[Finding]:
 
 def fault(steps: list[Step], step: Step) -> tuple[str, str] | None:
     """Return what is wrong with a transform in its place, and the fix."""
-    if step.taken is None:
+    taken = step.taken
+    if taken is None:
         return None
     before = [each.mean for each in steps[: step.at] if each.name == "Normalize" and each.mean]
-    return _out_of_place(steps, step) or _wrong_after(before, step) or _wrong_constants(step)
+    return (
+        _out_of_place(steps, step, taken)
+        or _wrong_after(before, step, taken)
+        or _wrong_constants(step, taken)
+    )
 
 
-def _out_of_place(steps: list[Step], step: Step) -> tuple[str, str] | None:
+def _out_of_place(steps: list[Step], step: Step, taken: Value) -> tuple[str, str] | None:
     """A transform of tensors before the image is one, or of images after that."""
-    taken = step.taken
     if taken.is_image and not step.is_albumentations and step.raised and step.name in NEEDS_TENSOR:
         return f"takes a {taken.type}, no tensor", "put it after ToTensor()"
     turns = [each.at for each in steps if each.name in TO_TENSOR]
-    if not turns or not _was_refused(step):
+    if not turns or not _was_refused(step, taken):
         return None
     turn = steps[turns[0]]
     cause = f"raises {step.raised} on a {taken.type}"
@@ -171,33 +176,33 @@ def _out_of_place(steps: list[Step], step: Step) -> tuple[str, str] | None:
     return None
 
 
-def _was_refused(step: Step) -> bool:
+def _was_refused(step: Step, taken: Value) -> bool:
     """Whether a transform raised because of the type of what it took."""
     if not step.raised:
         return False
     if step.is_albumentations:
         return True
-    if step.name == "Normalize" and "float" not in step.taken.dtype:  # it is the dtype
+    if step.name == "Normalize" and "float" not in taken.dtype:  # it is the dtype
         return False
     return step.raised in ("TypeError", "AttributeError")
 
 
-def _wrong_after(means: list[list[float]], step: Step) -> tuple[str, str] | None:
+def _wrong_after(means: list[list[float]], step: Step, taken: Value) -> tuple[str, str] | None:
     """What must not come after a Normalize; `means`: of those before."""
-    if step.name in CLIPS and len(means) == 1 and step.taken.is_negative:
+    if step.name in CLIPS and len(means) == 1 and taken.is_negative:
         return "clips what Normalize moved out of 0..1", "put Normalize last"
     if step.name == "Normalize" and step.mean in means:
         return "normalises a second time with the same constants", "remove one of them"
     return None
 
 
-def _wrong_constants(step: Step) -> tuple[str, str] | None:
+def _wrong_constants(step: Step, taken: Value) -> tuple[str, str] | None:
     """Not as many constants as channels; one for all is right where channels are equal."""
-    channels = step.taken.channels
+    channels = taken.channels
     sizes = {len(step.mean), len(step.std)}
     if step.name != "Normalize" or not channels or 0 in sizes or sizes == {channels}:
         return None
-    if sizes == {1} and (step.mean[0] in (0, 0.5) or step.taken.grey):
+    if sizes == {1} and (step.mean[0] in (0, 0.5) or taken.grey):
         return None
     cause = f"has {max(sizes)} constants for {channels} channels"
     return cause, f"give {channels} of each"

@@ -182,8 +182,9 @@ def _files(data: Any, rows: Sequence[Any], texts: list[str]) -> dict[str, Any] |
     """What of a list of paths is missing; None if it is none. `texts`: attributes beside it, which
     may be its folder or its index."""
     roots = ["", *filter(os.path.isdir, texts)]
-    paths = [_path(row) for row in rows[:PATHS]]
-    if None in paths:
+    named = [_path(row) for row in rows[:PATHS]]
+    paths = [path for path in named if path is not None]
+    if len(paths) < len(named):
         return None
     places = [_found(path, roots) for path in paths]
     if not any(places):
@@ -268,10 +269,11 @@ def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
 
 
 def _lengths(
-    rows: list[torch.Tensor | None], tensor: torch.Tensor
+    found: list[torch.Tensor | None], tensor: torch.Tensor
 ) -> tuple[torch.Tensor | None, int]:
     """How long the rows are that were put into a tensor, and the axis in which they differ."""
-    if any(row is None or row.dim() != tensor.dim() - 1 for row in rows):
+    rows = [row for row in found if row is not None and row.dim() == tensor.dim() - 1]
+    if len(rows) < len(found):
         return None, 0
     extents, room = torch.tensor([row.shape for row in rows]), torch.tensor(tensor.shape[1:])
     varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()

@@ -35,7 +35,13 @@ SAMPLES, BATCH, FEW = (
 MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
 SKIPS = "skip_first_batches"  # accelerate's function for loaders without a state
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
-PLACES = ("sampler", "sampler.sampler", "batch_sampler", "batch_sampler.sampler", "dataset")
+PLACES: tuple[str, ...] = (
+    "sampler",
+    "sampler.sampler",
+    "batch_sampler",
+    "batch_sampler.sampler",
+    "dataset",
+)
 PLACES += ("batch_sampler.batch_sampler.sampler",)
 
 
@@ -70,7 +76,7 @@ def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
             seen["flags"][f"{place}.shuffle"] = part.shuffle
     if seen["parts"]:
         seen["own"] = _notes(tap, (0, 1))
-    if "dataset" in seen["parts"] and tap.core.persistent_workers:
+    if "dataset" in seen["parts"] and tap.core is not None and tap.core.persistent_workers:
         # Epoch 0 twice: what differs between the two is random, and not the epoch's.
         seen["main"] = _notes(Tap(target.loader(), rank, 0, max_batches=MOST_BATCHES), (0, 1, 0))
     return seen
@@ -117,8 +123,10 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """
     loader = target.loader()
     tap = Tap(loader, rank, options.workers)
-    core = tap.original
-    if core is None or isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
+    core, listening = tap.original, tap.core
+    if core is None or listening is None:
+        return {"epochs": None}
+    if isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
         return {"epochs": None}
     drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
     batch = (
@@ -134,19 +142,23 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         else batch[:1]
     )
     batch = [few[place % len(few)] for place in range(min(len(batch), BATCH))]
-    indices = [batch] * (max(1, tap.core.num_workers) * max(2, -(-SAMPLES // len(batch))))
+    indices = [batch] * (max(1, listening.num_workers) * max(2, -(-SAMPLES // len(batch))))
     plain = copy.copy(core)
-    plain.collate_fn = list  # a collate_fn may ask for samples that differ
-    for each in (loader, plain):
-        try:
-            tap = Tap(each, rank, options.workers, options.start_method, indices=indices)
-            for _ in range(2):
-                tap.run()
-            tap.close()
-            return {"epochs": [tap.notes(0), tap.notes(1)]}
-        except Exception:
-            if each is plain:
-                raise
+    plain.collate_fn = list
+    with suppress(Exception):  # a collate_fn may ask for samples that differ
+        return {"epochs": _two_epochs(loader, options, rank, indices)}
+    return {"epochs": _two_epochs(plain, options, rank, indices)}
+
+
+def _two_epochs(
+    loader: Any, options: Options, rank: Rank, indices: list[list[Any]]
+) -> list[list[dict[str, Any]]]:
+    """Notes of two epochs over these indices."""
+    tap = Tap(loader, rank, options.workers, options.start_method, indices=indices)
+    for _ in range(2):
+        tap.run()
+    tap.close()
+    return [tap.notes(0), tap.notes(1)]
 
 
 def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
@@ -173,7 +185,7 @@ def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     stable = [name for name in names if _is_stable(name, first, second, is_map)]
     return {
         "iterable": not is_map,
-        "complete": complete and (not is_map or rows <= MOST_ROWS),
+        "complete": complete and (rows is None or rows <= MOST_ROWS),
         "all_drawn": not is_map or len(drawn) == rows,
         "samples": first,
         "stable": stable,
@@ -221,12 +233,11 @@ def _rows(core: DataLoader | None) -> int | None:
 
 
 def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
-    if rows is not None:
-        yield from (
-            fields(tap.original.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS))
-        )
-    elif tap.original is not None and isinstance(tap.original.dataset, IterableDataset):
-        yield from map(fields, tap.original.dataset)
+    core = tap.original
+    if core is not None and rows is not None:
+        yield from (fields(core.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS)))
+    elif core is not None and isinstance(core.dataset, IterableDataset):
+        yield from map(fields, core.dataset)
     else:
         tap.run()
         for note in tap.notes(len(tap.ended) - 1):
@@ -348,11 +359,12 @@ def _started(target: Target, options: Options, rank: Rank) -> Tap:
     reseed(options.seed + rank.rank)
     loader = target.loader()
     tap = Tap(loader, rank, options.workers, max_batches=MOST_BATCHES)
-    if tap.core is not None and (_stateful(loader) or _accelerates(loader)):
+    core, original = tap.core, tap.original
+    if core is None or original is None:
+        return tap
+    if _stateful(loader) or _accelerates(loader):
         # Such a loader asks its sampler for its state.
-        tap.core.__dict__.update(
-            sampler=tap.original.sampler, batch_sampler=tap.original.batch_sampler
-        )
+        core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
     return tap
 
 

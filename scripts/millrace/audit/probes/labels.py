@@ -21,7 +21,8 @@ def token_rows(batch: Any) -> Iterator[dict]:
     kind."""
     if not isinstance(batch, Mapping) or "labels" not in batch or "input_ids" not in batch:
         return
-    ids, labels, mask = batch["input_ids"], batch["labels"], batch.get("attention_mask")
+    ids, labels = batch["input_ids"], batch["labels"]
+    mask: Any = batch.get("attention_mask")
     for tensor in (ids, labels):
         if getattr(tensor, "ndim", 0) != 2:
             return
@@ -44,7 +45,8 @@ def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     tokens."""
     reseed(options.seed)
     loader = target.loader()
-    batches, special = [], {}
+    batches: list[list[dict]] = []
+    special: dict[str, int] = {}
     with contextlib.suppress(Exception):  # other probes say what a loader raises
         for samples, batch in draw(loader, rank, BATCHES):
             if not (rows := list(token_rows(batch))):

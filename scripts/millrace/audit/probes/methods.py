@@ -30,8 +30,10 @@ def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by each method,
     twice."""
     loader = Tap(target.loader(), rank, workers=0).original
+    if loader is None:
+        return {"workers": None}
     if not getattr(loader, "num_workers", None):
-        return {"workers": None if loader is None else 0}
+        return {"workers": 0}
     context = loader.multiprocessing_context
     own = options.start_method or (context and context.get_start_method())
     seen: dict[str, Any] = {"workers": loader.num_workers, "own": own, "runs": {}, "pickled": []}

@@ -91,13 +91,14 @@ def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
     """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
     if callable(getattr(loader, "recordings", None)):
         return by_recording(loader, rank, until)
-    data, batches = getattr(loader, "dataset", None), index_batches(loader)
+    data: Any = getattr(loader, "dataset", None)
+    batches = index_batches(loader)
     note: dict[str, Any] = {"read": 0, "complete": True, "marks": {}, "unstable": []}
     if batches is None:
         rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
         held, below, lists = "", data, []
     else:
-        drawn = batches
+        drawn: Any = batches
         if loader.batch_sampler is not None:
             drawn = dict.fromkeys(chain.from_iterable(batches))
         rows = ((index, data[index]) for index in drawn)
@@ -130,7 +131,9 @@ def media(entries: list[Any], owner: Any) -> Iterator[str]:
 def rows_of(data: Any) -> list[Any]:
     """Return the lists and arrays of a data set that have a row for each sample."""
     held = getattr(data, "__dict__", {}).values()
-    lists = [each for each in held if isinstance(each, (list, tuple)) or getattr(each, "shape", ())]
+    lists = [
+        each for each in held if isinstance(each, (list, tuple)) or bool(getattr(each, "shape", ()))
+    ]
     return [each for each in lists if len(each) == len(data)]
 
 

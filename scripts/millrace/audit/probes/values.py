@@ -80,7 +80,7 @@ def watch(step: Any) -> dict:
     """Let a transform note what it takes and gives; its class keeps its name, and it stays an
     instance."""
     kind = type(step)
-    note = {
+    note: dict[str, Any] = {
         "class": getattr(step, "__name__", kind.__name__),
         "module": str(getattr(step, "__module__", "")),
     }
@@ -266,7 +266,7 @@ def values(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """Read a few batches; with a validation loader also all of both sets, for their figures."""
     reseed(options.seed)
     loader, start = target.loader(), rank.left()
-    note = {"expect": options.expect, **inventory(loader)}
+    note: dict[str, Any] = {"expect": options.expect, **inventory(loader)}
     note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
     unit = any(
         0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values()

@@ -14,7 +14,7 @@ from millrace.audit.runner.registry import Result
 
 VERSION = 1
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
-EMPTY = ("", None, [], {})
+EMPTY: tuple[Any, ...] = ("", None, [], {})
 SHOWN = ("look", "model")  # probes of which something is shown
 VERDICTS = (*reversed(registry.VERDICTS), "ignored")  # the worst first
 

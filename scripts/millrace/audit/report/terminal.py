@@ -43,10 +43,12 @@ def text(document: dict) -> str:
 
 def _wrap(start: str, words: str, indent: int = 0) -> list[str]:
     """At most six lines of these words, each below the first, or `indent` columns in."""
-    width, below = (
-        {"width": 100, "max_lines": 6, "placeholder": " ..."},
-        " " * (indent or len(start)),
+    lines = textwrap.wrap(
+        shown(words),
+        100,
+        initial_indent=start,
+        subsequent_indent=" " * (indent or len(start)),
+        max_lines=6,
+        placeholder=" ...",
     )
-    return textwrap.wrap(shown(words), initial_indent=start, subsequent_indent=below, **width) or [
-        start
-    ]
+    return lines or [start]

@@ -34,9 +34,10 @@ def rows(batch: Any) -> list[dict[str, str]] | None:
     """Digests of the samples that a batch was stacked from, along the first dimension of all its
     parts, as `fields` gives them for the samples themselves; None if the batch is not made so."""
     lengths = set(_lengths(batch, DEPTH))
-    if len(lengths) != 1 or None in lengths:
+    length = lengths.pop() if len(lengths) == 1 else None
+    if length is None:
         return None
-    return [fields(_row(batch, number)) for number in range(lengths.pop())]
+    return [fields(_row(batch, number)) for number in range(length)]
 
 
 def _lengths(part: Any, depth: int) -> Iterator[int | None]:

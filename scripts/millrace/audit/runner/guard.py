@@ -58,9 +58,13 @@ class Guard:
         place = str(Path(__file__).parents[3])
         code = f"import sys; sys.path.append({place!r}); from {__name__} import main; main()"
         # In a session of its own, as it clears up after signals to the caller's group.
-        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, text=True, **how
+            [sys.executable, "-c", code],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         return self
 
@@ -76,13 +80,14 @@ class Guard:
     def audit(self, options: Options, probes: list[str]) -> dict[str, Result]:
         """Run the probes on the loader that the options name; each has its result, "skipped"
         included."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None  # both are pipes
+        assert stdout is not None
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(
-                json.dumps({"options": asdict(options), "probes": probes}) + "\n"
-            )
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
+            stdin.flush()
+            answer = stdout.readline()
         if answer.startswith(NO_TORCH):
             problem = f"torch cannot be imported: {answer.removeprefix(NO_TORCH).strip()}"
             raise MillraceError(
@@ -266,7 +271,7 @@ class _Run:
             os.dup2(target, stream)
         faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
         faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
-        place = {
+        place: dict[str, int | str] = {
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": self.world,

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -63,8 +63,9 @@ class Tap:
         notes: list[dict[str, Any]] = []
         self._notes.append(notes)
         self.ended.append(False)
-        if self.core is not None and self.core.num_workers == 0:
-            self.functions.start = states(self.core.dataset, self.original.collate_fn)
+        core, original = self.core, self.original
+        if core is not None and original is not None and core.num_workers == 0:
+            self.functions.start = states(core.dataset, original.collate_fn)
         slowest, before = 0.0, time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
         for step, given in enumerate(self.view):
@@ -137,7 +138,8 @@ class Tap:
         self.functions = functions = self.kind(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
-            name, given = "batch_sampler" if functions.batched else "sampler", self.given
+            name = "batch_sampler" if functions.batched else "sampler"
+            given: list[Any] | None = self.given
             if given is not None and not functions.batched:
                 given = [each for batch in given for each in batch]
             changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
@@ -167,11 +169,12 @@ class Tap:
         left: dict[str, list[dict[str, Any]]] = {}
         for made in self.made:
             left.setdefault(made["batch"], []).append(made)
+        is_stream = self.core is not None and isinstance(self.core.dataset, IterableDataset)
         for step, note in enumerate(notes):
             made = {}
             if alike := left.get(note["batch"]):
                 made = alike.pop(0)
-            elif step < len(self.made) and not isinstance(self.core.dataset, IterableDataset):
+            elif step < len(self.made) and not is_stream:
                 made = self.made[
                     step
                 ]  # a wrapper makes other batches of them; indices are dealt in turn
@@ -218,7 +221,8 @@ class Functions:
 
     def __init__(self, loader: DataLoader) -> None:
         self.init, self.collate = loader.worker_init_fn, loader.collate_fn
-        self.batched, self.start = loader.batch_sampler is not None, None
+        self.batched = loader.batch_sampler is not None
+        self.start: dict[str, str] | None = None
 
     def collate_fn(self, samples: Any) -> Noted:
         digests = [fields(each) for each in (samples if self.batched else [samples])]
@@ -284,6 +288,10 @@ def batch_size(batch: Any) -> int:
     return len(batch) if isinstance(batch, (list, tuple)) else 1
 
 
+@overload
+def index_list(drawn: None) -> None: ...
+@overload
+def index_list(drawn: Any) -> list[Any]: ...
 def index_list(drawn: Any) -> list[Any] | None:
     """Sample indices of what a sampler handed out: an index, a list of them, or an object with
     `rows`."""

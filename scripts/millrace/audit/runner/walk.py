@@ -4,7 +4,7 @@ name."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -29,7 +29,8 @@ def walk(
     `code`: also for closures, and globals that functions name. `limit`: of objects that are looked
     into.
     """
-    queue, seen = deque([(name, root)]), set()
+    queue = deque([(name, root)])
+    seen: set[int] = set()
     while queue and len(seen) < limit:
         path, value = queue.popleft()
         if isinstance(value, PLAIN):
@@ -50,7 +51,8 @@ def parts(value: Any, code: bool = False) -> list[tuple[str, Any]]:
         return list(islice(members(value), ITEMS))
     if isinstance(value, FunctionType):
         return _named(value) if code else []
-    names = BOUND.get(type(value)) or getattr(type(value), "__slots__", ())
+    slots: Iterable[str] = getattr(type(value), "__slots__", ())
+    names = BOUND.get(type(value)) or slots
     held = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     held += getattr(value, "__dict__", {}).items()
     for method in ("__getitem__", "__iter__", "__call__") if code else ():

@@ -24,7 +24,10 @@ class BatchDataset(Protocol):
     plan: Plan | None
     rank: int
     transform: Callable[[Any], Any] | None
-    rows: int  # all rows there are, of which the plans take some
+
+    @property
+    def rows(self) -> int:
+        """All rows there are, of which the plans take some."""
 
     def __len__(self) -> int:
         """Steps of the plan."""

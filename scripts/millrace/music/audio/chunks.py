@@ -79,6 +79,7 @@ def create_chunks(
         path.unlink()  # of an earlier run over more recordings
     create = partial(create_chunk, root)
     with Progress(len(files), "recordings", "CQT") as progress, contextlib.ExitStack() as ended:
+        results: Iterator[tuple[list[dict], list[dict]]]
         if threads == 1:
             results = map(create, groups.values(), groups)
         else:

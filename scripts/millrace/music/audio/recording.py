@@ -50,8 +50,9 @@ def decode(path: str | os.PathLike) -> np.ndarray:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
             size = os.path.getsize(path)
-            is_stated = container.duration and container.format.name not in _ESTIMATED
-            stated = container.duration / av.time_base if is_stated else 0.0
+            is_guessed = container.format.name in _ESTIMATED
+            duration = None if is_guessed else container.duration
+            stated = duration / av.time_base if duration else 0.0
             _check_length(stated, size)
             resampler = av.AudioResampler("flt", "mono", RATE)
             for packet in container.demux(container.streams.audio[0]):

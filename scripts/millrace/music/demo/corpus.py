@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ HELD_OUT = ["valid"] * 7 + ["verify"] * 7  # splits of so many tunes; the others
 # Where tracks lie, in turn: HDF5 file, type, time first, storage. Every MM_EVERY-th one is a .mm
 # file.
 MM_EVERY = 40
-CHUNKS = (
+CHUNKS: tuple[tuple[str, str, bool, dict[str, Any]], ...] = (
     ("demo_chunk_00001.h5", "<f4", False, {}),
     ("demo_chunk_00002.h5", "<f2", True, {}),
     ("demo_chunk_00003.h5", "<f2", True, {"compression": "gzip", "chunks": (256, BINS)}),
@@ -57,7 +58,8 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
 
     split_of = dict(zip(random.Random(seed).sample(tunes, len(tunes)), HELD_OUT, strict=False))
     splits: dict[str, dict] = {split: {} for split in ("train", *dict.fromkeys(HELD_OUT))}
-    records, turns, context = [], itertools.cycle(TURNS), multiprocessing.get_context("spawn")
+    records: list[dict[str, Any]] = []
+    turns, context = itertools.cycle(TURNS), multiprocessing.get_context("spawn")
     jobs = [tunes, itertools.repeat(fonts), itertools.repeat(seed)]
     with (
         contextlib.ExitStack() as files,
@@ -84,8 +86,10 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
                 if magnitudes is None:
                     continue
                 if len(records) % MM_EVERY < MM_EVERY - 1:
-                    chunk, *kind, storage = next(turns)
-                    record = chunks.add_track(h5[chunk], video, magnitudes, *kind, **storage)
+                    chunk, dtype, time_first, storage = next(turns)
+                    record = chunks.add_track(
+                        h5[chunk], video, magnitudes, dtype, time_first, **storage
+                    )
                     records.append({**record, "h5_chunk": chunk})
                     continue
                 # As published: float16 (T, C), the shape beside it.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -242,12 +242,14 @@ class FeatureIndex:
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
         # it.
         kind = self.records.dtype
+        names = kind.names
+        assert names is not None  # a record has fields
         size = len(SOURCES) * kind.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
         rows = np.frombuffer(raw, kind).tolist()
         tracks = []
         for source, row in zip(SOURCES, rows, strict=True):
-            fields = dict(zip(kind.names, row, strict=True))
+            fields = dict(zip(names, row, strict=True))
             if fields["file"] >= 0:
                 tracks.append(self._track(number, source, fields))
         return tracks if prefer == H5 else tracks[::-1]
@@ -255,8 +257,11 @@ class FeatureIndex:
     def _track(self, number: int, source: str, fields: dict[str, Any]) -> Track:
         """A track of the fields of its record."""
         path, size, mtime_ns, swmr = self._state(fields["file"])
-        is_replaced = self._hop is not None and _is_unstated(fields["origins"])
+        hop = fields["hop"]
+        if self._hop is not None and _is_unstated(fields["origins"]):
+            hop = self._hop
         start = fields["addresses"]
+        addresses = self._addresses[start : start + fields["count"]]
         return Track(
             self.id(number),
             source,
@@ -271,8 +276,9 @@ class FeatureIndex:
             pitch=fields["pitch"],
             first=fields["first"],
             chunks=(fields["chunk0"], fields["chunk1"]),
-            addresses=self._addresses[start : start + fields["count"]],
-            hop=self._hop if is_replaced else fields["hop"],
+            # An array has what is asked of it here: places, a length, an order.
+            addresses=cast(Sequence[int], addresses),
+            hop=hop,
             facts=_facts(fields["origins"]),
             size=size,
             mtime_ns=mtime_ns,

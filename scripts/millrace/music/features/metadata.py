@@ -143,7 +143,8 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
 def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a record says, by the names of Record, and what of it is of another kind; null and "" do
     not count."""
-    right, wrong = {}, {}
+    right: dict[str, Any] = {}
+    wrong: dict[str, Any] = {}
     for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
         name, value = _NAMES[alias], fields[alias]
         if value is not None and value != "":

@@ -42,7 +42,7 @@ def read_partition(path: str | os.PathLike) -> FeaturePartition:
         content = jsonl.read(path)
         records = [Record(**row) for row in content["records"]]
         return FeaturePartition(
-            *(content[name] for name in ("id", "kind", "root", "path")), records
+            content["id"], content["kind"], content["root"], content["path"], records
         )
 
 

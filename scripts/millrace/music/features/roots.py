@@ -106,7 +106,7 @@ class Root:
         """
         if kind == "h5":
             return self._h5(pointer)
-        pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(pointer))
+        pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(str(pointer)))
         return next(
             (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)),
             None,

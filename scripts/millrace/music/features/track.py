@@ -7,9 +7,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millrace.common import atomic
 from millrace.common.errors import own_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 H5, MM = "h5", "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
@@ -107,13 +111,13 @@ class Track:
         return self
 
 
-def _schema():  # type: ignore[no-untyped-def]
+def _schema() -> pa.Schema:
     import pyarrow as pa
 
     kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     kinds |= {"Sequence[int]": pa.list_(pa.int64()), "list[str]": pa.list_(pa.string())}
     kinds["dict[str, str]"] = pa.struct([(name, pa.string()) for name in FACTS])
-    return pa.schema([(field.name, kinds[field.type]) for field in dataclasses.fields(Track)])
+    return pa.schema([(field.name, kinds[str(field.type)]) for field in dataclasses.fields(Track)])
 
 
 def write_tracks(path: str | Path, tracks: Iterable[Track]) -> None:

@@ -81,7 +81,11 @@ class ClewsConfig:
         """
         values = checked(keys, cls().keys(), where).items()
         names = {key.partition(".")[2].replace(".", "_"): value for key, value in values}
-        config = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in names.items()})
+        sizes: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in names.items()
+        }
+        config = cls(**sizes)
         for problem, remedy in config._problems():
             raise MillraceError(problem, where, remedy)
         return config
@@ -227,7 +231,7 @@ class _Loader(yaml.SafeLoader):
 
     def get_single_node(self) -> yaml.Node | None:
         root = super().get_single_node()
-        if are_too_many(root):
+        if root is not None and are_too_many(root):
             raise yaml.MarkedYAMLError(problem=TOO_MANY, problem_mark=root.start_mark)
         return root
 

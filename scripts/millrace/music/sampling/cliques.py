@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +54,12 @@ class Cliques:
         sizes = np.bincount(self.cliques[chosen], minlength=self.cliques.max(initial=0) + 1)
         rows = chosen & (sizes[self.cliques] > 1)
         return Cliques(
-            *(getattr(self, each.name)[rows] for each in fields(self)[:5]), self.left_out
+            ids=self.ids[rows],
+            cliques=self.cliques[rows],
+            tracks=self.tracks[rows],
+            frames=self.frames[rows],
+            hops=self.hops[rows],
+            left_out=self.left_out,
         )
 
 

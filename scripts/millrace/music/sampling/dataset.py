@@ -70,7 +70,7 @@ class CliqueDataset:
     said once by each worker, and counted; never by zeros.
     """
 
-    transform = None
+    transform: Callable[[TrackBatch], TrackBatch] | None = None
 
     def __init__(
         self,
@@ -103,9 +103,7 @@ class CliqueDataset:
 
     def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
         """None: batches cross in memory of their own, for which there must be room."""
-        anchors = max(
-            (len(self.plan.batch(step, self.rank)) for step in range(min(len(self), 1))), default=0
-        )
+        anchors = len(self.plan.batch(0, self.rank)) if self.plan else 0
         length, size, step, _ = self.geometry
         frames = size * (1 + max(0, -(-(length - size) // step)))
         bytes_each = self.n_per_class * frames * self.reader.contract.bins * 4
@@ -140,11 +138,17 @@ class CliqueDataset:
         groups = [self._group(int(anchor), request.epoch, bad) for anchor in request.rows]
         order = [group[slot] for slot in range(self.n_per_class) for group in groups]
         rows = np.array([row for row, _ in order])
-        names = (torch.from_numpy(each[rows]) for each in (self.cliques.cliques, self.cliques.ids))
-        x = torch.stack([shingles for _, shingles in order])
-        fallbacks = self.reader.windows.fallbacks - before
-        facts = (request.epoch, request.filler, bad, fallbacks)
-        return TrackBatch(request.step, x, *names, self.n_per_class, *facts)
+        return TrackBatch(
+            request.step,
+            x=torch.stack([shingles for _, shingles in order]),
+            cc=torch.from_numpy(self.cliques.cliques[rows]),
+            ii=torch.from_numpy(self.cliques.ids[rows]),
+            n_per_class=self.n_per_class,
+            epoch=request.epoch,
+            filler=request.filler,
+            bad=bad,
+            fallbacks=self.reader.windows.fallbacks - before,
+        )
 
     def _group(self, anchor: int, epoch: int, bad: list[BadSample]) -> list[tuple[int, Tensor]]:
         """(row, shingles) of n_per_class versions: the anchor, then others in random order, few of

@@ -3,7 +3,7 @@ apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,12 @@ def _timestretch(
     """As many frames as before, `r` times as slow: interpolated, then filled up or cut (filling
     too)."""
     bins, frames = shingle.shape
-    length = max(1, int(frames * draws.uniform(*r)))
+    fastest, slowest = r
+    length = max(1, int(frames * draws.uniform(fastest, slowest)))
     if length != frames:
-        size = {"size": (bins, length), "mode": "bilinear", "antialias": True}
-        shingle = F.interpolate(shingle[None, None], **size)[0, 0]
+        shingle = F.interpolate(
+            shingle[None, None], size=(bins, length), mode="bilinear", antialias=True
+        )[0, 0]
     if length < frames:
         shingle = shingle.repeat(1, -(-frames // length))
         if pad_mode == "zeros":
@@ -91,7 +93,7 @@ def _pitchtranspose(shingle: Tensor, draws: np.random.Generator, r: list[int]) -
     return moved
 
 
-_KINDS = {
+_KINDS: dict[str, Callable[..., Tensor]] = {
     "specaugment": _specaugment,
     "timestretch": _timestretch,
     "pitchtranspose": _pitchtranspose,

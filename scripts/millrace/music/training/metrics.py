@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,12 @@ class Tracks:
     filled: Tensor
 
     @classmethod
-    def of(cls, cliques: Sequence[int], ids: Sequence[int], embeddings: Sequence[Tensor]) -> Tracks:
+    def of(
+        cls,
+        cliques: Sequence[int] | np.ndarray,
+        ids: Sequence[int] | np.ndarray,
+        embeddings: Sequence[Tensor],
+    ) -> Tracks:
         """Tracks of embeddings (S, Z) with different S."""
         padded = torch.nn.utils.rnn.pad_sequence(list(embeddings), batch_first=True)
         device = padded.device
