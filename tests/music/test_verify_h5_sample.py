@@ -80,6 +80,7 @@ def test_prefer_counts_before_the_configuration(tmp_path, monkeypatch, flag, con
     "chosen, words",
     [
         ("--splits . --index 1", "lost_______ has no features"),
+        ("--splits . --id=", "no track is named"),
         ("--splits . --index 2", "train has 2 recordings, no number 2"),
         ("--splits . --split verify --index 0", "no file of the split test is named"),
         ("--feature-index none.pt", "none.index: there is no index of features"),

@@ -18,6 +18,7 @@ import torch
 
 from millrace.common import atomic, jsonl, progress
 from millrace.common.cli import log
+from millrace.common.errors import MillraceError
 from millrace.common.training.position import Position
 
 METRICS = "metrics.jsonl"
@@ -191,7 +192,12 @@ class Result:
 
 def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
     """The last loss and the evaluations that a metrics.jsonl holds."""
-    rows: list[Any] = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows: list[Any] = []
+    for number, row, _ in jsonl.lines(path) if path.exists() else ():
+        if isinstance(row, jsonl.BadJson):
+            remedy = "Remove the line; the run goes on from its last checkpoint"
+            raise MillraceError(f"line {number} is damaged", str(path), remedy)
+        rows.append(row)
     losses = [row["loss"] for row in rows if row["event"] == "train"]
     evaluations = {row["step"]: _with_nan(row["metrics"]) for row in rows if row["event"] == "eval"}
     return losses[-1] if losses else None, evaluations

@@ -29,6 +29,8 @@ def number_of(
         if not split_file:
             remedy = "Give --splits, or path.splits"
             raise MillraceError(f"no file of the split {split} is named", remedy=remedy)
+        if at is None:
+            raise MillraceError("no track is named", "--id", "Give an id, or --index")
         ids = read_split(split_file, split).ids
         if at >= len(ids):
             raise MillraceError(f"{split} has {len(ids)} recordings, no number {at}", split_file)

@@ -54,7 +54,7 @@ class Timeline:
         self.lost_from: int | None = None
         self.lost = False  # the place of the next frame is unknown
         self.ended = False  # at a break, behind which no frame is placed
-        self.origin: float | None = None  # time stamp of sample 0
+        self.origin = math.nan  # time stamp of sample 0
         # To be added to stamps that are counted: tags between frames are counted as frames.
         self.unstamped_seconds = 0.0
         self._resettable = container_format in RESETTABLE
@@ -100,11 +100,12 @@ class Timeline:
 
         gap = 0.0
         if frame.pts is not None:
+            assert frame.time_base is not None  # FFmpeg gives it with each stamp
             self._tick = self._tick or float(frame.time_base)
             now = frame.pts * self._tick + self.unstamped_seconds
             if is_first:
                 self._begin(now, errors)
-            elif self.origin is None:
+            elif math.isnan(self.origin):
                 # The first stamp of all: what came before it lies before it, frame by frame.
                 self.origin = now - self.samples / self.sample_rate
                 self._due = now
@@ -136,7 +137,7 @@ class Timeline:
         """The first frame is stamped `now`."""
         # Samples before a first frame that comes with an error, or is lossless, may be missing.
         is_exact = errors or self.codec_name in LOSSLESS
-        if not is_exact or self.origin is None:
+        if not is_exact or math.isnan(self.origin):
             self.origin = now
         self._due = self.origin
 
