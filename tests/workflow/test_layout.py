@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,7 @@ MODULES = sorted(
 # Parse, call, report. More is a noun's business.
 MAX_STEP_TOKENS = 950
 MAX_NOUN_TOKENS = 3_500
+LISTED_FILES = 130
 HEAVY = ("torch", "numpy", "pandas", "pyarrow", "h5py", "av", "soundfile", "soxr", "matplotlib")
 HEAVY += ("jiwer", "pydub", "datasets")
 
@@ -277,3 +279,11 @@ def test_what_a_parse_of_the_workflow_imports_is_light():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_list_of_files_that_strict_rules_do_not_hold_for_only_shrinks():
+    """Take a file off when it is rewritten, and lower the number."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = config["tool"]["ruff"]["lint"]["per-file-ignores"]
+    assert [path for path in listed if "*" not in path and not (ROOT / path).is_file()] == []
+    assert len(listed) <= LISTED_FILES

@@ -4,11 +4,12 @@ buckets."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
-from millrace.asr.throughput.comparison import UNIT_NAMES, Throughput
+from millrace.asr.throughput.comparison import UNIT_NAMES, Bucket, Statistic, Throughput
 from millrace.asr.throughput.criteria import rate
 from millrace.common.report import figures
-from millrace.common.report.figures import INK, PALETTE, REST, Panel, human_share
+from millrace.common.report.figures import INK, PALETTE, REST, Panel, human_count, human_share
 from millrace.common.throughput.run import PHASES, UNITS
 
 MAX_BUCKETS = 40
@@ -103,41 +104,82 @@ def phases(throughput: Throughput) -> str:
 
 def buckets(throughput: Throughput) -> str:
     """Step time, batch and memory of every bucket, and its share of the audio and of the hours."""
-    title, subtitle = (
-        "Steps by bucket",
-        "Medians of our steps; hairlines from the smallest to the largest",
-    )
+    title = "Steps by bucket"
     filled = [bucket for bucket in throughput.buckets if bucket.rows]
     shown = filled[:MAX_BUCKETS]
-    if len(filled) > len(shown):
-        subtitle += f"; the first {MAX_BUCKETS} of {len(filled)}"
     if not any(bucket.seen_seconds for bucket in shown):
-        return figures.bar_chart(title, subtitle, [], nothing="No steps were recorded by bucket.")
+        subtitle = _buckets_subtitle(len(filled), largest_memory=0)
+        nothing = "No steps were recorded by bucket."
+        return figures.bar_chart(title, subtitle, [], nothing=nothing)
 
-    short = max((bucket.seconds.high for bucket in shown if bucket.seconds), default=2) < 2
-    unit, scale = ("ms", 1000) if short else ("s", 1)
-    steps = f"Step ({unit})", scale, rate, [bucket.seconds for bucket in shown]
-    batches = "Batch (samples)", 1, figures.human_count, [bucket.batch for bucket in shown]
+    panels = [
+        _step_panel(shown),
+        _statistics_panel("Batch (samples)", [bucket.batch for bucket in shown], 1, human_count),
+        _memory_panel(shown),
+        _share_panel(shown, throughput.buckets),
+    ]
+    legend = [
+        ("our steps", PALETTE[0]),
+        ("share of the audio", PALETTE[2]),
+        ("line: share of the hours", INK),
+    ]
+    largest_memory = max(bucket.peak_memory or 0 for bucket in shown)
+    subtitle = _buckets_subtitle(len(filled), largest_memory)
+    return figures.bar_chart(title, subtitle, panels, legend, columns=4)
+
+
+def _buckets_subtitle(filled: int, largest_memory: float) -> str:
+    subtitle = "Medians of our steps; hairlines from the smallest to the largest"
+    if filled > MAX_BUCKETS:
+        subtitle += f"; the first {MAX_BUCKETS} of {filled}"
+    if largest_memory:
+        subtitle += f". Largest memory {figures.human_bytes(largest_memory)}"
+    return subtitle
+
+
+def _step_panel(shown: Sequence[Bucket]) -> Panel:
+    """Step times, in milliseconds if all are below two seconds; names the buckets."""
+    steps = [bucket.seconds for bucket in shown]
+    longest = max((step.high for step in steps if step), default=2.0)
     names = [bucket.name for bucket in shown]
-    panels: list[Panel] = []
-    for label, scale, text, parts in (steps, batches):
-        lengths = [part.value * scale if part else 0.0 for part in parts]
-        notes = [text(part.value * scale) if part else "–" for part in parts]
-        ranges = [(part.low * scale, part.high * scale) if part else (0, 0) for part in parts]
-        panels.append(Panel(label, [] if panels else names, [(PALETTE[0], lengths)], notes, ranges))
+    if longest < 2:
+        return _statistics_panel("Step (ms)", steps, 1000, rate, names)
+    return _statistics_panel("Step (s)", steps, 1, rate, names)
+
+
+def _statistics_panel(
+    label: str,
+    statistics: Sequence[Statistic | None],
+    scale: float,
+    shown_as: Callable[[float], str],
+    names: Sequence[str] = (),
+) -> Panel:
+    """Medians with their ranges; a bucket without steps has a dash."""
+    medians, notes, ranges = [], [], []
+    for statistic in statistics:
+        if statistic is None:
+            medians.append(0.0)
+            notes.append("–")
+            ranges.append((0.0, 0.0))
+            continue
+        medians.append(statistic.value * scale)
+        notes.append(shown_as(statistic.value * scale))
+        ranges.append((statistic.low * scale, statistic.high * scale))
+    return Panel(label, names, [(PALETTE[0], medians)], notes, ranges)
+
+
+def _memory_panel(shown: Sequence[Bucket]) -> Panel:
     memory = [(bucket.peak_memory or 0) / 1e9 for bucket in shown]
     notes = [rate(size) if size else "–" for size in memory]
-    panels.append(Panel("Peak memory (GB)", [], [(PALETTE[0], memory)], notes))
-    seen = math.fsum(bucket.seen_seconds for bucket in throughput.buckets)
-    audio = [bucket.seen_seconds / seen for bucket in shown]
-    hours = math.fsum(bucket.hours for bucket in throughput.buckets)
+    return Panel("Peak memory (GB)", [], [(PALETTE[0], memory)], notes)
+
+
+def _share_panel(shown: Sequence[Bucket], of_all: Sequence[Bucket]) -> Panel:
+    """What of the audio that was read came from a bucket; marked: what of the hours lies there."""
+    seen = math.fsum(bucket.seen_seconds for bucket in of_all)
+    hours = math.fsum(bucket.hours for bucket in of_all)
+    shares = [bucket.seen_seconds / seen for bucket in shown]
     marks = [100 * bucket.hours / hours if hours else 0.0 for bucket in shown]
-    lengths, notes = [100 * share for share in audio], [human_share(share) for share in audio]
-    panels.append(Panel("Share of audio (%)", [], [(PALETTE[2], lengths)], notes, marks=marks))
-    if any(memory):
-        subtitle += (
-            f". Largest memory {figures.human_bytes(max(b.peak_memory or 0 for b in shown))}"
-        )
-    legend = [("our steps", PALETTE[0]), ("share of the audio", PALETTE[2])]
-    legend.append(("line: share of the hours", INK))
-    return figures.bar_chart(title, subtitle, panels, legend, columns=4)
+    lengths = [100 * share for share in shares]
+    notes = [human_share(share) for share in shares]
+    return Panel("Share of audio (%)", [], [(PALETTE[2], lengths)], notes, marks=marks)
