@@ -86,7 +86,8 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     several, strategy = ranks.world_size > 1, "auto"
     if several and ranks.world_size == ranks.local_world_size:
-        _join_on_loopback(ranks, device, settings.timeout_seconds)
+        with peers(ranks, "the start of the ranks"):
+            _join_on_loopback(ranks, device, settings.timeout_seconds)
     if several or ddp:
         timeout = datetime.timedelta(seconds=settings.timeout_seconds)
         unused = bool(settings.find_unused_parameters)
@@ -107,7 +108,8 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
             plugins=[TorchElasticEnvironment() if several else LightningEnvironment()],
             strategy=strategy,
         )
-        fabric.launch()
+        with peers(ranks, "the start of the ranks"):
+            fabric.launch()
     # Until here a rank whose launcher is killed would wait for ranks that never come; now it can
     # save.
     end_with_launcher(0)
