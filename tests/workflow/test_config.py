@@ -289,6 +289,7 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
         (b"lanes: []\na: \xff\n", "line 2: the file is not UTF-8"),
         (b"", "the file has no keys at its top"),
         (b"- speech\n", "the file has no keys at its top"),
+        (b"lanes: " + 5000 * b"[", "the file has too many brackets inside of each other"),
         (None, "the file cannot be read (Is a directory)"),
     ],
 )

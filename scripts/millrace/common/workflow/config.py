@@ -91,6 +91,8 @@ def check_syntax(path: str | os.PathLike) -> None:
         problem = f"cannot be read ({error.strerror})"
     except UnicodeDecodeError as error:
         place, problem = f", line {1 + error.object[: error.start].count(10)}", "is not UTF-8"
+    except RecursionError:
+        problem = "has too many brackets inside of each other"
     except yaml.YAMLError as error:
         problem = f"is not valid YAML ({getattr(error, 'problem', None) or error})"
         problem += "; indent with spaces, not tabs" if "\\t" in problem else ""
