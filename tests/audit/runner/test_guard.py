@@ -50,8 +50,8 @@ def processes(place: Path) -> set[str]:
 
 
 def await_nothing_new(place: Path, before: tuple[set[str], set[str]]) -> None:
-    """At most 10 s."""
-    until = time.monotonic() + 10
+    """At most 30 s, as a busy machine may take to end processes."""
+    until = time.monotonic() + 30
     while (new := [processes(place) - before[0], set(os.listdir(place)) - before[1]]) != [
         set(),
         set(),
