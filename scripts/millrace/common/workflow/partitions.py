@@ -74,16 +74,11 @@ class DigestCache:
         """The facts of the file: cached where size, mtime and inode are as they were, else
         `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
-        if again or entry is None or not self.knows(stat):
+        if again or entry is None or entry[0] != stat.signature:
             self.reads += 1
             entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
-
-    def knows(self, stat: Stat) -> bool:
-        """Whether the facts of the file are known as it is."""
-        entry = self._new.get(stat.path) or self._old.get(stat.path)
-        return entry is not None and entry[0] == stat.signature
 
     def last(self, path: str) -> Any:
         """The facts of a file, of whatever state of it; None for a new one."""
