@@ -41,17 +41,21 @@ EOS, PAD, START_TURN, PLACE = "<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|
 # The published template in short: system prompt (may be empty), the audio, what the assistant has
 # written.
 CHAT_TEMPLATE = (
-    "{%- set ns = namespace(system='') -%}{%- for m in messages if m.role == 'system' -%}{%- if"
-    " m.content is string -%}{%- set ns.system = ns.system + m.content -%}{%- else -%}{%- for c in"
-    " m.content if c.type == 'text' -%}{%- set ns.system = ns.system + c.text -%}{%- endfor -%}{%-"
-    " endif -%}{%- endfor -%}{{- '<|im_start|>system\n' + ns.system +"
-    " '<|im_end|>\n<|im_start|>user\n' -}}{%- for m in messages if m.role == 'user' -%}{%- for c in"
-    " m.content if c.type == 'audio' -%}{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}{%-"
-    " endfor -%}{%- endfor -%}{{- '<|im_end|>\n' -}}{%- for m in messages if m.role == 'assistant'"
-    " -%}{{- '<|im_start|>assistant\n' -}}{%- if m.content is string -%}{{- m.content -}}{%- else"
-    " -%}{%- for c in m.content if c.type == 'text' -%}{{- c.text -}}{%- endfor -%}{%- endif -%}{{-"
-    " '<|im_end|>\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n'"
-    " -}}{%- endif -%}"
+    "{%- set ns = namespace(system='') -%}"
+    "{%- for m in messages if m.role == 'system' -%}"
+    "{%- if m.content is string -%}{%- set ns.system = ns.system + m.content -%}"
+    "{%- else -%}{%- for c in m.content if c.type == 'text' -%}"
+    "{%- set ns.system = ns.system + c.text -%}"
+    "{%- endfor -%}{%- endif -%}{%- endfor -%}"
+    "{{- '<|im_start|>system\n' + ns.system + '<|im_end|>\n<|im_start|>user\n' -}}"
+    "{%- for m in messages if m.role == 'user' -%}{%- for c in m.content if c.type == 'audio' -%}"
+    "{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}{%- endfor -%}{%- endfor -%}"
+    "{{- '<|im_end|>\n' -}}"
+    "{%- for m in messages if m.role == 'assistant' -%}{{- '<|im_start|>assistant\n' -}}"
+    "{%- if m.content is string -%}{{- m.content -}}{%- else -%}"
+    "{%- for c in m.content if c.type == 'text' -%}{{- c.text -}}{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\n' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
 )
 
 
