@@ -1,5 +1,5 @@
-"""What a sample is known by: its bare name in its tar, the tar's name wherever it lies, and a 64-bit
-id of both."""
+"""What a sample is known by: its bare name in its tar, the tar's name wherever it lies, and a
+64-bit id of both."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def with_unicode_forms(members: pa.Table) -> pa.Table:
 
 
 def _unambiguous_forms(row_of: dict[tuple[int, bytes], int]) -> dict[tuple[int, bytes], int]:
-    """The rows of (tar, name), by the other Unicode forms of the names that mean one member only."""
+    """The rows of (tar, name), by the other Unicode forms of the names that mean one member
+    only."""
     rows_of_form: dict[tuple[int, bytes], set[int]] = defaultdict(set)
     for (tar, name), row in row_of.items():
         text = name.decode(errors="surrogateescape")

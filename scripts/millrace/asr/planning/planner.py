@@ -45,7 +45,8 @@ def plan_epoch(
     rest; the last stretch is replanned only if its world size differs: else go on in that plan at
     its step.
 
-    >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
+    >>> durations = [np.array([2.5, 3.0, 1.0])]
+    >>> plan = plan_epoch(durations, BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
     [0, 1, 2]
     """

@@ -78,11 +78,12 @@ _THINKER |= {"user_token_id": 872, "initializer_range": 0.02, "model_type": "qwe
 # What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures
 # of experts: without effect here.
 _GENERAL = """
-    add_cross_attention cross_attention_hidden_size decoder_sparse_step finetuning_task is_decoder layer_types
-    max_window_layers mlp_only_layers moe_intermediate_size norm_topk_prob num_experts num_experts_per_tok
-    num_hidden_layers output_router_logits prefix pruned_heads router_aux_loss_coef sep_token_id
-    sliding_window task_specific_params tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class
-    torch_dtype torchscript use_bfloat16 use_sliding_window
+    add_cross_attention cross_attention_hidden_size decoder_sparse_step finetuning_task is_decoder
+    layer_types max_window_layers mlp_only_layers moe_intermediate_size norm_topk_prob num_experts
+    num_experts_per_tok num_hidden_layers output_router_logits prefix pruned_heads
+    router_aux_loss_coef sep_token_id sliding_window task_specific_params tf_legacy_loss
+    tie_encoder_decoder tie_word_embeddings tokenizer_class torch_dtype torchscript use_bfloat16
+    use_sliding_window
 """
 _KNOWN = {*_GENERAL.split(), *PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()}
 # Files beside the weights that are written again as they were read.
