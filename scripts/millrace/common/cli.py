@@ -99,7 +99,8 @@ def step(main: Callable[..., int | None]) -> Callable[..., int]:
 def _line_for(error: RuntimeError | OSError) -> str | None:
     """What the user can mend of an error that no step names; None for a defect of ours."""
     if isinstance(error, RuntimeError):
-        return processes.lost_worker(error)
+        lost = processes.lost_worker(error)
+        return str(lost) if lost else None
     where = error.filename or "the output folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}: the disk is full. Free space and run the same command again"
