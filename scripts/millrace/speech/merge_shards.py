@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-
-import pyarrow as pa
 
 from millrace.common import atomic, cli, jsonl
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import copies, tables
 from millrace.speech.country import ledger as country_ledger
+from millrace.speech.country.segments import Segments, other_countries
 from millrace.speech.names import safe_name
 from millrace.speech.shards import sweep
 
@@ -65,50 +63,35 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
-    names, folders = country["partitions"], (args.manifest_dir, args.shards_dir)
-    parts = [tables.PartitionFiles(name, *folders) for name in names]
-    repeated = copies.find(lambda names: (part.shard_rows(names) for part in parts))
-    details = dict(zip(repeated["key"], repeated["detail"], strict=True))
-    for part in parts:
-        part.copies = details
+    segments = Segments.of(country["partitions"], args.manifest_dir, args.shards_dir)
+    shards, rows_out = segments.shards()
 
-    def pieces(columns: list[str]) -> Iterator[pa.Table]:
-        start = 0
-        for part in parts:
-            table = part.shard_rows(columns)
-            yield copies.without(table, repeated, start)
-            start += table.num_rows
-
-    rows_out = 0
-    shards: dict[str, set[str]] = {split: set() for split in SPLITS}
-    for piece in pieces(["split", "shard"]):
-        rows_out += piece.num_rows
-        for row in piece.group_by(["split", "shard"]).aggregate([]).to_pylist():
-            shards[row["split"]].add(row["shard"])
-    balance = country_ledger.Balance(country, parts)
+    balance = country_ledger.Balance(country, segments.parts)
     tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects())
     balance.check(rows_out)
-    names_of_all = (
-        jsonl.read(path)["country"] for path in sorted(Path(args.country).parent.glob("*.json"))
-    )
-    others = [name for name in names_of_all if name != country["country"]]
+    others = other_countries(Path(args.country).parent, country["country"])
     balance.check_errors(args.max_error_fraction, args.error_list, others)
-    rows = (row for part in parts for row in part.final_rows())
+
+    rows = (row for part in segments.parts for row in part.final_rows())
     tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     with atomic.replacing(args.rejects) as partial:
         shutil.copyfile(args.error_list, partial)
-    lists = {split: sorted(shards[split]) for split in SPLITS}
     nemo = dict(zip(SPLITS, args.nemo, strict=True))
-    tables.write_nemo_manifests(nemo, lists, lambda: pieces(tables.NEMO_COLUMNS))
+    tables.write_nemo_manifests(nemo, shards, lambda: segments.pieces(tables.NEMO_COLUMNS))
     for split, path in zip(SPLITS, args.shard_lists, strict=True):
-        atomic.write_text(path, "".join(f"{shard}\n" for shard in lists[split]))
-    shards_dir, manifest_dir = Path(args.shards_dir), Path(args.manifest_dir)
-    for path in sweep.sweep_country(
-        shards_dir, manifest_dir, safe_name(country["country"]), set(names)
-    ):
+        atomic.write_text(path, "".join(f"{shard}\n" for shard in shards[split]))
+    gone = sweep.sweep_country(
+        Path(args.shards_dir),
+        Path(args.manifest_dir),
+        safe_name(country["country"]),
+        set(country["partitions"]),
+    )
+    for path in gone:
         cli.log.info("removed %s: its recordings are gone", path)
-    atomic.write_json(args.ledger, balance.as_dict() | {"copies": copies.pairs(repeated)})
-    tables.write_index(args.index, pieces(INDEX_SCHEMA.names))
+    pairs = copies.pairs(segments.repeated)
+    atomic.write_json(args.ledger, balance.as_dict() | {"copies": pairs})
+    tables.write_index(args.index, segments.pieces(INDEX_SCHEMA.names))
+
     total = balance.segments
     message = "%s: %d segments found = %d in shards + %d rejected"
     cli.log.info(message, country["country"], total.rows_in, total.rows_out, total.rows_rejected)

@@ -184,34 +184,28 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
     given = given_splits.read(settings.splits_file)
     given.share(twin_of)
     made = _made(folder) if settings.max_recordings else set()
-    rules = settings.split_fractions, settings.train_subset_hours, given
+    rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}
     countries: dict[str, dict] = {}
     present: set[tuple[str, str]] = set()
     total = left_out = 0
     for head in corpus.heads:
-        name = safe_name(head.name)
-        country = tables.load(folder / "index", name)
+        country = tables.load(folder / "index", safe_name(head.name))
         present |= {(head.name, video_id) for video_id in country.recordings}
         left_out += splits.limit(country, assignment, settings.max_recordings, made)
         for recording in country.recordings.values():
             recording.twin_of = twin_of.get(recording.name)
             recording.content = known.get(recording.name)
         splits.check_given(country, assignment, earlier, given)
-        splits.place_new(country, assignment, placed[head.name], earlier, *rules)
+        splits.place_new(country, assignment, placed[head.name], earlier, rules)
+
+        of_country = groups[safe_name(head.name)]
         for content in _partition_contents(country, placed[head.name], assignment).values():
-            groups[name].append(content["partition"])
+            of_country.append(content["partition"])
             total += len(content["recordings"])
             write(content["partition"], _as_before(content, folder))
-        countries[name] = _country_content(country, groups[name])
-
-    def before_run() -> None:
-        """Note the audio's content of new recordings: once in the life of each."""
-        new = {each.item: each for each in assignment.added if "content" not in each.labels}
-        contents = twins.contents(corpus.audio_files(), lambda name, size: name in new, audio)
-        for item, content in contents.items():
-            new[item].labels["content"] = content
+        countries[safe_name(head.name)] = _country_content(country, of_country)
 
     return Partitions(
         assignment,
@@ -221,8 +215,20 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         notes=[*corpus.notes, *_notes_on_placing(settings, given.unknown(present), left_out)],
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
         placed=_places_kept(assignment, folder),
-        before_run=before_run,
+        before_run=partial(_note_contents, corpus, assignment, audio),
     )
+
+
+def _note_contents(corpus: _Corpus, assignment: Assignment, audio: DigestCache) -> None:
+    """Note the audio's content of new recordings: once in the life of each."""
+    new = {
+        placement.item: placement
+        for placement in assignment.added
+        if "content" not in placement.labels
+    }
+    contents = twins.contents(corpus.audio_files(), lambda name, size: name in new, audio)
+    for item, content in contents.items():
+        new[item].labels["content"] = content
 
 
 def _saved(assignment: Assignment) -> tuple[dict[str, list[Placement]], dict[str, Placement]]:

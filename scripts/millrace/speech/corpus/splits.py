@@ -6,6 +6,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
@@ -130,22 +131,28 @@ def check_given(
             raise MillraceError(problem, f"{assignment.path} and {wanted.place}", remedy)
 
 
+class Rules(NamedTuple):
+    """How new recordings are placed: shares of hours by split, hours of a subset of train; those
+    that are `given` a split, and perhaps a subset, go there before the others are drawn."""
+
+    fractions: Mapping[str, float]
+    subset_hours: float
+    given: GivenSplits
+
+
 def place_new(
     country: Country,
     assignment: Assignment,
     placed: list[Placement],
     earlier: Mapping[str, Placement],
-    fractions: Mapping,
-    subset_hours: float,
-    given: GivenSplits,
+    rules: Rules,
 ) -> None:
-    """Place a country's new recordings in splits (`fractions` of hours), subsets of train, and
-    partitions.
+    """Place a country's new recordings in splits, subsets of train, and partitions.
 
     `placed` are the placements of the country, which are added to; `earlier` those of all by audio
-    content. Recordings that are `given` a split, and perhaps a subset, go there before the others
-    are drawn.
+    content.
     """
+    fractions, subset_hours, given = rules
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
     splits = _splits_of(new, placed, assignment, earlier, fractions, wanted) if new else {}

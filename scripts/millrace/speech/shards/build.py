@@ -89,29 +89,19 @@ def build(
     note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
     hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
-    at, number = 0, 0
     with (
         cli.Progress(hours, "h", f"{plan.partition}") as progress,
         contextlib.ExitStack() as streams,
         _disk_full_explained(output_dir),
     ):
+        at = 0
         stream: Iterator[Encoded] | None = None
         while at < len(plan.segments):
+            number = len(tables)
             shard = plan.shard(number)
             sidecar = good.get((number, at)) or _kept(plan, at, output_dir / shard, retry_errors)
             if sidecar is None:
-                if stream is None:
-                    # One stream for shards in a row: a recording that goes on in the next is
-                    # decoded once.
-                    end = next((end for first, end in runs if first == at), len(plan.segments))
-                    parts = (plan.segments[at:end], plan.segments[end:])
-                    form = options.sampling_rate, options.audio_format
-                    stream = itertools.chain(
-                        *(
-                            streams.enter_context(contextlib.closing(encoded(part, *form)))
-                            for part in parts
-                        )
-                    )
+                stream = stream or _stream(plan, at, runs, streams)
                 sidecar = _build_shard(plan, at, shard, output_dir / shard, stream, progress)
                 built.rebuilt += 1
             else:
@@ -121,20 +111,43 @@ def build(
             tables.append(sidecar.table)
             note(_outcomes(plan, at, sidecar.table))
             built.too_large += sidecar.tar_size > options.max_shard_size_gb * 1e9
-            at, number = at + sidecar.table.num_rows, number + 1
-    built.removed = _sweep(plan, output_dir, number)
+            at += sidecar.table.num_rows
+    built.removed = _sweep(plan, output_dir, len(tables))
     built.index = index_of(tables)
-    outcomes = dict(plan.settled)
-    ended = [
-        row for table in tables for row in table.select(["status", "error_message"]).to_pylist()
-    ]
-    for segment, row in zip(plan.segments, ended, strict=True):
-        outcomes[segment.position] = row["status"], row["error_message"]
-    built.statuses = [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
+    built.statuses = _statuses(plan, tables)
     built.hours = sum(built.index["duration_seconds"].to_pylist()) / 3600
     counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
     Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
+
+
+def _stream(
+    plan: Plan, at: int, runs: list[tuple[int, int]], streams: contextlib.ExitStack
+) -> Iterator[Encoded]:
+    """Encoded segments from `at` on: one stream for shards in a row, as a recording that goes on in
+    the next is decoded once."""
+    end = next((end for first, end in runs if first == at), len(plan.segments))
+    of_run = _closed_with(streams, plan, plan.segments[at:end])
+    others = _closed_with(streams, plan, plan.segments[end:])
+    return itertools.chain(of_run, others)
+
+
+def _closed_with(
+    streams: contextlib.ExitStack, plan: Plan, segments: Sequence[PlannedSegment]
+) -> Iterator[Encoded]:
+    stream = encoded(segments, plan.options.sampling_rate, plan.options.audio_format)
+    return streams.enter_context(contextlib.closing(stream))
+
+
+def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
+    """Key, status and message of every row of the manifest."""
+    ended = [
+        row for table in tables for row in table.select(["status", "error_message"]).to_pylist()
+    ]
+    outcomes = dict(plan.settled)
+    for segment, row in zip(plan.segments, ended, strict=True):
+        outcomes[segment.position] = row["status"], row["error_message"]
+    return [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
 
 
 def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
