@@ -24,7 +24,7 @@ SMALL = {
     "ctc": {"channels": 8, "hidden": 64, "dropout": 0.0},
     "qwen3-asr-tiny": {"prompt": "Names: Ada"},
 }
-ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
+ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "hubert", "whisper"]
 
 
 def make(name: str, folder: Path, texts: list[str] = TEXTS) -> AsrModel:
@@ -143,6 +143,7 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
+        ({"config.json": b'{"model_type": "moonshine"}'}, "'moonshine' is no speech recogniser"),
         (
             {"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'},
             "lm_head.weight is missing",
@@ -212,7 +213,8 @@ def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_pat
         ("ctc", {"dropout": 1.0}, "dropout"),
         ("ctc", {"case_fold": "no"}, "case_fold"),
         ("qwen3-asr-tiny", {"language_tag_mode": "force"}, "language_tag_mode"),
-        ("qwen3-asr-tiny", {"padding_side": "middle"}, "padding_side"),
+        ("ctc", {"spec_augment": True}, "has no option spec_augment"),
+        ("qwen3-asr-tiny", {"padding_side": "left"}, "has no option padding_side"),
         ("qwen3-asr-tiny", {"colour": 1}, "has no option colour"),
     ],
 )
@@ -236,7 +238,7 @@ def test_all_that_is_moved_to_the_device_is_pinned_and_the_audit_sees_what_is_no
     sent = pickle.loads(pickle.dumps(made))  # as from a worker to the thread that pins
 
     moved = Prepared.of(sent).tensors
-    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]), 0).tensors
+    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"])).tensors
     assert moved.keys() == alone.keys()
     assert all(torch.equal(tensor, alone[part]) for part, tensor in moved.items())
 

@@ -50,13 +50,8 @@ def _ctc(
     vocabulary = folder / "vocab.json"
     vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
-    if model_type == "wav2vec2-bert":
-        processor = transformers.Wav2Vec2BertProcessor(
-            transformers.SeamlessM4TFeatureExtractor(), tokenizer
-        )
-    else:
-        extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
-        processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
     ids = {"vocab_size": len(tokens), "pad_token_id": 0}
     config = transformers.AutoConfig.for_model(model_type, **CTC_SIZES, **ids)
     return transformers.AutoModelForCTC.from_config(config), processor

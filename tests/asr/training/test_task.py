@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -179,36 +178,12 @@ def test_the_rest_of_an_epoch_is_planned_anew_for_other_ranks(tmp_path):
     assert len(whole.rows) == 24 and set(rest.rows.tolist()) == set(range(24)) - seen
 
 
-def test_the_first_rows_of_dev_are_evaluated_without_augmentation(tmp_path):
+def test_the_first_rows_of_dev_are_evaluated(tmp_path):
     folder = write(tmp_path)
     plain = task_of(folder, eval_samples=5, num_workers=0)
     figures = evaluated(plain, Exchange(1))
     assert figures["samples"] == 5 and "left_out" not in figures
     assert sorted(sample.row for sample in plain.transcribed["dev"]) == [0, 1, 2, 3, 4]
-    masking = {
-        "model_options": {**SIZES, "spec_augment": True},
-        "eval_samples": 5,
-        "num_workers": 0,
-    }
-    assert evaluated(AsrTask(TrainOptions(str(folder), **masking)), Exchange(1)) == figures
-
-
-@pytest.mark.parametrize("loader", ["bucketed", "baseline"])
-def test_training_draws_other_masks_in_every_epoch(tmp_path, loader):
-    options = {
-        "model_options": {**SIZES, "spec_augment": True},
-        "num_workers": 0,
-        "batch_seconds": 1000,
-    }
-    task = AsrTask(TrainOptions(str(write(tmp_path)), **options, loader=loader))
-    task.build_model()
-    masks = []
-    for epoch in (0, 0, 1):
-        batches = list(task.loader(epoch, 0, 0, 1))
-        ids = np.concatenate([batch.sample_ids for batch in batches])
-        drawn = [mask for batch in batches for mask in batch["masks"].tolist()]
-        masks.append([drawn[row] for row in np.argsort(ids)])
-    assert len(masks[0]) == 24 and masks[0] == masks[1] != masks[2]
 
 
 def test_the_best_checkpoint_is_that_of_the_lowest_character_error_rate(tmp_path):

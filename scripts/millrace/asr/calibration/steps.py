@@ -159,7 +159,7 @@ class TrialSteps:
                 )
                 rows = len(batch)
                 last = {"rows": rows, "seconds": seconds, "characters": characters / max(rows, 1)}
-                self._step(self.updates.model.prepare(batch, 0))
+                self._step(self.updates.model.prepare(batch))
                 self.steps += 1
                 peak = self.meter.peak()
                 if peak > highest:
@@ -223,7 +223,7 @@ def worst_batch(
     pairs = zip(rows, text_rows, strict=True)
     paired = [row._replace(transcript=text.transcript, prompt=text.prompt) for row, text in pairs]
     batch = collate(0, paired, [raws[row] for row in rows])
-    unfit = {sample for sample, _ in model.prepare(batch, 0).dropped}
+    unfit = {sample for sample, _ in model.prepare(batch).dropped}
     if unfit:
         paired = [
             row if row.sample_id in unfit else pair for row, pair in zip(rows, paired, strict=True)

@@ -102,26 +102,26 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
 
 
 def labelled(
-    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int, side: str
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int
 ) -> dict[str, Tensor]:
-    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on
-    `side`.
+    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target, padded on the right.
 
     Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a
     model whose pad token is its end token still learns to end. `places` are the positions in the
     flattened (B * L) hidden states at which a causal decoder predicts the `answers`, so that the
     head runs on those alone.
     """
-    pairs = list(zip(prompts, targets, strict=True))
-    ids = [[*prompt, *target] for prompt, target in pairs]
-    labels = padded_ids(
-        [[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side
-    )
+    ids, marks = [], []
+    for prompt, target in zip(prompts, targets, strict=True):
+        ids.append([*prompt, *target])
+        marks.append([IGNORE] * len(prompt) + list(target))
+    labels = padded_ids(marks, IGNORE)
+
     # The label at column t is predicted at column t - 1.
     rows, columns = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
     return {
-        "input_ids": padded_ids(ids, pad_id, side),
-        "attention_mask": padded_ids([[1] * len(row) for row in ids], 0, side),
+        "input_ids": padded_ids(ids, pad_id),
+        "attention_mask": padded_ids([[1] * len(row) for row in ids], 0),
         "labels": labels,
         "places": rows * labels.shape[1] + columns,
         "answers": labels[rows, columns + 1],

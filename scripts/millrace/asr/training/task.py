@@ -194,7 +194,7 @@ class AsrTask(Task):
         logged."""
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
             assert self._model is not None  # built before anything is loaded for it
-            prepared = self._model.prepare(batch, epoch)
+            prepared = self._model.prepare(batch)
             row_of = dict(zip(batch.sample_ids.tolist(), batch.rows.tolist(), strict=True))
             for sample, reason in prepared.dropped:
                 if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
@@ -270,7 +270,7 @@ class AsrTask(Task):
         plan = planner.plan_epoch(
             [durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size
         )
-        transform = PrepareInWorker(model.preparer, training=False)
+        transform = PrepareInWorker(model.preparer)
         dataset = BucketedDataset(
             table,
             plan,
