@@ -285,11 +285,8 @@ class AsrTask(Task):
         rows = [(*sample[:-1], astuple(sample.errors)) for sample in written]
         parts = exchange.gathered((sums.tolist(), rows))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
-        transcribed = [
-            Transcribed(*sample, errors=ErrorCounts(*errors))
-            for _, of_rank in parts
-            for *sample, errors in of_rank
-        ]
+        rows = [row for _, of_rank in parts for row in of_rank]
+        transcribed = [Transcribed(*row[:-1], ErrorCounts(*row[-1])) for row in rows]
         self.transcribed[split] = transcribed
         errors = sum((sample.errors for sample in transcribed), ErrorCounts())
         figures: dict[str, float] = {"samples": int(samples)}
