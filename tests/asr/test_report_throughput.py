@@ -38,28 +38,16 @@ def _write(
         "profile": [MadeUp("profile", machine=machine, steps=20, log_steps=5)],
     }
     folders = {role: [str(run.write(folder)) for run in made] for role, made in runs.items()}
+    seconds = {"data wait": 0.1, "forward": 1.0, "forward: mel": 0.25, "idle": 0.05}
     phases = [
-        {"phase": name, "host_seconds": seconds, "device_seconds": 0.5 * seconds}
-        for name, seconds in (
-            ("data wait", 0.1),
-            ("forward", 1.0),
-            ("forward: mel", 0.25),
-            ("idle", 0.05),
-        )
+        {"phase": name, "host_seconds": spent, "device_seconds": 0.5 * spent}
+        for name, spent in seconds.items()
     ]
     operators = [{"operator": "aten::mm", "host_seconds": 0.5, "device_seconds": 0.0, "calls": 70}]
-    facts = {
-        "steps": 10,
-        "seconds": 2.0,
-        "phases": phases,
-        "operators": operators,
-        "trace": "t.json.gz",
-    }
-    facts |= (
-        {"device": "cpu"}
-        if machine is CPU
-        else {"device": "cuda", "device_seconds": 2.5, "device_busy_seconds": 1.9}
-    )
+    facts = {"steps": 10, "seconds": 2.0, "phases": phases, "operators": operators}
+    facts |= {"trace": "t.json.gz", "device": "cpu"}
+    if machine is GPU:
+        facts |= {"device": "cuda", "device_seconds": 2.5, "device_busy_seconds": 1.9}
     atomic.write_json(folder / "profile" / "profile.json", facts)
     bucket_config(folder)
     return folders
@@ -127,10 +115,8 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     buckets = shown.by_name("Our steps by bucket")
     assert list(buckets) == list(BUCKETS)
     assert sum(int(row[0]) for row in buckets.values()) == 3 * 190
-    assert shown.by_name("Time of the profiled steps by phase")["forward: mel"] == [
-        "25.0",
-        "12.5 %",
-    ]
+    profile = shown.by_name("Time of the profiled steps by phase")
+    assert profile["forward: mel"] == ["25.0", "12.5 %"]
     roles = ["baseline", *["bench"] * 3, "ideal", "check", "profile"]
     assert [run["role"] for run in result["runs"]] == roles
     assert list(shown.by_name("Runs")) == [run["name"] for run in result["runs"]]
@@ -146,16 +132,13 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert rows == expected and len(rows) == 11
 
 
+NONE = ["not measured", "not measured", "–"]
+
+
 @pytest.mark.parametrize(
     ("machine", "gpu", "row", "there", "label"),
     [
-        (
-            CPU,
-            (None,) * 3,
-            ["not measured"] * 2 + ["–"],
-            "There was no GPU",
-            "CPU use (% of the cores)",
-        ),
+        (CPU, (None,) * 3, NONE, "There was no GPU", "CPU use (% of the cores)"),
         (
             GPU,
             (0.93, 0.41, 0.97),
@@ -164,7 +147,6 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
             "GPU use (%)",
         ),
     ],
-    ids=["cpu", "gpu"],
 )
 def test_use_of_the_gpu_is_shown_if_there_is_one(
     tmp_path: Path, machine: dict, gpu: tuple, row: list[str], there: str, label: str
@@ -180,19 +162,14 @@ def test_use_of_the_gpu_is_shown_if_there_is_one(
 
 
 def test_figures_of_another_system_are_a_column(tmp_path: Path) -> None:
-    runs, reference = (
-        _write(tmp_path),
-        '{"name": "E1", "samples_per_second": 123.2, "peak_memory_gb": 123.8}',
-    )
+    runs = _write(tmp_path)
+    reference = '{"name": "E1", "samples_per_second": 123.2, "peak_memory_gb": 123.8}'
     assert report_throughput.main([*_arguments(tmp_path, runs), "--reference", reference]) == 0
     shown = Page((tmp_path / "summary.html").read_text())
     rows = shown.by_name(COMPARISON)
     assert shown.texts[COMPARISON][0][-1] == "E1"
-    assert [rows[name][-1] for name in ("Samples/s", "Peak memory", "GPU use")] == [
-        "123",
-        "124 GB",
-        "–",
-    ]
+    last = [rows[name][-1] for name in ("Samples/s", "Peak memory", "GPU use")]
+    assert last == ["123", "124 GB", "–"]
     assert "measured elsewhere" in shown.text
     # The config's default has a name alone.
     assert (
@@ -258,38 +235,25 @@ def test_reading_a_report_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+KEPT = "float32 weights, gradients and Adam states, 16 bytes a parameter, computed in"
+TF32 = "TF32 in convolutions and matrix products"
+
+
 @pytest.mark.parametrize(
-    ("machine", "facts", "words"),
+    ("machine", "precision", "tf32", "words"),
     [
-        (
-            CPU,
-            {"precision": "32-true", "tf32": "all"},
-            "32-true: float32 weights, gradients and Adam states, 16",
-        ),
-        (GPU, {"precision": "32-true", "tf32": "none"}, "computed in float32 (no TF32)."),
-        (
-            GPU,
-            {"precision": "32-true", "tf32": "all"},
-            "(TF32 in convolutions and matrix products).",
-        ),
-        (
-            GPU,
-            {"precision": "bf16-mixed", "tf32": "all"},
-            "16 bytes a parameter, computed in bfloat16.",
-        ),
-        (
-            GPU,
-            {"precision": "bf16-true"},
-            "bfloat16 weights, gradients and Adam states, 8 bytes a parameter.",
-        ),
+        (CPU, "32-true", "all", f"32-true: {KEPT} float32."),
+        (GPU, "32-true", "none", f"{KEPT} float32 (no TF32)."),
+        (GPU, "32-true", "all", f"{KEPT} float32 ({TF32})."),
+        (GPU, "bf16-mixed", "all", f"{KEPT} bfloat16."),
+        (GPU, "bf16-true", "none", "bfloat16 weights, gradients and Adam states, 8 bytes a"),
     ],
 )
 def test_the_page_says_what_precision_is_compared(
-    tmp_path: Path, machine: dict, facts: dict, words: str
+    tmp_path: Path, machine: dict, precision: str, tf32: str, words: str
 ) -> None:
     runs = _write(tmp_path, machine)
-    (bench,) = runs["bench"]
-    written = jsonl.read(Path(bench, "throughput.json"))
-    atomic.write_json(Path(bench, "throughput.json"), {**written, **facts})
+    path = Path(runs["bench"][0], "throughput.json")
+    atomic.write_json(path, {**jsonl.read(path), "precision": precision, "tf32": tf32})
     text = _report(tmp_path, runs).text
     assert words in " ".join(text.split()) and ("TF32" in text) == ("TF32" in words)

@@ -269,9 +269,8 @@ def test_flops_are_what_torch_counts():
             text, audio = model.hf.config.text_config, model.hf.config.audio_config
             head = 2 * prepared.count * text.hidden_size * text.vocab_size
             read, heard = prepared["input_ids"].shape[1], prepared.host["audio_tokens"][0]
-            attention = (
-                2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
-            )
+            heads = text.num_attention_heads * text.head_dim
+            attention = 2 * 2 * text.num_hidden_layers * heads * read**2
             attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
             assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)
 

@@ -161,12 +161,24 @@ def test_shares_of_time_are_the_mean_of_the_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["bench", "baseline", "ideal"])
 def test_every_run_that_is_compared_has_to_share_the_machine(tmp_path: Path, role: str) -> None:
-    made = {"bench": [{}, {}], "baseline": [BASELINE, BASELINE], "ideal": [{"seconds": 0.19}]}
-    made[role][-1] = {**made[role][-1], "machine": {**CPU, "cpu": "Another"}}
-    lists = {of: [MadeUp(f"{of}_{n}", **facts) for n, facts in enumerate(made[of])] for of in made}
+    lists = {name: [MadeUp(f"{name}_{n}") for n in range(2)] for name in ("bench", "baseline")}
+    lists["ideal"] = [MadeUp("ideal_0")]
+    last = lists[role][-1]
+    last.machine["cpu"] = "Another"
     runs = _throughput(tmp_path, **lists)
-    last = f"{role}_{len(made[role]) - 1}"
-    assert runs.differences() == [f"cpu is Another in {last}, Some CPU in bench_0"]
+    assert runs.differences() == [f"cpu is Another in {last.name}, Some CPU in bench_0"]
+
+
+SHARED = "device cpu cores model model_options precision tf32 gradient_checkpointing"
+
+
+@pytest.mark.parametrize("name", [*SHARED.split(), "max_steps", "grad_acc", "lr"])
+def test_runs_of_other_conditions_are_not_compared(tmp_path: Path, name: str) -> None:
+    facts = {role: {name: f"{role} one"} for role in ("bench", "baseline")}
+    runs = {role: MadeUp(role, facts=of, machine={**CPU, **of}) for role, of in facts.items()}
+    judged = _judged(_throughput(tmp_path, **runs), "Throughput")
+    assert judged.status == UNKNOWN
+    assert judged.figure.endswith(f"{name} is baseline one in baseline, bench one in bench")
 
 
 def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
@@ -208,26 +220,6 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
     [
         ("GPU use", {}, "there is no GPU in this machine"),
         ("Throughput", {"ideal": {"seconds": 0.5}}, "busy with other work"),
-        (
-            "Throughput",
-            {"baseline": {"machine": {**CPU, "cpu": "Another"}}},
-            "cpu is Another in baseline",
-        ),
-        (
-            "Throughput",
-            {"baseline": {"machine": {**CPU, "cores": 2.0}}},
-            "cores is 2.0 in baseline",
-        ),
-        (
-            "Throughput",
-            {"baseline": {"facts": {"precision": "fp8"}}},
-            "precision is fp8 in baseline, 32-true",
-        ),
-        (
-            "Throughput",
-            {"baseline": {"facts": {"tf32": "all"}}, "bench": {"facts": {"tf32": "none"}}},
-            "tf32 is all in baseline, none",
-        ),
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
     ],
 )
