@@ -24,7 +24,12 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, own_file
 
 # First bytes of what browsers play as it is; all else becomes FLAC.
-_PLAYED = {b"fLaC": "audio/flac", b"RIFF": "audio/wav", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
+_PLAYED = {
+    b"fLaC": "audio/flac",
+    b"RIFF": "audio/wav",
+    b"OggS": "audio/ogg",
+    b"ID3": "audio/mpeg",
+}
 
 
 class Run:
@@ -114,9 +119,11 @@ def _audio(config: BucketConfig, split: str, sample_ids: Sequence[int]) -> dict[
 
 def data_uri(raw: bytes) -> str:
     """The sound of a member for an <audio> element; raises DecodeError."""
-    kind = next((kind for head, kind in _PLAYED.items() if raw.startswith(head)), "")
-    if not kind:
+    kinds = [kind for head, kind in _PLAYED.items() if raw.startswith(head)]
+    if not kinds:
         sink = io.BytesIO()
         soundfile.write(sink, decode(raw), SAMPLING_RATE, format="FLAC")
-        raw, kind = sink.getvalue(), "audio/flac"
-    return f"data:{kind};base64,{base64.b64encode(raw).decode()}"
+        raw = sink.getvalue()
+        kinds = ["audio/flac"]
+    encoded = base64.b64encode(raw).decode()
+    return f"data:{kinds[0]};base64,{encoded}"

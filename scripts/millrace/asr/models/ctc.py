@@ -95,7 +95,8 @@ class CtcModel(CtcBase):
 
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()
-        self.config, self.mel = config, LogMel(config.bins)
+        self.config = config
+        self.mel = LogMel(config.bins)
         self.preparer = CtcPreparer(config)
         channels = config.channels
         hidden = config.hidden
@@ -126,10 +127,13 @@ class CtcModel(CtcBase):
 
     def log_probabilities(self, prepared: Prepared) -> Tensor:
         # In steps of 40 ms.
-        hidden = self._run(self._convolve, self._features(prepared), prepared["frames"])
+        features = self._features(prepared)
+        hidden = self._run(self._convolve, features, prepared["frames"])
+        steps = prepared.host["steps"]
         for gru, norm in zip(self.grus, self.norms, strict=True):
-            hidden = self._run(_recur, gru, norm, self.dropout(hidden), prepared.host["steps"])
-        return self.head(self.dropout(hidden)).float().log_softmax(-1)
+            hidden = self._run(_recur, gru, norm, self.dropout(hidden), steps)
+        scores = self.head(self.dropout(hidden)).float()
+        return scores.log_softmax(-1)
 
     def text_of(self, path: Sequence[int]) -> str:
         return self.config.vocabulary.collapse(path)
@@ -141,7 +145,8 @@ class CtcModel(CtcBase):
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        write_model(folder, {**asdict(self.config), "model_type": MODEL_TYPE}, self.state_dict())
+        config = {**asdict(self.config), "model_type": MODEL_TYPE}
+        write_model(folder, config, self.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> CtcModel:
@@ -162,14 +167,16 @@ class CtcModel(CtcBase):
         """Log-mel, each bin with mean 0 and variance 1 over the clip; (B, bins, L), zeros behind
         the end."""
         audio = prepared["audio"]
+        samples = audio.shape[1]
         # Silence behind the longest clip too, so that its last frames are those it has in any other
         # batch.
-        features = self.mel(padded_to(audio, audio.shape[1] + N_FFT))
-        features = features[..., : mel_frames(audio.shape[1])]
+        features = self.mel(padded_to(audio, samples + N_FFT))
+        features = features[..., : mel_frames(samples)]
 
         # Mean and variance of each clip's own frames.
         frames = prepared["frames"]
-        inside = (torch.arange(features.shape[-1], device=audio.device) < frames[:, None])[:, None]
+        places = torch.arange(features.shape[-1], device=audio.device)
+        inside = (places < frames[:, None])[:, None]
         count = frames[:, None, None]
         mean = (features * inside).sum(-1, keepdim=True) / count
         centred = (features - mean) * inside
@@ -178,13 +185,16 @@ class CtcModel(CtcBase):
         return features.to(self.head.weight.dtype)
 
     def _convolve(self, features: Tensor, frames: Tensor) -> Tensor:
-        hidden = F.relu(self.conv1(features[:, None].transpose(2, 3)))
+        image = features[:, None].transpose(2, 3)
+        hidden = F.relu(self.conv1(image))
         # The first convolution writes into the frame behind the end, which the second one would
         # read.
         places = torch.arange(hidden.shape[2], device=hidden.device)
         inside = places < subsampled(frames, 1)[:, None]
-        hidden = F.relu(self.conv2(hidden * inside[:, None, :, None]))
-        return self.norm(self.project(hidden.transpose(1, 2).flatten(2)))
+        hidden = hidden * inside[:, None, :, None]
+        hidden = F.relu(self.conv2(hidden))
+        flat = hidden.transpose(1, 2).flatten(2)
+        return self.norm(self.project(flat))
 
     def _run(self, function: Callable[..., Tensor], *arguments: object) -> Tensor:
         if self.checkpointing and self.training:

@@ -38,7 +38,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
 
         # Where each token stands in (windows, longest), the windows padded to the longest.
-        count, device = hidden_states.shape[0], hidden_states.device
+        device = hidden_states.device
+        count = hidden_states.shape[0]
         cu_seqlens = cu_seqlens.to(device, torch.int64)
         lengths = cu_seqlens.diff()
         windows = lengths.shape[0]
