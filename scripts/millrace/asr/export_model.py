@@ -1,8 +1,8 @@
 """Write a model as a folder: of any checkpoint of a run, or of a folder that holds one in another
 layout.
 
---layout transformers is what transformers and Millrace read, --layout qwen-asr what the qwen-asr package
-reads. Nothing of the run is changed; the folder's config.json is written last.
+--layout transformers is what transformers and Millrace read, --layout qwen-asr what the qwen-asr
+package reads. Nothing of the run is changed; the folder's config.json is written last.
 """
 
 from __future__ import annotations
