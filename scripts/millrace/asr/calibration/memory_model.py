@@ -39,13 +39,22 @@ class MemoryModel:
     per_second_squared_gb: float
     per_character_gb: float
 
-    def per_sample(self, seconds: float | np.ndarray, characters: float | np.ndarray) -> np.ndarray:
+    def per_sample(
+        self,
+        seconds: float | np.ndarray,
+        characters: float | np.ndarray,
+    ) -> np.ndarray:
         """GB that a row takes which is padded to `seconds`."""
         seconds = np.asarray(seconds, dtype=np.float64)
         linear = self.per_second_gb * seconds + self.per_second_squared_gb * seconds**2
         return linear + self.per_character_gb * np.asarray(characters, dtype=np.float64)
 
-    def predict(self, rows: float, seconds: float, characters: float) -> float:
+    def predict(
+        self,
+        rows: float,
+        seconds: float,
+        characters: float,
+    ) -> float:
         """GB of a step with a batch of this shape."""
         return float(self.fixed_gb + rows * self.per_sample(seconds, characters))
 
@@ -95,7 +104,10 @@ def fit(points: Sequence[Point]) -> MemoryModel:
     return MemoryModel(*map(float, best))
 
 
-def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
+def residuals(
+    model: MemoryModel,
+    points: Sequence[Point],
+) -> dict[str, Any]:
     """Relative errors of the model (predicted / measured - 1): over all, and the worst
     underestimate."""
     errors = np.array([model.predict(*shape) / peak - 1 for *shape, peak in points])

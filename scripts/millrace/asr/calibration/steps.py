@@ -128,7 +128,11 @@ class TrialSteps:
     """
 
     def __init__(
-        self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1
+        self,
+        task: AsrTask,
+        settings: LoopSettings,
+        limit_gb: float,
+        world_size: int = 1,
     ) -> None:
         self.task, self.settings = task, settings
         ranks = Ranks.from_environment()
@@ -138,7 +142,12 @@ class TrialSteps:
         self.updates = Updates(task, settings, fabric)
         self.steps = 0
 
-    def soak(self, bucket: int | None, rows: int, steps: int) -> Answer:
+    def soak(
+        self,
+        bucket: int | None,
+        rows: int,
+        steps: int,
+    ) -> Answer:
         """Step over shuffled batches: of `rows` rows of `bucket`, or of all buckets by the task's
         budgets."""
         durations = self.task.durations
@@ -154,7 +163,11 @@ class TrialSteps:
         self.meter.begin()
         return self.run(batches, stop=self.world_size == 1)
 
-    def run(self, batches: Iterable[Batch], stop: bool = False) -> Answer:
+    def run(
+        self,
+        batches: Iterable[Batch],
+        stop: bool = False,
+    ) -> Answer:
         """Step over all batches, but not on when memory runs out (`oom`) or, with `stop`, is above
         the limit.
 
@@ -219,7 +232,11 @@ def _shape(batch: Batch) -> dict[str, float]:
 
 
 def worst_batch(
-    task: AsrTask, model: AsrModel, audio: list[int], texts: list[int], count: int
+    task: AsrTask,
+    model: AsrModel,
+    audio: list[int],
+    texts: list[int],
+    count: int,
 ) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
@@ -265,7 +282,12 @@ class SoakPlan:
     bucket.
     """
 
-    def __init__(self, epochs: Iterator[Plan], steps: int, first: int = 0) -> None:
+    def __init__(
+        self,
+        epochs: Iterator[Plan],
+        steps: int,
+        first: int = 0,
+    ) -> None:
         self.first = first
         self.chosen: list[tuple[Plan, int]] = []
         while len(self.chosen) < steps:

@@ -21,7 +21,10 @@ _STYLES = ("-", "--", ":", "-.")  # of runs that share a colour
 _PANELS = (("Training loss", "train", "loss", 1), ("CER of dev (%)", "eval", "cer", 100))
 
 
-def render(runs: Sequence[Run], clips: Sequence[Clip]) -> str:
+def render(
+    runs: Sequence[Run],
+    clips: Sequence[Clip],
+) -> str:
     """The page of these runs."""
     return page.render(
         Path(__file__).with_name("runs.html.j2"),
@@ -101,7 +104,11 @@ def _rate_tables(runs: Sequence[Run], split: str) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def _rate_table(runs: Sequence[Run], split: str, noun: str) -> Table | None:
+def _rate_table(
+    runs: Sequence[Run],
+    split: str,
+    noun: str,
+) -> Table | None:
     by_group = [run.rates.get(split, {}).get(f"by_{noun}", {}) for run in runs]
     names = sorted({name for groups in by_group for name in groups})
     if noun == "duration":
@@ -111,8 +118,12 @@ def _rate_table(runs: Sequence[Run], split: str, noun: str) -> Table | None:
     columns = [noun.capitalize(), "Samples", "Recordings", "Audio"]
     for run in runs:
         columns += [f"{run.name}: CER", f"{run.name}: WER"]
-    rows = [[Code(name), *_rates_of([of.get(name) for of in by_group])] for name in names]
-    total = ["All", *_rates_of([_overall(run, split) for run in runs])]
+    rows = []
+    for name in names:
+        of_runs = [groups.get(name) for groups in by_group]
+        rows.append([Code(name), *_rates_of(of_runs)])
+    overall = [_overall(run, split) for run in runs]
+    total = ["All", *_rates_of(overall)]
     return Table(f"{split}: error rates by {noun}", columns, rows, total)
 
 
@@ -180,5 +191,6 @@ def _learning_curves(runs: Sequence[Run]) -> str:
             lines.append((PALETTE[number % len(PALETTE)], dashes, points))
         panels.append(figures.Curves(title, lines))
     subtitle = "Loss of each line of the training's log, and error rate of each evaluation"
-    legend = [(run.name, PALETTE[number % len(PALETTE)]) for number, run in enumerate(runs)]
+    colours = [PALETTE[number % len(PALETTE)] for number in range(len(runs))]
+    legend = [(run.name, colour) for run, colour in zip(runs, colours, strict=True)]
     return figures.line_chart("Learning curves", subtitle, panels, legend)

@@ -13,9 +13,13 @@ from millrace.asr.evaluation.hypotheses import Hypothesis
 from millrace.common.errors import counted
 
 _DRAWS, _SEED = 1000, 20_240_601
+_COUNTS = ("edits", "characters", "word_edits", "words")
 
 
-def of_split(lines: Sequence[Hypothesis], edges: Sequence[float]) -> dict[str, Any]:
+def of_split(
+    lines: Sequence[Hypothesis],
+    edges: Sequence[float],
+) -> dict[str, Any]:
     """`rates` of a split: `overall`, `by_language`, and `by_duration` of buckets with `edges` in
     seconds."""
     by_language: dict[str, list[Hypothesis]] = defaultdict(list)
@@ -49,11 +53,13 @@ def rates(lines: Iterable[Hypothesis]) -> dict[str, Any]:
     samples = 0
     seconds = 0.0
     for line in lines:
-        counts = np.array([line["edits"], line["characters"], line["word_edits"], line["words"]])
-        sums[line["recording"]] = sums.get(line["recording"], 0) + counts
+        recording = line["recording"]
+        counts = np.array([line[name] for name in _COUNTS])
+        sums[recording] = sums.get(recording, 0) + counts
         samples += 1
         seconds += line["duration_s"]
-    table = np.array([sums[name] for name in sorted(sums)]).reshape(-1, 4)
+    table = np.array([sums[name] for name in sorted(sums)])
+    table = table.reshape(-1, len(_COUNTS))
     cer, wer = _rates_of(table.sum(0))
     cer_range, wer_range = _ranges(table)
     return {
@@ -77,7 +83,8 @@ def _ranges(table: np.ndarray) -> tuple[list[float] | None, list[float] | None]:
     for _ in range(_DRAWS):
         rows = generator.integers(0, len(table), len(table))
         drawn.append(_rates_of(table[rows].sum(0)))
-    cer_range, wer_range = np.quantile(np.array(drawn), (0.025, 0.975), axis=0).T.tolist()
+    ends = np.quantile(np.array(drawn), (0.025, 0.975), axis=0)
+    cer_range, wer_range = ends.T.tolist()
     return cer_range, wer_range
 
 
@@ -86,7 +93,10 @@ def _rates_of(sums: np.ndarray) -> tuple[float, float]:
     return edits / max(characters, 1), word_edits / max(words, 1)
 
 
-def shown(rate: Mapping[str, Any], name: str = "cer") -> str:
+def shown(
+    rate: Mapping[str, Any],
+    name: str = "cer",
+) -> str:
     """`53.3 % (50.1–56.4)`."""
     text = f"{100 * rate[name]:.1f} %"
     if rate[f"{name}_range"] is None:
@@ -97,7 +107,8 @@ def shown(rate: Mapping[str, Any], name: str = "cer") -> str:
 
 def lines_of(split: str, of: Mapping[str, Any]) -> Iterable[str]:
     """What a log says of a split: a line for all samples, each language, each duration bucket."""
-    for name, rate in {"all": of["overall"], **of["by_language"], **of["by_duration"]}.items():
+    groups = [("all", of["overall"]), *of["by_language"].items(), *of["by_duration"].items()]
+    for name, rate in groups:
         samples = counted(rate["samples"], "sample")
         recordings = counted(rate["recordings"], "recording")
         errors = f"CER {shown(rate)}, WER {shown(rate, 'wer')}"

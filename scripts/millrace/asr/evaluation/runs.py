@@ -40,7 +40,8 @@ class Run:
         self.name = folder.name
         self.metrics: dict[str, Any] = jsonl.read(metrics)
         self.rates: dict[str, Any] = self.metrics.get("error_rates", {})
-        self.settings: dict[str, Any] = jsonl.read_or({}, folder / "run.json").get("run", {})
+        note = jsonl.read_or({}, folder / "run.json")
+        self.settings: dict[str, Any] = note.get("run", {})
         measured = jsonl.read_or({}, folder / "throughput.json")
         self.machine: dict[str, Any] = measured.get("machine") or {}
         self.hypotheses = hypotheses.read(folder)
@@ -68,7 +69,11 @@ class Clip(NamedTuple):
     audio: str = ""
 
 
-def worst_clips(runs: Sequence[Run], config: BucketConfig, count: int = 20) -> list[Clip]:
+def worst_clips(
+    runs: Sequence[Run],
+    config: BucketConfig,
+    count: int = 20,
+) -> list[Clip]:
     """The clips with the highest character error rates, as means over the runs; of dev if there is
     no test.
 
@@ -86,31 +91,43 @@ def worst_clips(runs: Sequence[Run], config: BucketConfig, count: int = 20) -> l
     for of_runs in by_clip.values():
         texts = []
         for name, line in of_runs:
-            texts.append((name, line["hypothesis"], line["edits"] / max(line["characters"], 1)))
+            share = line["edits"] / max(line["characters"], 1)
+            texts.append((name, line["hypothesis"], share))
         rate = sum(rate for *_, rate in texts) / len(texts)
         _, first = of_runs[0]
         clips.append(Clip(first, rate, texts))
-    clips.sort(key=lambda clip: (-clip.rate, -clip.line["characters"], clip.line["key"]))
-    clips = clips[:count]
+    clips = sorted(clips, key=_worst_first)[:count]
     ids = [clip.line["sample_id"] for clip in clips]
-    audio = _audio(config, split, ids) if split in config.splits else {}
-    return [clip._replace(audio=audio.get(clip.line["sample_id"], "")) for clip in clips]
+    audio = {}
+    if split in config.splits:
+        audio = _audio(config, split, ids)
+    return [clip._replace(audio=audio.get(at, "")) for clip, at in zip(clips, ids, strict=True)]
 
 
-def _audio(config: BucketConfig, split: str, sample_ids: Sequence[int]) -> dict[int, str]:
+def _worst_first(clip: Clip) -> tuple[float, int, str]:
+    return (-clip.rate, -clip.line["characters"], clip.line["key"])
+
+
+def _audio(
+    config: BucketConfig,
+    split: str,
+    sample_ids: Sequence[int],
+) -> dict[int, str]:
     """Data URIs of samples; those that are no longer in the buckets or in their tars are
     missing."""
     path = config.parquets(split)[0]
     with own_file(path):
         parquet = pq.read_table(path, columns=["sample_id"], partitioning=None)
     column = parquet["sample_id"].to_numpy()
-    wanted = np.flatnonzero(np.isin(column, np.array(sample_ids, dtype=np.uint64)))
+    is_wanted = np.isin(column, np.array(sample_ids, dtype=np.uint64))
+    wanted = np.flatnonzero(is_wanted)
     table = RowTable.open(config.file.parent, split=split)
     reader = IndexedTarReader(tars=table.tars)
     uris: dict[int, str] = {}
     for row in table.rows(wanted):
         try:
-            uris[row.sample_id] = data_uri(reader.read(row.tar, row.offset, row.size))
+            raw = reader.read(row.tar, row.offset, row.size)
+            uris[row.sample_id] = data_uri(raw)
         except (SampleError, MillraceError) as error:
             place = table.place(row.number, str(error))
             log.warning("%s has no player on the page: %s", place, error)

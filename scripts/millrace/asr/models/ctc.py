@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -90,8 +90,14 @@ class CtcModel(CtcBase):
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        field.name: str(field.type) for field in fields(CtcConfig) if field.name != "vocabulary"
-    } | {"case_fold": "bool", "punctuation": "bool"}
+        "bins": "int",
+        "channels": "int",
+        "hidden": "int",
+        "layers": "int",
+        "dropout": "float",
+        "case_fold": "bool",
+        "punctuation": "bool",
+    }
 
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()
@@ -116,7 +122,12 @@ class CtcModel(CtcBase):
         self.checkpointing = False
 
     @classmethod
-    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> CtcModel:
+    def create(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        transcripts: Iterable[str],
+    ) -> CtcModel:
         sizes = dict(options)
         rules = {key: sizes.pop(key) for key in ("case_fold", "punctuation") if key in sizes}
         vocabulary = Characters.from_transcripts(transcripts, **rules)
@@ -149,7 +160,11 @@ class CtcModel(CtcBase):
         write_model(folder, config, self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> CtcModel:
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        options: Mapping[str, Any],
+    ) -> CtcModel:
         saved = read_config(folder)
         try:
             del saved["model_type"]
@@ -196,13 +211,22 @@ class CtcModel(CtcBase):
         flat = hidden.transpose(1, 2).flatten(2)
         return self.norm(self.project(flat))
 
-    def _run(self, function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    def _run(
+        self,
+        function: Callable[..., Tensor],
+        *arguments: object,
+    ) -> Tensor:
         if self.checkpointing and self.training:
             return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
 
 
-def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: Tensor, steps: list[int]) -> Tensor:
+def _recur(
+    gru: nn.GRU,
+    norm: nn.LayerNorm,
+    hidden: Tensor,
+    steps: list[int],
+) -> Tensor:
     packed = pack_padded_sequence(hidden, steps, batch_first=True, enforce_sorted=False)
     output, _ = gru(packed)
     padded, _ = pad_packed_sequence(output, batch_first=True, total_length=hidden.shape[1])

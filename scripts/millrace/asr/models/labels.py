@@ -24,7 +24,11 @@ _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u0060\u00b4\uff07
 _OUTSIDE_WORDS = re.compile(r"(?<![^\W_])'|'(?![^\W_])")
 
 
-def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> str:
+def normalise(
+    text: str,
+    case_fold: bool = True,
+    punctuation: bool = False,
+) -> str:
     """NFKC with one kind of apostrophe and single spaces.
 
     Without `punctuation` only letters, marks, digits and apostrophes between letters stay.
@@ -34,11 +38,15 @@ def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> s
         text = unicodedata.normalize("NFKC", text.casefold())  # folding can undo the first NFKC
     if not punctuation:
         text = _OUTSIDE_WORDS.sub(" ", text)
-        text = "".join(c if c == "'" or unicodedata.category(c)[0] in "LMN" else " " for c in text)
+        text = "".join(character if _is_spoken(character) else " " for character in text)
     # Control characters go, except those that are white space.
-    return " ".join(
-        "".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split()
-    )
+    shown = [c for c in text if c.isspace() or unicodedata.category(c)[0] != "C"]
+    return " ".join("".join(shown).split())
+
+
+def _is_spoken(character: str) -> bool:
+    """Whether it is a letter, mark, digit or apostrophe."""
+    return character == "'" or unicodedata.category(character)[0] in "LMN"
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,10 @@ class Characters:
 
     @classmethod
     def from_transcripts(
-        cls, transcripts: Iterable[str], limit: int = 5000, **rules: bool
+        cls,
+        transcripts: Iterable[str],
+        limit: int = 5000,
+        **rules: bool,
     ) -> Characters:
         """The `limit` most frequent characters, by code point: the same for any order of the
         transcripts.
@@ -82,10 +93,9 @@ class Characters:
 
     def collapse(self, path: Iterable[int]) -> str:
         """The text of a CTC path: repeats are one character, blanks part them."""
-        indices = [index for index, _ in groupby(path)]
-        return " ".join(
-            "".join(self.characters[index - 1] for index in indices if index != BLANK).split()
-        )
+        indices = [index for index, _ in groupby(path) if index != BLANK]
+        text = "".join(self.characters[index - 1] for index in indices)
+        return " ".join(text.split())
 
 
 @lru_cache(maxsize=8)
@@ -93,7 +103,11 @@ def _indices(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
 
 
-def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:
+def padded_ids(
+    sequences: Sequence[Sequence[int]],
+    fill: int,
+    side: str = "right",
+) -> Tensor:
     """int64 (B, L): sequences filled up with `fill` on the `side`, left or right."""
     rows = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
     if not rows:
@@ -102,7 +116,9 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
 
 
 def labelled(
-    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    pad_id: int,
 ) -> dict[str, Tensor]:
     """input_ids, attention_mask and labels, int64 (B, L), of prompt + target, padded on the right.
 

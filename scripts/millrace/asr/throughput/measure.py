@@ -45,5 +45,6 @@ class BucketMeasure:
                 name = self._names[number]
                 samples, audio = buckets.get(name, (0, 0.0))
                 samples += int(inside.sum())
-                buckets[name] = (samples, audio + float(seconds[inside].sum()))
+                audio += float(seconds[inside].sum())
+                buckets[name] = (samples, audio)
         line["bucket"] = next(iter(buckets)) if len(buckets) == 1 else None

@@ -38,7 +38,11 @@ _GROUPS = {
 _ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 
 
-def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, str]) -> str:
+def render(
+    throughput: Throughput,
+    judged: list[Criterion],
+    svgs: Mapping[str, str],
+) -> str:
     """The page; `svgs` are the figures comparison and phases."""
     bench = throughput.bench[0]
     workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
@@ -77,7 +81,10 @@ def _use_by_rank(run: Run) -> str:
     return ", ".join(f"{rank} {human_share(use)}" for rank, use in uses if use is not None)
 
 
-def _tiles(throughput: Throughput, judged: list[Criterion]) -> list[tuple[str, Number]]:
+def _tiles(
+    throughput: Throughput,
+    judged: list[Criterion],
+) -> list[tuple[str, Number]]:
     tiles = []
     ratio = throughput.ratio("samples")
     if ratio is not None:
@@ -111,7 +118,11 @@ def _comparison(throughput: Throughput) -> Table:
     rows: list[list[Cell]] = [[measure.name] for measure in MEASURES.values()]
     stability: list[Cell] = ["Stability"]
 
-    def add(column: str, cells: Sequence[Cell], last: str = "") -> None:
+    def add(
+        column: str,
+        cells: Sequence[Cell],
+        last: str = "",
+    ) -> None:
         columns.append(column)
         stability.append(last)
         for row, cell in zip(rows, cells, strict=True):
@@ -139,20 +150,29 @@ def _steps(runs: Sequence[Run]) -> str:
     return f"{max(run.done_steps for run in runs)} steps, clean"
 
 
-def _figure(figure: Statistic | None, measure: Measure) -> Cell:
+def _figure(
+    figure: Statistic | None,
+    measure: Measure,
+) -> Cell:
     if figure is not None:
         return _number(figure.value, _SHOWN[measure.kind])
     return "not measured" if measure.key in ("gpu", "cpu") else NOTHING
 
 
-def _number(value: float | None, shown: Callable[[float], str]) -> Cell:
+def _number(
+    value: float | None,
+    shown: Callable[[float], str],
+) -> Cell:
     if value is None:
         return NOTHING
     # No line ends between a number and its unit.
     return Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
 
 
-def _range(figure: Statistic | None, shown: Callable[[float], str]) -> str:
+def _range(
+    figure: Statistic | None,
+    shown: Callable[[float], str],
+) -> str:
     """`94.0–96.0 %`; nothing if both ends look the same."""
     if figure is None:
         return ""
@@ -193,7 +213,10 @@ def _buckets(buckets: Sequence[Bucket]) -> Table:
     def milliseconds(seconds: float) -> str:
         return rate(1000 * seconds)
 
-    def median(figure: Statistic | None, shown: Callable[[float], str]) -> Cell:
+    def median(
+        figure: Statistic | None,
+        shown: Callable[[float], str],
+    ) -> Cell:
         return _number(figure.value if figure else None, shown)
 
     # Columns, each with what it shows of a bucket.

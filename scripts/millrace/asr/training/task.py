@@ -47,7 +47,11 @@ _MAX_LOGGED = 20  # samples without part in the loss; all are counted in metrics
 class AsrTask(Task):
     """Trains on the bucket parquets, evaluates on dev. `device` is that of the loop's settings."""
 
-    def __init__(self, options: TrainOptions, device: str = "auto") -> None:
+    def __init__(
+        self,
+        options: TrainOptions,
+        device: str = "auto",
+    ) -> None:
         self.options = options
         self.on_gpu = devices.kind_of(device) == "cuda"
         # Put around the batches as they come from the loader, to measure them.
@@ -80,7 +84,12 @@ class AsrTask(Task):
             for row in self.table.rows(rows[start : start + 1000]):
                 yield row.transcript
 
-    def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Plan | BaselinePlan:
+    def plan(
+        self,
+        epoch: int,
+        world_size: int,
+        spans: Spans = (),
+    ) -> Plan | BaselinePlan:
         """The plan of an epoch, or of its rest after `spans`; the last plan is kept."""
         key = (epoch, world_size, tuple(spans))
         if key not in self._plans:
@@ -96,7 +105,12 @@ class AsrTask(Task):
         log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
         return plan
 
-    def _bucketed_plan(self, epoch: int, world_size: int, spans: Spans) -> Plan:
+    def _bucketed_plan(
+        self,
+        epoch: int,
+        world_size: int,
+        spans: Spans,
+    ) -> Plan:
         options = self.options
         plan = planner.plan_epoch(
             self.durations, self.budgets, options.seed, epoch, world_size, options.window, spans
@@ -144,7 +158,12 @@ class AsrTask(Task):
                 batches.append((max(int(rows), 1), float(longest)))
         return batches
 
-    def batches(self, plan: LoaderPlan, start_step: int, rank: int) -> Iterable:
+    def batches(
+        self,
+        plan: LoaderPlan,
+        start_step: int,
+        rank: int,
+    ) -> Iterable:
         """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive
         epochs."""
         if self._loader is None and self.options.loader == "baseline":
@@ -216,7 +235,9 @@ class AsrTask(Task):
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
     def training_step(
-        self, model: AsrModel, batch: Prepared
+        self,
+        model: AsrModel,
+        batch: Prepared,
     ) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
@@ -231,7 +252,12 @@ class AsrTask(Task):
         ranks."""
         return self.evaluate_split(model, fabric.device, "dev", self.exchange, fabric.global_rank)
 
-    def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
+    def test(
+        self,
+        model: AsrModel,
+        precision: str,
+        split: str = "test",
+    ) -> dict[str, float]:
         """`evaluate` on the test split, after training, on this rank alone: the others may have
         left. `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
@@ -258,7 +284,12 @@ class AsrTask(Task):
         return self._tables[split]
 
     def evaluate_split(
-        self, model: AsrModel, device: torch.device, split: str, exchange: Exchange, rank: int
+        self,
+        model: AsrModel,
+        device: torch.device,
+        split: str,
+        exchange: Exchange,
+        rank: int,
     ) -> dict[str, float]:
         """`evaluate` for dev or test, with the other ranks of `exchange`; {} without such a
         split."""
@@ -327,7 +358,9 @@ class AsrTask(Task):
 
 
 def _evaluated(
-    model: AsrModel, device: torch.device, batches: Iterable[Batch]
+    model: AsrModel,
+    device: torch.device,
+    batches: Iterable[Batch],
 ) -> tuple[np.ndarray, list[Transcribed]]:
     """Sums of loss, units and samples, and what the model has written."""
     sums = np.zeros(3)
@@ -353,7 +386,10 @@ def _evaluated(
     return sums, written
 
 
-def _options(bucket_dir: str, given: Mapping[str, Any]) -> TrainOptions:
+def _options(
+    bucket_dir: str,
+    given: Mapping[str, Any],
+) -> TrainOptions:
     return settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})
 
 

@@ -46,8 +46,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         places = _places(cu_seqlens, longest, hidden_states.shape[0])
 
         # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
-        parts = [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)]
-        projected = torch.cat(parts, dim=-1)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        projected = torch.cat([project(hidden_states) for project in projections], dim=-1)
         padded = projected.new_zeros(inside.numel(), projected.shape[-1])
         padded = padded.index_copy(0, places, projected)
         heads = padded.view(*inside.shape, 3, self.num_heads, self.head_dim)
@@ -56,7 +56,8 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         # Attention inside each window, and back to the tokens alone.
         mask = inside[:, None, None]
         mixed = F.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling)
-        mixed = mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+        mixed = mixed.transpose(1, 2)
+        mixed = mixed.flatten(2).flatten(0, 1)
         return self.out_proj(mixed.index_select(0, places))
 
 
@@ -64,7 +65,8 @@ def _places(ends: Tensor, longest: int, count: int) -> Tensor:
     """Places of `count` tokens in windows padded to `longest`; window n ends at `ends[n + 1]`."""
     windows = torch.arange(len(ends) - 1, device=ends.device)
     window = torch.repeat_interleave(windows, ends.diff(), output_size=count)
-    return window * longest + torch.arange(count, device=ends.device) - ends[window]
+    place_in_window = torch.arange(count, device=ends.device) - ends[window]
+    return window * longest + place_in_window
 
 
 def chunks_at_once(audio: Qwen3ASREncoderConfig) -> int:
@@ -84,10 +86,15 @@ def _convolved(encoder: nn.Module, chunks: Tensor) -> Tensor:
     hidden = chunks
     for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
         hidden = F.gelu(convolution(hidden))
-    return encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
+    by_token = hidden.permute(0, 3, 1, 2)
+    return encoder.conv_out(by_token.flatten(2))
 
 
-def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
+def encode(
+    encoder: nn.Module,
+    mel: Tensor,
+    prepared: Prepared,
+) -> Tensor:
     """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks *
     chunk).
 
@@ -96,13 +103,16 @@ def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
-    chunks = mel.view(count, bins, width // chunk, chunk).transpose(1, 2)
+    chunks = mel.view(count, bins, width // chunk, chunk)
+    chunks = chunks.transpose(1, 2)
     chunks = chunks.reshape(-1, 1, bins, chunk)
     heard = chunks.index_select(0, prepared["chunks"])
     parts = heard.split(chunks_at_once(encoder.config))
     hidden = torch.cat([_convolved(encoder, part) for part in parts])
-    hidden = hidden + encoder.positional_embedding(hidden.shape[1]).to(hidden.dtype)
-    hidden = hidden.flatten(0, 1).index_select(0, prepared["heard"])
+    positions = encoder.positional_embedding(hidden.shape[1])
+    hidden = hidden + positions.to(hidden.dtype)
+    hidden = hidden.flatten(0, 1)
+    hidden = hidden.index_select(0, prepared["heard"])
     ends = prepared["window_ends"]
     for layer in encoder.layers:
         hidden, *_ = layer(hidden, ends, max_seqlen=prepared.host["longest_window"])

@@ -44,7 +44,12 @@ class QwenModel(HfModel):
     folder_option_types = option_types
     preparer: QwenPreparer
 
-    def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        hf: Any,
+        processor: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(hf, processor)
         self.options = QwenOptions(**options)
         # Of the folder that it was read from, see layout.read_files.
@@ -58,7 +63,12 @@ class QwenModel(HfModel):
             layer.self_attn.__class__ = WindowedAttention
 
     @classmethod
-    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> QwenModel:
+    def create(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        transcripts: Iterable[str],
+    ) -> QwenModel:
         from transformers import Qwen3ASRForConditionalGeneration
 
         quieten()
@@ -67,7 +77,11 @@ class QwenModel(HfModel):
         return cls(Qwen3ASRForConditionalGeneration(config), processor, **options)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> QwenModel:
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        options: Mapping[str, Any],
+    ) -> QwenModel:
         if layout.is_qwen_asr(folder):
             model = cls(*_from_qwen_asr(folder), **options)
         else:
@@ -136,7 +150,11 @@ class QwenModel(HfModel):
         return [text for _, text in self.recognise(prepared)]
 
     @torch.no_grad()
-    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
+    def recognise(
+        self,
+        prepared: Prepared,
+        language: str = "",
+    ) -> list[tuple[str, str]]:
         if not len(prepared):
             return []
         prompts = self._begun(prepared, language)
