@@ -1,4 +1,5 @@
-"""Processes that begin with what this one has loaded: a new Python takes seconds to import torch."""
+"""Processes that begin with what this one has loaded: a new Python takes seconds to import
+torch."""
 
 from __future__ import annotations
 

@@ -71,9 +71,15 @@ def text(members: pa.Table) -> list[str]:
 def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, corpus, capsys):
     output, report = run(tmp_path, corpus.values())
     assert {Path(tar["path"]).stem: tar["status"] for tar in report["tars"]} == {
-        "good": "ok", "keys": "ok", "damaged": "damaged", "cut": "truncated", "empty": "empty",
-        "missing": "missing", "text": "not_a_tar", "zero": "zero_length",
-    }  # fmt: skip
+        "good": "ok",
+        "keys": "ok",
+        "damaged": "damaged",
+        "cut": "truncated",
+        "empty": "empty",
+        "missing": "missing",
+        "text": "not_a_tar",
+        "zero": "zero_length",
+    }
     tars, ledger = report["ledgers"]
     assert (tars["rows_in"], tars["rows_out"]) == (8, 5)
     assert tars["rejected"] == {"missing": 1, "not_a_tar": 1, "zero_length": 1}

@@ -142,7 +142,8 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
                 "training": {"num_workers": 16, "device": "cuda"},
             },
             "",
-            # 290,432 MB, of each rank 96 batches of 128 MB in /dev/shm and 65 pinned ones of 2**27 B.
+            # 290,432 MB, of each rank 96 batches of 128 MB in /dev/shm and 65 pinned ones of 2**27
+            # B.
             290_432 + 8 * (96 * 128 + 65 * 134.217728),
         ),
         (

@@ -33,14 +33,24 @@ def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | No
         ([], [], 0, ""),
         ([Finding("DP2", "not decidable", "no index")], [], 0, ""),
         ([FAIL], [], 1, "(Samples come once per worker or once per rank): ranks read the same 64"),
-        ([FAIL], [], 1, "not start. Fix: use DistributedSampler. If it is meant so, set audit.ignore: {DP2:"),
-        ([FAIL, Finding("DP9", "fail", "grows")], ["--refuse=DP2,DP9"], 1, "64 samples; so do DP9. Training"),
+        (
+            [FAIL],
+            [],
+            1,
+            "not start. Fix: use DistributedSampler. If it is meant so, set audit.ignore: {DP2:",
+        ),
+        (
+            [FAIL, Finding("DP9", "fail", "grows")],
+            ["--refuse=DP2,DP9"],
+            1,
+            "64 samples; so do DP9. Training",
+        ),
         ([FAIL], ["--refuse=DP9"], 0, ""),
         ([FAIL], ["--refuse=none"], 0, ""),
         ([FAIL], ["--ignore=DP2=the test = set"], 0, ""),
         ([FAIL], ["--ignore=DP3=another one"], 1, "DP2 fails"),
     ],
-)  # fmt: skip
+)
 def test_a_run_starts_unless_an_entry_fails_that_is_refused(
     tmp_path, capsys, findings, flags, code, words
 ):

@@ -1,6 +1,6 @@
 """An epoch made by the producer against a plain copy of the same bytes (`shutil.copyfile`).
 
-    python -m tests.bench.bench_producer --folder /tmp/bench      (5.5 GB are written there, and removed)
+    python -m tests.bench.bench_producer --folder /tmp/bench  (writes 5.5 GB, and removes them)
 
 Both sides take turns in one process, into the page cache and, with `os.sync` at their end, to the
 disk.

@@ -1,6 +1,6 @@
 """Indexing a tar, cold and warm, in interleaved runs: ours, tarfile and `tar -tR`.
 
-    python -m tests.bench.bench_tar_index --folder /tmp/bench        (1.9 GB are written there, and removed)
+    python -m tests.bench.bench_tar_index --folder /tmp/bench  (writes 1.9 GB, and removes them)
 
 Cold means that the page cache was dropped (as root) or the file was evicted (POSIX_FADV_DONTNEED).
 Bytes read are those of /proc/self/io, thus what the storage gave.

@@ -1,7 +1,7 @@
 """Random windows of CQT features, warm, one file, interleaved runs: ours, h5py, whole tracks,
 pread.
 
-    python -m tests.bench.bench_windows --folder /tmp/bench     (about 0.2 GB are written there, and removed)
+    python -m tests.bench.bench_windows --folder /tmp/bench  (writes 0.2 GB, and removes them)
 
 Every way gives float32 (C, T). `touched` rows also sum every window up: a window of mapped float32
 is a view, of which nothing is read before it is used. Raw pread reads the same bytes of [T, C] into

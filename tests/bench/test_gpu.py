@@ -1,5 +1,5 @@
-"""`make gpu` says at once if there is no GPU, and keeps each figure as it comes; what it measures is
-run by hand, not here."""
+"""`make gpu` says at once if there is no GPU, and keeps each figure as it comes; what it measures
+is run by hand, not here."""
 
 from __future__ import annotations
 

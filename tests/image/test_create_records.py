@@ -427,17 +427,29 @@ def disjoint(raw: Path) -> None:
     [
         (lambda raw: flat(raw, ["a", "b"]), "synset_labels.txt: 2 lines for 4 images"),
         (lambda raw: flat(raw, []), "4 images that lie in no class. Bring synset_labels.txt"),
-        (lambda raw: vacant(small_tree(raw)), "classes without images: vacant .1 of 4.. .*allow_empty"),
+        (
+            lambda raw: vacant(small_tree(raw)),
+            "classes without images: vacant .1 of 4.. .*allow_empty",
+        ),
         (lambda raw: both(small_tree(raw)), "holds val/ and validation/"),
         (lambda raw: small_tree(raw, val=0), "holds no train/ or no val/"),
-        (lambda raw: write_picture(small_tree(raw) / "train/class 0/a\nb.png"), "holds a line break"),
-        (lambda raw: write_picture(small_tree(raw) / "train/class 0/a\rb.png"), "holds a line break"),
+        (
+            lambda raw: write_picture(small_tree(raw) / "train/class 0/a\nb.png"),
+            "holds a line break",
+        ),
+        (
+            lambda raw: write_picture(small_tree(raw) / "train/class 0/a\rb.png"),
+            "holds a line break",
+        ),
         (lambda raw: looped(small_tree(raw)), "class 0/up: a link to a folder that it lies in"),
-        (lambda raw: disjoint(small_tree(raw)), "share no class: class 0, class 1, class 2 and 0, 1, 2"),
+        (
+            lambda raw: disjoint(small_tree(raw)),
+            "share no class: class 0, class 1, class 2 and 0, 1, 2",
+        ),
         (lambda raw: flat(raw, ["a"] * 4, encoding="utf-16"), "synset_labels.txt: is not UTF-8"),
         (lambda raw: flat(raw, ["class 0"] * 4, first=8), "the numbers in names differ in length"),
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_is_no_image_folder_is_refused(tmp_path, capsys, make, words):
     make(tmp_path / "raw")
     convert(tmp_path / "raw", tmp_path / "out", code=1)

@@ -62,29 +62,56 @@ class Tree:
 
 
 CHANGES = {
-    "append": (lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
+    "append": (
+        lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
         {"h5-chunk_00000.h5", "h5-chunk_00001.h5", "h5-chunk_00002.h5"},
         "0 records changed, 3 new (x0, x1, x2), 0 gone; 1 list changed (a.jsonl: 3 ids more), "
-        "0 new, 0 gone -> 3 of 5 partitions and the index"),
-    "hop without a pointer": (lambda t: t.write([*t.rows, {"youtube_id": "id_", "hop_s": 0.1}]), set(),
-        "1 list changed (a.jsonl: 1 ids more), 0 new, 0 gone -> the index"),
-    "duration of a pointer": (lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "duration_s": 9}]),
-        {"h5-chunk_00003.h5"}, "1 record changed (id39: duration), 0 new, 0 gone -> 1 of 5 partitions"),
-    "delete": (lambda t: t.write(t.rows[:-1]), {"h5-chunk_00003.h5"},
-        "0 records changed, 0 new, 1 gone (id39)"),
-    "a key added later": (lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
-        {"h5-chunk_00003.h5"}, "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions"),
+        "0 new, 0 gone -> 3 of 5 partitions and the index",
+    ),
+    "hop without a pointer": (
+        lambda t: t.write([*t.rows, {"youtube_id": "id_", "hop_s": 0.1}]),
+        set(),
+        "1 list changed (a.jsonl: 1 ids more), 0 new, 0 gone -> the index",
+    ),
+    "duration of a pointer": (
+        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "duration_s": 9}]),
+        {"h5-chunk_00003.h5"},
+        "1 record changed (id39: duration), 0 new, 0 gone -> 1 of 5 partitions",
+    ),
+    "delete": (
+        lambda t: t.write(t.rows[:-1]),
+        {"h5-chunk_00003.h5"},
+        "0 records changed, 0 new, 1 gone (id39)",
+    ),
+    "a key added later": (
+        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
+        {"h5-chunk_00003.h5"},
+        "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions",
+    ),
     "re-order": (lambda t: t.write(t.rows[::-1]), set(), ""),
     "touch": (lambda t: os.utime(t.folder / "a.jsonl", (1, 1)), set(), ""),
-    "chunk": (lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"), {"h5-chunk_00002.h5"},
-        "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions"),
-    "mm": (lambda t: (t.folder / "mm/ab/abcdefghijk.mm").touch(), {"mm-ab"}, "1 mm folder changed (ab:"),
+    "chunk": (
+        lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"),
+        {"h5-chunk_00002.h5"},
+        "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions",
+    ),
+    "mm": (
+        lambda t: (t.folder / "mm/ab/abcdefghijk.mm").touch(),
+        {"mm-ab"},
+        "1 mm folder changed (ab:",
+    ),
     "new chunk": (lambda t: (t.folder / "h5/new.h5").touch(), {"h5-new.h5"}, "1 new (new.h5)"),
-    "split": (lambda t: (t.folder / "splits/train.json").write_text('{"C-1": [], "C-2": [{}, {}]}'), set(),
-        "1 list changed (train.json: 1 versions more), 0 new, 0 gone -> the index"),
-    "new ids": (lambda t: t.write([*t.rows, *({"youtube_id": f"new{n}"} for n in range(20))]), set(),
-        "1 list changed (a.jsonl: 20 ids more), 0 new, 0 gone -> the index"),
-}  # fmt: skip
+    "split": (
+        lambda t: (t.folder / "splits/train.json").write_text('{"C-1": [], "C-2": [{}, {}]}'),
+        set(),
+        "1 list changed (train.json: 1 versions more), 0 new, 0 gone -> the index",
+    ),
+    "new ids": (
+        lambda t: t.write([*t.rows, *({"youtube_id": f"new{n}"} for n in range(20))]),
+        set(),
+        "1 list changed (a.jsonl: 20 ids more), 0 new, 0 gone -> the index",
+    ),
+}
 
 
 @pytest.mark.parametrize("change, pending, line", CHANGES.values(), ids=CHANGES)

@@ -20,9 +20,11 @@ from tests.workflow.workflow import ROOT
 TRAIN = """--model_path /data/qwen3_asr_weights --bucket_dir /data/buckets
     --bucket_config /data/buckets/calibrated_bs.json --output_dir /data/out"""
 SHORT = """--max_steps 50 --gradient_checkpointing 1 --log_steps 5 --save_steps 999999 --lr 2e-5
-    --warmup_ratio 0.02 --num_workers 16 --prefetch_factor 4 --max_open_tars 64 --language_tag_mode auto"""
-LONG = """--eval_file /data/dev.parquet --epochs 1 --gradient_checkpointing 1 --lr 2e-5 --warmup_ratio 0.02
-    --lr_scheduler_type cosine --log_steps 50 --save_steps 5000 --save_total_limit 10 --eval_steps 20000
+    --warmup_ratio 0.02 --num_workers 16 --prefetch_factor 4 --max_open_tars 64
+    --language_tag_mode auto"""
+LONG = """--eval_file /data/dev.parquet --epochs 1 --gradient_checkpointing 1 --lr 2e-5
+    --warmup_ratio 0.02 --lr_scheduler_type cosine --log_steps 50 --save_steps 5000
+    --save_total_limit 10 --eval_steps 20000
     --num_workers 16 --prefetch_factor 4 --max_open_tars 64 --language_tag_mode auto --seed 42"""
 CALIBRATE = "--bucket b_7_10 --start_bs 128 --min_bs 8 --max_memory_gb 130 --steps 5"
 SHARDS = """--manifest-dir ./manifests --output-dir ./local_webdataset_output --country germany

@@ -1,4 +1,5 @@
-"""The pages that the workflow makes: the throughput report, and how all of them open in a browser."""
+"""The pages that the workflow makes: the throughput report, and how all of them open in a
+browser."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ _MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
 
 def mix(values: np.ndarray | int) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of uint64."""
-    x = np.atleast_1d(np.asarray(values, dtype=np.uint64)) + np.uint64(_GOLDEN)
+    numbers = np.asarray(values, dtype=np.uint64)
+    x = np.atleast_1d(numbers) + np.uint64(_GOLDEN)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -27,7 +28,8 @@ def key(*numbers: int) -> np.uint64:
     hashes."""
     state = np.zeros(1, dtype=np.uint64)
     for number in numbers:
-        state = mix(state ^ np.uint64(int(number) & 0xFFFFFFFFFFFFFFFF))
+        word = int(number) & 0xFFFFFFFFFFFFFFFF
+        state = mix(state ^ np.uint64(word))
     return state[0]
 
 
@@ -40,26 +42,26 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
         array = pc.fill_null(array, b"")
     result = np.zeros(len(array), dtype=np.uint64)
     for start in range(0, len(array), _BLOCK):
-        result[start : start + _BLOCK] = _hash_block(array.slice(start, _BLOCK))
+        block = array.slice(start, _BLOCK)
+        result[start : start + len(block)] = _hash_block(block)
     return result
 
 
 def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     _, offsets_buffer, text_buffer = array.buffers()
     all_offsets = np.frombuffer(offsets_buffer, dtype=np.int64)
-    offsets = all_offsets[array.offset : array.offset + len(array) + 1]
-    text = np.frombuffer(text_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    # Eight bytes more, so that the last word of the last string can be read whole and then masked.
-    text = np.concatenate([text, np.zeros(8, dtype=np.uint8)])
-    # The eight bytes from each place on, as one number.
-    words = np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
+    end = array.offset + len(array)
+    offsets = all_offsets[array.offset : end + 1]
+    words = _words(text_buffer, offsets[0], offsets[-1])
 
     start = offsets[:-1] - offsets[0]
     length = np.diff(offsets)
     state = mix(length.astype(np.uint64))
-    shortest, longest = int(length.min()), int(length.max())
-    for at in range(0, longest, 8):
-        rows = slice(None) if at < shortest else np.flatnonzero(length > at)
+    shortest = length.min()
+    for at in range(0, int(length.max()), 8):
+        rows: slice | np.ndarray = slice(None)
+        if at >= shortest:
+            rows = np.flatnonzero(length > at)
         word = words[start[rows] + at]
         if at + 8 > shortest:
             word = _without_spare(word, length[rows] - at)
@@ -68,7 +70,17 @@ def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     return mix(state)
 
 
+def _words(buffer: pa.Buffer | None, first: int, end: int) -> np.ndarray:
+    """The eight bytes from each place of a text on, as one number."""
+    held = np.frombuffer(buffer or b"", dtype=np.uint8)
+    # Eight bytes more, so that the last word of the last string can be read whole and then masked.
+    spare = np.zeros(8, dtype=np.uint8)
+    text = np.concatenate([held[first:end], spare])
+    return np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
+
+
 def _without_spare(words: np.ndarray, left: np.ndarray) -> np.ndarray:
     """The words without the bytes that are not of their strings, of which `left` bytes are left."""
-    bits = np.clip(8 - left, 0, 7).astype(np.uint64) * np.uint64(8)
+    spare_bytes = np.clip(8 - left, 0, 7)
+    bits = spare_bytes.astype(np.uint64) * np.uint64(8)
     return (words << bits) >> bits

@@ -17,8 +17,9 @@ from millrace.common.errors import MillraceError
 # workers are the parallelism. Expandable segments keep batches of many shapes from fragmenting CUDA
 # memory; parallel launch lets the ranks of one host start NCCL kernels without waiting for each
 # other. CUDA counts GPUs as nvidia-smi and NVML do, and not by speed.
-# A rank whose peers are silent for `timeout_seconds` ends by itself (3: without a cleanup, which may
-# hang too), and so does one whose NCCL thread has hung in a call of CUDA for as long as a heartbeat:
+# A rank whose peers are silent for `timeout_seconds` ends by itself (3: without a cleanup, which
+# may hang too), and so does one whose NCCL thread has hung in a call of CUDA for as long as a
+# heartbeat:
 # else it would wait for ever, deaf to signals, and the launcher could name no rank that was lost.
 TRAINING_ENVIRONMENT = {
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "TORCH")},

@@ -1,9 +1,10 @@
 """Find the tracks in files of features: where each lies, its hop and type, and whether it can be
 used.
 
-Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the original script:
---jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and X.pt holds the mapping of the
-original script; an X.pt that is there is a hint, checked against the files.
+Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the
+original script: --jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and
+X.pt holds the mapping of the original script; an X.pt that is there is a hint, checked against the
+files.
 """
 
 from __future__ import annotations

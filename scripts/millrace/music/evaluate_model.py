@@ -1,7 +1,8 @@
 """Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%), with the half width of their 95 %
 intervals.
 
-    python -m millrace.music.evaluate_model checkpoint=logs/dvi-h5/checkpoint_best.ckpt redux=bpwr-10
+    python -m millrace.music.evaluate_model redux=bpwr-10 \\
+        checkpoint=logs/dvi-h5/checkpoint_best.ckpt
 
 As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of
 a track), qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole

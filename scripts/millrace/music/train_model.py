@@ -1,6 +1,7 @@
 """Train a version matcher (CLEWS) on precomputed CQT features, alone or as one of several ranks.
 
-    python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml fabric.nnodes=1 fabric.ngpus=2
+    python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml \\
+        fabric.nnodes=1 fabric.ngpus=2
 
 With fabric.ngpus above 1 it starts its ranks on this node, unless srun or torchrun has started
 them. Keys of the configuration and their defaults: docs/configuration.md. Writes

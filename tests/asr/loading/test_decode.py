@@ -52,10 +52,24 @@ def test_flac_of_another_encoder_is_what_soundfile_gives(level):
     assert np.array_equal(decode_channels(raw)[0], reference(raw))
 
 
-@pytest.mark.parametrize("form", [
-    "WAV PCM_16", "WAVEX PCM_16", "WAV PCM_24", "WAV PCM_U8", "WAV FLOAT", "WAV ULAW", "RF64 PCM_16",
-    "W64 PCM_16", "AIFF PCM_16", "CAF PCM_16", "OGG VORBIS", "OGG OPUS", "MP3",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "WAV PCM_16",
+        "WAVEX PCM_16",
+        "WAV PCM_24",
+        "WAV PCM_U8",
+        "WAV FLOAT",
+        "WAV ULAW",
+        "RF64 PCM_16",
+        "W64 PCM_16",
+        "AIFF PCM_16",
+        "CAF PCM_16",
+        "OGG VORBIS",
+        "OGG OPUS",
+        "MP3",
+    ],
+)
 @pytest.mark.parametrize("channels", [1, 2])
 def test_other_containers_are_what_soundfile_gives(form, channels):
     raw = encoded(noise(20_011, 5, channels), *form.split())
@@ -124,18 +138,28 @@ def test_wav_as_found_in_the_wild():
 WAV = encoded(noise(3000, 2), "WAV")
 
 
-@pytest.mark.parametrize(("raw", "reason"), [
-    (b"", "empty"), (bytes(70_000), "not_audio"), (b'{"error": "quota"}', "not_audio"),
-    (b"<html><body>404 Not Found</body></html>", "not_audio"),
-    (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "not_audio"),
-    (b"ffconcat version 1.0\nfile /etc/hostname\n", "not_audio"),
-    (WAV[: len(WAV) // 2], "truncated"), (WAV[:36], "truncated"), (WAV[:20], "damaged"),
-    (WAV[:12], "truncated"), (wav(b""), "no_samples"), (wav(b"", size=0xFFFFFFFF), "no_samples"),
-    (encoded(noise(3000, 1), "WAV", "PCM_24")[:5000], "truncated"),
-    (encoded(np.array([0.1, np.nan, 0.2]), "WAV", "FLOAT"), "not_finite"),
-    (encoded(np.array([0.1, np.inf]), "WAV", "DOUBLE"), "not_finite"),
-    (encoded(noise(3000, 1), rate=10), "damaged"), (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "empty"),
+        (bytes(70_000), "not_audio"),
+        (b'{"error": "quota"}', "not_audio"),
+        (b"<html><body>404 Not Found</body></html>", "not_audio"),
+        (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "not_audio"),
+        (b"ffconcat version 1.0\nfile /etc/hostname\n", "not_audio"),
+        (WAV[: len(WAV) // 2], "truncated"),
+        (WAV[:36], "truncated"),
+        (WAV[:20], "damaged"),
+        (WAV[:12], "truncated"),
+        (wav(b""), "no_samples"),
+        (wav(b"", size=0xFFFFFFFF), "no_samples"),
+        (encoded(noise(3000, 1), "WAV", "PCM_24")[:5000], "truncated"),
+        (encoded(np.array([0.1, np.nan, 0.2]), "WAV", "FLOAT"), "not_finite"),
+        (encoded(np.array([0.1, np.inf]), "WAV", "DOUBLE"), "not_finite"),
+        (encoded(noise(3000, 1), rate=10), "damaged"),
+        (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
+    ],
+)
 def test_what_cannot_be_decoded_has_a_reason(raw, reason):
     with pytest.raises(DecodeError) as error:
         decode(raw)

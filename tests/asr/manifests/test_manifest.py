@@ -216,10 +216,17 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("shard", "template", "rows_out"),
-    [(1.0, "audio_{shard_id}.tar", 1), ("1", "audio_{shard_id:d}.tar", 1), ("1", "audio_{shard_id}.tar", 1),
-     (1, "audio__OP_0..3_CL_.tar", 1), ("1", "audio_{0..1023}.tar", 1), (1, "audio_{000..123}.tar", 0),
-     ([1], "audio_{shard_id}.tar", 0), (True, "audio_{shard_id}.tar", 0)],
-)  # fmt: skip
+    [
+        (1.0, "audio_{shard_id}.tar", 1),
+        ("1", "audio_{shard_id:d}.tar", 1),
+        ("1", "audio_{shard_id}.tar", 1),
+        (1, "audio__OP_0..3_CL_.tar", 1),
+        ("1", "audio_{0..1023}.tar", 1),
+        (1, "audio_{000..123}.tar", 0),
+        ([1], "audio_{shard_id}.tar", 0),
+        (True, "audio_{shard_id}.tar", 0),
+    ],
+)
 def test_shard_ids_of_other_types(
     tmp_path: Path, shard: object, template: str, rows_out: int
 ) -> None:

@@ -281,10 +281,12 @@ BASE_256 = header(b"big", 0, at_124=b"\x80" + (700).to_bytes(11, "big")) + padde
 DIALECTS = {
     "base-256 size": (BASE_256, [(b"big", FILE, body_of(700))]),
     "posix prefix": (
-        header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"), [(b"p" * 155 + b"/tail", FILE, b"abcde")]
+        header(b"tail", 5, at_345=b"p" * 155) + padded(b"abcde"),
+        [(b"p" * 155 + b"/tail", FILE, b"abcde")],
     ),
     "posix prefix, other version": (
-        header(b"tail", 1, magic=b"ustar 00", at_345=b"folder") + padded(b"x"), [(b"folder/tail", FILE, b"x")]
+        header(b"tail", 1, magic=b"ustar 00", at_345=b"folder") + padded(b"x"),
+        [(b"folder/tail", FILE, b"x")],
     ),
     "GNU has other fields there": (
         header(b"file", 3, magic=b"ustar  \0", at_345=b"14000000000\0") + padded(b"abc"),
@@ -292,7 +294,9 @@ DIALECTS = {
     ),
     "version 7, no magic": (
         header(b"folder/", 0, b"\0", magic=b"")
-        + b"".join(header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)),
+        + b"".join(
+            header(b"m%d" % i, 600, b"\0", magic=b"") + padded(body_of(600, i)) for i in range(40)
+        ),
         [(b"folder", DIRECTORY, b""), *((b"m%d" % i, FILE, body_of(600, i)) for i in range(40))],
     ),
     "pax path and size": (
@@ -300,32 +304,47 @@ DIALECTS = {
         [("dir/é".encode(), FILE, b"abc")],
     ),
     "pax binary path": (
-        pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe")) + header(b"short", 2) + padded(b"de"),
+        pax((b"hdrcharset", b"BINARY"), (b"path", b"raw\xff\xfe"))
+        + header(b"short", 2)
+        + padded(b"de"),
         [(b"raw\xff\xfe", FILE, b"de")],
     ),
     "pax global, then a line break in a path": (
         pax((b"comment", b"c" * 2000), (b"mtime", b"1.5"), typeflag=b"g")
-        + pax((b"path", b"with\nnewline=1")) + header(b"short", 1) + padded(b"f"),
+        + pax((b"path", b"with\nnewline=1"))
+        + header(b"short", 1)
+        + padded(b"f"),
         [(b"with\nnewline=1", FILE, b"f")],
     ),
     "GNU long name, then pax": (
-        header(b"long", 7, b"L") + padded(b"gnu-on\0") + pax((b"comment", b"x"))
-        + header(b"short", 1) + padded(b"g"),
+        header(b"long", 7, b"L")
+        + padded(b"gnu-on\0")
+        + pax((b"comment", b"x"))
+        + header(b"short", 1)
+        + padded(b"g"),
         [(b"gnu-on", FILE, b"g")],
     ),
     "label and multi-volume": (
-        header(b"label", 0, b"V") + header(b"part", 600, b"M") + padded(body_of(600))
-        + header(b"z", 1) + padded(b"z"),
+        header(b"label", 0, b"V")
+        + header(b"part", 600, b"M")
+        + padded(body_of(600))
+        + header(b"z", 1)
+        + padded(b"z"),
         [(b"label", SPECIAL, b""), (b"part", tar_header.MULTI_VOLUME, b""), (b"z", FILE, b"z")],
     ),
     **{
         f"sparse {name}": (
-            header(b"a", 3) + padded(b"abc") + head + padded(body_of(600)) + header(b"z", 3) + padded(b"xyz"),
+            header(b"a", 3)
+            + padded(b"abc")
+            + head
+            + padded(body_of(600))
+            + header(b"z", 3)
+            + padded(b"xyz"),
             [(b"a", FILE, b"abc"), (b"s", SPARSE, b""), (b"z", FILE, b"xyz")],
         )
         for name, head in SPARSES.items()
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -388,10 +407,19 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
     ]
     scanned = check_equal(save(tmp_path, tar_of(*members)))
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
-        b"early": BROKEN_LINK, b"d/a": FILE, b"hard": HARD_LINK, b"hard2": HARD_LINK, b"d/soft": SYMLINK,
-        b"d/up": SYMLINK, b"chain": BROKEN_LINK, b"loop": BROKEN_LINK, b"nowhere": BROKEN_LINK,
-        b"folder": DIRECTORY, b"to-folder": BROKEN_LINK, b"top": FILE,
-    }  # fmt: skip
+        b"early": BROKEN_LINK,
+        b"d/a": FILE,
+        b"hard": HARD_LINK,
+        b"hard2": HARD_LINK,
+        b"d/soft": SYMLINK,
+        b"d/up": SYMLINK,
+        b"chain": BROKEN_LINK,
+        b"loop": BROKEN_LINK,
+        b"nowhere": BROKEN_LINK,
+        b"folder": DIRECTORY,
+        b"to-folder": BROKEN_LINK,
+        b"top": FILE,
+    }
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
     assert "5 links lead to no file in this tar, or to another link" in scanned.reason
 
@@ -417,9 +445,13 @@ def test_directories_and_links_with_bytes_of_their_own(tmp_path, chains):
         scanned = scan(path, chains)
         assert scanned.status == ("ok" if end else "unterminated"), scanned.reason
         assert bytes_of(path, scanned) == [
-            (b"d/a", b"first"), (b"hard", b"first"), (b"alone", body_of(1300, 2)), (b"soft", b"first"),
-            (b"d/b", body_of(2000, 6)), (b"last", b"end"),
-        ]  # fmt: skip
+            (b"d/a", b"first"),
+            (b"hard", b"first"),
+            (b"alone", body_of(1300, 2)),
+            (b"soft", b"first"),
+            (b"d/b", body_of(2000, 6)),
+            (b"last", b"end"),
+        ]
         assert b" ".join(scanned.names) == b"d d/a hard alone soft old bare pipe d/b last"
 
 
@@ -465,43 +497,71 @@ DAMAGE = {
         for at in (0, 124, 148, 300)
     },
     "zeroed header": (
-        MANY[:START] + bytes(512) + MANY[START + 512 :], "damaged", "zeros and data", ALL_BUT_20, 29
+        MANY[:START] + bytes(512) + MANY[START + 512 :],
+        "damaged",
+        "zeros and data",
+        ALL_BUT_20,
+        29,
     ),
     "size that leads to a later header": (
-        MANY[:START] + TO_LATER[:148] + MANY[START + 148 :], "damaged", f"{START:,}", ALL_BUT_20, 29
+        MANY[:START] + TO_LATER[:148] + MANY[START + 148 :],
+        "damaged",
+        f"{START:,}",
+        ALL_BUT_20,
+        29,
     ),
     **{
         f"size of {bits} bits": (
-            with_header((1 << bits) - 1), "damaged", "no file can have", [(b"a", b"a"), (b"b", b"b")], 1
+            with_header((1 << bits) - 1),
+            "damaged",
+            "no file can have",
+            [(b"a", b"a"), (b"b", b"b")],
+            1,
         )
         for bits in (63, 88)
     },
     "global size": (
         pax((b"size", b"3"), typeflag=b"g") + header(b"a", 3) + padded(b"abc") + END,
-        "damaged", "a global header with a path or size", [(b"a", b"abc")], 1,
+        "damaged",
+        "a global header with a path or size",
+        [(b"a", b"abc")],
+        1,
     ),
     "first header": (b"\xff" * 512 + MANY[512:], "damaged", "recovered", MEMBERS[1:], 49),
     # What comes next are the headers in it: they are this tar's, and marked as recovered.
     "header of a tar in the tar": (
-        flipped(INNER.index(b"inner.tar"), INNER), "damaged", "1,024",
-        [(b"a", b"a"), *many(30)[1], (b"b", b"b"), (b"c", b"c")], 32,
+        flipped(INNER.index(b"inner.tar"), INNER),
+        "damaged",
+        "1,024",
+        [(b"a", b"a"), *many(30)[1], (b"b", b"b"), (b"c", b"c")],
+        32,
     ),
     "header without magic": (
-        b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]), "damaged", "6,144",
-        [(b"m%d" % i, body_of(600, i)) for i in range(9) if i != 4], 4,
+        b"".join([*NO_MAGIC[:4], b"\xee", NO_MAGIC[4][1:], *NO_MAGIC[5:], END]),
+        "damaged",
+        "6,144",
+        [(b"m%d" % i, body_of(600, i)) for i in range(9) if i != 4],
+        4,
     ),
     "cut in a body": (MANY[: START + 612], "truncated", f"{START:,}", MEMBERS[:20], 0),
     "cut in a header": (MANY[: START + 300], "truncated", "inside a header", MEMBERS[:20], 0),
     "cut between members": (MANY[:START], "unterminated", "end-of-archive", MEMBERS[:20], 0),
     "three tars in one file": (
         MANY + tar_of(("second", b"2")) + bytes(512 * 300) + tar_of(("third", b"3")),
-        "concatenated", "another archive", [*MEMBERS, (b"second", b"2"), (b"third", b"3")], 0,
+        "concatenated",
+        "another archive",
+        [*MEMBERS, (b"second", b"2"), (b"third", b"3")],
+        0,
     ),
     "a tar in the tar": (
-        INNER, "ok", "", [(b"a", b"a"), (b"inner.tar", many(30)[0]), (b"b", b"b"), (b"c", b"c")], 0
+        INNER,
+        "ok",
+        "",
+        [(b"a", b"a"), (b"inner.tar", many(30)[0]), (b"b", b"b"), (b"c", b"c")],
+        0,
     ),
     "bytes after the end": (MANY + b"signature" * 100, "ok", "after the end", MEMBERS, 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

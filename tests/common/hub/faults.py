@@ -1,8 +1,8 @@
 """The local Hub with faults: it fails as planned, route by route, and counts requests and bytes.
 
     with faulty(folder) as (endpoint, faults):
-        faults.plan("commit", 500, 504)  # the first commit fails, the second lands and is answered with 504
-        ...
+        faults.plan("commit", 500, 504)  # the first commit fails, the second lands and is answered
+        with 504 ...
         assert faults.requests["commit"] == 3
 
 `python -m tests.common.hub.faults FOLDER PORT ROUTE N` dies in the middle of the N-th request of a

@@ -68,7 +68,7 @@ def test_what_has_changed_is_sent_and_nothing_else(tmp_path, lfs):
         ("put", (429, 504)),
         ("create", (504,)),
     ],
-)  # fmt: skip
+)
 def test_faults_that_pass_converge(tmp_path, lfs, route, planned):
     with faulty(tmp_path / "hub") as (endpoint, faults):
         hub, files = (

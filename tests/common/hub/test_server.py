@@ -64,26 +64,28 @@ ROUND_TRIP = """
     from huggingface_hub import CommitOperationAdd as Add, CommitOperationDelete as Delete
     kind, contents = sys.argv[1], [bytes([number]) * 50_000 for number in range(2)]
     api = hub.HfApi()
-    api.create_repo("me/speech", repo_type=kind, private=True)
-    api.create_repo("me/speech", repo_type=kind, private=True, exist_ok=True)
-    head = api.repo_info("me/speech", repo_type=kind)
+    at = {"repo_id": "me/speech", "repo_type": kind}
+    api.create_repo(**at, private=True)
+    api.create_repo(**at, private=True, exist_ok=True)
+    head = api.repo_info(**at)
     assert head.private
     names = ["data/no/0.tar", "data/no/1.tar"]
-    adds = [Add(name, content) for name, content in zip(names, contents)] + [Add("README.md", b"text")]
-    api.preupload_lfs_files("me/speech", adds, repo_type=kind, free_memory=False)
-    assert [entry.path for entry in api.list_repo_tree("me/speech", repo_type=kind)] == [".gitattributes"]
-    first = api.create_commit("me/speech", adds, commit_message="a", repo_type=kind, parent_commit=head.sha)
-    entries = {entry.path: entry for entry in api.list_repo_tree("me/speech", recursive=True, repo_type=kind)}
+    adds = [Add(name, content) for name, content in zip(names, contents)]
+    adds.append(Add("README.md", b"text"))
+    api.preupload_lfs_files(**at, additions=adds, free_memory=False)
+    assert [entry.path for entry in api.list_repo_tree(**at)] == [".gitattributes"]
+    first = api.create_commit(**at, operations=adds, commit_message="a", parent_commit=head.sha)
+    entries = {entry.path: entry for entry in api.list_repo_tree(**at, recursive=True)}
     assert [*entries] == [".gitattributes", "README.md", "data", "data/no", *names]
     for name, content in zip(names, contents):
         assert entries[name].size == len(content)
         assert entries[name].lfs.sha256 == hashlib.sha256(content).hexdigest()
         assert Path(hub.hf_hub_download("me/speech", name, repo_type=kind)).read_bytes() == content
     deletes = [Delete(names[0])]
-    api.create_commit("me/speech", deletes, commit_message="b", repo_type=kind, parent_commit=first.oid)
-    known = api.get_paths_info("me/speech", [*names, "data/no"], repo_type=kind)
+    api.create_commit(**at, operations=deletes, commit_message="b", parent_commit=first.oid)
+    known = api.get_paths_info(**at, paths=[*names, "data/no"])
     assert [entry.path for entry in known] == [names[1], "data/no"]
-    there = [api.file_exists("me/speech", names[0], repo_type=kind, revision=r) for r in (first.oid, "main")]
+    there = [api.file_exists(**at, filename=names[0], revision=r) for r in (first.oid, "main")]
     assert there == [True, False]
 """
 

@@ -95,7 +95,8 @@ def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolu
 
 
 def together(folder: Path, work: Callable[[int], None]) -> tuple[list[int], str]:
-    """The exit codes of two ranks that do `work` of their number and leave together; their errors."""
+    """The exit codes of two ranks that do `work` of their number and leave together; their
+    errors."""
 
     @devices.leaving_together()
     def run() -> int:

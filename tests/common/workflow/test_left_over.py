@@ -18,8 +18,10 @@ from millrace.common.workflow import left_over, run_lock
 RUN = """
 import os, subprocess, sys, time
 from millrace.common.workflow import lanes
-prefix = lanes.Lanes({"lanes": []}, os.environ["CLONE"], is_main_process=True).shell_prefix("set()").format()
-shell = ["bash", "-c", f"set -euo pipefail; {prefix}{sys.executable} -c '{sys.argv[1]}' | sleep 1000"]
+no_lanes = lanes.Lanes({"lanes": []}, os.environ["CLONE"], is_main_process=True)
+prefix = no_lanes.shell_prefix("set()").format()
+command = f"{prefix}{sys.executable} -c '{sys.argv[1]}' | sleep 1000"
+shell = ["bash", "-c", f"set -euo pipefail; {command}"]
 step = subprocess.Popen(shell, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while not os.path.exists("ready") and step.poll() is None:
     time.sleep(0.01)

@@ -158,17 +158,23 @@ PIXELS = images_of(np.arange(2))
 @pytest.mark.parametrize(
     ("datasets", "words"),
     [
-        ({"images": PIXELS.astype(np.float32), "labels": [0, 1]}, "float32 .* normalised.*create_records"),
+        (
+            {"images": PIXELS.astype(np.float32), "labels": [0, 1]},
+            "float32 .* normalised.*create_records",
+        ),
         ({"images": PIXELS.reshape(2, -1), "labels": [0, 1], "heights": [4, 4]}, "heights and"),
         ({"images": PIXELS.transpose(0, 3, 1, 2), "labels": [0, 1]}, r"not uint8 \(N, H, W, 3\)"),
-        ({"images": {"shape": (2,), "dtype": h5py.vlen_dtype(np.uint8)}, "labels": [0, 1]}, "variable length"),
+        (
+            {"images": {"shape": (2,), "dtype": h5py.vlen_dtype(np.uint8)}, "labels": [0, 1]},
+            "variable length",
+        ),
         ({"images": PIXELS, "labels": [0]}, "`labels` is int64"),
         ({"images": PIXELS}, "the file holds images"),
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),
         ({"images/1": PIXELS, "labels": [0, 1]}, "the file holds images, labels"),
         ({"encoded": PIXELS, "labels": [0, 1]}, "the file holds encoded, labels"),
     ],
-)  # fmt: skip
+)
 def test_layouts_that_are_not_read_are_refused_with_the_remedy(tmp_path, datasets, words):
     published(tmp_path / "train", **datasets)
     with pytest.raises(MillraceError, match=words):

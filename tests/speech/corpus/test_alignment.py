@@ -8,8 +8,14 @@ from millrace.common import jsonl
 from millrace.speech.corpus import alignment
 
 SEGMENT = {
-    "start": 1.0, "end": 5.0, "asr_text": "a", "human_text": "b", "cer": 0.1, "start_idx": 1, "end_idx": 2,
-}  # fmt: skip
+    "start": 1.0,
+    "end": 5.0,
+    "asr_text": "a",
+    "human_text": "b",
+    "cer": 0.1,
+    "start_idx": 1,
+    "end_idx": 2,
+}
 
 
 def encode(value: object, encoding: str = "utf-8") -> bytes:
@@ -62,9 +68,14 @@ def test_white_space_around_the_audio_file_does_not_count():
 
 def test_both_spellings_give_the_same_digest():
     other = {
-        "start_seconds": 1.0, "end_seconds": 5.0, "asr_transcript": "a", "human_transcript": "b", "cer": 0.1,
-        "original_transcript_start_idx": 1, "original_transcript_end_idx": 2,
-    }  # fmt: skip
+        "start_seconds": 1.0,
+        "end_seconds": 5.0,
+        "asr_transcript": "a",
+        "human_transcript": "b",
+        "cer": 0.1,
+        "original_transcript_start_idx": 1,
+        "original_transcript_end_idx": 2,
+    }
     one = alignment.parse(encode(of()))
     two = alignment.parse(encode({"segments": [other], "audio_file": "x.opus", "unused": 1}))
     assert one.digest == two.digest
@@ -79,11 +90,17 @@ def test_every_field_that_is_used_changes_the_digest(field):
 @pytest.mark.parametrize(
     ("audio_file", "video_id"),
     [
-        ("/cluster/x/abc.opus", "abc"), ("dir/x_1.MP3", "x_1"), ("C:\\data\\día 1.m4a", "día 1"),
-        ("a.b.c.opus", "a.b.c"), ("clip.3gp", "clip"), ("noextension", "noextension"), (".opus", ".opus"),
-        ("sitting 12.3.2020.mp4", "sitting 12.3.2020"), ("sitting_12.3.2020", "sitting_12.3.2020"),
+        ("/cluster/x/abc.opus", "abc"),
+        ("dir/x_1.MP3", "x_1"),
+        ("C:\\data\\día 1.m4a", "día 1"),
+        ("a.b.c.opus", "a.b.c"),
+        ("clip.3gp", "clip"),
+        ("noextension", "noextension"),
+        (".opus", ".opus"),
+        ("sitting 12.3.2020.mp4", "sitting 12.3.2020"),
+        ("sitting_12.3.2020", "sitting_12.3.2020"),
     ],
-)  # fmt: skip
+)
 def test_video_id_is_the_stem(audio_file, video_id):
     assert alignment.stem(audio_file) == video_id
 

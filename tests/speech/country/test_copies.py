@@ -41,10 +41,15 @@ def test_train_loses_what_lies_in_validation_or_test_and_validation_what_lies_in
             f"key_{number}" for number in (3, 4, 6, 8, 9, 10, 11, 12)
         ]
         assert pairs == [
-            {"recording": f"land/video_{a}", "split": SPLITS[a], "of_recording": "land/video_x",
-             "of_split": "test", "segments": count}
+            {
+                "recording": f"land/video_{a}",
+                "split": SPLITS[a],
+                "of_recording": "land/video_x",
+                "of_split": "test",
+                "segments": count,
+            }
             for a, count in (("t", 3), ("v", 2))
-        ]  # fmt: skip
+        ]
     assert copies.line(pairs[0]) == (
         "land/video_t (train) repeats 3 segments of land/video_x (test): they are left out of train"
     )

@@ -7,9 +7,14 @@ import pytest
 from millrace.speech.manifest import segments
 
 GOOD = {
-    "start": 1.0, "end": 5.0, "asr_text": "a b", "human_text": "a c", "cer": 0.1,
-    "start_idx": 1, "end_idx": 2,
-}  # fmt: skip
+    "start": 1.0,
+    "end": 5.0,
+    "asr_text": "a b",
+    "human_text": "a c",
+    "cer": 0.1,
+    "start_idx": 1,
+    "end_idx": 2,
+}
 LIMITS = segments.Limits(3.0, 20.0)
 
 
@@ -96,10 +101,16 @@ def test_keys_truncate_to_milliseconds():
 
 def row(key: str, cer: float, text: str = "t", transcript: str = "t1", later: int = 0) -> dict:
     return {
-        "key": key, "cer": cer, "_later": later, "start_seconds": 1.0, "end_seconds": 5.0,
-        "human_transcript": text, "asr_transcript": "x", "transcript_id": transcript,
+        "key": key,
+        "cer": cer,
+        "_later": later,
+        "start_seconds": 1.0,
+        "end_seconds": 5.0,
+        "human_transcript": text,
+        "asr_transcript": "x",
+        "transcript_id": transcript,
         "status": "pending_local_tar",
-    }  # fmt: skip
+    }
 
 
 def test_of_equal_keys_the_earlier_transcript_stays_whatever_its_cer():

@@ -69,11 +69,19 @@ def cuts(monkeypatch) -> list[tuple[str, int]]:
 
 
 HOSTILE = {
-    "testland_a.b.c_0_1": "NA", "testland_a": "null", "testland_a_0": "", "__hidden__": "=SUM(A1)\"'",
-    ".dot": "two\nlines\r\nthree\rfour", "with space/and/../slash": "‏rtl‏", "Ünïcode_漢字_🎧": "a,b;c\td",
-    "percent%2Esign": "😀 \\u0000 é", "k" * 200: "{}", "é" * 200: "nan", 'quote"and\nnewline\\': " ",
+    "testland_a.b.c_0_1": "NA",
+    "testland_a": "null",
+    "testland_a_0": "",
+    "__hidden__": "=SUM(A1)\"'",
+    ".dot": "two\nlines\r\nthree\rfour",
+    "with space/and/../slash": "‏rtl‏",
+    "Ünïcode_漢字_🎧": "a,b;c\td",
+    "percent%2Esign": "😀 \\u0000 é",
+    "k" * 200: "{}",
+    "é" * 200: "nan",
+    'quote"and\nnewline\\': " ",
     "~tilde*?": "x" * 5000,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

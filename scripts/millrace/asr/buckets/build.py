@@ -313,8 +313,8 @@ class _Build:
                 pending.result()
 
     def _part(self, table: pa.Table, members: Addresses | None) -> _Part:
-        """The rows in order, with offset and size of their members; `members` is None where the rows
-        bring them."""
+        """The rows in order, with offset and size of their members; `members` is None where the
+        rows bring them."""
         in_order = sort_rows(table, self.tars.paths, self.seed_key)
         order = in_order.order
         if members is None:

@@ -129,7 +129,8 @@ class BucketFiles:
                     use_dictionary=["tar_path", "language", "bucket_id", "bucket_max_duration"],
                     compression="snappy",
                     write_statistics=False,
-                    store_schema=False,  # readers see plain text columns; the dictionary is only an encoding
+                    # Readers see plain text columns; the dictionary is only an encoding.
+                    store_schema=False,
                 )
                 stack.callback(parquet.close)
                 writers.append(_Writer(path, self.row_group, parquet, bucket))

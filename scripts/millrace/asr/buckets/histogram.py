@@ -32,12 +32,14 @@ class DurationHistogram:
 
     def __init__(self, last: float, step: float | None = None) -> None:
         self.step = step or max(STEP_SECONDS, last / MAX_STEPS)
-        self.counts = np.zeros(max(1, int(np.ceil(round(last / self.step, 6)))), dtype=np.int64)
+        steps = np.ceil(round(last / self.step, 6))
+        self.counts = np.zeros(max(1, int(steps)), dtype=np.int64)
 
     def add(self, durations: np.ndarray) -> None:
-        steps = (np.minimum(durations, 1e9) / self.step + 1e-6).astype(np.int64)
-        last = len(self.counts) - 1
-        self.counts += np.bincount(np.minimum(steps, last), minlength=len(self.counts))
+        finite = np.minimum(durations, 1e9)
+        steps = (finite / self.step + 1e-6).astype(np.int64)
+        known = np.minimum(steps, len(self.counts) - 1)
+        self.counts += np.bincount(known, minlength=len(self.counts))
 
     def least_padding(self, buckets: int) -> tuple[float, ...]:
         """The edges that pad least when every row is padded to the upper edge of its bucket.
@@ -47,36 +49,46 @@ class DurationHistogram:
         last the histogram's. Fewer buckets come back if there are fewer different durations.
         """
         if buckets < 1:
-            raise MillraceError(
-                f"the number of buckets must be at least 1, not {buckets}", "edges: auto"
-            )
+            problem = f"the number of buckets must be at least 1, not {buckets}"
+            raise MillraceError(problem, "edges: auto")
         last = len(self.counts)
         # An edge just above an empty step is never better than the one above the last used step
         # below it; and padding goes to the longest row, so the last edge counts as if it lay right
         # above that.
         ends = np.flatnonzero(self.counts) + 1
-        ends = ends if len(ends) else np.array([last])
-        buckets = min(buckets, len(ends))
-        below = np.cumsum(self.counts.astype(np.float64))[
-            ends - 1
-        ]  # rows below each candidate edge
-
-        # cost[end]: padded steps of the rows below candidate `end` in the best buckets so far;
-        # chosen[bucket, end]: the candidate where the last of these buckets begins.
-        cost = below * ends
-        chosen = np.zeros((buckets, len(ends)), dtype=np.int64)
-        for bucket in range(1, buckets):
-            previous, cost = cost, np.full(len(ends), np.inf)
-            for end in range(bucket, len(ends)):
-                totals = (
-                    previous[bucket - 1 : end] + (below[end] - below[bucket - 1 : end]) * ends[end]
-                )
-                best = int(np.argmin(totals))
-                cost[end], chosen[bucket, end] = totals[best], best + bucket - 1
+        if not len(ends):
+            ends = np.array([last])
+        rows = np.cumsum(self.counts.astype(np.float64))
+        below = rows[ends - 1]  # rows below each candidate edge
+        chosen = _best_begins(below, ends, min(buckets, len(ends)))
 
         # Walk back from the last candidate, which stands for the histogram's end.
-        edges, end = [last], chosen[-1, -1]
-        for bucket in range(buckets - 2, -1, -1):
+        edges = [last]
+        end = chosen[-1, -1]
+        for begins in chosen[-2::-1]:
             edges.append(ends[end])
-            end = chosen[bucket, end]
-        return (0.0, *(round(float(edge * self.step), 6) for edge in reversed(edges)))
+            end = begins[end]
+        seconds = [round(float(edge * self.step), 6) for edge in reversed(edges)]
+        return (0.0, *seconds)
+
+
+def _best_begins(below: np.ndarray, ends: np.ndarray, buckets: int) -> np.ndarray:
+    """Where the last bucket begins if the rows below a candidate edge lie in the best 1, 2, ...
+    buckets: number of a candidate, (buckets, candidates).
+
+    `ends`: steps of the candidate edges; `below`: rows below each.
+    """
+    # Padded steps of the rows below each candidate in the best buckets so far.
+    cost = below * ends
+    chosen = np.zeros((buckets, len(ends)), dtype=np.int64)
+    for bucket in range(1, buckets):
+        first = bucket - 1
+        previous = cost
+        cost = np.full(len(ends), np.inf)
+        for end in range(bucket, len(ends)):
+            own_rows = below[end] - below[first:end]
+            totals = previous[first:end] + own_rows * ends[end]
+            best = int(np.argmin(totals))
+            cost[end] = totals[best]
+            chosen[bucket, end] = first + best
+    return chosen

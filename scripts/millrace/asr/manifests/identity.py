@@ -1,5 +1,5 @@
-"""What a sample is known by: its bare name in its tar, the tar's name wherever it lies, and a 64-bit
-id of both."""
+"""What a sample is known by: its bare name in its tar, the tar's name wherever it lies, and a
+64-bit id of both."""
 
 from __future__ import annotations
 
@@ -46,44 +46,57 @@ def with_unicode_forms(members: pa.Table) -> pa.Table:
     """
     if _joined(members["name"]).isascii():
         return members
-    rows = pc.indices_nonzero(pc.match_substring_regex(members["name"], r"[^\x00-\x7f]"))
-    tars, names = (members[column].take(rows).to_pylist() for column in ("tar", "name"))
+    is_other = pc.match_substring_regex(members["name"], r"[^\x00-\x7f]")
+    rows = pc.indices_nonzero(is_other)
+    tars = members["tar"].take(rows).to_pylist()
+    names = members["name"].take(rows).to_pylist()
     # Several members of one name are one: the last counts.
-    row_of = dict(zip(zip(tars, names, strict=True), rows.to_pylist(), strict=True))
-    forms = _unambiguous_forms(row_of)
+    row_of: dict[tuple[int, bytes], int] = {}
+    for tar, name, row in zip(tars, names, rows.to_pylist(), strict=True):
+        row_of[tar, name] = row
 
+    forms = _unambiguous_forms(row_of)
+    rows_of_forms = pa.array(list(forms.values()), pa.int64())
+    again = members.take(rows_of_forms)
     column = members.column_names.index("name")
     other_names = pa.array([name for _, name in forms], members["name"].type)
-    again = members.take(pa.array(list(forms.values()), pa.int64()))
     again = again.set_column(column, "name", other_names)
     return pa.concat_tables([members, again])
 
 
 def _unambiguous_forms(row_of: dict[tuple[int, bytes], int]) -> dict[tuple[int, bytes], int]:
-    """The rows of (tar, name), by the other Unicode forms of the names that mean one member only."""
+    """The rows of (tar, name), by the other Unicode forms of the names that mean one member
+    only."""
     rows_of_form: dict[tuple[int, bytes], set[int]] = defaultdict(set)
     for (tar, name), row in row_of.items():
         text = name.decode(errors="surrogateescape")
         for form in ("NFC", "NFD"):
-            written = unicodedata.normalize(form, text).encode(errors="surrogateescape")
+            normal = unicodedata.normalize(form, text)
+            written = normal.encode(errors="surrogateescape")
             rows_of_form[tar, written].add(row)
-    return {
-        form: next(iter(rows))
-        for form, rows in rows_of_form.items()
-        if len(rows) == 1 and form not in row_of
-    }
+
+    unambiguous = {}
+    for place, rows in rows_of_form.items():
+        if len(rows) == 1 and place not in row_of:
+            unambiguous[place] = rows.pop()
+    return unambiguous
 
 
 def _joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
     """All texts (or bytes) after each other: one search in it is ten times faster than a search in
     each."""
-    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    array = texts
+    if isinstance(texts, pa.ChunkedArray):
+        array = texts.combine_chunks()
     _, offsets, body = array.buffers()
     if not len(array) or body is None:
         return b""
+
     is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)[array.offset :]
-    return memoryview(body)[ends[0] : ends[len(array)]].tobytes()
+    kind = np.int64 if is_large else np.int32
+    ends = np.frombuffer(offsets, kind)[array.offset :]
+    first, last = ends[0], ends[len(array)]
+    return memoryview(body)[first:last].tobytes()
 
 
 def portable_names(tars: list[str]) -> list[str]:
@@ -92,10 +105,17 @@ def portable_names(tars: list[str]) -> list[str]:
     if not folders:
         return tars
     shared = os.path.commonpath(folders)
-    return [path[len(shared) :].lstrip("/") if path.startswith("/") else path for path in tars]
+    names = []
+    for path in tars:
+        if path.startswith("/"):
+            names.append(path.removeprefix(shared).lstrip("/"))
+        else:
+            names.append(path)
+    return names
 
 
 def sample_ids(tar_hashes: np.ndarray, members: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """uint64 ids of (tar, member): `tar_hashes` are of the tars' portable names, members are
     bare."""
-    return mix(hash_strings(members) + mix(tar_hashes))
+    of_members = hash_strings(members)
+    return mix(of_members + mix(tar_hashes))

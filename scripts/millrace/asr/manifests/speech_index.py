@@ -18,11 +18,19 @@ class Reader(parquet.Reader):
     has_offsets = True
 
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        own = {name: (name,) for name in ("split", "offset", "size")}
-        return {**ALIASES, "tar_path": ("shard",), "transcript": (self.transcript,), **own}
+        own: dict[str, tuple[str, ...]] = {
+            "tar_path": ("shard",),
+            "transcript": (self.transcript,),
+            "split": ("split",),
+            "offset": ("offset",),
+            "size": ("size",),
+        }
+        return ALIASES | own
 
     def own_rows(
         self, rows: pa.Table | pa.RecordBatch, batch: pa.RecordBatch
     ) -> pa.Table | pa.RecordBatch:
-        splits = pa.array(_SPLITS[self.split], mc.TEXT)
-        return rows.filter(pc.is_in(mc.text(batch.column("split")), value_set=splits))
+        wanted = pa.array(_SPLITS[self.split], mc.TEXT)
+        splits = mc.text(batch.column("split"))
+        is_own = pc.is_in(splits, value_set=wanted)
+        return rows.filter(is_own)

@@ -23,7 +23,9 @@ def batch_cost(rows: np.ndarray | float, longest: np.ndarray | float) -> np.ndar
     """Modelled work of batches padded to `longest` seconds: n * (T + T^2 / 60 s); T^2 is
     attention."""
     longest = np.asarray(longest, dtype=np.float64)
-    return np.asarray(rows, dtype=np.float64) * (longest + longest * longest / QUADRATIC_SECONDS)
+    attention = longest * longest / QUADRATIC_SECONDS
+    of_a_row = longest + attention
+    return np.asarray(rows, dtype=np.float64) * of_a_row
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class BatchBudget:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        given = [limit for limit in (self.seconds, self.cost, self.rows) if limit is not None]
-        if not given or not all(limit > 0 for limit in given):
+        limits = (self.seconds, self.cost, self.rows)
+        given = [limit for limit in limits if limit is not None]
+        if not given or min(given) <= 0:
             problem = f"a batch budget needs a limit, and limits above 0: {self}"
             raise MillraceError(problem, where="batch budget")
 
@@ -48,16 +51,23 @@ class BatchBudget:
         """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the
         budget."""
         longest = longest.astype(np.float64)
-        max_rows = np.full(
-            len(longest), _MAX_ROWS if self.rows is None else int(self.rows), dtype=np.int64
-        )
-        for limit, each in ((self.seconds, longest), (self.cost, batch_cost(np.ones(1), longest))):
-            if limit is not None:
-                fits = np.minimum(np.floor(limit / each), _MAX_ROWS).astype(np.int64)
-                max_rows = np.minimum(
-                    max_rows, fits - (fits * each > limit)
-                )  # the division may round up
+        by_rows = _MAX_ROWS if self.rows is None else int(self.rows)
+        max_rows = np.full(len(longest), by_rows, dtype=np.int64)
+        if self.seconds is not None:
+            by_seconds = _fitting(self.seconds, longest)
+            max_rows = np.minimum(max_rows, by_seconds)
+        if self.cost is not None:
+            by_cost = _fitting(self.cost, batch_cost(1.0, longest))
+            max_rows = np.minimum(max_rows, by_cost)
         return max_rows
+
+
+def _fitting(limit: float, of_a_row: np.ndarray) -> np.ndarray:
+    """int64 number of rows that a limit holds."""
+    whole = np.floor(limit / of_a_row)
+    fits = np.minimum(whole, _MAX_ROWS).astype(np.int64)
+    is_over = fits * of_a_row > limit  # the division may round up
+    return fits - is_over
 
 
 @dataclass
@@ -76,38 +86,49 @@ def shuffled(rows: int, key: np.uint64) -> np.ndarray:
     """uint32 permutation of range(rows): the order of their hashes, the same on all machines and
     numpys."""
     numbers = np.arange(rows, dtype=np.uint64)
-    return (np.sort((hashing.mix(numbers ^ key) & ~_LOW) | numbers) & _LOW).astype(np.uint32)
+    hashes = hashing.mix(numbers ^ key) & ~_LOW
+    order = np.sort(hashes | numbers) & _LOW
+    return order.astype(np.uint32)
 
 
 def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, window: int) -> Cut:
     """Cut a bucket's rows (float32 seconds, above 0) into batches; every row is in exactly one."""
     rows = shuffled(len(durations), key)
 
-    # Sort by duration inside windows, not over the whole bucket: a full sort would give the same
-    # batches every epoch. Small buckets get at least 8 windows.
-    window_rows = min(window, max(_SMALL_WINDOW, len(rows) // 8))
-    count = math.ceil(len(rows) / window_rows)
-    edges = (np.arange(count + 1, dtype=np.int64) * len(rows) // max(count, 1)).tolist()
+    edges = _window_edges(len(rows), window)
 
     # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal
     # duration.
-    jitter = hashing.mix(np.asarray(key)) if count < 4 else None
+    is_small = len(edges) - 1 < 4
+    jitter = hashing.mix(np.asarray(key)) if is_small else None
 
     parts: list[tuple[np.ndarray, ...]] = []
     over_budget = 0
     for number, (low, high) in enumerate(itertools.pairwise(edges)):
         rows[low:high], lengths = _by_duration(rows[low:high], durations, jitter)
-        over_budget += int((budget.most_rows(lengths) < 1).sum())
-        # A batch is padded to its longest row so far. One over the budget is a batch of its own.
-        first = _cut_window(np.maximum(budget.most_rows(np.maximum.accumulate(lengths)), 1))
-        seconds = np.add.reduceat(lengths.astype(np.float64), first)
-        longest = np.maximum.reduceat(lengths, first)
-        parts.append((first + low, np.full(len(first), number), longest, seconds))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [
-        np.zeros(0, int)
-    ] * 4
-    starts, windows, longest, seconds = columns
-    return Cut(rows, starts, windows, longest, seconds, over_budget)
+        is_over = budget.most_rows(lengths) < 1
+        over_budget += int(is_over.sum())
+
+        first, longest, seconds = _cut_window(lengths, budget)
+        windows = np.full(len(first), number)
+        parts.append((first + low, windows, longest, seconds))
+    if not parts:
+        nothing = np.zeros(0, int)
+        return Cut(rows, nothing, nothing, nothing, nothing, over_budget)
+    starts, numbers, longest, seconds = map(np.concatenate, zip(*parts, strict=True))
+    return Cut(rows, starts, numbers, longest, seconds, over_budget)
+
+
+def _window_edges(rows: int, window: int) -> list[int]:
+    """Where the windows begin that are sorted by duration, and the end of the last.
+
+    Not the whole bucket: a full sort would give the same batches every epoch. Small buckets get at
+    least 8 windows.
+    """
+    window_rows = min(window, max(_SMALL_WINDOW, rows // 8))
+    count = math.ceil(rows / window_rows)
+    numbers = np.arange(count + 1, dtype=np.int64)
+    return (numbers * rows // max(count, 1)).tolist()
 
 
 def _by_duration(
@@ -117,19 +138,36 @@ def _by_duration(
     %."""
     lengths = sorting = durations[rows]
     if jitter is not None:
-        bits = hashing.mix(rows.astype(np.uint64) ^ jitter) >> np.uint64(40)
+        mixed = hashing.mix(rows.astype(np.uint64) ^ jitter)
+        bits = mixed >> np.uint64(40)
         draw = bits.astype(np.float32) * np.float32(2.0**-24)
-        sorting = lengths * (1 - np.float32(_JITTER) * draw)
+        blur = np.float32(_JITTER) * draw
+        sorting = lengths * (1 - blur)
 
     # The bits of positive floats rise with their value; one sort of 64-bit keys is faster than an
     # argsort.
     numbers = np.arange(len(rows), dtype=np.uint64)
-    keys = (sorting.view(np.uint32).astype(np.uint64) << np.uint64(32)) | numbers
+    bits_of_sorting = sorting.view(np.uint32).astype(np.uint64)
+    keys = (bits_of_sorting << np.uint64(32)) | numbers
     order = (np.sort(keys) & _LOW).astype(np.int64)
     return rows[order], lengths[order]
 
 
-def _cut_window(max_rows: np.ndarray) -> np.ndarray:
+def _cut_window(
+    lengths: np.ndarray, budget: BatchBudget
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the batches of a window begin, how long the longest row of each lasts, and how long all
+    of its rows."""
+    # A batch is padded to its longest row so far. One over the budget is a batch of its own.
+    padded = np.maximum.accumulate(lengths)
+    max_rows = np.maximum(budget.most_rows(padded), 1)
+    first = _greedy_starts(max_rows)
+    seconds = np.add.reduceat(lengths.astype(np.float64), first)
+    longest = np.maximum.reduceat(lengths, first)
+    return first, longest, seconds
+
+
+def _greedy_starts(max_rows: np.ndarray) -> np.ndarray:
     """Starts of greedy batches of rows in rising duration; `max_rows[i]` fit up to row i
     (falling)."""
     # A batch from s up to e fits if e - s <= max_rows[e - 1]. As e - max_rows[e - 1] rises,

@@ -4,6 +4,7 @@ machine."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,9 +16,8 @@ from millrace.common import hashing
 from millrace.common.errors import MillraceError, counted
 
 WINDOW = 20_000
-_STEPS_PER_GROUP = (
-    64  # steps whose batches are matched in cost together: enough that their costs lie close
-)
+# Steps whose batches are matched in cost together: enough that their costs lie close.
+_STEPS_PER_GROUP = 64
 _SHUFFLE, _DEAL, _REPLAN = 1, 2, 3  # purposes of keys: no draw is made twice
 
 
@@ -45,7 +45,8 @@ def plan_epoch(
     rest; the last stretch is replanned only if its world size differs: else go on in that plan at
     its step.
 
-    >>> plan = plan_epoch([np.array([2.5, 3.0, 1.0])], BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
+    >>> durations = [np.array([2.5, 3.0, 1.0])]
+    >>> plan = plan_epoch(durations, BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
     [0, 1, 2]
     """
@@ -80,12 +81,14 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
         raise MillraceError(problem, where=f"epoch {plan.epoch}", remedy="Begin the next epoch")
     # Batches not yet used, without fillers.
     counts = np.diff(plan.offsets)
-    unused = np.flatnonzero(counts[done_steps * plan.world_size :]) + done_steps * plan.world_size
+    done = done_steps * plan.world_size
+    unused = np.flatnonzero(counts[done:]) + done
     bucket = np.asarray(plan.bucket[unused])
     group = np.zeros(len(unused), dtype=np.int64)
     for number in np.unique(bucket):
-        mine = np.flatnonzero(bucket == number)
-        group[mine] = np.arange(len(mine)) // (_STEPS_PER_GROUP * world_size)
+        of_bucket = np.flatnonzero(bucket == number)
+        numbers = np.arange(len(of_bucket))
+        group[of_bucket] = numbers // (_STEPS_PER_GROUP * world_size)
     table = Batches(
         rows=plan.rows,
         start=np.asarray(plan.offsets[unused]),
@@ -109,23 +112,28 @@ def every_bucket_first(plan: Plan) -> Plan:
     counts = np.bincount(plan.bucket, minlength=1)
     first: list[int] = []
     for bucket in np.argsort(counts, kind="stable"):
-        steps = np.flatnonzero((buckets == bucket).any(axis=1))
-        if len(steps) and not (buckets[first] == bucket).any():
+        is_of_bucket = (buckets == bucket).any(axis=1)
+        steps = np.flatnonzero(is_of_bucket)
+        is_there = (buckets[first] == bucket).any()
+        if len(steps) and not is_there:
             first.append(int(steps[0]))
-    order = np.concatenate([first, np.setdiff1d(np.arange(len(plan)), first)]).astype(np.int64)
+    others = np.setdiff1d(np.arange(len(plan)), first)
+    order = np.concatenate([first, others]).astype(np.int64)
 
     # Batches move with their steps, rows with their batches; a filler still names the batch that it
     # repeats.
-    batches = (order[:, None] * plan.world_size + np.arange(plan.world_size)).ravel()
+    of_steps = np.arange(len(plan.bucket)).reshape(buckets.shape)
+    batches = of_steps[order].ravel()
     place = np.empty(len(batches), dtype=np.int64)
     place[batches] = np.arange(len(batches))
     lengths = np.diff(plan.offsets)[batches]
-    parts = [plan.rows[plan.offsets[batch] : plan.offsets[batch + 1]] for batch in batches]
+    of_batches = np.split(plan.rows, plan.offsets[1:-1])
+    parts = [of_batches[batch] for batch in batches]
     fillers = place[plan.fillers].reshape(-1, 2)
     return dataclasses.replace(
         plan,
         rows=np.concatenate([plan.rows[:0], *parts]),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(plan.offsets.dtype),
+        offsets=_ends(lengths).astype(plan.offsets.dtype),
         longest=plan.longest[batches],
         seconds=plan.seconds[batches],
         bucket=plan.bucket[batches],
@@ -137,41 +145,40 @@ def _check(
     lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int
 ) -> None:
     if len(budgets) != len(lengths):
-        raise MillraceError(
-            f"{len(budgets)} budgets for {len(lengths)} buckets", where="batch budgets"
-        )
+        problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
+        raise MillraceError(problem, where="batch budgets")
     if world_size < 1 or window < 1:
         problem = f"world size {world_size} and window {window} must be at least 1"
         raise MillraceError(problem, where="batch plan")
     if not any(map(len, lengths)):
-        raise MillraceError(
-            "there are no rows to plan", "batch plan", "See rejects.jsonl of the buckets"
-        )
+        remedy = "See rejects.jsonl of the buckets"
+        raise MillraceError("there are no rows to plan", "batch plan", remedy)
     for number, bucket in enumerate(lengths):
         where = f"bucket {number}"
-        if len(bucket) and not (np.isfinite(bucket).all() and bucket.min() > 0):
-            raise MillraceError(
-                "a duration is not finite and above 0", where, "Build the buckets again"
-            )
+        is_right = np.isfinite(bucket) & (bucket > 0)
+        if not is_right.all():
+            problem = "a duration is not finite and above 0"
+            raise MillraceError(problem, where, "Build the buckets again")
         if len(bucket) > 0xFFFFFFFF:
-            raise MillraceError(
-                f"{len(bucket)} rows are too many for one bucket", where, "Add edges"
-            )
+            problem = f"{len(bucket)} rows are too many for one bucket"
+            raise MillraceError(problem, where, "Add edges")
 
 
 def _join(cuts: list[Cut], world_size: int) -> Batches:
     """The batches of all buckets; row numbers count over all buckets."""
-    firsts = np.concatenate([[0], np.cumsum([len(cut.rows) for cut in cuts])]).astype(np.int64)
+    lengths = [len(cut.rows) for cut in cuts]
+    firsts = _ends(np.array(lengths))
     kind = np.int32 if firsts[-1] < 1 << 31 else np.int64
     rows = np.empty(firsts[-1], dtype=kind)
     groups = []
     starts = []
     counts = []
     for cut, first in zip(cuts, firsts.tolist(), strict=False):
-        rows[first : first + len(cut.rows)] = cut.rows
-        rows[first : first + len(cut.rows)] += kind(first)
+        own = rows[first : first + len(cut.rows)]
+        own[:] = cut.rows
+        own += kind(first)
         starts.append(cut.starts + first)
-        counts.append(np.diff(np.append(cut.starts, len(cut.rows))))
+        counts.append(_lengths(cut.starts, len(cut.rows)))
         groups.append(_groups(cut, world_size))
     numbers = np.arange(len(cuts), dtype=np.int16)
     return Batches(
@@ -185,6 +192,16 @@ def _join(cuts: list[Cut], world_size: int) -> Batches:
     )
 
 
+def _ends(lengths: np.ndarray) -> np.ndarray:
+    """int64: 0, and where each of the parts ends that lie one after the other."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _lengths(starts: np.ndarray, end: int) -> np.ndarray:
+    """The lengths of parts that begin at `starts` and lie one after the other, up to `end`."""
+    return np.diff(np.append(starts, end))
+
+
 def _groups(cut: Cut, world_size: int) -> np.ndarray:
     """The group of every batch: as many windows as make about 64 steps."""
     windows = int(cut.windows.max(initial=0)) + 1
@@ -196,29 +213,42 @@ def _groups(cut: Cut, world_size: int) -> np.ndarray:
 def _assign_steps(table: Batches, world: int, seed: int, epoch: int, key: np.uint64) -> Plan:
     """Assign batches to steps of `world` batches of about equal cost, and order the steps of the
     epoch."""
-    # Match costs inside the groups of a bucket first, then what remains inside the bucket.
-    cost = batch_cost(table.count, table.longest)
-    near, left = _match_costs(np.arange(len(cost)), table.bucket, table.group, cost, world)
-    far, left = _match_costs(left, table.bucket, np.zeros_like(table.group), cost, world)
-
-    # A bucket's groups follow each other, their steps in random order; steps over several groups go
-    # anywhere.
-    groups = int(table.group.max(initial=0)) + 1
-    phase_near = _draw(key, near[:, 0]) + table.group[near[:, 0]]
-    phase_far = _draw(key, far[:, 0]) * groups
-    phase = np.concatenate([phase_near, phase_far])
-    steps = np.concatenate([near, far])
+    steps, phase, left = _steps_of_buckets(table, world, key)
 
     # What remains of all buckets fills the last steps, matched in cost across buckets.
     if len(left):
         whole, left = _add_rows(steps, left, table.count, world)
-        steps, phase = steps[whole], phase[whole]
+        steps = steps[whole]
+        phase = phase[whole]
     table, left, fillers, splits = fill_last_step(table, left, world)
-    cost = batch_cost(table.count, table.longest)[left]
-    mixed = left[np.lexsort((left, cost))].reshape(-1, world)
+    cost = batch_cost(table.count[left], table.longest[left])
+    by_cost = left[np.lexsort((left, cost))]
+    mixed = by_cost.reshape(-1, world)
 
     steps = _in_order(steps, phase, mixed, table.bucket, key)
     return _assemble(table, steps, fillers, seed, epoch, splits)
+
+
+def _steps_of_buckets(
+    table: Batches, world: int, key: np.uint64
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps [n, world] of one bucket each, their phases in its order, and the batches left."""
+    # Match costs inside the groups of a bucket first, then what remains inside the bucket.
+    cost = batch_cost(table.count, table.longest)
+    every = np.arange(len(cost))
+    one_group = np.zeros_like(table.group)
+    near, left = _match_costs(every, table.bucket, table.group, cost, world)
+    far, left = _match_costs(left, table.bucket, one_group, cost, world)
+
+    # A bucket's groups follow each other, their steps in random order; steps over several groups go
+    # anywhere.
+    groups = int(table.group.max(initial=0)) + 1
+    first_near = near[:, 0]
+    first_far = far[:, 0]
+    phase_near = _draw(key, first_near) + table.group[first_near]
+    phase_far = _draw(key, first_far) * groups
+    phase = np.concatenate([phase_near, phase_far])
+    return np.concatenate([near, far]), phase, left
 
 
 def _in_order(
@@ -226,15 +256,19 @@ def _in_order(
 ) -> np.ndarray:
     """All steps in the order of the epoch: every bucket's spread evenly over it, and the mixed
     ones anywhere."""
-    spread = _spread(phase, bucket[steps[:, 0]], steps[:, 0], key)
-    place = np.concatenate([spread, _draw(key, mixed[:, 0])])
+    first = steps[:, 0]
+    spread = _spread(phase, bucket[first], first, key)
+    anywhere = _draw(key, mixed[:, 0])
+    place = np.concatenate([spread, anywhere])
     order = np.argsort(place, kind="stable")
     steps = np.concatenate([steps, mixed])[order]
 
     # Which rank gets which batch of a step is drawn, so that no rank has the most expensive all the
     # time.
-    draw = hashing.mix(steps.astype(np.uint64).ravel() ^ ~key).reshape(steps.shape)
-    return np.take_along_axis(steps, np.argsort(draw, axis=1, kind="stable"), axis=1)
+    numbers = steps.astype(np.uint64).ravel()
+    draw = hashing.mix(numbers ^ ~key).reshape(steps.shape)
+    ranks = np.argsort(draw, axis=1, kind="stable")
+    return np.take_along_axis(steps, ranks, axis=1)
 
 
 def _match_costs(
@@ -242,16 +276,24 @@ def _match_costs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Steps [n, world] of batches next to each other in cost, inside (bucket, group); the cheapest
     remain."""
-    ids = ids[np.lexsort((ids, cost[ids], group[ids], bucket[ids]))]
-    first = np.ones(len(ids), dtype=bool)
+    order = np.lexsort((ids, cost[ids], group[ids], bucket[ids]))
+    ids = ids[order]
+    is_first = np.ones(len(ids), dtype=bool)
     other_bucket = np.diff(bucket[ids]) != 0
     other_group = np.diff(group[ids]) != 0
-    first[1:] = other_bucket | other_group
-    starts = np.flatnonzero(first)
-    counts = np.diff(np.append(starts, len(ids)))
-    place = np.arange(len(ids)) - np.repeat(starts, counts)
-    matched = place >= np.repeat(counts % world, counts)
-    return ids[matched].reshape(-1, world), ids[~matched]
+    is_first[1:] = other_bucket | other_group
+    starts = np.flatnonzero(is_first)
+    counts = _lengths(starts, len(ids))
+
+    place = _places(starts, counts)
+    remaining = np.repeat(counts % world, counts)
+    is_matched = place >= remaining
+    return ids[is_matched].reshape(-1, world), ids[~is_matched]
+
+
+def _places(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The place of every element in its part: 0, 1, ..."""
+    return np.arange(counts.sum()) - np.repeat(starts, counts)
 
 
 def _add_rows(
@@ -260,19 +302,23 @@ def _add_rows(
     """Numbers of the steps that stay, and the batches left, with those of the steps broken up."""
     # Steps with the most rows are broken up until what is left has a row for every batch of whole
     # steps.
-    rows = counts[steps].sum(axis=1) if len(steps) else np.zeros(0, dtype=np.int64)
+    rows = counts[steps].sum(axis=1)
     order = np.argsort(-rows, kind="stable")
-    taken, have = 0, int(counts[left].sum())
-    while taken < len(order) and have < -(-(len(left) + taken * world) // world) * world:
+    taken = 0
+    have = int(counts[left].sum())
+    whole_steps = math.ceil(len(left) / world)
+    while taken < len(order) and have < (whole_steps + taken) * world:
         have += int(rows[order[taken]])
         taken += 1
-    left = np.concatenate([left, steps[order[:taken]].ravel()])
+    broken_up = steps[order[:taken]].ravel()
+    left = np.concatenate([left, broken_up])
     return np.sort(order[taken:]), left
 
 
 def _draw(key: np.uint64, ids: np.ndarray) -> np.ndarray:
     """float64 in [0, 1) for every id."""
-    bits = hashing.mix(hashing.mix(ids.astype(np.uint64)) ^ key) >> np.uint64(11)
+    of_ids = hashing.mix(ids.astype(np.uint64))
+    bits = hashing.mix(of_ids ^ key) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
 
 
@@ -280,10 +326,11 @@ def _spread(phase: np.ndarray, bucket: np.ndarray, ids: np.ndarray, key: np.uint
     """Places in [0, 1) of steps: each bucket's evenly over the epoch, in the order of `phase`."""
     order = np.lexsort((ids, phase, bucket))
     starts = np.flatnonzero(np.diff(bucket[order], prepend=-1))
-    counts = np.diff(np.append(starts, len(order)))
-    slot = np.arange(len(order)) - np.repeat(starts, counts)
+    counts = _lengths(starts, len(order))
+    slot = _places(starts, counts) + _draw(~key, ids[order])
+    slots = np.repeat(counts, counts)
     place = np.empty(len(order))
-    place[order] = (slot + _draw(~key, ids[order])) / np.repeat(counts, counts)
+    place[order] = slot / slots
     return place
 
 
@@ -294,16 +341,18 @@ def _assemble(
     use."""
     ids = steps.ravel()
     counts = table.count[ids]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    offsets = _ends(counts)
     rows = np.empty(offsets[-1], dtype=table.rows.dtype)
     # In pieces: the index arrays are four times the size of the rows.
     for low in range(0, len(ids), 1 << 16):
         high = min(low + (1 << 16), len(ids))
-        shift = np.repeat(table.start[ids[low:high]] - offsets[low:high], counts[low:high])
-        rows[offsets[low] : offsets[high]] = table.rows[
-            shift + np.arange(offsets[low], offsets[high])
-        ]
-    place = {int(batch): at for at, batch in enumerate(ids.tolist())} if fillers else {}
+        start, end = offsets[low], offsets[high]
+        moved = table.start[ids[low:high]] - offsets[low:high]
+        shift = np.repeat(moved, counts[low:high])
+        rows[start:end] = table.rows[shift + np.arange(start, end)]
+    place: dict[int, int] = {}
+    if fillers:
+        place = {batch: at for at, batch in enumerate(ids.tolist())}
     pairs = sorted((place[filler], place[source]) for filler, source in fillers.items())
     return Plan(
         world_size=steps.shape[1],

@@ -12,7 +12,8 @@ BLOCK = 512
 MAX_EXTENDED_BYTES = 1 << 26
 """An extended header (long name, PAX records) above this is taken for damage."""
 MAX_BODY_BYTES = 1 << 62
-"""A member above this is damage too: where it ends is no address (base-256 fields hold up to 88 bits)."""
+"""A member above this is damage too: where it ends is no address (base-256 fields hold up to 88
+bits)."""
 
 # Kinds of members. Those up to SYMLINK have bytes to read.
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
@@ -99,7 +100,8 @@ def number(raw: bytes) -> int | None:
 
 
 def checksum_matches(block: bytes) -> bool:
-    """Whether the sum over the header, its checksum field taken as 8 spaces, is the one it records."""
+    """Whether the sum over the header, its checksum field taken as 8 spaces, is the one it
+    records."""
     field = block[148:156]
     recorded = number(field)
     if recorded is None:
@@ -277,8 +279,8 @@ class _GroupReader:
 
 
 def _kind(typeflag: bytes, block: bytes, records: Records) -> int:
-    """What a member is by its header. As POSIX asks (and tarfile does), an unknown type is a regular
-    file."""
+    """What a member is by its header. As POSIX asks (and tarfile does), an unknown type is a
+    regular file."""
     if typeflag == b"\0" and _text(block[:100]).endswith(b"/"):
         return DIRECTORY
     kind = _KINDS.get(typeflag, FILE)

@@ -21,7 +21,8 @@ from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError, own_file
 
 ROW_GROUP = 1 << 16
-"""Members per row group, at least: tars are never split over two calls, small ones share a group."""
+"""Members per row group, at least: tars are never split over two calls, small ones share a
+group."""
 
 _KEY = b"millrace.tars"
 _SCHEMA = pa.schema(

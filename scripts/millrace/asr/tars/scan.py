@@ -30,11 +30,13 @@ from millrace.asr.tars.header import (
 from millrace.asr.tars.stamp import digest
 
 CHAINS = 32
-"""Chains of headers walked at once inside one tar: about the queue depth at which storage reads fastest."""
+"""Chains of headers walked at once inside one tar: about the queue depth at which storage reads
+fastest."""
 
 FAILED = ("missing", "unreadable", "zero_length", "compressed", "not_a_tar", "changed")
 PARTIAL = ("damaged", "truncated")
-"""Statuses of tars without and with a part of an index; others: ok, empty, unterminated, concatenated."""
+"""Statuses of tars without and with a part of an index; others: ok, empty, unterminated,
+concatenated."""
 
 FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache

@@ -135,7 +135,8 @@ def unpicklable(value: Any, path: str) -> dict[str, str] | None:
         try:
             ForkingPickler.dumps(value)
         except Exception as error:
-            what = f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+            name = getattr(value, "__qualname__", type(value).__qualname__)
+            what = f"{type(value).__module__}.{name}"
             bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
             deeper = path.count(".") < DEPTH
             below = [(f"{path}.{name}", each) for name, each in parts(value)] if deeper else []

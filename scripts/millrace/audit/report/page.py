@@ -15,7 +15,8 @@ STYLE = """
 article { border-left: .3rem solid #d14; padding-left: 1rem; margin: 1rem 0 1.75rem; }
 article h3, article dd { margin: 0; }
 h1, p, article { overflow-wrap: anywhere; }
-article dl { display: grid; grid-template-columns: fit-content(30%) minmax(0, 1fr); gap: .2rem 1rem; }
+article dl { display: grid; gap: .2rem 1rem; }
+article dl { grid-template-columns: fit-content(30%) minmax(0, 1fr); }
 article dt { color: var(--muted); } td:first-child { min-width: 4.5rem; }
 pre { overflow-x: auto; background: var(--tile); padding: .6rem .85rem; }
 """

@@ -123,7 +123,8 @@ class StepProfiler:
         if self._open and self._open[-1][0] == id(module):
             self._open.pop()[1].__exit__(None, None, None)
         elif isinstance(module, TrainingStep):
-            self._parts = {}  # checkpointed parts run again within the backward pass: not part of forward
+            # Checkpointed parts run again within the backward pass: not part of forward.
+            self._parts = {}
 
 
 def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:

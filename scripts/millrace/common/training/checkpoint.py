@@ -1,8 +1,8 @@
 """Checkpoints of a run: whole or not there, checked before use, and never fewer than one good one.
 
-    checkpoints/step-00000500/state.pt, checkpoint.json     a folder each, renamed into place when complete
-    checkpoints/last                                         the newest one's name, written after it
-    checkpoints/best/                                        the files of the best one, whatever its age
+    checkpoints/step-00000500/   state.pt and checkpoint.json, renamed into place when complete
+    checkpoints/last             the newest one's name, written after it
+    checkpoints/best/            the files of the best one, whatever its age
 
 checkpoint.json holds the digest of state.pt: if a byte has changed, the checkpoint before is used.
 """

@@ -163,7 +163,8 @@ def launch_ranks(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _patient(seconds: int) -> Iterator[None]:
-    """Let torchrun wait so long for ranks that it ends, because another one failed, before it kills.
+    """Let torchrun wait so long for ranks that it ends, because another one failed, before it
+    kills.
 
     A rank that is saving must not be cut short. torchrun's own 30 s are fixed for this case: its
     `shutdown_timeout` counts only where it was sent a signal.

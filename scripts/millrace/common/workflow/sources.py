@@ -92,7 +92,8 @@ class Found:
     `build` makes them. It is not called if `state` is that of the last sync: all that they rest on
     is as it was. `items` tells how they compare with what was built, by sub-folder ("" for the
     partitions; with one for "gone", groups that were built and are no more are listed there for the
-    merge), `then` what all make. Groups in `left_out` are not chosen. `unchanged` is that of Sources.
+    merge), `then` what all make. Groups in `left_out` are not chosen. `unchanged` is that of
+    Sources.
     """
 
     build: Callable[[Write], Partitions]

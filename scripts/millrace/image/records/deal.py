@@ -31,14 +31,24 @@ class FilePlan:
     def as_dict(self) -> dict:
         """As it stands in a partition file, a line for each image."""
         rows = [f"{label} {size} {mtime} {path}" for path, size, mtime, label in self.rows]
-        return {"name": self.name, "first": self.first, "step": self.step, "rows": rows}
+        return {
+            "name": self.name,
+            "first": self.first,
+            "step": self.step,
+            "rows": rows,
+        }
 
     @classmethod
     def from_dict(cls, content: dict) -> FilePlan:
         """The plan that `as_dict` described."""
-        parts = (row.split(" ", 3) for row in content["rows"])
-        rows = [(path, int(size), int(mtime), int(label)) for label, size, mtime, path in parts]
+        rows = [_row(line) for line in content["rows"]]
         return cls(content["name"], content["first"], content["step"], rows)
+
+
+def _row(line: str) -> Row:
+    """The image of a line of a partition file."""
+    label, size, mtime, path = line.split(" ", 3)
+    return path, int(size), int(mtime), int(label)
 
 
 def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list[Row]:
@@ -91,11 +101,14 @@ def without(plans: Collection[FilePlan], rejected: Collection[str], split: str) 
     """The same images dealt to as many files, but for those that are rejected."""
     order: list[Row | None] = [None] * sum(len(plan.rows) for plan in plans)
     for plan in plans:
-        rows = [None if row[0] in rejected else row for row in plan.rows]
-        end = plan.first + len(rows) * plan.step
-        order[plan.first : end : plan.step] = rows
+        for number, row in enumerate(plan.rows):
+            if row[0] not in rejected:
+                order[plan.first + number * plan.step] = row
 
-    if all(plan.step > 1 for plan in plans):
-        return list(deal(split, fill_gaps(order), len(plans), shuffled=True))
-    rest = [row for row in order if row is not None]
-    return list(deal(split, rest, len(plans), shuffled=False))
+    is_shuffled = all(plan.step > 1 for plan in plans)
+    if is_shuffled:
+        rest = fill_gaps(order)
+    else:
+        rest = [row for row in order if row is not None]
+    files = deal(split, rest, len(plans), is_shuffled)
+    return list(files)

@@ -24,21 +24,30 @@ def random_crops(
     wherever it is read.
     """
     draws = _draws(seed, epoch, ids, 4 * TRIES + 1)
-    width = sizes[:, :1].astype(np.float64)
-    height = sizes[:, 1:].astype(np.float64)
-    tried, is_found = _first_that_fits(draws[:, :-1].reshape(-1, TRIES, 4), width, height)
-    centred = _largest_centred(width, height)
+    of_tries = draws[:, :-1]
+    of_mirror = draws[:, -1]
+    float_sizes = sizes.astype(np.float64)
+    width, height = np.split(float_sizes, 2, axis=1)
 
+    tried, is_found = _first_that_fits(
+        of_tries.reshape(-1, TRIES, 4),
+        width,
+        height,
+    )
+    centred = _largest_centred(width, height)
     edges = np.where(is_found, tried, centred)
-    is_mirrored = draws[:, -1] < 0.5
-    return edges.astype(np.int64), is_mirrored
+    return edges.astype(np.int64), of_mirror < 0.5
 
 
 def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
     """Numbers in [0, 1), (records, count)."""
     keys = np.array([hashing.key(seed, epoch, number) for number in range(count)])
-    mixed = hashing.mix((np.asarray(ids, dtype=np.uint64)[:, None] ^ keys).ravel())
-    return (mixed.reshape(len(ids), count) >> np.uint64(11)) / 2.0**53
+    names = np.asarray(ids, dtype=np.uint64)
+    # ^ of all pairs: (records, count)
+    pairs = np.bitwise_xor.outer(names, keys)
+    mixed = hashing.mix(pairs.ravel())
+    bits = mixed >> np.uint64(11)
+    return bits.reshape(pairs.shape) / 2.0**53
 
 
 def _first_that_fits(
@@ -47,22 +56,33 @@ def _first_that_fits(
     """The edges of the first try of each record that lies within its image, (records, 4), and
     whether there is one, (records, 1); draws (records, tries, 4)."""
     area_draw, ratio_draw, left_draw, top_draw = np.moveaxis(draws, 2, 0)
-    share = SCALE[0] + (SCALE[1] - SCALE[0]) * area_draw
+    share = _between(*SCALE, area_draw)
     area = width * height * share
-    low, high = math.log(RATIO[0]), math.log(RATIO[1])
-    ratio = np.exp(low + (high - low) * ratio_draw)
+    narrowest, widest = map(math.log, RATIO)
+    ratio = np.exp(_between(narrowest, widest, ratio_draw))
     box_width = np.rint(np.sqrt(area * ratio))
     box_height = np.rint(np.sqrt(area / ratio))
 
-    fits_across = (box_width > 0) & (box_width <= width)
-    fits_down = (box_height > 0) & (box_height <= height)
-    fits = fits_across & fits_down
-    left = np.floor(left_draw * (width - box_width + 1))
-    top = np.floor(top_draw * (height - box_height + 1))
-    edges = np.stack([left, top, left + box_width, top + box_height], axis=2)
+    across = width - box_width
+    down = height - box_height
+    is_box = (box_width > 0) & (box_height > 0)
+    fits = is_box & (across >= 0) & (down >= 0)
+
+    left = np.floor(left_draw * (across + 1))
+    top = np.floor(top_draw * (down + 1))
+    right = left + box_width
+    bottom = top + box_height
+    edges = np.stack([left, top, right, bottom], axis=2)
 
     first = np.argmax(fits, axis=1)
-    return edges[np.arange(len(first)), first], fits.any(axis=1)[:, None]
+    chosen = edges[np.arange(len(first)), first]
+    is_found = fits.any(axis=1, keepdims=True)
+    return chosen, is_found
+
+
+def _between(low: float, high: float, draw: np.ndarray) -> np.ndarray:
+    """The numbers that draws of [0, 1) are, from low to high."""
+    return low + (high - low) * draw
 
 
 def _largest_centred(width: np.ndarray, height: np.ndarray) -> np.ndarray:
@@ -71,9 +91,12 @@ def _largest_centred(width: np.ndarray, height: np.ndarray) -> np.ndarray:
     highest = np.maximum(np.rint(width / RATIO[0]), 1)
     box_width = np.minimum(width, widest)
     box_height = np.minimum(height, highest)
+
     left = (width - box_width) // 2
     top = (height - box_height) // 2
-    return np.concatenate([left, top, left + box_width, top + box_height], axis=1)
+    right = left + box_width
+    bottom = top + box_height
+    return np.concatenate([left, top, right, bottom], axis=1)
 
 
 def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarray:
@@ -81,5 +104,8 @@ def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarra
     left, top, right, bottom = box.tolist()
     # Not resize(box=...), which blends pixels from outside of the box in.
     part = Image.fromarray(image[top:bottom, left:right])
-    pixels = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
-    return pixels[:, ::-1] if flip else pixels
+    resized = part.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(resized)
+    if flip:
+        return pixels[:, ::-1]
+    return pixels

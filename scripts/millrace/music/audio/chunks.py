@@ -20,9 +20,21 @@ from millrace.music.audio.recording import BINS, HOP_SECONDS, features
 from millrace.music.features.track import Refused
 
 ENDINGS = [
-    ".aac", ".aif", ".aiff", ".flac", ".m4a", ".mka", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".wav",
-    ".webm", ".wma",
-]  # fmt: skip
+    ".aac",
+    ".aif",
+    ".aiff",
+    ".flac",
+    ".m4a",
+    ".mka",
+    ".mp3",
+    ".mp4",
+    ".oga",
+    ".ogg",
+    ".opus",
+    ".wav",
+    ".webm",
+    ".wma",
+]
 
 
 def add_track(

@@ -52,7 +52,8 @@ def float_type(size: int, shape: Sequence[int], origin: str) -> str:
 
 
 def check_span(values: np.ndarray) -> None:
-    """Raise Refused if float32 values span more than magnitudes do, as those of float16 bytes do."""
+    """Raise Refused if float32 values span more than magnitudes do, as those of float16 bytes
+    do."""
     positive = values[values > 0]
     if not len(positive):
         return

@@ -93,7 +93,8 @@ class Root:
     def _ends(self, pointer: str) -> list[str]:
         r"""Paths below this root that a pointer from any machine may mean, the longest first.
 
-        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to `place/a.h5`.
+        `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to
+        `place/a.h5`.
         """
         parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
         return ["/".join(parts[start:]) for start in range(len(parts))]

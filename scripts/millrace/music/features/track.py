@@ -19,8 +19,8 @@ H5, MM = "h5", "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
 # rest.
 RAW, CHUNKS, BY_H5PY = "raw", "chunks", "h5py"
-# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config, what
-# is usual (inferred); `duration`: the config's, which the track's own duration confirms.
+# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config,
+# what is usual (inferred); `duration`: the config's, which the track's own duration confirms.
 ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred", "duration")
 FACTS = ("hop", "bins", "dtype", "orientation", "shape")
 

@@ -37,10 +37,14 @@ class ShingleReader:
 
     def length(self, frames: int, hop: float) -> int:
         """Whole frames of the model in a track of so many stored ones, 1 at least."""
-        return max(1, int(frames / self._ratio(hop) + 1e-6))
+        frames_of_model = int(frames / self._ratio(hop) + 1e-6)
+        return max(1, frames_of_model)
 
     def _ratio(self, hop: float) -> float:
-        return self.contract.pooling(hop) or self.contract.hop * self.contract.pool / hop
+        """Stored frames in a frame of the model."""
+        contract = self.contract
+        whole = contract.pooling(hop)
+        return whole or contract.hop * contract.pool / hop
 
     def read(
         self, track: int, frames: int, hop: float, start: int, geometry: Geometry
@@ -50,38 +54,54 @@ class ShingleReader:
         If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode
         says); the last shingle is filled with the window's beginning, as published.
         """
-        window = self._window(track, frames, hop, start, geometry.length)
-        have = window.shape[1]
         length, size, step, _ = geometry
-        steps = max(0, math.ceil((length - size) / step))
-        at = np.arange(steps * step + size) % length
+        window = self._window(track, frames, hop, start, length)
+        have = window.shape[1]
+
+        steps = math.ceil((length - size) / step)
+        last = max(0, steps) * step
+        at = np.arange(last + size) % length
         filled = window[:, at % have]
         if self.pad_mode == "zeros":
             filled[:, at >= have] = 0
 
-        view = np.lib.stride_tricks.sliding_window_view(filled, size, axis=1, writeable=True)
+        view = np.lib.stride_tricks.sliding_window_view(
+            filled,
+            size,
+            axis=1,
+            writeable=True,
+        )
         shingles = view[:, ::step].swapaxes(0, 1)
         return np.ascontiguousarray(shingles)
 
     def _window(self, track: int, frames: int, hop: float, start: int, length: int) -> np.ndarray:
         """(C, T) frames of the model from `start` on, `length` or up to the track's end."""
         ratio = self._ratio(hop)
-        count = min(length, self.length(frames, hop) - start)
+        left = self.length(frames, hop) - start
+        count = min(length, left)
+
         first = round(start * ratio)
-        stored = max(1, min(math.ceil(count * ratio), frames - first))
-        return _averaged(self.windows.read(track, first, stored), ratio, count)
+        wanted = math.ceil(count * ratio)
+        stored = max(1, min(wanted, frames - first))
+        values = self.windows.read(track, first, stored)
+        return _averaged(values, ratio, count)
 
 
 def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:
     """float32 (C, count): means over `ratio` stored frames, which need be no whole number."""
-    stored = values.shape[1]
+    bins, stored = values.shape
     if ratio == int(ratio) and stored == count * ratio:
-        return values.reshape(len(values), count, int(ratio)).mean(2)
+        of_frames = values.reshape(bins, count, int(ratio))
+        return of_frames.mean(2)
+
     # Integrals up to the borders of the averaged frames, linear inside of a stored one.
-    zeros = np.zeros((len(values), 1))
-    sums = np.concatenate([zeros, values.cumsum(1, dtype=np.float64)], 1)
+    zeros = np.zeros((bins, 1))
+    running = values.cumsum(1, dtype=np.float64)
+    sums = np.concatenate([zeros, running], 1)
     borders = np.minimum(np.arange(count + 1) * ratio, stored)
     whole = np.minimum(borders.astype(np.int64), stored - 1)
-    integrals = sums[:, whole] + (borders - whole) * values[:, whole]
+    part = borders - whole
+    integrals = sums[:, whole] + part * values[:, whole]
+
     means = np.diff(integrals, axis=1) / np.diff(borders)
     return means.astype(np.float32)

@@ -58,8 +58,8 @@ def retrieve(
     """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each
     float64 (Q,).
 
-    Relevant are versions of the query, see `sampling/pairs.py`. Queries without another version among the
-    candidates are left out.
+    Relevant are versions of the query, see `sampling/pairs.py`. Queries without another version
+    among the candidates are left out.
     """
     parts = []
     for block, distances in ranked(queries, candidates, strategy, most_distances):

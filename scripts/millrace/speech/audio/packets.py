@@ -38,8 +38,8 @@ def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
 
 
 def _correct(before: av.Packet, middle: av.Packet, after: av.Packet) -> None:
-    """If the neighbours of a packet are two usual lengths apart, and it is not midway, its own stamp
-    is wrong."""
+    """If the neighbours of a packet are two usual lengths apart, and it is not midway, its own
+    stamp is wrong."""
     if before.pts is None or middle.pts is None or after.pts is None:
         return
     step = (after.pts - before.pts) / 2

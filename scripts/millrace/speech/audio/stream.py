@@ -209,8 +209,8 @@ class StreamRecording:
                 return
 
     def _begin(self, packet: av.Packet) -> None:
-        """The timeline begins with the first packet, even if those that hold its first samples don't
-        decode."""
+        """The timeline begins with the first packet, even if those that hold its first samples
+        don't decode."""
         skip, _ = discarded(packet)
         self.states_delay = skip > 0
         if packet.pts is not None:
@@ -218,7 +218,8 @@ class StreamRecording:
             self.timeline.origin = float(packet.pts * packet.time_base) + delay
 
     def _note_undecodable(self, packet: av.Packet) -> None:
-        """Bare frames have no stamps: an undecodable packet would be missing from their timeline."""
+        """Bare frames have no stamps: an undecodable packet would be missing from their
+        timeline."""
         if self.container_format in STATES_DURATION | RESETTABLE or not self.timeline.frames:
             return
         if is_tag(packet):

@@ -17,18 +17,64 @@ from millrace.speech.corpus.roots import AudioRoots
 # Where the corpus keeps audio, the likeliest first; other folders under downloaded_audio/ follow by
 # name.
 FOLDERS = (
-    "mp4_converted", "youtube_converted", "m3u8_streams", "generic_video", "mp3_audio", "processed_video",
-)  # fmt: skip
+    "mp4_converted",
+    "youtube_converted",
+    "m3u8_streams",
+    "generic_video",
+    "mp3_audio",
+    "processed_video",
+)
 # Suffixes of audio, which come before unknown ones; that a file is audio is decided by its content.
 _MEDIA = {
-    ".aac", ".aif", ".aiff", ".flac", ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg",
-    ".mpg", ".oga", ".ogg", ".opus", ".ts", ".wav", ".weba", ".webm", ".wma",
-}  # fmt: skip
+    ".aac",
+    ".aif",
+    ".aiff",
+    ".flac",
+    ".m4a",
+    ".m4b",
+    ".mka",
+    ".mkv",
+    ".mov",
+    ".mp2",
+    ".mp3",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".oga",
+    ".ogg",
+    ".opus",
+    ".ts",
+    ".wav",
+    ".weba",
+    ".webm",
+    ".wma",
+}
 # What lies beside audio and is not audio.
 _NOT_MEDIA = {
-    ".csv", ".gif", ".html", ".jpg", ".json", ".jsonl", ".lock", ".log", ".md", ".nfo", ".part", ".pdf",
-    ".png", ".py", ".srt", ".tar", ".tmp", ".tsv", ".txt", ".vtt", ".webp", ".xml", ".ytdl",
-}  # fmt: skip
+    ".csv",
+    ".gif",
+    ".html",
+    ".jpg",
+    ".json",
+    ".jsonl",
+    ".lock",
+    ".log",
+    ".md",
+    ".nfo",
+    ".part",
+    ".pdf",
+    ".png",
+    ".py",
+    ".srt",
+    ".tar",
+    ".tmp",
+    ".tsv",
+    ".txt",
+    ".vtt",
+    ".webp",
+    ".xml",
+    ".ytdl",
+}
 
 
 class MediaFolder:

@@ -37,10 +37,15 @@ SYNTHESIS = "--source synthesis needs no packages"
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the
 # first four.
 PLACES = (
-    ("opus", "mp4_converted"), ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
-    ("flac", "processed_video"), ("opus", "m3u8_streams"), ("wav", "generic_video"),
-    ("m4a", "youtube_converted"), ("mp3", "mp3_audio"),
-)  # fmt: skip
+    ("opus", "mp4_converted"),
+    ("m4a", "youtube_converted"),
+    ("mp3", "mp3_audio"),
+    ("flac", "processed_video"),
+    ("opus", "m3u8_streams"),
+    ("wav", "generic_video"),
+    ("m4a", "youtube_converted"),
+    ("mp3", "mp3_audio"),
+)
 # suffix: FFmpeg muxer and encoder, sampling rate, bit rate, options (the default ones take 3 times
 # as long)
 ENCODERS = {

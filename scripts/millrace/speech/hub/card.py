@@ -26,10 +26,11 @@ _NO_CONFIG_NAME = re.compile(r'[<>:/\\|?*"]')  # what `datasets` refuses, and a 
 _BODY = """
 # {title}
 
-{samples:,} segments of speech with their texts, {hours:,.2f} hours in {shards:,} shards (WebDataset: tars
-in which each sample is an audio file and a JSON file; `manifest.jsonl` lists them). CER and WER are those of
-the recogniser's texts (`asr_transcript`) against the human ones (`human_transcript`), means over segments.
-A number that is not known is -1, a text that is not known is empty. Made with Millrace.
+{samples:,} segments of speech with their texts, {hours:,.2f} hours in {shards:,} shards
+(WebDataset: tars in which each sample is an audio file and a JSON file; `manifest.jsonl` lists
+them). CER and WER are those of the recogniser's texts (`asr_transcript`) against the human ones
+(`human_transcript`), means over segments. A number that is not known is -1, a text that is not
+known is empty. Made with Millrace.
 
 | Country | Language | Split | Segments | Hours | CER | WER |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
@@ -37,8 +38,8 @@ A number that is not known is -1, a text that is not known is empty. Made with M
 
 ## How to load it
 
-With `datasets`; `data.cast_column({format}, datasets.Audio(sampling_rate={rate}))` decodes the audio, which
-needs `torchcodec` and FFmpeg. The same shard with `webdataset`, and with Python alone:
+With `datasets`; `data.cast_column({format}, datasets.Audio(sampling_rate={rate}))` decodes the
+audio, which needs `torchcodec` and FFmpeg. The same shard with `webdataset`, and with Python alone:
 
 {python}import datasets
 
@@ -56,8 +57,10 @@ for sample in webdataset.WebDataset(shard, shardshuffle=False).decode():
 {python}import huggingface_hub, json, tarfile
 
 with tarfile.open(huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="dataset")) as tar:
-    for sample in (json.load(tar.extractfile(name)) for name in tar.getnames() if name.endswith(".json")):
-        print(sample["key"], sample["human_transcript"])
+    for name in tar.getnames():
+        if name.endswith(".json"):
+            sample = json.load(tar.extractfile(name))
+            print(sample["key"], sample["human_transcript"])
 ```
 """
 

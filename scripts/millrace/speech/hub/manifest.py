@@ -20,7 +20,8 @@ from millrace.speech.shards.index import read_sidecar
 NAME = "manifest.jsonl"
 _PUBLISHED = re.compile(
     DATA
-    + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
+    + r"(?P<country>[^/.]+)/(?P<split>[a-z]+)/"
+    + r"(?P=country)-(?P<folder>(?P=split)(-\d+)?)-\d{5,}\.tar"
 )
 _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 

@@ -1,5 +1,5 @@
-"""The first break in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are EBML, RFC
-8794)."""
+"""The first break in the chain of clusters of Matroska and WebM (RFC 9559; its sizes and ids are
+EBML, RFC 8794)."""
 
 from __future__ import annotations
 

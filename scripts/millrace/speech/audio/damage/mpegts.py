@@ -15,8 +15,8 @@ _UNBOUNDED = -(1 << 39)
 
 
 def find_breaks(raw: mmap.mmap, pid: int, chunk: int = 1 << 16) -> list[tuple[int, int]]:
-    """Breaks [start, stop) of one PID, in order: from the PES packet that is damaged to the one after
-    the next.
+    """Breaks [start, stop) of one PID, in order: from the PES packet that is damaged to the one
+    after the next.
 
     `chunk`: how many packets are looked at together, so that memory does not grow with the file.
     """

@@ -32,7 +32,8 @@ def find_break(raw: mmap.mmap) -> int | None:
             return at
         has_next = raw[page.end : page.end + 4] == b"OggS" or page.end >= len(raw)
         is_checked = page.number < _CHECKED_PAGES and page.end <= len(raw)
-        # Where no page follows, this one includes the header of the next one, or its own is damaged.
+        # Where no page follows, this one includes the header of the next one, or its own is
+        # damaged.
         if (is_checked or not has_next) and not _is_intact(raw[at : page.end]):
             return at
         numbers[page.serial] = page.number
