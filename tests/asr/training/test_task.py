@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from millrace.asr.evaluation import hypotheses
-from millrace.asr.models import choice
-from millrace.asr.models.files import model_digest
+from millrace.asr.models import known
+from millrace.asr.models.folder import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
@@ -248,8 +248,8 @@ def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate
     seconds = task.durations[0]
     facts = f"12 samples, 0.00 h, mean {seconds.mean():.2f} s, longest {seconds.max():.2f} s"
     assert caplog.messages[0] == f"bucket b_0_3: {facts}" and len(caplog.messages) == 2
-    assert "about 2e-5" in choice.learning_rate_note(str(tmp_path), 4e-3)
-    assert not choice.learning_rate_note(str(tmp_path), 2e-5) and not choice.learning_rate_note(
+    assert "about 2e-5" in known.learning_rate_note(str(tmp_path), 4e-3)
+    assert not known.learning_rate_note(str(tmp_path), 2e-5) and not known.learning_rate_note(
         "ctc", 4e-3
     )
 

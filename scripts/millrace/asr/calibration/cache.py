@@ -14,7 +14,7 @@ from millrace.asr.calibration import search, trial, worst_case
 from millrace.asr.calibration.options import Choices
 from millrace.asr.calibration.search import Answer, Device, Found
 from millrace.asr.calibration.worst_case import LONGEST, WorstCase
-from millrace.asr.models.files import model_digest
+from millrace.asr.models.folder import model_digest
 from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 

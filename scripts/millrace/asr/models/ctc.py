@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
 from millrace.asr.models.ctc_base import Costs, CtcBase, prepared_labels
-from millrace.asr.models.files import read_config, read_weights, write_model
+from millrace.asr.models.folder import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
 from millrace.common.errors import MillraceError

@@ -1,7 +1,7 @@
 """The recognisers: a class and its names (random weights, made without a hub). Everything else is a
 folder.
 
-A new model is a subclass of AsrModel in a file of its own, and a line in `choice.MODELS`.
+A new model is a subclass of AsrModel in a file of its own, and a line in `known.MODELS`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.choice import MODELS, NAMES
-from millrace.asr.models.files import OPTIONS, read_config, refuse_code
+from millrace.asr.models.folder import OPTIONS, read_config, refuse_code
+from millrace.asr.models.known import MODELS, NAMES
 from millrace.common.errors import MillraceError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation import hypotheses, rates
-from millrace.asr.models import choice
+from millrace.asr.models import known
 from millrace.asr.models.base import AsrModel
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.measure import BucketMeasure
@@ -73,7 +73,7 @@ def run(
             of_run = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
             run_folder.claim(folder, of_run)
             task.describe_buckets()
-            note = choice.learning_rate_note(options.model, settings.lr)
+            note = known.learning_rate_note(options.model, settings.lr)
             if note:
                 log.warning("%s", note)
         measure = _measure(task, settings, folder, ranks, profile_steps)

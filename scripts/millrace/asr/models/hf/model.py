@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.files import CONFIG
+from millrace.asr.models.folder import CONFIG
 from millrace.asr.models.mel import SAMPLING_RATE
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted

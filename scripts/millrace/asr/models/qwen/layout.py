@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
-from millrace.asr.models.files import CONFIG, read_config
+from millrace.asr.models.folder import CONFIG, read_config
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 

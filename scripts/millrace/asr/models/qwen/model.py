@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.files import OPTIONS
+from millrace.asr.models.folder import OPTIONS
 from millrace.asr.models.hf.model import LOCAL, HfModel, loading, quieten, without_weights
 from millrace.asr.models.labels import padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
