@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import re
 from pathlib import Path
@@ -221,6 +222,14 @@ def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_pat
 def test_unknown_names_and_wrong_options_are_refused(name, options, problem):
     with pytest.raises(MillraceError, match=problem):
         build(name, options, TEXTS)
+
+
+def test_options_that_version_0_4_0_has_saved_with_a_model_are_read(tmp_path):
+    build("qwen3-asr-tiny", {"prompt": "Names: Ada"}, TEXTS).save_pretrained(tmp_path)
+    path = tmp_path / "millrace_options.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, "padding_side": "left"}))
+    assert load(tmp_path).options.prompt == "Names: Ada"
 
 
 class PinsTheAudio(Batch):

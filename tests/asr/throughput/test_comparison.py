@@ -71,7 +71,9 @@ def test_short_logs_keep_their_first_line(tmp_path: Path) -> None:
 
 
 def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> None:
-    run = Run(MadeUp("baseline", decode=0.25, **BASELINE).write(tmp_path))
+    runs = _throughput(tmp_path, bench=MadeUp("baseline", decode=0.25, **BASELINE))
+    assert runs.figure("bench", "waiting").value == pytest.approx(0.6)
+    (run,) = runs.bench
     spent = sum(step["seconds"] for step in run.steady_steps)
     assert run.shares["decode"] == pytest.approx(0.55 * 0.25 * 190 / spent)
     assert run.shares["decode"] + run.shares["data_wait"] == pytest.approx(0.6)
