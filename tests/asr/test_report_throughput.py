@@ -105,6 +105,9 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert rows["GPU use"] == ["not measured", "", "not measured", "", "–", "not measured"]
     assert re.fullmatch(r"−\d+\.\d points", rows["Padding in seconds"][4])
     assert rows["Stability"][0] == "200 steps, clean"
+    bars = texts(tmp_path / "comparison.svg")
+    assert "Millrace: seconds" in bars and "Ideal loader" in bars
+    assert "Ideal loader: seconds" not in bars, "which repeats batches"
 
     phases = shown.by_name("Share of time by phase")
     assert (
@@ -123,7 +126,10 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     assert [bucket["name"] for bucket in result["buckets"]] == list(BUCKETS)
     assert set(result["comparison"]) == set(MEASURES)
 
-    # Every criterion is listed with its figure.
+
+def test_every_criterion_is_listed_with_its_figure(tmp_path: Path) -> None:
+    shown = _report(tmp_path, _write(tmp_path))
+    result = jsonl.read(tmp_path / "result.json")
     signs = {"pass": "✓ pass", "fail": "✗ fail", "not measured": "not measured"}
     rows = [row for name in OUTLINE["Success criteria"] for row in shown.texts[name][1:]]
     expected = [
@@ -200,6 +206,7 @@ def test_a_run_that_died_is_reported(tmp_path: Path) -> None:
     stability = shown.by_name("What a run of 200 steps has to reach")["Stability"]
     assert stability[1:] == ["✗ fail", "bench_9 after 60 steps: out of memory"]
     assert shown.by_name("Runs")["bench_9"][4] == "out of memory"
+    assert shown.by_name(COMPARISON)["Stability"][2] == "60 steps, then: out of memory"
 
 
 def test_odd_names_break_nothing(tmp_path: Path) -> None:
