@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
-from millrace.asr.models.folder import CONFIG, read_config
+from millrace.asr.models.folder import CONFIG, read_config, read_tensors
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -177,17 +177,11 @@ def _checked(
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     state: dict[str, Tensor] = {}
-    try:
-        for path in sorted(folder.glob("model*.safetensors")):
-            state |= load_file(path)
-    except (OSError, SafetensorError) as error:
-        problem = f"the weights cannot be loaded ({str(error).splitlines()[0]})"
-        raise MillraceError(problem, str(path), "Copy the whole model folder again") from error
-    return {_renamed(name, 0, str(folder)): tensor for name, tensor in state.items()}
+    for path in sorted(folder.glob("model*.safetensors")):
+        for name, tensor in read_tensors(path).items():
+            state[_renamed(name, 0, str(folder))] = tensor
+    return state
 
 
 def _renamed(name: str, side: int, where: str) -> str:
