@@ -337,12 +337,6 @@ rule asr_report_throughput:
             category="ASR training",
             labels={"what": "Time by phase"},
         ),
-        buckets_figure=report(
-            "results/asr/report/buckets.svg",
-            caption="report/asr_throughput_buckets.rst",
-            category="ASR training",
-            labels={"what": "Steps by bucket"},
-        ),
         result="results/asr/report/throughput.json",
     log:
         "logs/asr/report_throughput/all.log",
@@ -361,4 +355,4 @@ rule asr_report_throughput:
         "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
         " --ideal {input.ideal} --check {input.check} --profile {input.profile} --buckets {input.buckets}"
         " --reference {params.reference:q} --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
-        " --buckets-figure {output.buckets_figure} --result {output.result} 2> {log}"
+        " --result {output.result} 2> {log}"

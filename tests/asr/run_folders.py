@@ -107,7 +107,7 @@ class MadeUp:
             seconds=self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
             read_seconds=self.seconds * self.decode * 0.2,
             decode_seconds=self.seconds * self.decode * 0.8,
-            peak_memory_bytes=int(1e9 + 3e7 * longest),
+            peak_memory_bytes=int(1e9 + 3e7 * longest) + step,
         )
 
     def _window(self, steps: list[StepLine]) -> dict:

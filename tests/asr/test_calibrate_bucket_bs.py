@@ -8,13 +8,14 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from millrace.asr import calibrate_bucket_bs, merge_calibration
-from millrace.asr.calibration import steps, trial
+from millrace.asr.calibration import steps, trial, worst_case
 from tests import forks
 from tests.asr import calibration_corpus as corpus
 from tests.asr.calibration.test_search import Device
@@ -176,7 +177,7 @@ def test_restarted_it_repeats_no_finished_bucket(calibrations, scripted, tmp_pat
 
 
 def test_a_calibration_survives_its_output_and_a_new_key_calibrates_again(
-    calibrations, scripted, capfd
+    calibrations, scripted, capfd, monkeypatch
 ):
     assert calibrations.calibrate("b_0_1") == 0
     content = calibrations.output("b_0_1").read_bytes()
@@ -185,9 +186,14 @@ def test_a_calibration_survives_its_output_and_a_new_key_calibrates_again(
     assert "(kept)" in capfd.readouterr().err
     assert calibrations.output("b_0_1").read_bytes() == content
 
+    case = worst_case.find(calibrations.config, "b_0_1", 4096)
+    for longer in ({"longest_seconds": 0.97}, {"longest_characters": 99}):
+        monkeypatch.setattr(worst_case, "find", lambda *_, of=longer: replace(case, **of))
+        assert calibrations.calibrate("b_0_1") == 0
+        assert "(measured)" in capfd.readouterr().err
+
     assert calibrations.calibrate("b_0_1", "--max-memory-gb", "0.01", start=1) == 1
     log = capfd.readouterr().err
-    assert "limit_gb was 10.0, and is 0.01" in log
     assert "a batch of 1 does not fit" in log
 
 

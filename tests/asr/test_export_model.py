@@ -14,21 +14,23 @@ def test_any_checkpoint_becomes_a_model_and_the_best_by_dev_error_is_kept(tmp_pa
     config = json.loads((data / "bucket_config.json").read_bytes())
     config["splits"] = {"dev": {"path": "train/b_0_3.parquet"}}
     (data / "bucket_config.json").write_text(json.dumps(config))
-    run, eight = (
-        tmp_path / "run",
-        ["--max-steps", "8", "--eval-steps", "2", "--save_total_limit", "1"],
-    )
-    paths = ["--bucket-dir", str(data), "--output-dir", str(run)]
-    paths += ["--batch-seconds", "3", "--num_workers", "0"]
-    model = [
-        "--model-options",
-        '{"hidden": 16, "channels": 4}',
+    run = tmp_path / "run"
+    flags = ["--bucket-dir", str(data), "--output-dir", str(run)]
+    flags += ["--model-options", '{"hidden": 16, "channels": 4}']
+    flags += [
+        "--batch-seconds",
+        "3",
+        "--num_workers",
+        "0",
         "--lr",
         "1e-3",
         "--tensorboard",
         "0",
+        "--max-steps",
+        "8",
     ]
-    assert train_model.main([*paths, *model, *eight, "--save-steps", "0"]) == 0
+    flags += ["--eval-steps", "2", "--save_total_limit", "1", "--save-steps", "0"]
+    assert train_model.main(flags) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
     rates = {
         row["step"]: row["metrics"]["cer"] for row in rows if row["event"] == "eval" and row["step"]

@@ -32,15 +32,9 @@ def buckets(folder: Path) -> Path:
         for number, seconds in enumerate(
             np.linspace(shortest, longest, 3000 // round(longest)).tolist()
         ):
-            place = {
-                "tar_path": "a.tar",
-                "tar_member_name": f"{number}.flac",
-                "offset": 0,
-                "size": 1,
-            }
-            rows[name].append(
-                {**place, "transcript": "x", "duration_s": seconds, "sample_id": number}
-            )
+            row = {"tar_path": "a.tar", "tar_member_name": f"{number}.flac", "offset": 0, "size": 1}
+            row |= {"transcript": "x", "duration_s": seconds, "sample_id": number}
+            rows[name].append(row)
     return audio_tars.write_buckets(folder, rows, []) / "bucket_config.json"
 
 
@@ -54,23 +48,24 @@ def calibration(name: str, error: float = 0.0, **changes: object) -> dict:
         heaviest = {"step": 2, "rows": n, "seconds": longest, "characters": characters}
         peaks = {"peak_gb": peak, "step_peak_gb": peak} if at < 2 else {}
         trials.append({"rows": n, "fits": at < 2, "oom": at == 2, "heaviest": heaviest, **peaks})
-    return {
-        **{"key": KEY, "bucket_key": {}, "bucket": name, "rows": 3},
-        **{
-            "longest_seconds": longest,
-            "shortest_seconds": shortest,
-            "longest_characters": characters,
-        },
-        **{
-            "grad_acc": 1,
-            "batch_size": rows,
-            "limited_by": "memory",
-            "search": {},
-            "trials": trials,
-        },
-        **{"peak_memory_gb": trials[1]["peak_gb"], "soak": {"peak_gb": 120.0}, "backed_off": []},
-        **changes,
+    found = {
+        "key": KEY,
+        "bucket_key": {},
+        "bucket": name,
+        "rows": 3,
+        "longest_seconds": longest,
+        "shortest_seconds": shortest,
+        "longest_characters": characters,
+        "grad_acc": 1,
+        "batch_size": rows,
+        "limited_by": "memory",
+        "search": {},
+        "trials": trials,
+        "peak_memory_gb": trials[1]["peak_gb"],
+        "soak": {"peak_gb": 120.0},
+        "backed_off": [],
     }
+    return found | changes
 
 
 def merged(

@@ -26,28 +26,20 @@ def built(tmp_path_factory) -> tuple[Path, list[Path]]:
     config = jsonl.read(buckets / "bucket_config.json") | {"edges": [0, 0.1, 5]}
     atomic.write_json(buckets / "bucket_config.json", config)
     runs = [folder / name / "metrics.json" for name in ("first", "second")]
-    flags = [
-        "--bucket-dir",
-        str(buckets),
-        "--model-options",
-        '{"hidden": 8, "channels": 2}',
-        "--num-workers=0",
-    ]
     for run, lr in zip(runs, ("1e-3", "1e-2"), strict=True):
-        flags += ["--tensorboard=0", "--max-steps", "2", "--lr", lr, "--metrics", str(run)]
-        assert train_model.main(flags) == 0
+        assert train(buckets, run, lr) == 0
     return buckets, runs
 
 
+def train(buckets: Path, metrics: Path, lr: str) -> int:
+    flags = ["--bucket-dir", str(buckets), "--metrics", str(metrics), "--lr", lr]
+    flags += ["--model-options", '{"hidden": 8, "channels": 2}']
+    return train_model.main([*flags, *["--num-workers=0", "--tensorboard=0", "--max-steps", "2"]])
+
+
 def report(buckets: Path, runs: list[Path], target: Path) -> int:
-    places = [
-        "--buckets",
-        str(buckets / "bucket_config.json"),
-        "--summary",
-        str(target),
-        "--worst",
-        "3",
-    ]
+    config = str(buckets / "bucket_config.json")
+    places = ["--buckets", config, "--summary", str(target), "--worst", "3"]
     return report_runs.main(["--runs", *map(str, runs), *places])
 
 
@@ -71,21 +63,11 @@ def test_the_hypotheses_add_up_to_the_rates_of_the_run(built):
 
 def test_a_run_resumed_behind_its_last_evaluation_has_all_of_it(built):
     run = built[1][1].parent
-    names = ("hypotheses.jsonl", "metrics.json")
-    before = [
-        json.loads((run / names[1]).read_text())["error_rates"],
-        (run / names[0]).read_bytes(),
-    ]
-    (run / names[0]).unlink()
-    flags = [
-        "--model-options",
-        '{"hidden": 8, "channels": 2}',
-        "--num-workers=0",
-        "--tensorboard=0",
-    ]
-    flags += ["--bucket-dir", str(built[0]), "--max-steps", "2", "--lr", "1e-2"]
-    assert train_model.main([*flags, "--metrics", str(run / names[1])]) == 0
-    assert [jsonl.read(run / names[1])["error_rates"], (run / names[0]).read_bytes()] == before
+    lines, metrics = run / "hypotheses.jsonl", run / "metrics.json"
+    before = (jsonl.read(metrics)["error_rates"], lines.read_bytes())
+    lines.unlink()
+    assert train(built[0], metrics, "1e-2") == 0
+    assert (jsonl.read(metrics)["error_rates"], lines.read_bytes()) == before
 
 
 def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built, tmp_path):
@@ -93,15 +75,8 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     assert report(buckets, runs, tmp_path / "runs.html") == 0
     html = (tmp_path / "runs.html").read_text()
     shown = Page(html)
-    assert list(shown.outline) == [
-        *(
-            "Runs side by side",
-            "Learning curves",
-            "Error rates",
-            "Worst clips",
-            "What this cannot tell",
-        )
-    ]
+    sections = "Runs side by side, Learning curves, Error rates, Worst clips, What this cannot tell"
+    assert list(shown.outline) == sections.split(", ")
     side = shown.by_name("Runs side by side", values=True)
     rates = [jsonl.read(run)["error_rates"]["test"] for run in runs]
     assert side["test: CER"] == [pytest.approx(of["overall"]["cer"], abs=1e-6) for of in rates]

@@ -40,9 +40,8 @@ def speech(*parts: tuple[float, float]) -> np.ndarray:
 def test_a_long_recording_is_cut_in_the_middle_of_pauses(parts, ends):
     audio = speech(*parts)
     cut = pieces(audio, RATE, 5.0)
-    assert [first for first, _ in cut] == [0, *(end for _, end in cut[:-1])] and cut[-1][1] == len(
-        audio
-    )
+    assert [first for first, _ in cut] == [0, *(end for _, end in cut[:-1])]
+    assert cut[-1][1] == len(audio)
     assert max(end - first for first, end in cut) <= 5 * RATE
     assert [end / RATE for _, end in cut] == pytest.approx(ends, abs=0.03)
 
@@ -67,14 +66,10 @@ def test_a_file_alone_and_among_others_has_the_text_of_its_pieces(model, tmp_pat
     files.append(write(tmp_path / "c.mp3", short, container="MP3"))
     transcriber = Transcriber(model, max_seconds=4.0, batch_seconds=5.0)
     together = list(transcriber.transcripts(files))
-    assert [one.file for one in together] == files and together == [
-        transcriber(file) for file in files
-    ]
-    assert [(begin, end) for begin, end, _ in together[0].pieces] == [
-        (0, 2.5),
-        (2.5, 5.0),
-        (5.0, 8.5),
-    ]
+    assert [one.file for one in together] == files
+    assert together == [transcriber(file) for file in files]
+    assert [end for _, end, _ in together[0].pieces] == [2.5, 5.0, 8.5]
+    assert [begin for begin, _, _ in together[0].pieces] == [0, 2.5, 5.0]
     assert together[0].text == " ".join(text for *_, text in together[0].pieces if text) != ""
     # A piece is what the model writes for that audio alone.
     part = write(tmp_path / "part.wav", long[: int(2.5 * RATE)], container="WAV", subtype="FLOAT")
@@ -109,19 +104,15 @@ def test_qwen_is_told_the_language_or_finds_it(tmp_path):
     from millrace.common.errors import MillraceError
 
     torch.manual_seed(0)
-    registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS).save_pretrained(
-        tmp_path / "model"
-    )
+    tiny = registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS)
+    tiny.save_pretrained(tmp_path / "model")
     file = write(tmp_path / "a.flac", speech((1, 0)))
     free, told = (Transcriber(tmp_path / "model", language=name)(file) for name in ("", "de"))
     assert told.language == "de" and free.seconds == told.seconds == 1.0
     with pytest.raises(MillraceError, match="no language 'xx'"):
         Transcriber(tmp_path / "model", language="xx")(file)
-    assert [language_of(text) for text in (tag("de") + "gut", tag(None) + "gut", "gut")] == [
-        "German",
-        "",
-        "",
-    ]
+    answers = (tag("de") + "gut", tag(None) + "gut", "gut")
+    assert [language_of(text) for text in answers] == ["German", "", ""]
 
 
 def test_the_snippet_of_the_docs_loads_a_trained_model(model, tmp_path, monkeypatch, capsys):

@@ -17,20 +17,20 @@ from tests.common.hub.faults import TOKEN
 
 pytestmark = pytest.mark.usefixtures("online")
 
+RATES = {"samples": 2, "recordings": 2, "seconds": 9.0, "cer": 0.5, "cer_range": [0.4, 0.6]}
+NORWEGIAN = {**RATES, "wer": 0.75, "wer_range": None}
+GERMAN = {**RATES, "samples": 1, "wer": 0.375, "wer_range": [0.25, 0.5]}
 METRICS = {
     "model": "/home/me/models/tiny",
     "parameters": 12,
     "optimizer_steps": 7,
     "samples": 9,
     "loss": 1.0,
-}
-METRICS |= {"last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7}}
-METRICS["test"] = {"loss": 1.5, "cer": 0.25, "wer": 0.375}
-RATES = {"samples": 2, "recordings": 2, "seconds": 9.0, "cer": 0.5, "cer_range": [0.4, 0.6]}
-METRICS["error_rates"] = {
-    "dev": {"by_language": {"no": {**RATES, "wer": 0.75, "wer_range": None}}},
-    "test": {
-        "by_language": {"de": {**RATES, "samples": 1, "wer": 0.375, "wer_range": [0.25, 0.5]}}
+    "last_evaluation": {"loss": 2.0, "cer": 0.5, "wer": 0.75, "step": 7},
+    "test": {"loss": 1.5, "cer": 0.25, "wer": 0.375},
+    "error_rates": {
+        "dev": {"by_language": {"no": NORWEGIAN}},
+        "test": {"by_language": {"de": GERMAN}},
     },
 }
 
@@ -38,10 +38,8 @@ METRICS["error_rates"] = {
 def write_run(folder):
     """A run with a model, and the buckets it was trained on."""
     atomic.write_json(folder / "run/metrics.json", METRICS)
-    atomic.write_json(
-        folder / "run/run.json",
-        {"run": {"lr": 0.1, "calibration": "/home/me/bs.json", "eval_file": "data/dev"}},
-    )
+    run = {"lr": 0.1, "calibration": "/home/me/bs.json", "eval_file": "data/dev"}
+    atomic.write_json(folder / "run/run.json", {"run": run})
     atomic.write_json(folder / "run/model/config.json", {"model_type": "millrace_ctc"})
     for name in ("model.safetensors", "vocab.txt", "optimizer.pt", ".hidden.json", "README.md"):
         (folder / "run/model" / name).write_bytes(name.encode())
@@ -61,10 +59,11 @@ def publish(folder) -> int:
         "metrics": "run/metrics.json",
         "bucket-config": "bucket_config.json",
         "server-dir": "server",
+        "card": "README.md",
+        "receipt": "receipt.json",
     }
-    places |= {"card": "README.md", "receipt": "receipt.json"}
-    texts = [text for name, place in places.items() for text in (f"--{name}", str(folder / place))]
-    return upload_model.main([*texts, "--repo", "me/model", "--licence", "apache-2.0"])
+    flags = [f"--{name}={folder / place}" for name, place in places.items()]
+    return upload_model.main([*flags, "--repo=me/model", "--licence=apache-2.0"])
 
 
 def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
@@ -80,17 +79,20 @@ def test_model_and_card_are_published_and_nothing_else_of_the_folder(tmp_path):
     with open(f"{folder}/model.safetensors") as handle:
         assert handle.read() == "model.safetensors"
     text = (tmp_path / "README.md").read_text()
-    assert (
-        'language: ["de", "no"]' in text
-        and "de 0.50, no 2.25, und 0.25" in text
-        and "| train | 3.00 | 6 |  |  |  |" in text
-        and "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |" in text
-    )
-    assert "| test | 0.25 | 1 | 1.500 | 0.250 | 0.375 |" in text
-    assert "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |" in text
-    assert "| test | de | 1 | 50.0 % (40.0–60.0) | 37.5 % (25.0–50.0) |" in text
-    assert 'library_name: "millrace"' in text and "data/dev" not in text
-    assert "- `lr`: 0.1" in text and "/home" not in text and "`tiny`" in text
+    for line in (
+        'language: ["de", "no"]',
+        "de 0.50, no 2.25, und 0.25",
+        "| train | 3.00 | 6 |  |  |  |",
+        "| dev | 0.50 | 2 | 2.000 | 0.500 | 0.750 |",
+        "| test | 0.25 | 1 | 1.500 | 0.250 | 0.375 |",
+        "| dev | no | 2 | 50.0 % (40.0–60.0) | 75.0 % |",
+        "| test | de | 1 | 50.0 % (40.0–60.0) | 37.5 % (25.0–50.0) |",
+        'library_name: "millrace"',
+        "- `lr`: 0.1",
+        "`tiny`",
+    ):
+        assert line in text
+    assert "data/dev" not in text and "/home" not in text
     receipt = (tmp_path / "receipt.json").read_bytes()
     assert publish(tmp_path) == 0 and (tmp_path / "receipt.json").read_bytes() == receipt
     assert len(json.loads(receipt)["files"]) == 4

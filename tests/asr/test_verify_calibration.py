@@ -19,6 +19,8 @@ from tests import forks
 from tests.asr import calibration_corpus as corpus
 from tests.asr.test_merge_calibration import calibration
 
+LONG = pytest.mark.long
+
 
 @pytest.mark.parametrize(("limit", "code"), [("16", 0), ("0.1", 1)])
 def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
@@ -44,17 +46,9 @@ def test_every_bucket_is_trained_on_all_ranks(tmp_path, limit, code):
 @pytest.mark.parametrize(
     ("step", "flags"),
     [
-        ("train_model", ["--bucket-dir", "nowhere"]),
-        pytest.param(
-            "verify_calibration",
-            ["--bucket-config", "nowhere/bucket_config.json", "--max-memory-gb", "2"],
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "calibrate_bucket_bs",
-            ["--mode", "verify_all", "--calibration", "none.json"],
-            marks=pytest.mark.long,
-        ),
+        ("train_model", "--bucket-dir nowhere"),
+        pytest.param("verify_calibration", "--bucket-config no.json", marks=LONG),
+        pytest.param("calibrate_bucket_bs", "--mode verify_all --calibration no.json", marks=LONG),
     ],
 )
 def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
@@ -62,7 +56,8 @@ def test_a_step_that_trains_has_the_environment_of_the_launcher_also_without_it(
 ):
     shown = "print(torch.get_num_threads(), *(os.environ[name] for name in sys.argv[1:]), sep='|')"
     code = (
-        f"import os, sys; from millrace.asr import {step}; {step}.main({flags}); import torch;"
+        f"import os, sys; from millrace.asr import {step}; {step}.main({flags.split()});"
+        " import torch;"
         f" {shown}"
     )
     names = list(processes.TRAINING_ENVIRONMENT)
@@ -85,12 +80,7 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
     def calibrated(rows: int) -> None:
         for name in names:
-            found = {
-                **calibration("b_0_3"),
-                "bucket": name,
-                "batch_size": rows,
-                "longest_seconds": 0.5,
-            }
+            found = calibration("b_0_3", bucket=name, batch_size=rows, longest_seconds=0.5)
             atomic.write_json(tmp_path / f"results/asr/calibration/buckets/{name}.json", found)
 
     def verify() -> str:
@@ -109,11 +99,8 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
     for rows in (3, 5):
         calibrated(rows)
         assert "calibrated_bs.json: merged from 2 calibrations of buckets" in verify()
-        sizes = {
-            name: of["batch_size"]
-            for name, of in json.loads(merged.read_bytes())["buckets"].items()
-        }
-        assert sizes == dict.fromkeys(names, rows)
+        buckets = json.loads(merged.read_bytes())["buckets"]
+        assert [buckets[name]["batch_size"] for name in names] == [rows, rows]
     verification = tmp_path / "results/asr/calibration/verification.json"
     assert json.loads(verification.read_bytes())["world_size"] == 1
     assert "merged" not in verify(), "nothing has changed"
@@ -126,31 +113,16 @@ def test_after_the_loop_over_buckets_verify_all_merges_by_itself(tmp_path, monke
 
 def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):
     config, output = corpus.write(tmp_path, {"b_0_1": (3, 0.2, 0.3)}), tmp_path / "out.json"
-    flags = [
-        "--bucket-config",
-        str(config),
-        "--calibration",
-        str(tmp_path / "none.json"),
-        "--device",
-        "cpu",
-    ]
-    assert verify_calibration.main([*flags, "--output", str(output), "--max-memory-gb", "2"]) == 1
+    flags = ["--bucket-config", str(config), "--calibration", str(tmp_path / "none.json")]
+    flags += ["--output", str(output), *["--device", "cpu", "--max-memory-gb", "2"]]
+    assert verify_calibration.main(flags) == 1
     log = capfd.readouterr().err
     assert "no calibration" in log and "Traceback" not in log and not output.exists()
 
 
 @pytest.mark.parametrize(("steps", "verified"), [(200, [VERIFICATION]), (0, [])])
 def test_calibrations_are_verified_unless_soaks_are_switched_off(steps, verified):
-    section = {
-        "source": "speech",
-        "edges": "default",
-        "num_buckets": 7,
-        "last_edge": 30.0,
-        "ranks": 1,
-        "nodes": 1,
-    }
-    section["calibration"] = {"soak_steps": steps, "device": "cpu"}
-    assert AsrInputs(section, None, lambda: ["index.parquet"]).calibrate() == [
-        CALIBRATION,
-        *verified,
-    ]
+    section = {"source": "speech", "edges": "default", "num_buckets": 7, "last_edge": 30.0}
+    section |= {"ranks": 1, "nodes": 1, "calibration": {"soak_steps": steps, "device": "cpu"}}
+    inputs = AsrInputs(section, None, lambda: ["index.parquet"])
+    assert inputs.calibrate() == [CALIBRATION, *verified]

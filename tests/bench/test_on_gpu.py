@@ -112,7 +112,7 @@ def test_all_that_goes_to_the_device_is_pinned(buckets, model):
         for batch in batches:
             tensors = [batch.audio, batch.lengths, *batch.prepared["tensors"].values()]
             assert all(tensor.is_pinned() for tensor in tensors)
-            moved = task._model.prepare(batch, 0).to("cuda")
+            moved = task._model.prepare(batch).to("cuda")
             assert all(tensor.is_cuda for tensor in moved.tensors.values())
     finally:
         task.close()

@@ -204,7 +204,14 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"image": {"runs": {"..": {}}}}, ["image.runs", "'..'", "not . or .."]),
         ({"asr": {"training": {"lr": "1e-3x"}}}, ["asr.training.lr", "number"]),
         ({"asr": {"seed": 2**31}}, ["asr.seed", "maximum"]),
-        ({"asr": {"training": {"window": 10**30}}}, ["asr.training.window", "too large"]),
+        ({"asr": {"training": {"eval_steps": 10**30}}}, ["asr.training.eval_steps", "too large"]),
+        (
+            {"asr": {"calibration": {"min_bs": 8}, "runs": {"a": {"adam_beta1": 0.8}}}},
+            [
+                "asr.calibration.min_bs: no such key; it is the flag --min-bs of the step",
+                "asr.runs.a.adam_beta1: no such key; it is the flag --adam-beta1 of the step",
+            ],
+        ),
         ({"speach": {}}, ["speach", "`speech`"]),
         ({"lanes": "speech"}, ["lanes", "list"]),
         ({"lanes": ["video"]}, ["lanes", "speech"]),

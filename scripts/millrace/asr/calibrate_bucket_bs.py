@@ -48,11 +48,11 @@ def main(argv: list[str] | None = None) -> None:
         raise MillraceError(
             "no bucket was named", "--bucket", "Name one, or take --mode verify_all"
         )
-    from millrace.asr.calibration import bucket
+    from millrace.asr.calibration import cache
 
     args.calibration = None
     output = args.output or Path(options.FOLDER, "buckets", f"{args.bucket}.json")
-    calibration, kept = bucket.calibrate_bucket(Choices.from_args(args), output)
+    calibration, kept = cache.calibrate_bucket(Choices.from_args(args), output)
     if calibration is None:
         cli.log.info("%s has no rows", args.bucket)
         return

@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
-from millrace.asr.models import choice
+from millrace.asr.models import known
 from millrace.asr.training import memory
 from millrace.asr.training.options import TrainOptions
 from millrace.common import jsonl
@@ -165,7 +165,7 @@ class AsrInputs(RunInputs):
         )
         runs = {name: {**training, **own} for name, own in self.section["runs"].items()}
         rates = {
-            name: choice.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()
+            name: known.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()
         }
         notes += [f"run {name}: {note}" for name, note in rates.items() if note]
         return [note for note in notes if note]
@@ -380,7 +380,7 @@ class AsrInputs(RunInputs):
         training, limits = section["training"], section["calibration"]
         workers = 0 if calibrates else training.get("num_workers", 2)
         on_cpu = self.on_cpu(limits["device"] if calibrates else self.device())
-        mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * choice.millions(self._model()["model"])
+        mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * known.millions(self._model()["model"])
         if not calibrates:
             prefetch = training.get("prefetch_factor", TrainOptions.prefetch_factor)
             mb += memory.batches_mb(workers, prefetch, self._batch_seconds(), not on_cpu)

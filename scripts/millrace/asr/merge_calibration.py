@@ -24,9 +24,11 @@ def main(argv: list[str] | None = None) -> None:
     merged = calibration_merge.merge(args.bucket_config, args.calibrations)
     atomic.write_json(args.output, merged)
     for name, bucket in merged["buckets"].items():
-        peak, predicted = bucket["peak_memory_gb"], bucket["predicted_memory_gb"]
-        facts = (name, bucket["batch_size"], peak, predicted, 100 * (predicted / peak - 1))
-        cli.log.info("%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)", *facts)
+        peak = bucket["peak_memory_gb"]
+        predicted = bucket["predicted_memory_gb"]
+        error = 100 * (predicted / peak - 1)
+        line = "%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)"
+        cli.log.info(line, name, bucket["batch_size"], peak, predicted, error)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--comparison", required=True, help="output: baseline against Millrace (SVG)"
     )
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
-    by_bucket = "output: step time, batch and memory by bucket (SVG)"
-    parser.add_argument("--buckets-figure", required=True, help=by_bucket)
     parser.add_argument("--result", required=True, help="output: all figures (JSON)")
     return parser
 
@@ -50,12 +48,9 @@ def main(argv: list[str] | None = None) -> None:
     svgs = {
         "comparison": throughput_figures.comparison(throughput),
         "phases": throughput_figures.phases(throughput),
-        "buckets": throughput_figures.buckets(throughput),
     }
-    for path, svg in zip(
-        (args.comparison, args.phases, args.buckets_figure), svgs.values(), strict=True
-    ):
-        figures.save_svg(path, svg)
+    figures.save_svg(args.comparison, svgs["comparison"])
+    figures.save_svg(args.phases, svgs["phases"])
     atomic.write_json(args.result, criteria.result(throughput, judged))
     atomic.write_text(args.summary, throughput_page.render(throughput, judged, svgs))
     for criterion in judged:

@@ -2,9 +2,8 @@
 on.
 
 Writes metrics.jsonl, TensorBoard events, checkpoints and, at the end, the model and metrics.json
-into
---output-dir. On SIGTERM and SIGUSR1 it finishes its step, saves, and exits with code 75, on which
-Slurm can requeue it; the same command goes on from there.
+into --output-dir. On SIGTERM and SIGUSR1 it finishes its step, saves, and exits with code 75, on
+which Slurm can requeue it; the same command goes on from there.
 """
 
 from __future__ import annotations

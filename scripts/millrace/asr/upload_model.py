@@ -30,8 +30,10 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     metrics = Path(args.metrics)
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "no commit"
-    text = card.render(args.repo, args.licence, commit, metrics, Path(args.bucket_config))
+    head = subprocess.run(git, capture_output=True, text=True)
+    commit = head.stdout.strip() or "no commit"
+    buckets = Path(args.bucket_config)
+    text = card.render(args.repo, args.licence, commit, metrics, buckets)
     atomic.write_text(args.card, text)
     files = [*card.files(metrics.parent / "model"), File.of(CARD, text.encode())]
     with repository.connected(args, "model") as hub:

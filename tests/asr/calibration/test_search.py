@@ -14,6 +14,15 @@ from millrace.asr.calibration.search import Search, backed_off_size, calibrate, 
 from millrace.common.errors import MillraceError
 
 
+def answered(rows: int, peak: float, most: float, fixed: float) -> dict:
+    """The answer of a device that is out of memory above `most` GB, and then gives no peak."""
+    heaviest = {"step": 1, "rows": rows, "seconds": 9.9, "characters": 100}
+    if peak > most:
+        return {"oom": True, "steps": 0, "heaviest": heaviest, "message": "tried to allocate 2 GB"}
+    peaks = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": fixed}
+    return {"oom": False, "steps": 5, "heaviest": heaviest, **peaks}
+
+
 class Device:
     """n rows take fixed + each * n ** power GB; above `crash` GB the device is out of memory."""
 
@@ -28,34 +37,20 @@ class Device:
 
     def __call__(self, rows: int) -> dict:
         self.tried.append(rows)
-        peak, heaviest = (
-            self.peak(rows),
-            {"step": 1, "rows": rows, "seconds": 9.9, "characters": 100},
-        )
-        if peak > self.crash:
-            return {
-                "oom": True,
-                "steps": 0,
-                "heaviest": heaviest,
-                "message": "tried to allocate 2 GB",
-            }
-        facts = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed}
-        return {"oom": False, "steps": 5, "heaviest": heaviest, **facts}
+        return answered(rows, self.peak(rows), self.crash, self.fixed)
 
 
-@given(
-    limit=st.floats(2, 140),
-    fixed=st.floats(0.5, 1.9),
-    each=st.floats(1e-3, 5),
-    power=st.sampled_from([0.8, 1.0, 1.3]),
-    crash=st.sampled_from([1.0, 1.5, 100.0]),
-    start=st.integers(1, 300),
-    rows=st.integers(1, 5000),
-)
-def test_the_batch_fits_and_one_in_thirty_two_more_does_not(
-    limit, fixed, each, power, crash, start, rows
-):
-    device = Device(fixed, each, power, crash * limit)
+@st.composite
+def devices(draw: st.DrawFn) -> tuple[float, Device]:
+    """A limit, and a device that is out of memory there, or above."""
+    limit, each = draw(st.floats(2, 140)), draw(st.floats(1e-3, 5))
+    power, crash = draw(st.sampled_from([0.8, 1.0, 1.3])), draw(st.sampled_from([1.0, 1.5, 100.0]))
+    return limit, Device(draw(st.floats(0.5, 1.9)), each, power, crash * limit)
+
+
+@given(limit_and_device=devices(), start=st.integers(1, 300), rows=st.integers(1, 5000))
+def test_the_batch_fits_and_one_in_thirty_two_more_does_not(limit_and_device, start, rows):
+    limit, device = limit_and_device
     search = Search(limit, rows=rows, start_bs=start)
     if device.peak(1) > limit:
         with pytest.raises(MillraceError, match="a batch of 1 does not fit"):
@@ -91,17 +86,8 @@ class Cuda:
         return exact * (1 + self.noise * random.Random(f"{self.seed} {rows}").uniform(-1, 1))
 
     def __call__(self, rows: int) -> dict:
-        peak = self.peak(rows)
-        if peak > self.limit:
-            return {
-                "oom": True,
-                "steps": 0,
-                "heaviest": {"step": 1, "rows": rows},
-                "message": "CUDA",
-            }
         # Before the first step the optimiser has no state yet.
-        facts = {"peak_gb": peak, "step_peak_gb": peak, "fixed_gb": self.fixed / 4}
-        return {"oom": False, "steps": 5, "heaviest": {}, **facts}
+        return answered(rows, self.peak(rows), self.limit, self.fixed / 4)
 
 
 @st.composite
@@ -180,10 +166,12 @@ def test_a_soak_that_goes_wrong_backs_off_and_says_why():
     assert first > second == first * 9 // 10 > third > last == result["batch_size"]
     assert result["limited_by"] == "soak" and result["peak_memory_gb"] == 9.9
     assert [entry["batch_size"] for entry in result["backed_off"]] == [first, second, third]
-    signs = ("out of memory at step 1", "above the limit of 10.000 GB", "again")
-    assert all(
-        sign in entry["why"] for sign, entry in zip(signs, result["backed_off"], strict=True)
-    )
+    for sign, entry in zip(
+        ("out of memory at step 1", "above the limit of 10.000 GB", "again"),
+        result["backed_off"],
+        strict=True,
+    ):
+        assert sign in entry["why"]
 
 
 def test_a_soak_that_never_lasts_is_an_error():
@@ -203,10 +191,7 @@ def test_backing_off_always_shrinks(size, over):
 
 
 def test_what_limits_the_batch_is_said():
-    searches = {
-        "rows": Search(14.0, 50),
-        "max_bs": Search(14.0, 500, max_bs=64),
-        "memory": Search(10.0, 500),
-    }
+    of_rows, of_max_bs = Search(14.0, 50), Search(14.0, 500, max_bs=64)
+    searches = {"rows": of_rows, "max_bs": of_max_bs, "memory": Search(10.0, 500)}
     for limit, search in searches.items():
         assert calibrate(search, Device(), None)["limited_by"] == limit

@@ -90,6 +90,25 @@ def test_whispers_control_tokens_stand_before_the_text(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"feature_extractor_type": "SeamlessM4TFeatureExtractor"}, "not of Wav2Vec2Feature"),
+        ({"sampling_rate": 8000}, "hears 8000 Hz, the buckets hold 16000 Hz"),
+    ],
+)
+def test_features_that_are_not_computed_here_are_refused(tmp_path, change, problem):
+    tiny.write(tmp_path, "wav2vec2", TEXTS)
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        path = tmp_path / name
+        if path.exists():
+            config = json.loads(path.read_text())
+            config.get("feature_extractor", config).update(change)
+            path.write_text(json.dumps(config))
+    with pytest.raises(MillraceError, match=problem):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
     "name", ["config.json", "tokenizer_config.json", "preprocessor_config.json"]
 )
 def test_a_model_folder_that_brings_code_is_refused(tmp_path, name):

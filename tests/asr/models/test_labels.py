@@ -65,16 +65,11 @@ def test_ctc_paths():
 
 
 @pytest.mark.parametrize("pad", [0, 9])  # 9 is the end token
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_labels_are_the_targets_predicted_one_place_before(side, pad):
-    made = labelled([[1, 2], [3]], [[4, 9], [9]], pad, side)
-
-    def padded(row: list[int], fill: int) -> list[int]:
-        return [fill] * 2 + row if side == "left" else row + [fill] * 2
-
-    assert made["input_ids"].tolist() == [[1, 2, 4, 9], padded([3, 9], pad)]
-    assert made["attention_mask"].tolist() == [[1] * 4, padded([1, 1], 0)]
-    assert made["labels"].tolist() == [[IGNORE, IGNORE, 4, 9], padded([IGNORE, 9], IGNORE)]
+def test_labels_are_the_targets_predicted_one_place_before(pad):
+    made = labelled([[1, 2], [3]], [[4, 9], [9]], pad)
+    assert made["input_ids"].tolist() == [[1, 2, 4, 9], [3, 9, pad, pad]]
+    assert made["attention_mask"].tolist() == [[1] * 4, [1, 1, 0, 0]]
+    assert made["labels"].tolist() == [[IGNORE, IGNORE, 4, 9], [IGNORE, 9, IGNORE, IGNORE]]
     assert made["answers"].tolist() == [4, 9, 9]
     assert made["input_ids"].flatten()[made["places"]].tolist() == [2, 4, 3]
 
@@ -82,3 +77,4 @@ def test_labels_are_the_targets_predicted_one_place_before(side, pad):
 def test_padding_of_nothing():
     assert padded_ids([], 0).shape == (0, 0)
     assert padded_ids([[], []], 0, "left").shape == (2, 0)
+    assert padded_ids([[1], [2, 3]], 7, "left").tolist() == [[7, 1], [2, 3]]

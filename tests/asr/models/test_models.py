@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import re
 from pathlib import Path
@@ -24,7 +25,7 @@ SMALL = {
     "ctc": {"channels": 8, "hidden": 64, "dropout": 0.0},
     "qwen3-asr-tiny": {"prompt": "Names: Ada"},
 }
-ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "wav2vec2-bert", "hubert", "whisper"]
+ALL = ["ctc", "qwen3-asr-tiny", "wav2vec2", "hubert", "whisper"]
 
 
 def make(name: str, folder: Path, texts: list[str] = TEXTS) -> AsrModel:
@@ -143,6 +144,7 @@ def test_the_host_part_travels_to_workers(tmp_path, name):
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "model_type"),
         ({"config.json": b'{"model_type": "bert"}'}, "no speech recogniser"),
+        ({"config.json": b'{"model_type": "moonshine"}'}, "'moonshine' is no speech recogniser"),
         (
             {"config.json": b'{"model_type": "qwen3_asr", "thinker_config": {}}'},
             "lm_head.weight is missing",
@@ -212,13 +214,22 @@ def test_unknown_options_of_a_folder_and_a_missing_tokenizer_are_refused(tmp_pat
         ("ctc", {"dropout": 1.0}, "dropout"),
         ("ctc", {"case_fold": "no"}, "case_fold"),
         ("qwen3-asr-tiny", {"language_tag_mode": "force"}, "language_tag_mode"),
-        ("qwen3-asr-tiny", {"padding_side": "middle"}, "padding_side"),
+        ("ctc", {"spec_augment": True}, "has no option spec_augment"),
+        ("qwen3-asr-tiny", {"padding_side": "left"}, "has no option padding_side"),
         ("qwen3-asr-tiny", {"colour": 1}, "has no option colour"),
     ],
 )
 def test_unknown_names_and_wrong_options_are_refused(name, options, problem):
     with pytest.raises(MillraceError, match=problem):
         build(name, options, TEXTS)
+
+
+def test_options_that_version_0_4_0_has_saved_with_a_model_are_read(tmp_path):
+    build("qwen3-asr-tiny", {"prompt": "Names: Ada"}, TEXTS).save_pretrained(tmp_path)
+    path = tmp_path / "millrace_options.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, "padding_side": "left"}))
+    assert load(tmp_path).options.prompt == "Names: Ada"
 
 
 class PinsTheAudio(Batch):
@@ -236,7 +247,7 @@ def test_all_that_is_moved_to_the_device_is_pinned_and_the_audit_sees_what_is_no
     sent = pickle.loads(pickle.dumps(made))  # as from a worker to the thread that pins
 
     moved = Prepared.of(sent).tensors
-    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"]), 0).tensors
+    alone = preparer(batch([3.0, 2.0], TEXTS[:2], ["en", "en"])).tensors
     assert moved.keys() == alone.keys()
     assert all(torch.equal(tensor, alone[part]) for part, tensor in moved.items())
 
@@ -267,9 +278,8 @@ def test_flops_are_what_torch_counts():
             text, audio = model.hf.config.text_config, model.hf.config.audio_config
             head = 2 * prepared.count * text.hidden_size * text.vocab_size
             read, heard = prepared["input_ids"].shape[1], prepared.host["audio_tokens"][0]
-            attention = (
-                2 * 2 * text.num_hidden_layers * text.num_attention_heads * text.head_dim * read**2
-            )
+            heads = text.num_attention_heads * text.head_dim
+            attention = 2 * 2 * text.num_hidden_layers * heads * read**2
             attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
             assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)
 

@@ -14,17 +14,29 @@ from millrace.asr.models.qwen.config import byte_level_tokenizer
 
 # Sizes of models that train in seconds; the convolutions keep their strides, 20 ms a frame.
 CTC_SIZES = {
-    **dict.fromkeys(("codevector_dim", "proj_codevector_dim", "classifier_proj_size"), 16),
-    **dict.fromkeys(
-        ("num_hidden_layers", "num_attention_heads", "num_conv_pos_embedding_groups"), 2
-    ),
-    **{"hidden_size": 32, "intermediate_size": 64, "num_conv_pos_embeddings": 16},
-    **{"conv_dim": [16] * 7, "num_feat_extract_layers": 7, "mask_time_prob": 0.0, "layerdrop": 0.0},
+    "codevector_dim": 16,
+    "proj_codevector_dim": 16,
+    "classifier_proj_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_conv_pos_embedding_groups": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_conv_pos_embeddings": 16,
+    "conv_dim": [16] * 7,
+    "num_feat_extract_layers": 7,
+    "mask_time_prob": 0.0,
+    "layerdrop": 0.0,
 }
 WHISPER_SIZES = {
-    **{"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_target_positions": 448},
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    "d_model": 32,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "max_target_positions": 448,
     "max_source_positions": 400,  # 8 s, so that a test does not compute 30
 }
 EOS, PAD, START = "<|endoftext|>", "<|pad|>", "<|startoftranscript|>"
@@ -50,13 +62,8 @@ def _ctc(
     vocabulary = folder / "vocab.json"
     vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
-    if model_type == "wav2vec2-bert":
-        processor = transformers.Wav2Vec2BertProcessor(
-            transformers.SeamlessM4TFeatureExtractor(), tokenizer
-        )
-    else:
-        extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
-        processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
     ids = {"vocab_size": len(tokens), "pad_token_id": 0}
     config = transformers.AutoConfig.for_model(model_type, **CTC_SIZES, **ids)
     return transformers.AutoModelForCTC.from_config(config), processor

@@ -11,22 +11,17 @@ from millrace.common.errors import MillraceError
 from millrace.common.training.settings import LoopSettings
 
 # As the original has it, with the rows of its buckets.
-FLAT = {
-    "b_0_3": {"batch_size": 80, "grad_acc": 1},
-    "b_3_5": {"batch_size": 48, "grad_acc": 1},
-    "b_5_7": {"batch_size": 32, "grad_acc": 1},
-    "b_7_10": {"batch_size": 24, "grad_acc": 2},
-    "b_10_15": {"batch_size": 16, "grad_acc": 3},
-    "b_15_20": {"batch_size": 8, "grad_acc": 6},
+BUCKETS = {
+    # name: (batch_size, grad_acc, rows)
+    "b_0_3": (80, 1, 126_000),
+    "b_3_5": (48, 1, 248_000),
+    "b_5_7": (32, 1, 137_000),
+    "b_7_10": (24, 2, 353_000),
+    "b_10_15": (16, 3, 131_000),
+    "b_15_20": (8, 6, 5_000),
 }
-ROWS = {
-    "b_0_3": 126_000,
-    "b_3_5": 248_000,
-    "b_5_7": 137_000,
-    "b_7_10": 353_000,
-    "b_10_15": 131_000,
-    "b_15_20": 5_000,
-}
+FLAT = {name: {"batch_size": of[0], "grad_acc": of[1]} for name, of in BUCKETS.items()}
+ROWS = {name: rows for name, (_, _, rows) in BUCKETS.items()}
 NONE = dict.fromkeys(ROWS, 0)
 
 

@@ -39,21 +39,34 @@ class MemoryModel:
     per_second_squared_gb: float
     per_character_gb: float
 
-    def per_sample(self, seconds: float | np.ndarray, characters: float | np.ndarray) -> np.ndarray:
+    def per_sample(
+        self,
+        seconds: float | np.ndarray,
+        characters: float | np.ndarray,
+    ) -> np.ndarray:
         """GB that a row takes which is padded to `seconds`."""
         seconds = np.asarray(seconds, dtype=np.float64)
         linear = self.per_second_gb * seconds + self.per_second_squared_gb * seconds**2
         return linear + self.per_character_gb * np.asarray(characters, dtype=np.float64)
 
-    def predict(self, rows: float, seconds: float, characters: float) -> float:
+    def predict(
+        self,
+        rows: float,
+        seconds: float,
+        characters: float,
+    ) -> float:
         """GB of a step with a batch of this shape."""
         return float(self.fixed_gb + rows * self.per_sample(seconds, characters))
 
     def as_dict(self) -> dict[str, Any]:
-        each = {"per_second": round(self.per_second_gb, _ROUND)}
-        each["per_second_squared"] = round(self.per_second_squared_gb, _ROUND)
-        each["per_character"] = round(self.per_character_gb, _ROUND + 3)
-        return {"fixed_gb": round(self.fixed_gb, _ROUND), "per_sample_gb": each}
+        return {
+            "fixed_gb": round(self.fixed_gb, _ROUND),
+            "per_sample_gb": {
+                "per_second": round(self.per_second_gb, _ROUND),
+                "per_second_squared": round(self.per_second_squared_gb, _ROUND),
+                "per_character": round(self.per_character_gb, _ROUND + 3),
+            },
+        }
 
 
 def fit(points: Sequence[Point]) -> MemoryModel:
@@ -71,33 +84,40 @@ def fit(points: Sequence[Point]) -> MemoryModel:
 
     # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution
     # is stable.
-    columns = np.stack(
-        [np.ones_like(rows), rows * seconds, rows * seconds**2, rows * characters], axis=1
-    )
+    ones = np.ones_like(rows)
+    columns = np.stack([ones, rows * seconds, rows * seconds**2, rows * characters], axis=1)
     weighted = columns / peaks[:, None]
     scale = np.maximum(np.abs(weighted).max(axis=0), 1e-30)
-    smallest, best = np.inf, np.zeros(4)
+    smallest = np.inf
+    best = np.zeros(4)
     for count in range(1, 5):
         for used in map(list, itertools.combinations(range(4), count)):
             scaled = weighted[:, used] / scale[used]
             solution, *_ = np.linalg.lstsq(scaled, np.ones(len(peaks)), rcond=None)
             error = float(((scaled @ solution - 1) ** 2).sum())
             # Of equally good ones, that with the fewest terms.
-            if (solution >= 0).all() and error < smallest * (1 - 1e-9) - 1e-18:
-                smallest, best = error, np.zeros(4)
+            is_smaller = error < smallest * (1 - 1e-9) - 1e-18
+            if is_smaller and (solution >= 0).all():
+                smallest = error
+                best = np.zeros(4)
                 best[used] = solution / scale[used]
     return MemoryModel(*map(float, best))
 
 
-def residuals(model: MemoryModel, points: Sequence[Point]) -> dict[str, Any]:
+def residuals(
+    model: MemoryModel,
+    points: Sequence[Point],
+) -> dict[str, Any]:
     """Relative errors of the model (predicted / measured - 1): over all, and the worst
     underestimate."""
     errors = np.array([model.predict(*shape) / peak - 1 for *shape, peak in points])
+    sizes = np.abs(errors)
+    lowest = float(errors.min())
     return {
         "points": len(errors),
-        "mean_abs": round(float(np.abs(errors).mean()), 6),
-        "max_abs": round(float(np.abs(errors).max()), 6),
-        "worst_under": round(float(max(-errors.min(), 0.0)), 6),
+        "mean_abs": round(float(sizes.mean()), 6),
+        "max_abs": round(float(sizes.max()), 6),
+        "worst_under": round(max(-lowest, 0.0), 6),
     }
 
 
@@ -118,22 +138,28 @@ def budget_of(
     rows are limited.
     """
     lengths = np.linspace(max(min(shortest, longest), 0.01), longest, 256)
-    each = model.per_sample(lengths, characters)
+    per_row = model.per_sample(lengths, characters)
     budget: dict[str, float | int | None] = {"seconds": None, "cost": None, "rows": rows}
-    if not each.max() > 0 or limit_gb <= model.fixed_gb:
+    if not per_row.max() > 0 or limit_gb <= model.fixed_gb:
         return budget
-    fitting = (limit_gb - model.fixed_gb) / each  # rows of every length that fit into memory
-    most_audio = float((np.minimum(fitting, rows) * lengths).mean()) * (fitting.min() >= rows)
-    for name, load in (("cost", batch_cost(np.ones(len(lengths)), lengths)), ("seconds", lengths)):
+    fitting = (limit_gb - model.fixed_gb) / per_row  # rows of every length that fit into memory
+    most_audio = 0.0
+    if fitting.min() >= rows:
+        most_audio = float((np.minimum(fitting, rows) * lengths).mean())
+    costs = batch_cost(np.ones(len(lengths)), lengths)
+    for name, load in (("cost", costs), ("seconds", lengths)):
         full = rows * float(load[-1])
-        for limit in np.linspace(min(float((fitting * load).min()), full), full, 64):
+        lowest = min(float((fitting * load).min()), full)
+        for limit in np.linspace(lowest, full, 64):
+            allowed = limit / load
             # Short rows may need a limit of their number, so that the load's limit does not exceed
             # memory.
-            over = limit / load > fitting * (1 + 1e-9)
+            over = allowed > fitting * (1 + 1e-9)
             cap = math.floor(fitting[over].min()) if over.any() else None
-            audio = float((np.minimum(limit / load, cap or np.inf) * lengths).mean())
+            audio = float((np.minimum(allowed, cap or np.inf) * lengths).mean())
             if cap != 0 and audio > most_audio * (1 + 1e-9):
+                most_audio = audio
                 # A batch that fills the limit exactly is within.
-                rounded, most_audio = round(float(limit) * (1 + 1e-9), _ROUND), audio
+                rounded = round(float(limit) * (1 + 1e-9), _ROUND)
                 budget = {"seconds": None, "cost": None, name: rounded, "rows": cap}
     return budget

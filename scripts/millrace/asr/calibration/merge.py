@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from millrace.asr.calibration import memory_model, worst_case
-from millrace.asr.calibration.bucket import Calibration
+from millrace.asr.calibration.cache import Calibration
 from millrace.asr.calibration.memory_model import MemoryModel, Point
 from millrace.common import atomic, jsonl
 from millrace.common.cli import log
@@ -33,6 +33,37 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     that has some. Raises MillraceError for missing, unknown or twice calibrated buckets, and for
     keys that differ.
     """
+    given = _given(paths)
+    rows = worst_case.bucket_rows(bucket_config)
+    _check_complete(given, rows, str(bucket_config))
+
+    # In the order of the buckets: the last bits of the fit depend on it.
+    known = [name for name in rows if name in given]
+    points = [point for name in known for point in _points(given[name])]
+    model = memory_model.fit(points)
+    errors = memory_model.residuals(model, points)
+    # What the model has underestimated it may underestimate again; lengths between the tried are
+    # untested.
+    key = given[known[0]]["key"]
+    limit = key["limit_gb"] * (1 - errors["worst_under"] - _BETWEEN)
+    buckets: dict[str, Any] = {}
+    source = known[-1]
+    for name in reversed(rows):
+        source = name if name in given else source
+        buckets[name] = _bucket(given[source], model, limit)
+        if source != name:
+            buckets[name]["empty"] = True
+            log.warning("%s has no rows; it gets the batch size of %s", name, source)
+    return {
+        "key": key,
+        "memory_model": {**model.as_dict(), "residuals": errors},
+        "limit_gb": key["limit_gb"],
+        "buckets": {name: buckets[name] for name in rows},
+    }
+
+
+def _given(paths: Sequence[Path]) -> dict[str, Calibration]:
+    """The calibrations by bucket, all of one key."""
     given: dict[str, Calibration] = {}
     for path in paths:
         calibration = _read(path)
@@ -42,46 +73,25 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
         if name in given:
             raise MillraceError(f"{name} is calibrated twice", str(path), "Give one file a bucket")
         given[name] = calibration
-        first, key = next(iter(given)), next(iter(given.values()))["key"]
+        first = next(iter(given))
+        key = given[first]["key"]
         if calibration["key"] != key:
             changed = [name for name, value in key.items() if calibration["key"].get(name) != value]
             problem = f"it was calibrated for another {', '.join(changed) or 'key'} than {first}"
             raise MillraceError(problem, str(path), _REPEAT)
-    rows = worst_case.bucket_rows(bucket_config)
-    missing = [name for name, count in rows.items() if name not in given and count]
-    unknown = sorted(set(given) - set(rows))
-    if not given and not missing:
-        raise MillraceError(
-            "no bucket has any rows", str(bucket_config), "There is nothing to train on"
-        )
+    return given
+
+
+def _check_complete(given: Mapping[str, Any], rows: Mapping[str, int], where: str) -> None:
+    """Raise MillraceError unless there is a calibration of every bucket with rows, and no other."""
+    missing = [name for name, count in rows.items() if count and name not in given]
+    unknown = sorted(given.keys() - rows.keys())
     if missing or unknown:
         problem = f"buckets without a calibration: {', '.join(missing) or 'none'}"
-        raise MillraceError(
-            f"{problem}; unknown ones: {', '.join(unknown)}", str(bucket_config), _REPEAT
-        )
-
-    # In the order of the buckets: the last bits of the fit depend on it.
-    known = [name for name in rows if name in given]
-    points = [point for name in known for point in _points(given[name])]
-    model = memory_model.fit(points)
-    errors = memory_model.residuals(model, points)
-    # What the model has underestimated it may underestimate again; lengths between the tried are
-    # untested.
-    limit = key["limit_gb"] * (1 - errors["worst_under"] - _BETWEEN)
-    buckets: dict[str, Any] = {}
-    for at, name in enumerate(rows):
-        source = next((other for other in list(rows)[at:] if other in given), known[-1])
-        buckets[name] = _bucket(given[source], model, limit)
-        if source != name:
-            buckets[name]["empty"] = True
-            log.warning("%s has no rows; it gets the batch size of %s", name, source)
-    model_facts = {**model.as_dict(), "residuals": errors}
-    return {
-        "key": key,
-        "memory_model": model_facts,
-        "limit_gb": key["limit_gb"],
-        "buckets": buckets,
-    }
+        problem += f"; unknown ones: {', '.join(unknown)}"
+        raise MillraceError(problem, where, _REPEAT)
+    if not given:
+        raise MillraceError("no bucket has any rows", where, "There is nothing to train on")
 
 
 def merge_folder(bucket_config: Path, folder: Path) -> str:
@@ -112,13 +122,14 @@ def _read(path: Path) -> Calibration | None:
 
 def _points(calibration: Calibration) -> list[Point]:
     """The measured peaks of a bucket: those of worst-case trials, also above the limit."""
-    return [
-        Point(shape["rows"], shape["seconds"], shape["characters"], trial["step_peak_gb"])
-        for trial in calibration["trials"]
-        if trial.get("step_peak_gb")
-        and not trial.get("retried")
-        and (shape := trial["heaviest"]).get("rows")
-    ]
+    points = []
+    for trial in calibration["trials"]:
+        shape = trial["heaviest"]
+        is_measured = trial.get("step_peak_gb") and not trial.get("retried")
+        if is_measured and shape.get("rows"):
+            peak = trial["step_peak_gb"]
+            points.append(Point(shape["rows"], shape["seconds"], shape["characters"], peak))
+    return points
 
 
 def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> dict[str, Any]:

@@ -32,11 +32,11 @@ class Choices:
     headroom: float = setting(
         0.1, "share of the device left free without a limit", at_least=0, at_most=0.9
     )
-    start_bs: int = setting(32, "batch size of the first trial", at_least=1)
-    min_bs: int = setting(1, "smallest batch size worth training", at_least=1)
+    start_bs: int = setting(32, "batch size of the first trial", at_least=1, in_config=False)
+    min_bs: int = setting(1, "smallest batch size worth training", at_least=1, in_config=False)
     max_bs: int = setting(4096, "largest batch size to try", at_least=1)
     # From the second step on the optimiser's state is there.
-    steps: int = setting(5, "training steps of a trial, at least 2", at_least=2)
+    steps: int = setting(5, "training steps of a trial, at least 2", at_least=2, in_config=False)
     soak_steps: int = setting(200, "steps of the soak at the chosen size", at_least=0)
     world_size: int = setting(1, "ranks of the training", at_least=1, in_config=False)
 

@@ -82,28 +82,35 @@ def verify(choices: Choices, output: Path) -> None:
         ranks = Exchange(steps.world_size).gathered(
             {"rank": steps.rank, "problem": problem, **result}
         )
-    if problems := [rank["problem"] for rank in ranks if rank["problem"]]:
+    problems = [rank["problem"] for rank in ranks if rank["problem"]]
+    if problems:
         raise MillraceError("; ".join(problems), where, _LOWER)
     if steps.rank == 0:
-        peak, facts = (
-            max(rank["peak_gb"] for rank in ranks),
-            {"device": device["name"], "limit_gb": limit},
-        )
-        facts |= {"world_size": steps.world_size, "steps": result["steps"], "peak_memory_gb": peak}
-        atomic.write_json(output, {**facts, "ranks": ranks})
-        log.info(
-            "%s, %d steps: peak %.3f GB", counted(steps.world_size, "rank"), result["steps"], peak
-        )
+        peak = max(rank["peak_gb"] for rank in ranks)
+        facts = {
+            "device": device["name"],
+            "limit_gb": limit,
+            "world_size": steps.world_size,
+            "steps": result["steps"],
+            "peak_memory_gb": peak,
+            "ranks": ranks,
+        }
+        atomic.write_json(output, facts)
+        count = counted(steps.world_size, "rank")
+        log.info("%s, %d steps: peak %.3f GB", count, result["steps"], peak)
 
 
 def device_facts(device: str) -> Device:
     """Kind, name and memory of a device. Raises MillraceError if cuda is asked for and there is
     none."""
     kind = devices.kind_of(device)
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
-    memory = host_memory() if kind == "cpu" else torch.cuda.get_device_properties(0).total_memory
-    name = "cpu" if kind == "cpu" else torch.cuda.get_device_name(0)
+    name = "cpu"
+    memory = host_memory()
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise MillraceError("there is no CUDA device that torch can use", remedy="Choose cpu")
+        name = torch.cuda.get_device_name(0)
+        memory = torch.cuda.get_device_properties(0).total_memory
     return {
         "kind": kind,
         "name": name,
@@ -121,7 +128,11 @@ class TrialSteps:
     """
 
     def __init__(
-        self, task: AsrTask, settings: LoopSettings, limit_gb: float, world_size: int = 1
+        self,
+        task: AsrTask,
+        settings: LoopSettings,
+        limit_gb: float,
+        world_size: int = 1,
     ) -> None:
         self.task, self.settings = task, settings
         ranks = Ranks.from_environment()
@@ -131,39 +142,49 @@ class TrialSteps:
         self.updates = Updates(task, settings, fabric)
         self.steps = 0
 
-    def soak(self, bucket: int | None, rows: int, steps: int) -> Answer:
+    def soak(
+        self,
+        bucket: int | None,
+        rows: int,
+        steps: int,
+    ) -> Answer:
         """Step over shuffled batches: of `rows` rows of `bucket`, or of all buckets by the task's
         budgets."""
-        durations, budgets, first = self.task.durations, self.task.budgets, 0
+        durations = self.task.durations
+        budgets = self.task.budgets
+        first = 0
         if bucket is not None:
             first = sum(map(len, durations[:bucket]))
-            durations, budgets = [durations[bucket]], [BatchBudget(seconds=None, rows=rows)]
+            durations = [durations[bucket]]
+            budgets = [BatchBudget(seconds=None, rows=rows)]
         of_epoch = partial(planner.plan_epoch, durations, budgets, self.task.options.seed)
         plans = (of_epoch(epoch, self.world_size) for epoch in itertools.count())
         batches = iter(self.task.batches(SoakPlan(plans, steps, first), 0, self.rank))
         self.meter.begin()
         return self.run(batches, stop=self.world_size == 1)
 
-    def run(self, batches: Iterable[Batch], stop: bool = False) -> Answer:
+    def run(
+        self,
+        batches: Iterable[Batch],
+        stop: bool = False,
+    ) -> Answer:
         """Step over all batches, but not on when memory runs out (`oom`) or, with `stop`, is above
         the limit.
 
         Other errors are raised.
         """
-        heaviest, last, highest = {}, {}, 0
+        heaviest: dict[str, float] = {}
+        shape: dict[str, float] = {}
+        highest = 0.0
         try:
             for batch in batches:
-                characters, seconds = (
-                    sum(map(len, batch.transcripts)),
-                    batch.audio.shape[1] / SAMPLING_RATE,
-                )
-                rows = len(batch)
-                last = {"rows": rows, "seconds": seconds, "characters": characters / max(rows, 1)}
-                self._step(self.updates.model.prepare(batch, 0))
+                shape = _shape(batch)
+                self._step(self.updates.model.prepare(batch))
                 self.steps += 1
                 peak = self.meter.peak()
                 if peak > highest:
-                    highest, heaviest = peak, {"step": self.steps, **last}
+                    highest = peak
+                    heaviest = {"step": self.steps, **shape}
                 if stop and peak > self.meter.limit:
                     break
         except (RuntimeError, MemoryError, OSError) as error:
@@ -171,7 +192,7 @@ class TrialSteps:
                 raise
             message = " ".join(str(error).split())[:300] or type(error).__name__
             error.__traceback__ = None  # its frames hold the tensors of the step
-            last |= {"step": self.steps + 1}
+            last = {**shape, "step": self.steps + 1}
             return {"oom": True, "steps": self.steps, "heaviest": last, "message": message}
         facts = {"steps": self.steps, "heaviest": heaviest, **self.meter.facts()}
         return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
@@ -179,15 +200,18 @@ class TrialSteps:
     def _step(self, prepared: Prepared) -> None:
         # Accumulated, of two equal batches: gradients of the first lie beside activations of the
         # second.
-        updates, count, total = self.updates, min(self.settings.grad_acc, 2), 0.0
+        updates = self.updates
+        count = min(self.settings.grad_acc, 2)
+        total = 0.0
         updates.clear()
         for micro in range(count):
-            prepared = prepared.to(self.device) if self.device.type != "cpu" else prepared
-            micro_batch = MicroBatch(prepared, np.asarray(self.task.batch_ids(prepared)))
+            if self.device.type != "cpu":
+                prepared = prepared.to(self.device)
+            batch = MicroBatch(prepared, np.asarray(self.task.batch_ids(prepared)))
             more = micro + 1 < count
-            loss = updates.forward(micro_batch, more)
-            updates.backward(loss, micro_batch, more)
-            total += micro_batch.weight
+            loss = updates.forward(batch, more)
+            updates.backward(loss, batch, more)
+            total += batch.weight
         if self.world_size > 1:
             summed = torch.tensor(total, dtype=torch.float64, device=self.device)
             torch.distributed.all_reduce(summed)
@@ -196,20 +220,34 @@ class TrialSteps:
             updates.apply(total, count, self.steps + 1, 0.01)
 
 
+def _shape(batch: Batch) -> dict[str, float]:
+    """Rows of a batch, the seconds that they are padded to, and the characters a row."""
+    rows = len(batch)
+    characters = sum(map(len, batch.transcripts))
+    return {
+        "rows": rows,
+        "seconds": batch.audio.shape[1] / SAMPLING_RATE,
+        "characters": characters / max(rows, 1),
+    }
+
+
 def worst_batch(
-    task: AsrTask, model: AsrModel, audio: list[int], texts: list[int], count: int
+    task: AsrTask,
+    model: AsrModel,
+    audio: list[int],
+    texts: list[int],
+    count: int,
 ) -> Batch:
     """`count` samples: the longest audio, each with one of the longest transcripts.
 
     A clip that cannot be read is replaced by the longest that can; a transcript too long for its
     audio (CTC) by the clip's own. Raises MillraceError if no sample can be used.
     """
-    rows = task.table.rows([audio[at % len(audio)] for at in range(count)])
-    text_rows = task.table.rows([texts[at % len(texts)] for at in range(count)])
+    rows = task.table.rows([audio[place % len(audio)] for place in range(count)])
+    text_rows = task.table.rows([texts[place % len(texts)] for place in range(count)])
     reader = BucketedDataset(task.table).reader
-    raws = dict(
-        zip(rows, reader.read_many([(row.tar, row.offset, row.size) for row in rows]), strict=True)
-    )
+    contents = reader.read_many([(row.tar, row.offset, row.size) for row in rows])
+    raws = dict(zip(rows, contents, strict=True))
     bad = {row: collate(0, [row], [raws[row]]).bad for row in raws}
     good = [row for row in rows if not bad[row]]
     if not good:
@@ -219,17 +257,21 @@ def worst_batch(
         )
         remedy = "Mend or remove these samples and build the buckets again"
         raise MillraceError(problem, str(task.options.bucket_dir), remedy)
-    rows = (good * -(-count // len(good)))[:count]
-    pairs = zip(rows, text_rows, strict=True)
-    paired = [row._replace(transcript=text.transcript, prompt=text.prompt) for row, text in pairs]
+
+    repeats = -(-count // len(good))
+    rows = (good * repeats)[:count]
+    paired = [
+        row._replace(transcript=text.transcript, prompt=text.prompt)
+        for row, text in zip(rows, text_rows, strict=True)
+    ]
     batch = collate(0, paired, [raws[row] for row in rows])
-    unfit = {sample for sample, _ in model.prepare(batch, 0).dropped}
-    if unfit:
-        paired = [
-            row if row.sample_id in unfit else pair for row, pair in zip(rows, paired, strict=True)
-        ]
-        batch = collate(0, paired, [raws[row] for row in rows])
-    return batch
+    unfit = {sample for sample, _ in model.prepare(batch).dropped}
+    if not unfit:
+        return batch
+    for place, row in enumerate(rows):
+        if row.sample_id in unfit:
+            paired[place] = row
+    return collate(0, paired, [raws[row] for row in rows])
 
 
 class SoakPlan:
@@ -240,7 +282,12 @@ class SoakPlan:
     bucket.
     """
 
-    def __init__(self, epochs: Iterator[Plan], steps: int, first: int = 0) -> None:
+    def __init__(
+        self,
+        epochs: Iterator[Plan],
+        steps: int,
+        first: int = 0,
+    ) -> None:
         self.first = first
         self.chosen: list[tuple[Plan, int]] = []
         while len(self.chosen) < steps:
@@ -249,12 +296,12 @@ class SoakPlan:
             numbers = set(np.linspace(0, len(plan) - 1, wanted).astype(int).tolist())
             if not self.chosen:
                 # The step of each bucket in which any rank has the most padded work.
-                weight = batch_cost(np.diff(plan.offsets), plan.longest).reshape(
-                    len(plan), plan.world_size
-                )
-                bucket = np.asarray(plan.bucket).reshape(weight.shape)
-                for one in np.unique(bucket):
-                    numbers.add(int(np.where(bucket == one, weight, -1).max(axis=1).argmax()))
+                cost = batch_cost(np.diff(plan.offsets), plan.longest)
+                cost = cost.reshape(len(plan), plan.world_size)
+                buckets = np.asarray(plan.bucket).reshape(cost.shape)
+                for bucket in np.unique(buckets):
+                    of_bucket = np.where(buckets == bucket, cost, -1)
+                    numbers.add(int(of_bucket.max(axis=1).argmax()))
             self.chosen += [(plan, number) for number in sorted(numbers)]
 
     def __len__(self) -> int:

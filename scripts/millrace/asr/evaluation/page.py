@@ -21,7 +21,10 @@ _STYLES = ("-", "--", ":", "-.")  # of runs that share a colour
 _PANELS = (("Training loss", "train", "loss", 1), ("CER of dev (%)", "eval", "cer", 100))
 
 
-def render(runs: Sequence[Run], clips: Sequence[Clip]) -> str:
+def render(
+    runs: Sequence[Run],
+    clips: Sequence[Clip],
+) -> str:
     """The page of these runs."""
     return page.render(
         Path(__file__).with_name("runs.html.j2"),
@@ -35,121 +38,142 @@ def render(runs: Sequence[Run], clips: Sequence[Clip]) -> str:
     )
 
 
+def _overall(run: Run, split: str) -> dict[str, Any] | None:
+    return run.rates[split]["overall"] if split in run.rates else None
+
+
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, Number]]:
     """The rates of the run with the lowest CER: of test, or else of dev."""
 
     def cer(run: Run) -> float:
-        return next(
-            (run.rates[name]["overall"]["cer"] for name in _SPLITS if name in run.rates),
-            float("inf"),
-        )
+        known = [_overall(run, split) for split in _SPLITS]
+        return next((rates["cer"] for rates in known if rates), float("inf"))
 
-    best, tiles = min(runs, key=cer), []
+    best = min(runs, key=cer)
+    tiles = []
     for split in _SPLITS:
-        for name in ("cer", "wer") if split in best.rates else ():
-            rate = best.rates[split]["overall"][name]
-            tiles.append(
-                (f"{name.upper()} of {split}, {best.name}", Number(rate, f"{100 * rate:.1f} %"))
-            )
+        rates = _overall(best, split)
+        if rates is None:
+            continue
+        for key in ("cer", "wer"):
+            text = f"{100 * rates[key]:.1f} %"
+            tiles.append((f"{key.upper()} of {split}, {best.name}", Number(rates[key], text)))
     return tiles
 
 
-def _percent(rates: dict[str, Any] | None, name: str) -> Cell:
-    return (
-        Number(round(rates[name], 6), shown(rates, name).replace(" ", "\u00a0"))
-        if rates
-        else _NOTHING
-    )
+def _percent(rates: dict[str, Any] | None, key: str) -> Cell:
+    if not rates:
+        return _NOTHING
+    return Number(round(rates[key], 6), shown(rates, key).replace(" ", "\u00a0"))
 
 
 def _side_by_side(runs: Sequence[Run]) -> Table:
     """A column for each run: its size and length, its rates, and the settings in which the runs
     differ."""
-    of_runs: list[dict[str, Cell]] = []
-    for run in runs:
-        of = run.metrics
-        cells: dict[str, Cell] = {"Model": Code(Path(str(of["model"])).name)}
-        for name, key in (
-            ("Parameters", "parameters"),
-            ("Steps", "optimizer_steps"),
-            ("Samples", "samples"),
-        ):
-            cells[name] = Number(of[key], human_count(of[key]))
-        cells["Training"] = Number(of["seconds"], human_hours(of["seconds"] / 3600))
-        cells["Ranks"] = Number(of["ranks"], str(of["ranks"]))
-        for split, losses in (("dev", of["last_evaluation"]), ("test", of.get("test"))):
-            loss = (losses or {}).get("loss")
-            cells[f"{split}: loss"] = _NOTHING if loss is None else Number(loss, f"{loss:.3f}")
-            for name in ("cer", "wer"):
-                cells[f"{split}: {name.upper()}"] = _percent(
-                    run.rates.get(split, {}).get("overall"), name
-                )
-        of_runs.append(cells)
+    columns = [_figures(run) for run in runs]
+    rows: list[list[Cell]] = [[name, *(of[name] for of in columns)] for name in columns[0]]
     for name in sorted({name for run in runs for name in run.settings}):
         values = [str(run.settings.get(name, _NOTHING)) for run in runs]
         # A path of this machine says nothing about the run.
         if len(set(values)) > 1 and "/" not in "".join(values):
-            for cells, value in zip(of_runs, values, strict=True):
-                cells[name] = Code(value)
-    rows = [[name, *(cells[name] for cells in of_runs)] for name in of_runs[0]]
+            rows.append([name, *map(Code, values)])
     return Table("Runs side by side", ["", *(run.name for run in runs)], rows)
 
 
+def _figures(run: Run) -> dict[str, Cell]:
+    of = run.metrics
+    cells: dict[str, Cell] = {
+        "Model": Code(Path(str(of["model"])).name),
+        "Parameters": Number(of["parameters"], human_count(of["parameters"])),
+        "Steps": Number(of["optimizer_steps"], human_count(of["optimizer_steps"])),
+        "Samples": Number(of["samples"], human_count(of["samples"])),
+        "Training": Number(of["seconds"], human_hours(of["seconds"] / 3600)),
+        "Ranks": Number(of["ranks"], str(of["ranks"])),
+    }
+    for split, losses in (("dev", of["last_evaluation"]), ("test", of.get("test"))):
+        loss = (losses or {}).get("loss")
+        cells[f"{split}: loss"] = _NOTHING if loss is None else Number(loss, f"{loss:.3f}")
+        for key in ("cer", "wer"):
+            cells[f"{split}: {key.upper()}"] = _percent(_overall(run, split), key)
+    return cells
+
+
 def _rate_tables(runs: Sequence[Run], split: str) -> list[Table]:
-    tables = []
-    overall = [run.rates.get(split, {}).get("overall") for run in runs]
-    for noun in ("language", "duration"):
-        of_runs = [run.rates.get(split, {}).get(f"by_{noun}", {}) for run in runs]
-        # Languages by name, buckets by their lower edge.
-        names = sorted({name for of in of_runs for name in of})
-        if noun == "duration":
-            names.sort(key=lambda name: float(name.split("_")[1]))
-        columns = [noun.capitalize(), "Samples", "Recordings", "Audio"]
-        columns += [f"{run.name}: {name}" for run in runs for name in ("CER", "WER")]
-        rows: list[list[Cell]] = []
-        for name, groups in [
-            *((name, [of.get(name) for of in of_runs]) for name in names),
-            ("All", overall),
-        ]:
-            first = next(filter(None, groups), None)
-            if first is not None:
-                counts = [
-                    Number(first[key], human_count(first[key])) for key in ("samples", "recordings")
-                ]
-                hours = Number(first["seconds"], human_hours(first["seconds"] / 3600))
-                cells = [_percent(group, rate) for group in groups for rate in ("cer", "wer")]
-                rows.append([Code(name) if name in names else name, *counts, hours, *cells])
-        if len(rows) > 1:
-            tables.append(Table(f"{split}: error rates by {noun}", columns, rows[:-1], rows[-1]))
-    return tables
+    """Rates by language and by duration; of a split that no run has none."""
+    tables = [_rate_table(runs, split, noun) for noun in ("language", "duration")]
+    return [table for table in tables if table is not None]
+
+
+def _rate_table(
+    runs: Sequence[Run],
+    split: str,
+    noun: str,
+) -> Table | None:
+    by_group = [run.rates.get(split, {}).get(f"by_{noun}", {}) for run in runs]
+    names = sorted({name for groups in by_group for name in groups})
+    if noun == "duration":
+        names.sort(key=lambda name: float(name.split("_")[1]))  # b_<lower edge>_<upper edge>
+    if not names:
+        return None
+    columns = [noun.capitalize(), "Samples", "Recordings", "Audio"]
+    for run in runs:
+        columns += [f"{run.name}: CER", f"{run.name}: WER"]
+    rows = []
+    for name in names:
+        of_runs = [groups.get(name) for groups in by_group]
+        rows.append([Code(name), *_rates_of(of_runs)])
+    overall = [_overall(run, split) for run in runs]
+    total = ["All", *_rates_of(overall)]
+    return Table(f"{split}: error rates by {noun}", columns, rows, total)
+
+
+def _rates_of(of_runs: Sequence[dict[str, Any] | None]) -> list[Cell]:
+    """Counts, which the first run that has the group says, and the rates of each run."""
+    first = next(filter(None, of_runs))
+    cells: list[Cell] = [
+        Number(first["samples"], human_count(first["samples"])),
+        Number(first["recordings"], human_count(first["recordings"])),
+        Number(first["seconds"], human_hours(first["seconds"] / 3600)),
+    ]
+    for rates in of_runs:
+        cells += [_percent(rates, "cer"), _percent(rates, "wer")]
+    return cells
 
 
 def _limits(runs: Sequence[Run]) -> list[str]:
     """What these runs cannot tell, a sentence each."""
+    few, missing = [], []
+    for run in runs:
+        for split in _SPLITS:
+            rates = _overall(run, split)
+            if rates is None:
+                missing.append(f"{run.name} has no {split}")
+            elif rates["recordings"] < _FEW:
+                few.append(f"{split} of {run.name} has {rates['recordings']}")
+    on_cpu = [run.name for run in runs if run.machine.get("device") == "cpu"]
+    lines = [line for run in runs for line in run.hypotheses]
+    samples = {frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}
+
     limits = []
-    if cpu := [run.name for run in runs if run.machine.get("device") == "cpu"]:
+    if on_cpu:
         limits.append(
-            f"Trained on a CPU: {', '.join(cpu)}. Samples per second, use and memory of a GPU,"
+            f"Trained on a CPU: {', '.join(on_cpu)}. Samples per second, use and memory of a GPU,"
             " precision bf16, and whether calibrated batches fit cannot be judged from that; error"
             " rates and losses can"
         )
-    counts = ((run.name, split, run.rates[split]) for run in runs for split in run.rates)
-    counts = ((name, split, of["overall"]["recordings"]) for name, split, of in counts)
-    if few := [f"{split} of {name} has {count}" for name, split, count in counts if count < _FEW]:
+    if few:
         limits.append(
             f"Few recordings: {', '.join(few)}. Intervals of so few are too narrow as a rule"
         )
-    if any(line["recording"] == line["key"] for run in runs for line in run.hypotheses):
+    if any(line["recording"] == line["key"] for line in lines):
         limits.append(
             "Some keys do not end with their span in a recording (<recording>_<start>_<end>,"
             " milliseconds): such samples count as recordings of their own; if they share speakers,"
             " intervals are too narrow"
         )
-    lacking = ((run.name, split) for run in runs for split in _SPLITS if split not in run.rates)
-    if missing := [f"{name} has no {split}" for name, split in lacking]:
-        again = "; runs that an earlier version made have none until they are trained again"
-        limits.append(f"Without error rates: {', '.join(missing)}{again}")
-    if len({frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}) > 1:
+    if missing:
+        limits.append(f"Without error rates: {', '.join(missing)}")
+    if len(samples) > 1:
         limits.append(
             "The runs were evaluated on different samples, so that their rates are not comparable"
         )
@@ -158,14 +182,15 @@ def _limits(runs: Sequence[Run]) -> list[str]:
 
 def _learning_curves(runs: Sequence[Run]) -> str:
     """The SVG of loss and error rate over steps: a panel for each, a line for each run."""
-    styles = [
-        (PALETTE[at % len(PALETTE)], _STYLES[at // len(PALETTE) % 4]) for at in range(len(runs))
-    ]
     panels = []
     for title, event, key, scale in _PANELS:
-        points = [[(step, scale * value) for step, value in run.curve(event, key)] for run in runs]
-        lines = [(*style, each) for style, each in zip(styles, points, strict=True)]
+        lines = []
+        for number, run in enumerate(runs):
+            points = [(step, scale * value) for step, value in run.curve(event, key)]
+            dashes = _STYLES[number // len(PALETTE) % len(_STYLES)]
+            lines.append((PALETTE[number % len(PALETTE)], dashes, points))
         panels.append(figures.Curves(title, lines))
     subtitle = "Loss of each line of the training's log, and error rate of each evaluation"
-    legend = [(run.name, colour) for run, (colour, _) in zip(runs, styles, strict=True)]
+    colours = [PALETTE[number % len(PALETTE)] for number in range(len(runs))]
+    legend = [(run.name, colour) for run, colour in zip(runs, colours, strict=True)]
     return figures.line_chart("Learning curves", subtitle, panels, legend)

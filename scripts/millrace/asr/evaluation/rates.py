@@ -13,20 +13,25 @@ from millrace.asr.evaluation.hypotheses import Hypothesis
 from millrace.common.errors import counted
 
 _DRAWS, _SEED = 1000, 20_240_601
+_COUNTS = ("edits", "characters", "word_edits", "words")
 
 
-def of_split(lines: Sequence[Hypothesis], edges: Sequence[float]) -> dict[str, Any]:
+def of_split(
+    lines: Sequence[Hypothesis],
+    edges: Sequence[float],
+) -> dict[str, Any]:
     """`rates` of a split: `overall`, `by_language`, and `by_duration` of buckets with `edges` in
     seconds."""
-    names = bucket_ids(edges)
     by_language: dict[str, list[Hypothesis]] = defaultdict(list)
-    by_duration: dict[str, list[Hypothesis]] = {name: [] for name in names}
-    # The first and the last bucket also hold what lies outside of the edges.
-    buckets = np.searchsorted(
-        list(edges)[1:-1], [line["duration_s"] for line in lines], side="right"
-    )
-    for line, bucket in zip(lines, buckets, strict=True):
+    for line in lines:
         by_language[line["language"]].append(line)
+
+    # The first and the last bucket also hold what lies outside of the edges.
+    names = bucket_ids(edges)
+    by_duration: dict[str, list[Hypothesis]] = {name: [] for name in names}
+    durations = [line["duration_s"] for line in lines]
+    buckets = np.searchsorted(list(edges)[1:-1], durations, side="right")
+    for line, bucket in zip(lines, buckets, strict=True):
         if names:
             by_duration[names[bucket]].append(line)
     return {
@@ -45,22 +50,42 @@ def rates(lines: Iterable[Hypothesis]) -> dict[str, Any]:
     """
     # Edits and lengths of each recording, characters before words.
     sums: dict[str, np.ndarray] = {}
-    samples, seconds = 0, 0.0
+    samples = 0
+    seconds = 0.0
     for line in lines:
-        counts = np.array([line["edits"], line["characters"], line["word_edits"], line["words"]])
-        sums[line["recording"]] = sums.get(line["recording"], 0) + counts
-        samples, seconds = samples + 1, seconds + line["duration_s"]
-    table = np.array([sums[name] for name in sorted(sums)]).reshape(-1, 4)
-    (cer, wer), ranges = _rates_of(table.sum(0)), [None, None]
+        recording = line["recording"]
+        counts = np.array([line[name] for name in _COUNTS])
+        sums[recording] = sums.get(recording, 0) + counts
+        samples += 1
+        seconds += line["duration_s"]
+    table = np.array([sums[name] for name in sorted(sums)])
+    table = table.reshape(-1, len(_COUNTS))
+    cer, wer = _rates_of(table.sum(0))
+    cer_range, wer_range = _ranges(table)
+    return {
+        "samples": samples,
+        "recordings": len(table),
+        "seconds": round(seconds, 3),
+        "cer": cer,
+        "cer_range": cer_range,
+        "wer": wer,
+        "wer_range": wer_range,
+    }
 
-    # Clips of one recording share speaker and room, so whole recordings are drawn, not clips.
-    if len(table) > 1:
-        generator = np.random.default_rng(_SEED)
-        draws = (generator.integers(0, len(table), len(table)) for _ in range(_DRAWS))
-        drawn = np.array([_rates_of(table[rows].sum(0)) for rows in draws])
-        ranges = np.quantile(drawn, (0.025, 0.975), axis=0).T.tolist()
-    facts = {"samples": samples, "recordings": len(table), "seconds": round(seconds, 3)}
-    return {**facts, "cer": cer, "cer_range": ranges[0], "wer": wer, "wer_range": ranges[1]}
+
+def _ranges(table: np.ndarray) -> tuple[list[float] | None, list[float] | None]:
+    """Of both rates. Clips of one recording share speaker and room, so whole recordings are drawn,
+    not clips."""
+    if len(table) < 2:
+        return None, None
+    generator = np.random.default_rng(_SEED)
+    drawn = []
+    for _ in range(_DRAWS):
+        rows = generator.integers(0, len(table), len(table))
+        drawn.append(_rates_of(table[rows].sum(0)))
+    ends = np.quantile(np.array(drawn), (0.025, 0.975), axis=0)
+    cer_range, wer_range = ends.T.tolist()
+    return cer_range, wer_range
 
 
 def _rates_of(sums: np.ndarray) -> tuple[float, float]:
@@ -68,21 +93,23 @@ def _rates_of(sums: np.ndarray) -> tuple[float, float]:
     return edits / max(characters, 1), word_edits / max(words, 1)
 
 
-def shown(rate: Mapping[str, Any], name: str = "cer") -> str:
+def shown(
+    rate: Mapping[str, Any],
+    name: str = "cer",
+) -> str:
     """`53.3 % (50.1–56.4)`."""
-    low_high = rate[f"{name}_range"]
-    span = " ({:.1f}–{:.1f})".format(*(100 * end for end in low_high)) if low_high else ""
-    return f"{100 * rate[name]:.1f} %{span}"
+    text = f"{100 * rate[name]:.1f} %"
+    if rate[f"{name}_range"] is None:
+        return text
+    low, high = rate[f"{name}_range"]
+    return f"{text} ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def lines_of(split: str, of: Mapping[str, Any]) -> Iterable[str]:
     """What a log says of a split: a line for all samples, each language, each duration bucket."""
-    for name, rate in [
-        ("all", of["overall"]),
-        *of["by_language"].items(),
-        *of["by_duration"].items(),
-    ]:
-        counts = (
-            f"{counted(rate['samples'], 'sample')} of {counted(rate['recordings'], 'recording')}"
-        )
-        yield f"{split} {name}: CER {shown(rate)}, WER {shown(rate, 'wer')}; {counts}"
+    groups = [("all", of["overall"]), *of["by_language"].items(), *of["by_duration"].items()]
+    for name, rate in groups:
+        samples = counted(rate["samples"], "sample")
+        recordings = counted(rate["recordings"], "recording")
+        errors = f"CER {shown(rate)}, WER {shown(rate, 'wer')}"
+        yield f"{split} {name}: {errors}; {samples} of {recordings}"

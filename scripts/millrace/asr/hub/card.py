@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -50,56 +52,65 @@ def files(folder: Path) -> list[File]:
 
 def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_config: Path) -> str:
     """The card of a run; `commit` says which code published it."""
-    metrics, buckets = jsonl.read(metrics_path), jsonl.read(bucket_config)
+    metrics = jsonl.read(metrics_path)
+    buckets = jsonl.read(bucket_config)
     run = jsonl.read(metrics_path.with_name("run.json"))["run"]
-    kind = jsonl.read(metrics_path.parent / "model/config.json").get("model_type", "")
-    hours: Counter[str] = Counter()
-    for bucket in buckets["buckets"]:
-        with own_file(path := bucket_config.parent / bucket["path"]):
-            table = pq.read_table(path, columns=["language", "duration_s"], partitioning=None)
-        sums = table.group_by("language", use_threads=False).aggregate([("duration_s", "sum")])
-        hours.update(
-            {row["language"] or "und": row["duration_s_sum"] / 3600 for row in sums.to_pylist()}
-        )
-
-    rows = {"train": {"hours": buckets["total_hours"], "samples": buckets["total_samples"]}}
-    losses = {"dev": metrics.get("last_evaluation") or {}, "test": metrics.get("test") or {}}
-    lines = []
-    for split, row in (rows | buckets["splits"]).items():
-        known = [losses.get(split, {}).get(key) for key in ("loss", "cer", "wer")]
-        cells = ["" if value is None else f"{value:.3f}" for value in known]
-        lines.append(
-            f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {' | '.join(cells)} |"
-        )
-    groups = [(split, of["by_language"]) for split, of in metrics.get("error_rates", {}).items()]
-    rates_by_language = [
-        f"| {split} | {name} | {of['samples']:,} | {rates.shown(of)} | {rates.shown(of, 'wer')} |"
-        for split, by_language in groups
-        for name, of in by_language.items()
-    ]
-    is_own = str(kind).startswith("millrace")
-    facts = {
+    model_config = jsonl.read(metrics_path.parent / "model/config.json")
+    hours = _hours([bucket_config.parent / bucket["path"] for bucket in buckets["buckets"]])
+    library, loader = "transformers", "transformers"
+    if str(model_config.get("model_type", "")).startswith("millrace"):
+        library, loader = "millrace", "millrace.asr.models.registry.load(folder)"
+    head = {
         "license": licence or "unknown",
         "pipeline_tag": "automatic-speech-recognition",
-        "library_name": "millrace" if is_own else "transformers",
-        "language": sorted(set(hours) - {"und"}),
+        "library_name": library,
+        "language": sorted(hours.keys() - {"und"}),
         "tags": ["speech", "millrace"],
     }
-    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in facts.items())
-    loader = "millrace.asr.models.registry.load(folder)" if is_own else "transformers"
+    # Numbers and words; a path of this machine is nobody else's business.
+    settings = [f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])]
     body = {
         "repo": repo,
         "commit": commit,
         "loader": loader,
-        "table": "\n".join(lines),
-        "rates": "",
+        "table": "\n".join(_splits(buckets, metrics)),
+        "rates": _rates(metrics.get("error_rates", {})),
+        "languages": ", ".join(f"{name} {hours[name]:,.2f}" for name in sorted(hours)),
+        "settings": "\n".join(settings),
+        "model": Path(str(metrics["model"])).name,
     }
-    if rates_by_language:
-        body["rates"] = "\n".join([_RATES, *rates_by_language, ""])
-    body |= {
-        "languages": ", ".join(f"{name} {amount:,.2f}" for name, amount in sorted(hours.items()))
-    }
-    # Numbers and words; a path of this machine is nobody else's business.
-    settings = [f"- `{key}`: {run[key]}" for key in sorted(run) if "/" not in str(run[key])]
-    body |= {"settings": "\n".join(settings), "model": Path(str(metrics["model"])).name}
-    return f"---\n{head}---\n{_BODY.format_map(metrics | body)}"
+    lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items())
+    return f"---\n{lines}---\n{_BODY.format_map({**metrics, **body})}"
+
+
+def _hours(parquets: Iterable[Path]) -> Counter[str]:
+    """Hours of training by language."""
+    hours: Counter[str] = Counter()
+    for path in parquets:
+        with own_file(path):
+            table = pq.read_table(path, columns=["language", "duration_s"], partitioning=None)
+        sums = table.group_by("language", use_threads=False).aggregate([("duration_s", "sum")])
+        for row in sums.to_pylist():
+            hours[row["language"] or "und"] += row["duration_s_sum"] / 3600
+    return hours
+
+
+def _splits(buckets: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Rows of the card's table."""
+    train = {"hours": buckets["total_hours"], "samples": buckets["total_samples"]}
+    losses = {"dev": metrics.get("last_evaluation"), "test": metrics.get("test")}
+    for split, row in {"train": train, **buckets["splits"]}.items():
+        of = losses.get(split) or {}
+        known = [of.get(key) for key in ("loss", "cer", "wer")]
+        cells = " | ".join("" if value is None else f"{value:.3f}" for value in known)
+        yield f"| {split} | {row['hours']:,.2f} | {row['samples']:,} | {cells} |"
+
+
+def _rates(error_rates: Mapping[str, Any]) -> str:
+    lines = []
+    for split, of in error_rates.items():
+        for name, group in of["by_language"].items():
+            cer = rates.shown(group)
+            wer = rates.shown(group, "wer")
+            lines.append(f"| {split} | {name} | {group['samples']:,} | {cer} | {wer} |")
+    return "\n".join([_RATES, *lines, ""]) if lines else ""

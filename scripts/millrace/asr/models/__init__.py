@@ -1,1 +1,1 @@
-"""Recognisers behind one interface; choice.py names them, registry.py builds and loads them."""
+"""Recognisers behind one interface; known.py names them, registry.py builds and loads them."""

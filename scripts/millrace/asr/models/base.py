@@ -41,16 +41,17 @@ class Prepared:
     ) -> None:
         self.tensors = {"audio": batch.audio, "lengths": batch.lengths, **tensors}
         self.count = 0 if batch.filler else count
-        self.counts, self.host, self.dropped = dict(counts), dict(host or {}), tuple(dropped)
+        self.counts = dict(counts)
+        self.host = dict(host or {})
+        self.dropped = tuple(dropped)
         reasons = [f"unlearned_{reason}" for _, reason in self.dropped]
         reasons += [f"unusable_{sample.reason}" for sample in batch.bad]
         self.counts |= {name: float(number) for name, number in Counter(reasons).items()}
-        self.step, self.filler, self.sample_ids = (
-            batch.step,
-            batch.filler,
-            np.asarray(batch.sample_ids),
-        )
-        self.transcripts, self.languages = list(batch.transcripts), list(batch.languages)
+        self.step = batch.step
+        self.filler = batch.filler
+        self.sample_ids = np.asarray(batch.sample_ids)
+        self.transcripts = list(batch.transcripts)
+        self.languages = list(batch.languages)
 
     @classmethod
     def of(cls, batch: Batch) -> Prepared:
@@ -79,19 +80,21 @@ class Prepared:
 
 @dataclass
 class PrepareInWorker:
-    """A dataset's transform: the batch with what a model's preparer makes of it, for `Prepared.of`.
+    """A dataset's transform: the batch with what a model's preparer makes of it, for
+    `Prepared.of`."""
 
-    Only training draws for the epoch.
-    """
-
-    preparer: Callable[[Batch, int | None], Prepared]
-    training: bool = True
+    preparer: Callable[[Batch], Prepared]
 
     def __call__(self, batch: Batch) -> Batch:
-        made = self.preparer(batch, batch.epoch if self.training else None)
+        made = self.preparer(batch)
         tensors = {name: t for name, t in made.tensors.items() if name not in ("audio", "lengths")}
-        batch.prepared = {"tensors": tensors, "count": made.count, "counts": made.counts}
-        batch.prepared |= {"host": made.host, "dropped": made.dropped}
+        batch.prepared = {
+            "tensors": tensors,
+            "count": made.count,
+            "counts": made.counts,
+            "host": made.host,
+            "dropped": made.dropped,
+        }
         return batch
 
 
@@ -109,7 +112,7 @@ class AsrModel(nn.Module, ABC):
     folder_option_types: ClassVar[Mapping[str, str]] = {}
     layouts: ClassVar[Collection[str]] = ("transformers",)
     layout = "transformers"  # one of `layouts`: how save_pretrained writes
-    preparer: Callable[[Batch, int | None], Prepared]
+    preparer: Callable[[Batch], Prepared]
 
     @classmethod
     def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> AsrModel:
@@ -121,13 +124,12 @@ class AsrModel(nn.Module, ABC):
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> AsrModel:
         """The model saved in `folder`. Raises MillraceError for a folder without a whole model."""
 
-    def prepare(self, batch: Batch, epoch: int | None = None) -> Prepared:
+    def prepare(self, batch: Batch) -> Prepared:
         """Labels, masks and counts of a batch; on the host, best before the batch goes to the
-        device.
-
-        With `epoch`, augmentation is drawn for (seed, epoch, sample id); without, there is none.
-        """
-        return Prepared.of(batch) if batch.prepared is not None else self.preparer(batch, epoch)
+        device."""
+        if batch.prepared is None:
+            return self.preparer(batch)
+        return Prepared.of(batch)
 
     @abstractmethod
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -16,61 +16,14 @@ from torch.utils.checkpoint import checkpoint
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.ctc_base import CtcBase, prepared_labels
-from millrace.asr.models.files import read_config, read_weights, write_model
+from millrace.asr.models.ctc_base import Costs, CtcBase, prepared_labels
+from millrace.asr.models.folder import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
 from millrace.common.errors import MillraceError
 from millrace.common.settings import check, setting
-from millrace.common.training import seeding
 
 MODEL_TYPE = "millrace_ctc"
-
-
-@dataclass(frozen=True)
-class SpecAugment:
-    """SpecAugment (Park et al. 2019): bands of frequency and spans of time set to zero.
-
-    `bands` bands of at most `band_bins` mel bins, `spans` spans of at most `span_share` of the
-    clip.
-    """
-
-    bands: int = 2
-    band_bins: int = 12
-    spans: int = 2
-    span_share: float = 0.05
-
-    def draw(
-        self,
-        seed: int,
-        epoch: int,
-        sample_ids: Sequence[int] | np.ndarray,
-        frames: Sequence[int],
-        bins: int,
-    ) -> Tensor:
-        """int64 (B, bands + spans, 2): first and end of masked bins, then of masked frames.
-
-        Drawn for (seed, epoch, sample id), whatever else is in the batch.
-        """
-        masks = np.zeros((len(sample_ids), self.bands + self.spans, 2), dtype=np.int64)
-        for row, (sample_id, length) in enumerate(zip(sample_ids, frames, strict=True)):
-            draws = seeding.generator(seed, "spec_augment", epoch, int(sample_id))
-            sides = [(bins, min(self.band_bins, bins))] * self.bands
-            sides += [(length, int(self.span_share * length))] * self.spans
-            for number, (size, max_width) in enumerate(sides):
-                width = int(draws.integers(0, max_width + 1))
-                first = int(draws.integers(0, max(size - width, 0) + 1))
-                masks[row, number] = first, first + width
-        return torch.from_numpy(masks)
-
-    def apply(self, features: Tensor, masks: Tensor) -> Tensor:
-        """Features (B, bins, L) with zeros inside the masks of `draw`."""
-        bins = torch.arange(features.shape[1], device=features.device)
-        frames = torch.arange(features.shape[2], device=features.device)
-        bands, spans = masks[:, : self.bands], masks[:, self.bands :]
-        in_band = ((bins >= bands[..., :1]) & (bins < bands[..., 1:])).any(1)
-        in_span = ((frames >= spans[..., :1]) & (frames < spans[..., 1:])).any(1)
-        return features.masked_fill(in_band[:, :, None] | in_span[:, None], 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,48 +37,50 @@ class CtcConfig:
     hidden: int = setting(160, "width of the GRUs", at_least=1)
     layers: int = setting(1, "GRUs", at_least=1)
     dropout: float = setting(0.1, "share", at_least=0, below=1)
-    augment: SpecAugment | None = None
-    seed: int = 42
 
     def __post_init__(self) -> None:
         check(self, "model_options")
 
     def flops(self) -> tuple[int, int]:
         """Operations of a forward pass over a step of 40 ms: convolutions, and the rest."""
-        channels, hidden, bins = self.channels, self.hidden, subsampled(self.bins)
+        channels = self.channels
+        hidden = self.hidden
+
         # Kernels of 3x3; a step is two outputs of the first convolution and one of the second.
-        convolutions = 2 * 9 * channels * 2 * subsampled(self.bins, 1) + 2 * 9 * channels**2 * bins
-        # Projection and head; three gates of two directions, each with products of the input and
-        # the state.
-        rest = 2 * channels * bins * hidden + 2 * 2 * hidden * len(self.vocabulary)
-        rest += 2 * 2 * 3 * hidden * (2 * hidden + (self.layers - 1) * 3 * hidden)
-        return convolutions, rest
+        once = subsampled(self.bins, 1)
+        bins = subsampled(self.bins)
+        convolutions = 2 * 9 * channels * 2 * once + 2 * 9 * channels**2 * bins
+
+        # Three gates of two directions, each with products of the input and the state.
+        inputs_and_states = 2 * hidden + (self.layers - 1) * 3 * hidden
+        gates = 2 * 2 * 3 * hidden * inputs_and_states
+        projection = 2 * channels * bins * hidden
+        head = 2 * 2 * hidden * len(self.vocabulary)
+        return convolutions, projection + head + gates
 
 
 @dataclass
 class CtcPreparer:
-    """Characters, feasible clips, drawn masks."""
+    """Characters, feasible clips."""
 
     config: CtcConfig
 
-    def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        config, lengths = self.config, batch.lengths.tolist()
-        frames = [mel_frames(length) for length in lengths]
+    def __call__(self, batch: Batch) -> Prepared:
+        frames = [mel_frames(length) for length in batch.lengths.tolist()]
         steps = [subsampled(count) for count in frames]
-        labels = [config.vocabulary.encode(text) for text in batch.transcripts]
-        tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
-        if config.augment and epoch is not None:
-            tensors["masks"] = config.augment.draw(
-                config.seed, epoch, batch.sample_ids, frames, config.bins
-            )
+        labels = [self.config.vocabulary.encode(text) for text in batch.transcripts]
 
         # The GRUs run on packed sequences: padding costs convolutions only.
-        convolutions, rest = config.flops()
+        convolutions, rest = self.config.flops()
         count = np.array(steps, dtype=np.float64)
-        flops, padded = (
-            read * convolutions + count * rest for read in (count, count.max(initial=0))
+        longest = count.max(initial=0)
+        costs = Costs(
+            steps=steps,
+            flops=count * convolutions + count * rest,
+            padded_flops=longest * convolutions + count * rest,
         )
-        return prepared_labels(batch, tensors, labels, steps, BLANK, flops, padded)
+        tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
+        return prepared_labels(batch, labels, BLANK, costs, tensors)
 
 
 class CtcModel(CtcBase):
@@ -135,25 +90,31 @@ class CtcModel(CtcBase):
     blank = BLANK
     model_types = (MODEL_TYPE,)
     option_types: ClassVar = {
-        field.name: str(field.type)
-        for field in fields(CtcConfig)
-        if field.name not in ("vocabulary", "augment")
-    } | dict.fromkeys(("case_fold", "punctuation", "spec_augment"), "bool")
+        "bins": "int",
+        "channels": "int",
+        "hidden": "int",
+        "layers": "int",
+        "dropout": "float",
+        "case_fold": "bool",
+        "punctuation": "bool",
+    }
 
     def __init__(self, config: CtcConfig) -> None:
         super().__init__()
-        self.config, self.mel = config, LogMel(config.bins)
+        self.config = config
+        self.mel = LogMel(config.bins)
         self.preparer = CtcPreparer(config)
-        channels, hidden, width = config.channels, config.hidden, 2 * config.hidden
+        channels = config.channels
+        hidden = config.hidden
+        width = 2 * hidden
         self.conv1 = nn.Conv2d(1, channels, 3, stride=2, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
         self.project = nn.Linear(channels * subsampled(config.bins), hidden)
         self.norm = nn.LayerNorm(hidden)
-        kind, inputs = (
-            {"batch_first": True, "bidirectional": True},
-            [hidden] + [width] * (config.layers - 1),
+        inputs = [hidden] + [width] * (config.layers - 1)
+        self.grus = nn.ModuleList(
+            nn.GRU(size, hidden, batch_first=True, bidirectional=True) for size in inputs
         )
-        self.grus = nn.ModuleList(nn.GRU(size, hidden, **kind) for size in inputs)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(config.layers))
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(width, len(config.vocabulary))
@@ -161,22 +122,29 @@ class CtcModel(CtcBase):
         self.checkpointing = False
 
     @classmethod
-    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> CtcModel:
+    def create(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        transcripts: Iterable[str],
+    ) -> CtcModel:
         sizes = dict(options)
         rules = {key: sizes.pop(key) for key in ("case_fold", "punctuation") if key in sizes}
-        augment = SpecAugment() if sizes.pop("spec_augment", False) else None
         vocabulary = Characters.from_transcripts(transcripts, **rules)
-        return cls(CtcConfig(vocabulary=vocabulary, augment=augment, **sizes))
+        return cls(CtcConfig(vocabulary, **sizes))
 
     def gradient_checkpointing_enable(self) -> None:
         self.checkpointing = True
 
     def log_probabilities(self, prepared: Prepared) -> Tensor:
         # In steps of 40 ms.
-        hidden = self._run(self._convolve, self._features(prepared), prepared["frames"])
+        features = self._features(prepared)
+        hidden = self._run(self._convolve, features, prepared["frames"])
+        steps = prepared.host["steps"]
         for gru, norm in zip(self.grus, self.norms, strict=True):
-            hidden = self._run(_recur, gru, norm, self.dropout(hidden), prepared.host["steps"])
-        return self.head(self.dropout(hidden)).float().log_softmax(-1)
+            hidden = self._run(_recur, gru, norm, self.dropout(hidden), steps)
+        scores = self.head(self.dropout(hidden)).float()
+        return scores.log_softmax(-1)
 
     def text_of(self, path: Sequence[int]) -> str:
         return self.config.vocabulary.collapse(path)
@@ -188,17 +156,22 @@ class CtcModel(CtcBase):
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        write_model(folder, {**asdict(self.config), "model_type": MODEL_TYPE}, self.state_dict())
+        config = {**asdict(self.config), "model_type": MODEL_TYPE}
+        write_model(folder, config, self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> CtcModel:
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        options: Mapping[str, Any],
+    ) -> CtcModel:
         saved = read_config(folder)
         try:
             del saved["model_type"]
             vocabulary = Characters(**saved.pop("vocabulary"))
-            augment = saved.pop("augment", None)
-            augment = SpecAugment(**augment) if augment else None
-            model = cls(CtcConfig(vocabulary=vocabulary, augment=augment, **saved))
+            # Folders of version 0.4.0 say how training masked its clips.
+            sizes = {name: saved[name] for name in saved.keys() - {"augment", "seed"}}
+            model = cls(CtcConfig(vocabulary, **sizes))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             problem = f"config.json does not describe this model ({error!r})"
             raise MillraceError(problem, where=str(folder), remedy="Save it again") from error
@@ -209,43 +182,55 @@ class CtcModel(CtcBase):
         """Log-mel, each bin with mean 0 and variance 1 over the clip; (B, bins, L), zeros behind
         the end."""
         audio = prepared["audio"]
+        samples = audio.shape[1]
         # Silence behind the longest clip too, so that its last frames are those it has in any other
         # batch.
-        features = self.mel(padded_to(audio, audio.shape[1] + N_FFT))
-        features = features[..., : mel_frames(audio.shape[1])]
+        features = self.mel(padded_to(audio, samples + N_FFT))
+        features = features[..., : mel_frames(samples)]
 
         # Mean and variance of each clip's own frames.
         frames = prepared["frames"]
-        inside = (torch.arange(features.shape[-1], device=audio.device) < frames[:, None])[:, None]
+        places = torch.arange(features.shape[-1], device=audio.device)
+        inside = (places < frames[:, None])[:, None]
         count = frames[:, None, None]
         mean = (features * inside).sum(-1, keepdim=True) / count
         centred = (features - mean) * inside
-        features = centred / (centred.square().sum(-1, keepdim=True) / count + 1e-4).sqrt()
-        if self.config.augment is not None and "masks" in prepared.tensors:
-            features = self.config.augment.apply(features, prepared["masks"])
+        variance = centred.square().sum(-1, keepdim=True) / count
+        features = centred / (variance + 1e-4).sqrt()
         return features.to(self.head.weight.dtype)
 
     def _convolve(self, features: Tensor, frames: Tensor) -> Tensor:
-        hidden = F.relu(self.conv1(features[:, None].transpose(2, 3)))
+        image = features[:, None].transpose(2, 3)
+        hidden = F.relu(self.conv1(image))
         # The first convolution writes into the frame behind the end, which the second one would
         # read.
-        inside = (
-            torch.arange(hidden.shape[2], device=hidden.device) < subsampled(frames, 1)[:, None]
-        )
-        hidden = F.relu(self.conv2(hidden * inside[:, None, :, None]))
-        return self.norm(self.project(hidden.transpose(1, 2).flatten(2)))
+        places = torch.arange(hidden.shape[2], device=hidden.device)
+        inside = places < subsampled(frames, 1)[:, None]
+        hidden = hidden * inside[:, None, :, None]
+        hidden = F.relu(self.conv2(hidden))
+        flat = hidden.transpose(1, 2).flatten(2)
+        return self.norm(self.project(flat))
 
-    def _run(self, function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    def _run(
+        self,
+        function: Callable[..., Tensor],
+        *arguments: object,
+    ) -> Tensor:
         if self.checkpointing and self.training:
             return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
 
 
-def _recur(gru: nn.GRU, norm: nn.LayerNorm, hidden: Tensor, steps: list[int]) -> Tensor:
+def _recur(
+    gru: nn.GRU,
+    norm: nn.LayerNorm,
+    hidden: Tensor,
+    steps: list[int],
+) -> Tensor:
     packed = pack_padded_sequence(hidden, steps, batch_first=True, enforce_sorted=False)
-    return norm(
-        pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=hidden.shape[1])[0]
-    )
+    output, _ = gru(packed)
+    padded, _ = pad_packed_sequence(output, batch_first=True, total_length=hidden.shape[1])
+    return norm(padded)
 
 
 def mel_frames(samples: int) -> int:

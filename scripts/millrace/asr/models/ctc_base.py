@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,29 +17,42 @@ from millrace.asr.models.base import AsrModel, Prepared, meter_counts
 from millrace.asr.models.labels import padded_ids
 
 
+class Costs(NamedTuple):
+    """What the clips of a batch take: steps of the model, operations, those with padding."""
+
+    steps: Sequence[int]
+    flops: np.ndarray
+    padded_flops: np.ndarray
+
+
 def prepared_labels(
     batch: Batch,
-    tensors: dict[str, Tensor],
     labels: list[list[int]],
-    steps: Sequence[int],
     blank: int,
-    flops: np.ndarray,
-    padded_flops: np.ndarray,
+    costs: Costs,
+    tensors: dict[str, Tensor] | None = None,
 ) -> Prepared:
     """The batch with its labels, less those that CTC cannot emit in the clip's steps; `tensors` are
     kept."""
-    lengths, dropped = batch.lengths.tolist(), []
+    dropped = []
     for row, label in enumerate(labels):
         # CTC emits one label a step, and a blank between equal neighbours.
-        needed = len(label) + sum(a == b for a, b in pairwise(label))
-        if not label or needed > steps[row]:
-            dropped.append((int(batch.sample_ids[row]), "text_too_long" if label else "no_text"))
-            labels[row] = []
-    tensors["targets"] = padded_ids(labels, 0 if blank else 1)
-    counts = meter_counts(lengths, batch.audio.shape[1], steps, flops, padded_flops)
-    host = {"steps": steps, "label_lengths": [len(label) for label in labels]}
+        repeats = sum(first == second for first, second in pairwise(label))
+        if label and len(label) + repeats <= costs.steps[row]:
+            continue
+        reason = "text_too_long" if label else "no_text"
+        dropped.append((int(batch.sample_ids[row]), reason))
+        labels[row] = []
+
+    targets = padded_ids(labels, 0 if blank else 1)
+    lengths = [len(label) for label in labels]
     return Prepared(
-        batch, tensors, count=sum(map(len, labels)), counts=counts, host=host, dropped=dropped
+        batch,
+        {**(tensors or {}), "targets": targets},
+        count=sum(lengths),
+        counts=meter_counts(batch.lengths.tolist(), batch.audio.shape[1], *costs),
+        host={"steps": costs.steps, "label_lengths": lengths},
+        dropped=dropped,
     )
 
 
@@ -62,20 +76,18 @@ class CtcBase(AsrModel):
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        steps, lengths = tuple(prepared.host["steps"]), tuple(prepared.host["label_lengths"])
-        scores = self.log_probabilities(prepared).transpose(0, 1)
+        lengths = tuple(prepared.host["label_lengths"])
         losses = F.ctc_loss(
-            scores,
+            self.log_probabilities(prepared).transpose(0, 1),
             prepared["targets"],
-            steps,
+            tuple(prepared.host["steps"]),
             lengths,
             blank=self.blank,
             reduction="none",
             zero_infinity=True,
         )
-        has_labels = torch.tensor([length > 0 for length in lengths]).to(
-            losses.device, non_blocking=True
-        )
+        has_labels = torch.tensor([length > 0 for length in lengths])
+        has_labels = has_labels.to(losses.device, non_blocking=True)
         return losses.where(has_labels, 0.0).sum(), prepared.count
 
     @torch.no_grad()
@@ -83,7 +95,5 @@ class CtcBase(AsrModel):
         if not len(prepared):
             return []
         paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
-        return [
-            self.text_of(path[:count])
-            for path, count in zip(paths, prepared.host["steps"], strict=True)
-        ]
+        steps = prepared.host["steps"]
+        return [self.text_of(path[:count]) for path, count in zip(paths, steps, strict=True)]

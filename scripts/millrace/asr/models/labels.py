@@ -24,7 +24,11 @@ _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\u0060\u00b4\uff07
 _OUTSIDE_WORDS = re.compile(r"(?<![^\W_])'|'(?![^\W_])")
 
 
-def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> str:
+def normalise(
+    text: str,
+    case_fold: bool = True,
+    punctuation: bool = False,
+) -> str:
     """NFKC with one kind of apostrophe and single spaces.
 
     Without `punctuation` only letters, marks, digits and apostrophes between letters stay.
@@ -34,11 +38,15 @@ def normalise(text: str, case_fold: bool = True, punctuation: bool = False) -> s
         text = unicodedata.normalize("NFKC", text.casefold())  # folding can undo the first NFKC
     if not punctuation:
         text = _OUTSIDE_WORDS.sub(" ", text)
-        text = "".join(c if c == "'" or unicodedata.category(c)[0] in "LMN" else " " for c in text)
+        text = "".join(character if _is_spoken(character) else " " for character in text)
     # Control characters go, except those that are white space.
-    return " ".join(
-        "".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split()
-    )
+    shown = [c for c in text if c.isspace() or unicodedata.category(c)[0] != "C"]
+    return " ".join("".join(shown).split())
+
+
+def _is_spoken(character: str) -> bool:
+    """Whether it is a letter, mark, digit or apostrophe."""
+    return character == "'" or unicodedata.category(character)[0] in "LMN"
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,10 @@ class Characters:
 
     @classmethod
     def from_transcripts(
-        cls, transcripts: Iterable[str], limit: int = 5000, **rules: bool
+        cls,
+        transcripts: Iterable[str],
+        limit: int = 5000,
+        **rules: bool,
     ) -> Characters:
         """The `limit` most frequent characters, by code point: the same for any order of the
         transcripts.
@@ -82,10 +93,9 @@ class Characters:
 
     def collapse(self, path: Iterable[int]) -> str:
         """The text of a CTC path: repeats are one character, blanks part them."""
-        indices = [index for index, _ in groupby(path)]
-        return " ".join(
-            "".join(self.characters[index - 1] for index in indices if index != BLANK).split()
-        )
+        indices = [index for index, _ in groupby(path) if index != BLANK]
+        text = "".join(self.characters[index - 1] for index in indices)
+        return " ".join(text.split())
 
 
 @lru_cache(maxsize=8)
@@ -93,7 +103,11 @@ def _indices(characters: str) -> dict[str, int]:
     return {character: number + 1 for number, character in enumerate(characters)}
 
 
-def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:
+def padded_ids(
+    sequences: Sequence[Sequence[int]],
+    fill: int,
+    side: str = "right",
+) -> Tensor:
     """int64 (B, L): sequences filled up with `fill` on the `side`, left or right."""
     rows = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
     if not rows:
@@ -102,26 +116,28 @@ def padded_ids(sequences: Sequence[Sequence[int]], fill: int, side: str = "right
 
 
 def labelled(
-    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_id: int, side: str
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    pad_id: int,
 ) -> dict[str, Tensor]:
-    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target with padding on
-    `side`.
+    """input_ids, attention_mask and labels, int64 (B, L), of prompt + target, padded on the right.
 
     Labels are IGNORE except at the targets. Padding follows from the lengths, never from the ids: a
     model whose pad token is its end token still learns to end. `places` are the positions in the
     flattened (B * L) hidden states at which a causal decoder predicts the `answers`, so that the
     head runs on those alone.
     """
-    pairs = list(zip(prompts, targets, strict=True))
-    ids = [[*prompt, *target] for prompt, target in pairs]
-    labels = padded_ids(
-        [[IGNORE] * len(prompt) + list(target) for prompt, target in pairs], IGNORE, side
-    )
+    ids, marks = [], []
+    for prompt, target in zip(prompts, targets, strict=True):
+        ids.append([*prompt, *target])
+        marks.append([IGNORE] * len(prompt) + list(target))
+    labels = padded_ids(marks, IGNORE)
+
     # The label at column t is predicted at column t - 1.
     rows, columns = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
     return {
-        "input_ids": padded_ids(ids, pad_id, side),
-        "attention_mask": padded_ids([[1] * len(row) for row in ids], 0, side),
+        "input_ids": padded_ids(ids, pad_id),
+        "attention_mask": padded_ids([[1] * len(row) for row in ids], 0),
         "labels": labels,
         "places": rows * labels.shape[1] + columns,
         "answers": labels[rows, columns + 1],

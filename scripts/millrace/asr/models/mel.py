@@ -19,7 +19,9 @@ class LogMel(nn.Module):
 
     def __init__(self, bins: int = 80, n_fft: int = N_FFT, hop: int = HOP) -> None:
         super().__init__()
-        self.bins, self.n_fft, self.hop = bins, n_fft, hop
+        self.bins = bins
+        self.n_fft = n_fft
+        self.hop = hop
         self._constants: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def frames(self, samples: int) -> int:
@@ -51,7 +53,8 @@ class LogMel(nn.Module):
             # Limit to 80 dB below the loudest. Silence after a clip's end is never the loudest, so
             # that is the clip's own maximum whatever the padding.
             log = mel.clamp(min=1e-10).log10()
-            log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
+            loudest = log.amax(dim=(1, 2), keepdim=True)
+            log = torch.maximum(log, loudest - 8.0)
             return (log + 4.0) / 4.0
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -60,16 +63,21 @@ class LogMel(nn.Module):
         if device not in self._constants:
             from transformers.audio_utils import mel_filter_bank
 
-            bins, slaney = (
-                (1 + self.n_fft // 2, self.bins),
-                {"norm": "slaney", "mel_scale": "slaney"},
+            bank = mel_filter_bank(
+                num_frequency_bins=1 + self.n_fft // 2,
+                num_mel_filters=self.bins,
+                min_frequency=0.0,
+                max_frequency=SAMPLING_RATE / 2,
+                sampling_rate=SAMPLING_RATE,
+                norm="slaney",
+                mel_scale="slaney",
             )
-            bank = mel_filter_bank(*bins, 0.0, SAMPLING_RATE / 2, SAMPLING_RATE, **slaney)
             # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth
             # digit.
             dtype = torch.float64 if device.type == "cuda" else torch.float32
             filters = torch.tensor(bank.T, dtype=dtype, device=device)
-            self._constants[device] = torch.hann_window(self.n_fft, device=device), filters
+            window = torch.hann_window(self.n_fft, device=device)
+            self._constants[device] = window, filters
         return self._constants[device]
 
     def __getstate__(self) -> dict:
@@ -78,4 +86,7 @@ class LogMel(nn.Module):
 
 def padded_to(audio: Tensor, samples: int) -> Tensor:
     """Audio (B, T) with zeros up to `samples`, if it is shorter."""
-    return F.pad(audio, (0, samples - audio.shape[1])) if audio.shape[1] < samples else audio
+    missing = samples - audio.shape[1]
+    if missing <= 0:
+        return audio
+    return F.pad(audio, (0, missing))

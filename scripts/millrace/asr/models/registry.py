@@ -1,7 +1,7 @@
 """The recognisers: a class and its names (random weights, made without a hub). Everything else is a
 folder.
 
-A new model is a subclass of AsrModel in a file of its own, and a line in `choice.MODELS`.
+A new model is a subclass of AsrModel in a file of its own, and a line in `known.MODELS`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.choice import MODELS, NAMES
-from millrace.asr.models.files import OPTIONS, read_config, refuse_code
+from millrace.asr.models.folder import OPTIONS, read_config, refuse_code
+from millrace.asr.models.known import MODELS, NAMES
 from millrace.common.errors import MillraceError
 
 
@@ -26,8 +26,8 @@ def build(
     """The model of that name, its vocabulary from the training `transcripts`; or what a folder
     holds.
 
-    Options of `ctc`: those of CtcConfig and `case_fold`, `punctuation`, `spec_augment`; of
-    Qwen3-ASR: QwenOptions. Weights are drawn from torch's generator; transcripts may come in any
+    Options of `ctc`: those of CtcConfig, `case_fold` and `punctuation`; of Qwen3-ASR:
+    QwenOptions. Weights are drawn from torch's generator; transcripts may come in any
     order. Raises MillraceError for an unknown name, a folder without a whole model, and unknown
     options.
     """
@@ -60,18 +60,23 @@ def load(folder: str | os.PathLike, options: Mapping[str, Any] | None = None) ->
     for module, kind, _ in MODELS:
         model = _class(module, kind)
         if model_type in model.model_types:
-            saved = (
-                folder / OPTIONS
-            )  # what transformers has no place for; models from elsewhere have none
-            options = (orjson.loads(saved.read_bytes()) if saved.exists() else {}) | dict(
-                options or {}
-            )
-            _check(options, model.folder_option_types, str(folder))
-            return model.from_pretrained(folder, options)
+            chosen = _saved_options(folder) | dict(options or {})
+            _check(chosen, model.folder_option_types, str(folder))
+            return model.from_pretrained(folder, chosen)
         known.update(model.model_types)
     problem = f"model_type {model_type!r} is no speech recogniser that can be trained here"
     remedy = f"Choose a model of one of the types {', '.join(sorted(known))}"
     raise MillraceError(problem, where=str(folder), remedy=remedy)
+
+
+def _saved_options(folder: Path) -> dict[str, Any]:
+    """What transformers has no place for; models from elsewhere have none."""
+    path = folder / OPTIONS
+    if not path.exists():
+        return {}
+    options = orjson.loads(path.read_bytes())
+    options.pop("padding_side", None)  # of version 0.4.0: it decided the speed of training alone
+    return options
 
 
 def _class(module: str, kind: str) -> type[AsrModel]:
@@ -87,9 +92,8 @@ def _check(options: Mapping[str, Any], allowed: Mapping[str, str], name: str) ->
         )
     for option, value in options.items():
         kind = type(value).__name__
-        if kind != allowed[option] and (kind, allowed[option]) not in (
-            ("int", "float"),
-            ("int", "bool"),
-        ):
-            problem, remedy = f"{option} of {name} is {value!r}", f"Give a {allowed[option]}"
-            raise MillraceError(problem, where="model_options", remedy=remedy)
+        wanted = allowed[option]
+        is_number = kind == "int" and wanted in ("float", "bool")
+        if kind != wanted and not is_number:
+            problem = f"{option} of {name} is {value!r}"
+            raise MillraceError(problem, where="model_options", remedy=f"Give a {wanted}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.models.files import model_digest
+from millrace.asr.models.folder import model_digest
 from millrace.asr.planning.cut import BatchBudget
 from millrace.common import jsonl
 from millrace.common.cli import log

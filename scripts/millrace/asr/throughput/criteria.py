@@ -14,13 +14,12 @@ from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Buck
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
-_COMPARABLE = (
-    0.05  # a loss this share above is comparable: in so short runs, seeds differ by as much
-)
-_QUIET = 0.75  # batches from memory cannot be slower than batches that are read; so much is chance
-_EXPECTED_BATCHES = (
-    3.0  # a bucket that was to have so many and has none was left out; fewer may be chance
-)
+# A loss this share above is comparable: in so short runs, seeds differ by as much.
+_COMPARABLE = 0.05
+# Batches from memory cannot be slower than batches that are read; so much is chance.
+_QUIET = 0.75
+# A bucket that was to have so many batches and has none was left out; fewer may be chance.
+_EXPECTED_BATCHES = 3.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Criterion:
 class _Finding(NamedTuple):
     """What was measured, in words and as a number, and the `limit` if that is measured too.
 
-    `status` is given if the statistic itself decides, for example because nothing was measured.
+    `status` is given if the finding itself decides, for example because nothing was measured.
     """
 
     words: str
@@ -48,84 +47,97 @@ class _Finding(NamedTuple):
     status: str | None = None
 
 
-_Statistic = Callable[[Throughput], _Finding]
-_Bar = tuple[str, str, str, _Statistic, Callable[[Any, Any], bool], float | None]
+class _Bar(NamedTuple):
+    """`passes` holds the value of what `find` has found against `limit`, or the finding's own."""
+
+    group: str
+    name: str
+    words: str
+    find: Callable[[Throughput], _Finding]
+    passes: Callable[[Any, Any], bool]
+    limit: float | None = None
 
 
 def criteria(throughput: Throughput) -> list[Criterion]:
     """The required criteria in their order, then the project's own bars."""
     judged = []
-    for group, name, bar, statistic, test, number in _CRITERIA:
-        if statistic is _over_reference and not throughput.reference:
+    for bar in _BARS:
+        if bar.find is _over_reference and not throughput.reference:
             continue
-        words, value, limit, status = statistic(throughput)
-        status = status or (PASS if test(value, limit if number is None else number) else FAIL)
-        judged.append(Criterion(group, name, bar, status, words, value))
+        finding = bar.find(throughput)
+        status = finding.status or _status(bar, finding)
+        judged.append(
+            Criterion(bar.group, bar.name, bar.words, status, finding.words, finding.value)
+        )
     return judged
 
 
+def _status(bar: _Bar, finding: _Finding) -> str:
+    limit = finding.limit if bar.limit is None else bar.limit
+    return PASS if bar.passes(finding.value, limit) else FAIL
+
+
 def _speedup(throughput: Throughput) -> _Finding:
-    ratio, audio = throughput.ratio("samples"), throughput.ratio("audio_seconds")
+    ratio = throughput.ratio("samples")
     if ratio is None:
         return _Finding("no run of the baseline", status=UNKNOWN)
-    if differences := throughput.differences():
+    differences = throughput.differences()
+    if differences:
         return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
     headroom = throughput.headroom()
     if headroom is not None and headroom < _QUIET:
         words = (
             f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's"
-            " audio-s/s: "
+            " audio-s/s: the machine was busy with other work"
         )
-        return _Finding(words + "the machine was busy with other work", ratio, status=UNKNOWN)
-    ours, theirs = (
-        throughput.known_figure(role, "samples").value for role in ("bench", "baseline")
-    )
+        return _Finding(words, ratio, status=UNKNOWN)
+
+    ours = throughput.known_figure("bench", "samples").value
+    theirs = throughput.known_figure("baseline", "samples").value
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
-    return _Finding(
-        words + (f" ({audio:.2f} times in audio-s/s)" if audio is not None else ""), ratio
-    )
+    audio = throughput.ratio("audio_seconds")
+    if audio is not None:
+        words += f" ({audio:.2f} times in audio-s/s)"
+    return _Finding(words, ratio)
 
 
 def _over_reference(throughput: Throughput) -> _Finding:
-    """How many times the rate of `throughput.reference`: of samples if it says that, else of
-    audio."""
+    """How many times the samples/s of `throughput.reference`."""
     name = throughput.reference["name"]
-    for key, unit in (("samples", "samples/s"), ("audio_seconds", "audio-s/s")):
-        theirs, ours = throughput.referred(key), throughput.figure("bench", key)
-        if theirs and ours:
-            ratio = ours.value / theirs
-            words = f"{ratio:.2f} times: {rate(ours.value)} against {rate(theirs)} {unit} of {name}"
-            return _Finding(words, ratio)
-    return _Finding(f"{name} has no rate to compare with", status=UNKNOWN)
+    theirs = throughput.referred("samples")
+    ours = throughput.figure("bench", "samples")
+    if not theirs or ours is None:
+        return _Finding(f"{name} has no rate to compare with", status=UNKNOWN)
+    ratio = ours.value / theirs
+    words = f"{ratio:.2f} times: {rate(ours.value)} against {rate(theirs)} samples/s of {name}"
+    return _Finding(words, ratio)
 
 
 def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
     """A share of the benchmark; `missing` says why there may be none."""
 
-    def statistic(throughput: Throughput) -> _Finding:
+    def find(throughput: Throughput) -> _Finding:
         share = throughput.figure("bench", key)
-        if share is None:
-            no_gpu = key == "gpu" and not throughput.on_gpu
-            return _Finding(
-                "there is no GPU in this machine" if no_gpu else missing, status=UNKNOWN
-            )
-        return _Finding(percent(share.value), share.value)
+        if share is not None:
+            return _Finding(percent(share.value), share.value)
+        if key == "gpu" and not throughput.on_gpu:
+            return _Finding("there is no GPU in this machine", status=UNKNOWN)
+        return _Finding(missing, status=UNKNOWN)
 
-    return statistic
+    return find
 
 
 def _clean_steps(throughput: Throughput) -> _Finding:
     runs = [*throughput.bench, *throughput.check]
     for run in runs:
         if not run.finished:
-            words = (
-                f"{run.name} after {run.done_steps} steps:"
-                f" {run.failed or 'did not come to its end'}"
-            )
+            why = run.failed or "did not come to its end"
+            words = f"{run.name} after {run.done_steps} steps: {why}"
             return _Finding(words, float(run.done_steps), status=FAIL)
     steps = max(run.done_steps for run in throughput.bench)
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} clean, the longest bench {steps} steps"
-    if lost := sum(run.lost_samples for run in runs):
+    lost = sum(run.lost_samples for run in runs)
+    if lost:
         words += f", {lost} unusable samples left out"
     return _Finding(words, float(steps), status=None if steps >= STEPS else UNKNOWN)
 
@@ -138,19 +150,19 @@ def _sampled_buckets(throughput: Throughput) -> _Finding:
         return _Finding("no steps were recorded", status=UNKNOWN)
     sampled = {name for run in runs for step in run.steps for name in step["buckets"]}
     missed = [bucket for bucket in buckets if bucket.name not in sampled]
+    words = f"{len(buckets) - len(missed)} of {len(buckets)}"
+
     batches = max(sum(step.get("batches", 1) for step in run.steps) for run in runs)
     hours = math.fsum(bucket.hours for bucket in buckets)
-    rare = [
-        bucket for bucket in missed if hours and bucket.hours / hours * batches < _EXPECTED_BATCHES
-    ]
-    words = f"{len(buckets) - len(missed)} of {len(buckets)}"
-    if missed:
-        names = [
-            f"{b.name} ({percent(b.hours / hours)} of the hours)" if hours else b.name
-            for b in missed
-        ]
+    rare = 0
+    names = []
+    for bucket in missed:
+        share = bucket.hours / hours if hours else 1.0
+        rare += share * batches < _EXPECTED_BATCHES
+        names.append(f"{bucket.name} ({percent(share)} of the hours)")
+    if names:
         words += f"; not in {batches} batches: {', '.join(names)}"
-    return _Finding(words, float(len(buckets) - len(missed)), float(len(buckets) - len(rare)))
+    return _Finding(words, float(len(buckets) - len(missed)), float(len(buckets) - rare))
 
 
 def _gap_to_hours(throughput: Throughput) -> _Finding:
@@ -158,30 +170,32 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
 
     Fails if any is wider than three standard deviations of random batches and one batch.
     """
-    run = max(
-        (run for run in throughput.bench if run.steps), key=lambda run: len(run.steps), default=None
-    )
+    runs = [run for run in throughput.bench if run.steps]
     hours = math.fsum(bucket.hours for bucket in throughput.buckets)
-    if run is None or not hours:
+    if not runs or not hours:
         return _Finding("no steps were recorded", status=UNKNOWN)
+    steps = max(runs, key=lambda run: len(run.steps)).steps
     # A batch of another bucket may hold more or less audio: count in batches of the mean size.
-    batches = sum(step.get("batches", 1) for step in run.steps)
+    batches = sum(step.get("batches", 1) for step in steps)
     audio: dict[str, float] = defaultdict(float)
-    for step in run.steps:
+    for step in steps:
         for name, (_, seconds) in step["buckets"].items():
             audio[name] += seconds
     total = math.fsum(audio.values()) or 1.0
-    due = {bucket.name: bucket.hours / hours for bucket in throughput.buckets}
-    gaps = {name: audio[name] / total - share for name, share in due.items()}
-    widest = {
-        name: 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches
-        for name, share in due.items()
-    }
-    fits = all(abs(gap) <= widest[name] + 1e-9 for name, gap in gaps.items())
-    worst = max(gaps, key=lambda name: (abs(gaps[name]), name))
-    shares = percent(due[worst] + gaps[worst]), percent(due[worst])
-    words = "largest gap {}: {} of the audio, {} of the hours".format(worst, *shares)
-    return _Finding(words, abs(gaps[worst]), status=PASS if fits else FAIL)
+
+    status, gaps = PASS, []
+    for bucket in throughput.buckets:
+        share = bucket.hours / hours
+        gap = audio[bucket.name] / total - share
+        widest = 3 * math.sqrt(share * (1 - share) / batches) + 1 / batches
+        if abs(gap) > widest + 1e-9:
+            status = FAIL
+        gaps.append((abs(gap), bucket.name, gap, share))
+    size, name, gap, share = max(gaps)
+    words = (
+        f"largest gap {name}: {percent(share + gap)} of the audio, {percent(share)} of the hours"
+    )
+    return _Finding(words, size, status=status)
 
 
 def _last_loss(throughput: Throughput) -> _Finding:
@@ -189,24 +203,25 @@ def _last_loss(throughput: Throughput) -> _Finding:
     first, last = run.training_losses()
     if first is None or last is None or len(run.windows) < 2:
         return _Finding(f"{run.name} has too few lines of log", status=UNKNOWN)
-    return _Finding(
-        f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}", last, first
-    )
+    words = f"{first:.3f} to {last:.3f} in {run.done_steps} steps of {run.name}"
+    return _Finding(words, last, first)
 
 
 def _loss_against_baseline(throughput: Throughput) -> _Finding:
     if not throughput.baseline:
         return _Finding("no run of the baseline", status=UNKNOWN)
-    bench, baseline = throughput.bench[0], throughput.baseline[0]
+    bench = throughput.bench[0]
+    baseline = throughput.baseline[0]
     # A step of the baseline has fewer samples: after as many steps it would have learned from less.
-    samples = min(run.samples for run in (bench, baseline))
-    (ours, our_steps), (theirs, their_steps) = (
-        run.loss_after(samples) for run in (bench, baseline)
-    )
+    samples = min(bench.samples, baseline.samples)
+    ours, our_steps = bench.loss_after(samples)
+    theirs, their_steps = baseline.loss_after(samples)
     if ours is None or theirs is None:
         return _Finding("no losses", status=UNKNOWN)
-    words = f"training loss {ours:.3f} against {theirs:.3f} after {samples:,.0f} samples "
-    words += f"({our_steps} and {their_steps} steps)"
+    words = (
+        f"training loss {ours:.3f} against {theirs:.3f} after {samples:,.0f} samples"
+        f" ({our_steps} and {their_steps} steps)"
+    )
     # A negative loss has no share to be above by.
     return _Finding(words, ours, theirs + _COMPARABLE * abs(theirs))
 
@@ -215,54 +230,54 @@ _GPU = _share("gpu", "the GPU's counters could not be read")
 _PADDING = _share("padding_audio_seconds", "no counts")
 _WAITING = _share("waiting", "no times")
 _SAME = "times the baseline's samples/s, same machine"
-_REFERRED = "times the rate of throughput.reference, measured elsewhere"
+_REFERRED = "at least 2.4 times the rate of throughput.reference, measured elsewhere"
 _CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
+_ALL = "every bucket that holds rows"
 _RANDOM = "each within three standard deviations of random batches"
+_FALLS = "last quarter of the steps below the first"
 _CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
-# Group, name, bar, the statistic held against it, and how: with a number, or with the statistic's
-# limit.
-_CRITERIA: tuple[_Bar, ...] = (
-    ("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
-    (
-        "required",
-        "Throughput against the reference",
-        f"at least 2.4 {_REFERRED}",
-        _over_reference,
-        ge,
-        2.4,
-    ),
-    ("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
-    ("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
-    ("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),
-    ("required", "All buckets sampled", "every bucket that holds rows", _sampled_buckets, ge, None),
-    ("required", "Buckets in proportion to hours", _RANDOM, _gap_to_hours, le, None),
-    ("required", "Loss falls", "last quarter of the steps below the first", _last_loss, lt, None),
-    ("required", "Loss against the baseline", _CLOSE, _loss_against_baseline, le, None),
-    ("project", "Throughput", f"at least 3 {_SAME}", _speedup, ge, 3.0),
-    ("project", "GPU use", "above 90 %", _GPU, gt, 0.9),
-    ("project", "Waiting for data", "below 5 % of the time", _WAITING, lt, 0.05),
+_BARS = (
+    _Bar("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
+    _Bar("required", "Throughput against the reference", _REFERRED, _over_reference, ge, 2.4),
+    _Bar("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
+    _Bar("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
+    _Bar("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),
+    _Bar("required", "All buckets sampled", _ALL, _sampled_buckets, ge),
+    _Bar("required", "Buckets in proportion to hours", _RANDOM, _gap_to_hours, le),
+    _Bar("required", "Loss falls", _FALLS, _last_loss, lt),
+    _Bar("required", "Loss against the baseline", _CLOSE, _loss_against_baseline, le),
+    _Bar("project", "Throughput", f"at least 3 {_SAME}", _speedup, ge, 3.0),
+    _Bar("project", "GPU use", "above 90 %", _GPU, gt, 0.9),
+    _Bar("project", "Waiting for data", "below 5 % of the time", _WAITING, lt, 0.05),
 )
 
 
 def percent(share: float) -> str:
     """`12.3 %`, with two digits of what is rare."""
-    return f"{100 * share:.2f} %" if 0 < abs(share) < 0.001 else f"{100 * share:.1f} %"
+    if 0 < abs(share) < 0.001:
+        return f"{100 * share:.2f} %"
+    return f"{100 * share:.1f} %"
 
 
 def rate(value: float) -> str:
     """Three figures or more: `1,234`, `123`, `12.3`, `1.23`."""
-    return (
-        f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-    )
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
 
 
 def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
+    """All figures, for throughput.json."""
     roles = [role for role, _ in throughput.role_names]
     comparison = {}
     for key, measure in MEASURES.items():
         figures = {role: throughput.figure(role, key) for role in roles}
         comparison[key] = {
-            **{name: getattr(measure, name) for name in ("name", "kind", "higher_is_better")},
+            "name": measure.name,
+            "kind": measure.kind,
+            "higher_is_better": key in ("samples", "audio_seconds", "gpu", "cpu"),
             **{role: figure and asdict(figure) for role, figure in figures.items()},
             "ratio": throughput.ratio(key),
         }
@@ -278,7 +293,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
             "settings": {k: v for k, v in run.facts.items() if isinstance(v, str | int | float)},
         }
         for role in ROLES
-        for run in getattr(throughput, role)
+        for run in throughput.runs[role]
     ]
     return {
         "machine": throughput.bench[0].machine,
@@ -296,11 +311,15 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
 
 
 def _bucket(bucket: Bucket) -> dict[str, Any]:
-    facts = {name: getattr(bucket, name) for name in ("name", "hours", "rows", "steps", "padding")}
-    for key, figure in (("step_seconds", bucket.seconds), ("batch_size", bucket.batch)):
-        facts[key] = (
-            {"median": figure.value, "low": figure.low, "high": figure.high} if figure else None
-        )
-    facts["audio_seconds_per_second"] = bucket.rate
-    facts["seen_hours"] = bucket.seen_seconds / 3600
-    return {**facts, "peak_memory_bytes": bucket.peak_memory}
+    facts = asdict(bucket)
+    for key, name in (("seconds", "step_seconds"), ("batch", "batch_size")):
+        figure = facts.pop(key)
+        facts[name] = figure and {
+            "median": figure["value"],
+            "low": figure["low"],
+            "high": figure["high"],
+        }
+    facts["audio_seconds_per_second"] = facts.pop("rate")
+    facts["peak_memory_bytes"] = facts.pop("peak_memory")
+    facts["seen_hours"] = facts.pop("seen_seconds") / 3600
+    return facts

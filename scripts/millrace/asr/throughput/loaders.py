@@ -14,7 +14,6 @@ import dataclasses
 import io
 import tarfile
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -32,6 +31,7 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, BadSamples
 from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.open_files import OpenFiles
 from millrace.common.training import seeding
 
 _LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
@@ -112,22 +112,23 @@ class BaselineLoader:
         return max(0, len(self.plan) - self.start_step)
 
     def __iter__(self) -> Iterator[Batch]:
-        plan, steps = self.plan, range(self.start_step, len(self.plan))
+        plan = self.plan
+        steps = range(self.start_step, len(plan))
         # Names are read once a pass, of this rank's rows alone: those of all rows may be too many
         # to hold.
-        rows = np.unique(
-            np.concatenate([plan.order[:0], *(plan.batch(step, self.rank) for step in steps)])
-        )
+        numbers = [plan.batch(step, self.rank) for step in steps]
+        rows = np.unique(np.concatenate([plan.order[:0], *numbers]))
         names = _member_names(self.table, rows)
         for step in steps:
-            numbers = plan.batch(step, self.rank)
-            members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
-            batch = self._collated(step, numbers, members, plan.is_filler(step, self.rank))
+            batch = self._collated(step, rows, names)
             self.bad.add(batch)
             self.bad.check()
             yield batch
 
-    def _collated(self, step: int, numbers: np.ndarray, members: list[str], filler: bool) -> Batch:
+    def _collated(self, step: int, rows: np.ndarray, names: pa.Array) -> Batch:
+        """The batch of a step; `names` are those of the members of `rows`."""
+        numbers = self.plan.batch(step, self.rank)
+        members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
         waves, good, bad = [], [], []
         for row, member in zip(self.table.rows(numbers), members, strict=True):
             try:
@@ -138,15 +139,18 @@ class BaselineLoader:
                 good.append(row)
             except DecodeError as error:
                 bad.append(BadSample(row.number, row.sample_id, error.reason, str(error)))
+        audio = torch.zeros((0, 0))
         with self._timed("decode"):
-            audio = (
-                torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
-                if waves
-                else torch.zeros((0, 0))
-            )
-        lengths, planned = [len(wave) for wave in waves], len(numbers)
+            if waves:
+                audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
         return Batch.of(
-            good, lengths, step=step, audio=audio, planned=planned, bad=tuple(bad), filler=filler
+            good,
+            [len(wave) for wave in waves],
+            step=step,
+            audio=audio,
+            planned=len(numbers),
+            bad=tuple(bad),
+            filler=self.plan.is_filler(step, self.rank),
         )
 
     @contextlib.contextmanager
@@ -158,40 +162,40 @@ class BaselineLoader:
             self.spent[name] += time.perf_counter() - begin
 
 
+class _ScannedTar:
+    """An open tar and all of its members by name."""
+
+    def __init__(self, path: str) -> None:
+        self.handle = tarfile.open(path, "r:")  # noqa: SIM115 - kept open
+        self.members = {member.name: member for member in self.handle.getmembers()}
+
+    def close(self) -> None:
+        self.handle.close()
+
+
 class TarfileReader:
     """Members of tars through tarfile: each tar scanned on its first use, then extractfile."""
 
     def __init__(self, max_open_files: int = 64) -> None:
-        self.max_open_files = max_open_files
-        self._tars: OrderedDict[str, tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]] = (
-            OrderedDict()
-        )
+        self._tars = OpenFiles(_ScannedTar, max_open_files)
 
     def read(self, tar: str, name: str) -> bytes:
         """The bytes of a member, named with or without a leading "./". Raises DecodeError."""
         bare = name.removeprefix("./")
         try:
-            handle, members = self._scanned(tar)
-            spelling = next((one for one in (name, bare, f"./{bare}") if one in members), name)
-            file = handle.extractfile(members[spelling])
+            scanned = self._tars.get(tar)
+            spellings = [name, bare, f"./{bare}"]
+            known = [spelling for spelling in spellings if spelling in scanned.members]
+            file = scanned.handle.extractfile(scanned.members[known[0] if known else name])
             raw = file.read() if file else None
         except KeyError:  # the member, or the one that it links to
             raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
         except (tarfile.TarError, OSError) as error:
-            raise DecodeError(
-                "unreadable", f"tarfile cannot read {name} in {tar}: {error}"
-            ) from None
+            problem = f"tarfile cannot read {name} in {tar}: {error}"
+            raise DecodeError("unreadable", problem) from None
         if raw is None:
             raise DecodeError("not_a_file", f"{name} in {tar} is no file")
         return raw
-
-    def _scanned(self, tar: str) -> tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]:
-        if tar not in self._tars:
-            handle = tarfile.open(tar, "r:")  # noqa: SIM115 - kept open
-            self._tars[tar] = handle, {member.name: member for member in handle.getmembers()}
-            if len(self._tars) > self.max_open_files:
-                self._tars.popitem(last=False)[1][0].close()
-        return self._tars[tar]
 
 
 class IdealLoader:
@@ -212,19 +216,22 @@ class IdealLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._cache:
-            passing: Any = iter(self.inner)  # a generator, which can be closed
-            with contextlib.closing(passing) as batches:
-                for batch in islice(batches, self.cache_batches):
-                    tensors = {"audio": batch.audio.clone(), "lengths": batch.lengths.clone()}
-                    own = dataclasses.replace(batch, **tensors)
-                    pinned = torch.cuda.is_available() and batch.audio.is_pinned()
-                    self._cache.append(own.pin_memory() if pinned else own)
+            self._fill()
         for place in range(len(self)):
-            batch = copy.copy(
-                self._cache[place % len(self._cache)]
-            )  # `to` changes the batch in place
+            # A copy, as `to` changes the batch in place.
+            batch = copy.copy(self._cache[place % len(self._cache)])
             batch.step = self.inner.start_step + place
             yield batch
+
+    def _fill(self) -> None:
+        passing: Any = iter(self.inner)  # a generator, which can be closed
+        with contextlib.closing(passing) as batches:
+            for batch in islice(batches, self.cache_batches):
+                audio = batch.audio.clone()
+                kept = dataclasses.replace(batch, audio=audio, lengths=batch.lengths.clone())
+                if torch.cuda.is_available() and batch.audio.is_pinned():
+                    kept = kept.pin_memory()
+                self._cache.append(kept)
 
 
 def soundfile_wave(raw: bytes) -> np.ndarray:
@@ -237,11 +244,12 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
     errors = (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError)
     with contextlib.suppress(*errors), soundfile.SoundFile(io.BytesIO(raw)) as sound:
         wave = sound.read(dtype="float32")
-        whole = len(wave) and (len(wave) >= sound.frames or sound.format not in _LOSSLESS)
-        if whole and sound.samplerate == SAMPLING_RATE and np.isfinite(wave).all():
-            return np.ascontiguousarray(
-                wave.mean(axis=1) if wave.ndim == 2 else wave, dtype=np.float32
-            )
+        is_whole = len(wave) >= sound.frames or sound.format not in _LOSSLESS
+        is_sound = len(wave) and np.isfinite(wave).all()
+        if is_whole and is_sound and sound.samplerate == SAMPLING_RATE:
+            if wave.ndim == 2:
+                wave = wave.mean(axis=1)
+            return np.ascontiguousarray(wave, dtype=np.float32)
     return decode(raw)
 
 
@@ -252,11 +260,12 @@ def _tars(table: RowTable) -> np.ndarray:
     for path, *_ in table.files:
         for batch in pq.ParquetFile(path).iter_batches(columns=["tar_path"]):
             column = batch.column(0)
-            coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-            codes = [numbers.setdefault(tar, len(numbers)) for tar in coded.dictionary.to_pylist()]
-            parts.append(
-                np.array(codes, dtype=np.int32)[coded.indices.to_numpy(zero_copy_only=False)]
-            )
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            tars = column.dictionary.to_pylist()
+            codes = [numbers.setdefault(tar, len(numbers)) for tar in tars]
+            indices = column.indices.to_numpy(zero_copy_only=False)
+            parts.append(np.array(codes, dtype=np.int32)[indices])
     return np.concatenate(parts)
 
 

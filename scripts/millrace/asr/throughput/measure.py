@@ -22,29 +22,29 @@ class BucketMeasure:
         config = BucketConfig.read(buckets)
         self._names = config.ids
         # Where the rows of each bucket end in the concatenation of the bucket parquets.
-        self._ends = np.cumsum(
-            [pq.ParquetFile(path).metadata.num_rows for path in config.parquets()]
-        )
+        rows = [pq.ParquetFile(path).metadata.num_rows for path in config.parquets()]
+        self._ends = np.cumsum(rows)
 
     def __call__(self, line: StepLine, batch: Batch) -> None:
         line.setdefault("audio_seconds", 0.0)
         line.setdefault("padded_audio_seconds", 0.0)
-        seconds, buckets = (
-            batch.lengths.cpu().numpy() / SAMPLING_RATE,
-            line.setdefault("buckets", {}),
-        )
+        buckets = line.setdefault("buckets", {})
         of_workers = cast("dict[str, float]", line)  # the names of its keys are made here
         for name, spent in batch.spent.items():
             key = f"worker_{name}_seconds"
             of_workers[key] = of_workers.get(key, 0.0) + spent
         if not batch.filler:  # whose samples are another batch's
+            seconds = batch.lengths.cpu().numpy() / SAMPLING_RATE
             line["samples"] += len(batch)
             line["planned"] += batch.planned
             line["audio_seconds"] += float(seconds.sum())
             line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
-        numbers = np.searchsorted(self._ends, batch.rows, side="right")
-        for number in np.unique(numbers) if not batch.filler else ():
-            name, inside = self._names[number], numbers == number
-            samples, audio = buckets.get(name, (0, 0.0))
-            buckets[name] = samples + int(inside.sum()), audio + float(seconds[inside].sum())
+            numbers = np.searchsorted(self._ends, batch.rows, side="right")
+            for number in np.unique(numbers):
+                inside = numbers == number
+                name = self._names[number]
+                samples, audio = buckets.get(name, (0, 0.0))
+                samples += int(inside.sum())
+                audio += float(seconds[inside].sum())
+                buckets[name] = (samples, audio)
         line["bucket"] = next(iter(buckets)) if len(buckets) == 1 else None

@@ -4,17 +4,24 @@ runs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.asr.throughput.comparison import MEASURES, ROLES, Measure, Statistic, Throughput
+from millrace.asr.throughput.comparison import (
+    MEASURES,
+    ROLES,
+    Bucket,
+    Measure,
+    Statistic,
+    Throughput,
+)
 from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
 from millrace.asr.throughput.figures import PHASE_STYLES
 from millrace.common.report import page
 from millrace.common.report.figures import human_bytes, human_count, human_share
 from millrace.common.report.page import Cell, Code, Number, Table
-from millrace.common.throughput.run import PHASES
+from millrace.common.throughput.run import PHASES, Run
 
 NOTHING = "–"
 _TO = "\u2060–\u2060"  # no line ends within a range
@@ -23,141 +30,167 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "share": human_share,
     "bytes": human_bytes,
 }
-_SETTINGS = (
-    "model",
-    "precision",
-    "loader",
-    "batch_seconds",
-    "num_workers",
-    "gradient_checkpointing",
-)
-_OPERATORS = "Operators that take most, without what they call"
+_SIGNS = {PASS: "✓\u00a0pass", UNKNOWN: "not\u00a0measured"}
+_GROUPS = {
+    "required": "What a run of 200 steps has to reach",
+    "project": "What the project wants beyond that",
+}
 _ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 
 
-def render(throughput: Throughput, judged: list[Criterion], svgs: Mapping[str, str]) -> str:
-    """The page; `svgs` are the figures comparison, phases and buckets."""
+def render(
+    throughput: Throughput,
+    judged: list[Criterion],
+    svgs: Mapping[str, str],
+) -> str:
+    """The page; `svgs` are the figures comparison and phases."""
+    bench = throughput.bench[0]
     workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
     audio = [throughput.figure(role, "audio_seconds") for role in ("ideal", "bench")]
-    bench = throughput.bench[0]
-    worker_seconds = [bench.worker_seconds(name) for name in ("read", "decode")]
-    gpus = [(rank, use.get("gpu")) for rank, use in bench.use_by_rank.items()]
     profile = next((run for run in throughput.profile if run.profile), None)
     return page.render(
         Path(__file__).with_name("throughput.html.j2"),
         tiles=_tiles(throughput, judged),
         throughput=throughput,
         svgs=svgs,
-        criteria=_criteria(judged),
+        criteria=[_criteria(group, judged) for group in _GROUPS],
         comparison=_comparison(throughput),
         phases=_phases(throughput),
         workers=percent(workers.value) if workers and workers.value > 0 else "",
-        buckets=_buckets(throughput),
-        data=_data(throughput),
+        buckets=_buckets(throughput.buckets),
         profile=profile,
         profile_tables=_profile(profile.profile) if profile and profile.profile else [],
         runs=_runs(throughput),
-        worker_ms=None
-        if None in worker_seconds
-        else [rate(1000 * spent) for spent in worker_seconds if spent is not None],
-        use_by_rank=", ".join(
-            f"{rank} {human_share(use)}" for rank, use in gpus if use is not None
-        ),
+        worker_ms=_worker_ms(bench),
+        use_by_rank=_use_by_rank(bench),
         slowest=bench.slowest_rank,
         fixed_batch=next((run.facts.get("fixed_batch_size") for run in throughput.baseline), None),
         ideal_rates=" against ".join(rate(figure.value) for figure in audio if figure),
     )
 
 
-def _tiles(throughput: Throughput, judged: list[Criterion]) -> list[tuple[str, Number]]:
-    ratio = throughput.ratio("samples")
+def _worker_ms(run: Run) -> list[str]:
+    """Milliseconds a step that all workers together read and decode; nothing if not measured."""
+    seconds = [run.worker_seconds(name) for name in ("read", "decode")]
+    known = [spent for spent in seconds if spent is not None]
+    return [rate(1000 * spent) for spent in known] if len(known) == 2 else []
+
+
+def _use_by_rank(run: Run) -> str:
+    uses = [(rank, use.get("gpu")) for rank, use in run.use_by_rank.items()]
+    return ", ".join(f"{rank} {human_share(use)}" for rank, use in uses if use is not None)
+
+
+def _tiles(
+    throughput: Throughput,
+    judged: list[Criterion],
+) -> list[tuple[str, Number]]:
     tiles = []
+    ratio = throughput.ratio("samples")
     if ratio is not None:
-        ours, theirs = (
-            throughput.known_figure(role, "samples").value for role in ("bench", "baseline")
-        )
+        ours = throughput.known_figure("bench", "samples").value
+        theirs = throughput.known_figure("baseline", "samples").value
         name = f"Faster than the baseline: {rate(ours)} against {rate(theirs)} samples/s"
         tiles.append((name, Number(ratio, f"{ratio:.2f} ×")))
     use = "gpu" if throughput.figure("bench", "gpu") else "cpu"
     for key in ("samples", "audio_seconds", "padding_audio_seconds", "waiting", use):
-        if figure := throughput.figure("bench", key):
-            name = "Padding" if key == "padding_audio_seconds" else MEASURES[key].name
-            tiles.append((name, Number(figure.value, _SHOWN[MEASURES[key].kind](figure.value))))
+        measure = MEASURES[key]
+        figure = throughput.figure("bench", key)
+        if figure is not None:
+            name = "Padding" if key == "padding_audio_seconds" else measure.name
+            tiles.append((name, Number(figure.value, _SHOWN[measure.kind](figure.value))))
     passed = sum(criterion.status == PASS for criterion in judged)
     return [*tiles, ("Criteria met", Number(passed, f"{passed} of {len(judged)}"))]
 
 
-def _criteria(judged: list[Criterion]) -> list[Table]:
-    required, project = "What a run of 200 steps has to reach", "What the project wants beyond that"
-    signs = {PASS: "✓\u00a0pass", UNKNOWN: "not\u00a0measured"}
-    tables = []
-    for group, caption in (("required", required), ("project", project)):
-        chosen = [criterion for criterion in judged if criterion.group == group]
-        rows = [
-            [one.name, one.bar, signs.get(one.status, "✗\u00a0fail"), one.figure] for one in chosen
-        ]
-        tables.append(Table(caption, ["Criterion", "Bar", "Result", "Measured"], rows))
-    return tables
+def _criteria(group: str, judged: list[Criterion]) -> Table:
+    rows = []
+    for criterion in judged:
+        if criterion.group == group:
+            sign = _SIGNS.get(criterion.status, "✗\u00a0fail")
+            rows.append([criterion.name, criterion.bar, sign, criterion.figure])
+    return Table(_GROUPS[group], ["Criterion", "Bar", "Result", "Measured"], rows)
 
 
 def _comparison(throughput: Throughput) -> Table:
-    # Of the ideal loader no range is shown; the change stands behind Millrace's own range.
-    columns, steady = [""], ["Stability"]
+    """A column of figures for each role; of the baseline and of Millrace with the range."""
+    columns = [""]
     rows: list[list[Cell]] = [[measure.name] for measure in MEASURES.values()]
+    stability: list[Cell] = ["Stability"]
+
+    def add(
+        column: str,
+        cells: Sequence[Cell],
+        last: str = "",
+    ) -> None:
+        columns.append(column)
+        stability.append(last)
+        for row, cell in zip(rows, cells, strict=True):
+            row.append(cell)
+
     for role, name in throughput.role_names:
-        extra = [] if role == "ideal" else ["range"]
-        extra += ["against the baseline"] if role == "bench" and throughput.baseline else []
-        columns += [name, *extra]
-        runs = getattr(throughput, role)
-        stability = f"{max(run.done_steps for run in runs)} steps, clean"
-        if broken := next((run for run in runs if not run.finished), None):
-            stability = f"{broken.done_steps} steps, then: {broken.failed or 'not finished'}"
-        steady += [stability, *[""] * len(extra)]
-        for measure, row in zip(MEASURES.values(), rows, strict=True):
-            cells = _figure_cells(throughput.figure(role, measure.key), measure)
-            row.extend([*cells, _change(throughput, measure)][: 1 + len(extra)])
+        figures = [(throughput.figure(role, key), of) for key, of in MEASURES.items()]
+        add(name, [_figure(figure, of) for figure, of in figures], _steps(throughput.runs[role]))
+        if role != "ideal":
+            add("range", [_range(figure, _SHOWN[of.kind]) for figure, of in figures])
+        if role == "bench" and throughput.baseline:
+            changes = [_change(throughput, of) for of in MEASURES.values()]
+            add("against the baseline", changes)
     if throughput.reference:
-        columns.append(str(throughput.reference["name"]))
-        steady.append("")
-        for measure, row in zip(MEASURES.values(), rows, strict=True):
-            row.append(_number(throughput.referred(measure.key), _SHOWN[measure.kind]))
-    return Table("Baseline against Millrace", columns, [*rows, steady])
+        referred = [(throughput.referred(key), of) for key, of in MEASURES.items()]
+        cells = [_number(value, _SHOWN[of.kind]) for value, of in referred]
+        add(str(throughput.reference["name"]), cells)
+    return Table("Baseline against Millrace", columns, [*rows, stability])
 
 
-def _figure_cells(figure: Statistic | None, measure: Measure) -> list[Cell]:
-    if figure is None:
-        return ["not measured" if measure.key in ("gpu", "cpu") else NOTHING, ""]
-    shown = _SHOWN[measure.kind]
-    spread = _range(figure, 1, shown)
-    if figure.window_median is not None and spread:
-        spread += ", " + f"median {shown(figure.window_median)}".replace(" ", "\u00a0")
-    return [_number(figure.value, shown), spread]
+def _steps(runs: Sequence[Run]) -> str:
+    for run in runs:
+        if not run.finished:
+            return f"{run.done_steps} steps, then: {run.failed or 'not finished'}"
+    return f"{max(run.done_steps for run in runs)} steps, clean"
 
 
-def _number(value: float | None, shown: Callable[[float], str]) -> Cell:
+def _figure(
+    figure: Statistic | None,
+    measure: Measure,
+) -> Cell:
+    if figure is not None:
+        return _number(figure.value, _SHOWN[measure.kind])
+    return "not measured" if measure.key in ("gpu", "cpu") else NOTHING
+
+
+def _number(
+    value: float | None,
+    shown: Callable[[float], str],
+) -> Cell:
+    if value is None:
+        return NOTHING
     # No line ends between a number and its unit.
-    return (
-        NOTHING if value is None else Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
-    )
+    return Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
 
 
-def _range(figure: Statistic, scale: float, shown: Callable[[float], str]) -> str:
+def _range(
+    figure: Statistic | None,
+    shown: Callable[[float], str],
+) -> str:
     """`94.0–96.0 %`; nothing if both ends look the same."""
-    first, last = (shown(end * scale).replace(" ", "\u00a0") for end in (figure.low, figure.high))
+    if figure is None:
+        return ""
+    first = shown(figure.low).replace(" ", "\u00a0")
+    last = shown(figure.high).replace(" ", "\u00a0")
+    if first == last:
+        return ""
     unit = last.partition("\u00a0")[2]
-    return "" if first == last else f"{first.removesuffix(unit).rstrip()}{_TO}{last}"
+    return f"{first.removesuffix(unit).rstrip()}{_TO}{last}"
 
 
 def _change(throughput: Throughput, measure: Measure) -> Cell:
     """How many times; of shares, the difference in percentage points."""
-    ours, theirs = (
-        throughput.figure("bench", measure.key),
-        throughput.figure("baseline", measure.key),
-    )
+    ours = throughput.figure("bench", measure.key)
+    theirs = throughput.figure("baseline", measure.key)
     if measure.kind == "share" and ours and theirs:
-        return _number(
-            100 * (ours.value - theirs.value), lambda v: f"{v:+.1f} points".replace("-", "−")
-        )
+        points = 100 * (ours.value - theirs.value)
+        return _number(points, lambda value: f"{value:+.1f} points".replace("-", "−"))
     return _number(throughput.ratio(measure.key), lambda ratio: f"{ratio:.2f} ×")
 
 
@@ -168,85 +201,87 @@ def _phases(throughput: Throughput) -> Table:
         name = PHASE_STYLES[phase][0]
         cells = [_number(part[phase], human_share) for part in shares.values()]
         rows.append([name[0].upper() + name[1:], *cells])
-    total = ["All", *(_number(math.fsum(part.values()), human_share) for part in shares.values())]
-    return Table("Share of time by phase", ["Phase", *shares], rows, total)
+    sums = [_number(math.fsum(part.values()), human_share) for part in shares.values()]
+    return Table("Share of time by phase", ["Phase", *shares], rows, ["All", *sums])
 
 
-def _buckets(throughput: Throughput) -> Table:
-    filled = [bucket for bucket in throughput.buckets if bucket.rows]
-    hours, seen = math.fsum(b.hours for b in filled), math.fsum(b.seen_seconds for b in filled)
-    rows: list[list[Cell]] = []
-    for bucket in filled if seen else []:
-        cells: list[Cell] = [Code(bucket.name), _number(bucket.steps, human_count)]
-        for figure, scale, shown in ((bucket.seconds, 1000, rate), (bucket.batch, 1, human_count)):
-            cells.append(_number(figure.value * scale if figure else None, shown))
-            cells.append(_range(figure, scale, shown) if figure else "")
-        cells += [_number(bucket.rate or None, rate), _number(bucket.padding, human_share)]
-        cells.append(_number(bucket.peak_memory or None, human_bytes))
-        shares = (bucket.seen_seconds / seen, bucket.hours / hours if hours else None)
-        rows.append([*cells, *(_number(share, human_share) for share in shares)])
-    columns = [
-        "Bucket",
-        "Steps",
-        "Step (ms)",
-        "range",
-        "Batch (samples)",
-        "range",
-        "Audio-s/s",
-        "Padding",
-    ]
-    columns += ["Peak memory", "Share of audio", "Share of hours"]
-    return Table("Our steps by bucket", columns, rows)
+def _buckets(buckets: Sequence[Bucket]) -> Table:
+    """Nothing if no steps were recorded by bucket."""
+    hours = math.fsum(bucket.hours for bucket in buckets)
+    seen = math.fsum(bucket.seen_seconds for bucket in buckets)
 
+    def milliseconds(seconds: float) -> str:
+        return rate(1000 * seconds)
 
-def _data(throughput: Throughput) -> Table:
-    rows: list[list[Cell]] = []
-    for bucket in throughput.buckets:
-        cells = [_number(bucket.rows, human_count), _number(bucket.hours, rate)]
-        seconds = [_number(of or None, rate) for of in (bucket.mean_duration, bucket.max_duration)]
-        rows.append([Code(bucket.name), *cells, *seconds])
-    return Table(
-        "The data by bucket", ["Bucket", "Samples", "Hours", "Mean (s)", "Longest (s)"], rows
-    )
+    def median(
+        figure: Statistic | None,
+        shown: Callable[[float], str],
+    ) -> Cell:
+        return _number(figure.value if figure else None, shown)
+
+    # Columns, each with what it shows of a bucket.
+    columns: dict[str, Callable[[Bucket], Cell]] = {
+        "Bucket": lambda bucket: Code(bucket.name),
+        "Steps": lambda bucket: _number(bucket.steps, human_count),
+        "Step (ms)": lambda bucket: median(bucket.seconds, milliseconds),
+        "Range (ms)": lambda bucket: _range(bucket.seconds, milliseconds),
+        "Batch (samples)": lambda bucket: median(bucket.batch, human_count),
+        "Range (samples)": lambda bucket: _range(bucket.batch, human_count),
+        "Audio-s/s": lambda bucket: _number(bucket.rate or None, rate),
+        "Padding": lambda bucket: _number(bucket.padding, human_share),
+        "Peak memory": lambda bucket: _number(bucket.peak_memory, human_bytes),
+        "Share of audio": lambda bucket: _number(bucket.seen_seconds / seen, human_share),
+        "Share of hours": lambda bucket: _number(
+            bucket.hours / hours if hours else None, human_share
+        ),
+    }
+    filled = [bucket for bucket in buckets if bucket.rows and seen]
+    rows = [[cell(bucket) for cell in columns.values()] for bucket in filled]
+    return Table("Our steps by bucket", list(columns), rows)
 
 
 def _profile(facts: dict[str, Any]) -> list[Table]:
     clocks = {"host_seconds": "Host, per step (ms)"}
-    clocks |= {"device_seconds": "GPU, per step (ms)"} if facts["device"] == "cuda" else {}
-    phases, operators = [], []
-    for row in (*facts["phases"], *facts["operators"]):
-        cells = [_number(1000 * row[clock] / facts["steps"], rate) for clock in clocks]
-        if "phase" in row:
-            share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
-            phases.append([row["phase"], *cells, _number(share, human_share)])
-        else:
-            operators.append([Code(row["operator"]), _number(row["calls"], human_count), *cells])
+    if facts["device"] == "cuda":
+        clocks["device_seconds"] = "GPU, per step (ms)"
+
+    def times(row: dict[str, Any]) -> list[Cell]:
+        return [_number(1000 * row[clock] / facts["steps"], rate) for clock in clocks]
+
+    phases = []
+    for row in facts["phases"]:
+        share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
+        phases.append([row["phase"], *times(row), _number(share, human_share)])
+    operators = [
+        [Code(row["operator"]), _number(row["calls"], human_count), *times(row)]
+        for row in facts["operators"]
+    ]
+    names = list(clocks.values())
     return [
+        Table("Time of the profiled steps by phase", ["Phase", *names, "Share of host"], phases),
         Table(
-            "Time of the profiled steps by phase",
-            ["Phase", *clocks.values(), "Share of host"],
-            phases,
+            "Operators that take most, without what they call",
+            ["Operator", "Calls", *names],
+            operators,
         ),
-        Table(_OPERATORS, ["Operator", "Calls", *clocks.values()], operators),
     ]
 
 
 def _runs(throughput: Throughput) -> Table:
     rows: list[list[Cell]] = []
     for role in ROLES:
-        for run in getattr(throughput, role):
+        for run in throughput.runs[role]:
             seconds = math.fsum(line["seconds"] for line in run.windows)
+            state = "finished" if run.finished else run.failed or "not finished"
             cells: list[Cell] = [
                 Code(run.name),
                 _ROLES.get(role, role),
                 _number(run.done_steps, human_count),
-            ]
-            cells += [
                 _number(seconds, lambda value: f"{rate(value)} s"),
                 _number(run.world_size, str),
+                state,
+                f"{run.facts.get('model')}, {run.facts.get('precision')}",
             ]
-            cells.append("finished" if run.finished else run.failed or "not finished")
-            settings = {key: run.facts.get(key) for key in _SETTINGS}
-            shown = [f"{key} {value}" for key, value in settings.items() if value not in (None, "")]
-            rows.append([*cells, ", ".join(shown)])
-    return Table("Runs", ["Run", "Kind", "Steps", "Training", "Ranks", "State", "Settings"], rows)
+            rows.append(cells)
+    columns = ["Run", "Kind", "Steps", "Training", "Ranks", "State", "Model, precision"]
+    return Table("Runs", columns, rows)

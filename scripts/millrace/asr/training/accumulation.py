@@ -25,8 +25,8 @@ def with_grad_acc(
     The number that is taken makes about as many updates of an epoch as the buckets' own numbers
     make.
 
-    Raises MillraceError for other numbers than whole ones above 0, for buckets without one, and for a
-    --grad-acc that contradicts the file.
+    Raises MillraceError for other numbers than whole ones above 0, for buckets without one, and
+    for a --grad-acc that contradicts the file.
     """
     flat = jsonl.read(calibration)
     is_flat = "key" not in flat and "buckets" not in flat

@@ -30,7 +30,9 @@ class TrainOptions:
     batch_seconds: float = loader_setting(
         240.0, "padded seconds of a batch that is not calibrated", above=0
     )
-    window: int = loader_setting(20_000, "rows sorted by duration at a time", at_least=1)
+    window: int = loader_setting(
+        20_000, "rows sorted by duration at a time", at_least=1, in_config=False
+    )
     num_workers: int = loader_setting(2, "reading and decoding processes of each rank", at_least=0)
     prefetch_factor: int = loader_setting(4, "batches ahead of each worker", at_least=1)
     max_open_tars: int = loader_setting(64, "open tars of each process", at_least=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation import hypotheses, rates
-from millrace.asr.models import choice
+from millrace.asr.models import known
 from millrace.asr.models.base import AsrModel
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.measure import BucketMeasure
@@ -28,25 +28,26 @@ from millrace.common.training.settings import LoopSettings
 
 # What may change without making it another run: its length, speed and logging, and where files lie.
 _FREE = {
-    *(
-        "epochs",
-        "max_steps",
-        "log_steps",
-        "save_steps",
-        "save_total_limit",
-        "eval_steps",
-        "eval_at_start",
-    ),
-    *(
-        "eval_samples",
-        "log_ids",
-        "tensorboard",
-        "device",
-        "timeout_seconds",
-        "num_workers",
-        "bucket_dir",
-    ),
-    *("tf32", "prefetch_factor", "max_open_tars", "max_bad_fraction", "calibration", "eval_file"),
+    "epochs",
+    "max_steps",
+    "log_steps",
+    "save_steps",
+    "save_total_limit",
+    "eval_steps",
+    "eval_at_start",
+    "eval_samples",
+    "log_ids",
+    "tensorboard",
+    "device",
+    "timeout_seconds",
+    "num_workers",
+    "bucket_dir",
+    "tf32",
+    "prefetch_factor",
+    "max_open_tars",
+    "max_bad_fraction",
+    "calibration",
+    "eval_file",
 }
 
 
@@ -60,25 +61,20 @@ def run(
     With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader
     `bucketed` saves its model, and rank 0 tests it alone, while the other ranks wait.
     """
-    ranks, settings = Ranks.from_environment(), devices.resolved(settings)
+    ranks = Ranks.from_environment()
     task = AsrTask(options, settings.device)
-    if options.calibration:
-        rows = map(len, task.durations)
-        rows_of = dict(zip(BucketConfig.read(options.bucket_dir).ids, rows, strict=True))
-        settings = accumulation.with_grad_acc(settings, options.calibration, rows_of)
-        of_model = (options.model, options.model_options)
-        budgets.check_calibration(options.calibration, *of_model, settings, ranks.world_size)
+    settings = _calibrated(task, devices.resolved(settings), ranks)
     for split in ("dev", "test"):
         task.held_out(split)
     with contextlib.ExitStack() as stack:
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
             chosen = {**asdict(options), **asdict(settings), **task.state_dict()}
-            run_folder.claim(
-                folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
-            )
+            of_run = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
+            run_folder.claim(folder, of_run)
             task.describe_buckets()
-            if note := choice.learning_rate_note(options.model, settings.lr):
+            note = known.learning_rate_note(options.model, settings.lr)
+            if note:
                 log.warning("%s", note)
         measure = _measure(task, settings, folder, ranks, profile_steps)
         task.watch = measure.watch
@@ -91,8 +87,9 @@ def run(
             **result.summary(),
             "model": options.model,
             "parameters": result.model.parameter_count,
+            "loader": options.loader,
+            "ranks": ranks.world_size,
         }
-        summary |= {"loader": options.loader, "ranks": ranks.world_size}
         if options.loader in ("bucketed", "every-bucket") and not profile_steps:
             result.model.save_pretrained(folder / "model")
             summary["test"] = task.test(result.model, settings.precision)
@@ -100,13 +97,30 @@ def run(
     return summary
 
 
+def _calibrated(task: AsrTask, settings: LoopSettings, ranks: Ranks) -> LoopSettings:
+    """The settings that the calibration decides, if there is one. Raises MillraceError if it was
+    made for another training."""
+    options = task.options
+    if not options.calibration:
+        return settings
+    names = BucketConfig.read(options.bucket_dir).ids
+    rows = dict(zip(names, map(len, task.durations), strict=True))
+    settings = accumulation.with_grad_acc(settings, options.calibration, rows)
+    budgets.check_calibration(
+        options.calibration, options.model, options.model_options, settings, ranks.world_size
+    )
+    return settings
+
+
 def _error_rates(
     task: AsrTask, model: AsrModel, precision: str, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """The rates of dev and test for metrics.json; also logs them, and writes hypotheses.jsonl."""
-    edges, by_split, lines = BucketConfig.read(task.options.bucket_dir).edges, {}, []
+    edges = BucketConfig.read(task.options.bucket_dir).edges
+    by_split, lines = {}, []
     for split in ("dev", "test"):
-        if (table := task.held_out(split)) is None:
+        table = task.held_out(split)
+        if table is None:
             continue
         if split not in task.transcribed:  # this run was resumed behind its last evaluation
             task.test(model, precision, split)
@@ -122,14 +136,16 @@ def _error_rates(
 def _measure(
     task: AsrTask, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
 ) -> StepRecorder | StepProfiler:
-    options, device = task.options, devices.kind_of(settings.device)
+    options = task.options
+    device = devices.kind_of(settings.device)
     if profile_steps:
         return StepProfiler(folder, profile_steps, device, rank=ranks.rank)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
     of_settings = ("precision", "tf32", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
-    facts |= {"fixed_batch_size": task.fixed_batch_size()} if options.loader == "baseline" else {}
+    if options.loader == "baseline":
+        facts["fixed_batch_size"] = task.fixed_batch_size()
     return StepRecorder(folder, device, facts, ranks, BucketMeasure(options.bucket_dir))
 
 
@@ -153,10 +169,7 @@ def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:
         problem = (
             f"the transcripts of {bucket_dir} are not those that this checkpoint was trained on"
         )
-        remedy = (
-            "Give --bucket-dir of the run's data; a checkpoint of an earlier version: train one"
-            " step more"
-        )
+        remedy = "Give --bucket-dir of the run's data"
         raise MillraceError(problem, str(checkpoint.folder), remedy)
     model = task.build_model()
     try:

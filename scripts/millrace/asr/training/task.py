@@ -16,6 +16,7 @@ import torch
 from millrace.asr.buckets import eval_file
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation.hypotheses import Transcribed
+from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.models import registry as models
@@ -40,15 +41,17 @@ from millrace.common.training.task import Spans, Task
 
 _VOCABULARY_ROWS = 200_000  # transcripts that a vocabulary is made of, at most: evenly spaced rows
 _EVALUATION_WORKERS = 4  # beside those of training, which wait meanwhile
-_MAX_LOGGED = (
-    20  # samples without part in the loss that are logged; all are counted in metrics.jsonl
-)
+_MAX_LOGGED = 20  # samples without part in the loss; all are counted in metrics.jsonl
 
 
 class AsrTask(Task):
     """Trains on the bucket parquets, evaluates on dev. `device` is that of the loop's settings."""
 
-    def __init__(self, options: TrainOptions, device: str = "auto") -> None:
+    def __init__(
+        self,
+        options: TrainOptions,
+        device: str = "auto",
+    ) -> None:
         self.options = options
         self.on_gpu = devices.kind_of(device) == "cuda"
         # Put around the batches as they come from the loader, to measure them.
@@ -75,52 +78,61 @@ class AsrTask(Task):
     def _texts(self) -> Iterator[str]:
         """The transcripts that a vocabulary is made of."""
         count = len(self.table)
-        rows = np.unique(
-            np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS)).astype(np.int64)
-        )
-        for at in range(0, len(rows), 1000):
-            yield from (row.transcript for row in self.table.rows(rows[at : at + 1000]))
+        spaced = np.linspace(0, max(count - 1, 0), min(count, _VOCABULARY_ROWS))
+        rows = np.unique(spaced.astype(np.int64))
+        for start in range(0, len(rows), 1000):
+            for row in self.table.rows(rows[start : start + 1000]):
+                yield row.transcript
 
-    def plan(self, epoch: int, world_size: int, spans: Spans = ()) -> Plan | BaselinePlan:
+    def plan(
+        self,
+        epoch: int,
+        world_size: int,
+        spans: Spans = (),
+    ) -> Plan | BaselinePlan:
         """The plan of an epoch, or of its rest after `spans`; the last plan is kept."""
         key = (epoch, world_size, tuple(spans))
         if key not in self._plans:
-            seed = self.options.seed
             if self.options.loader == "baseline":
-                size = self.fixed_batch_size()
-                random = BaselinePlan(self.table, size, seed, epoch, world_size)
-                log.info("epoch %d: %d steps of %d random samples", epoch, len(random), size)
-                self._plans = {key: random}
+                self._plans = {key: self._baseline_plan(epoch, world_size)}
             else:
-                window = self.options.window
-                plan = planner.plan_epoch(
-                    self.durations, self.budgets, seed, epoch, world_size, window, spans
-                )
-                plan = (
-                    planner.every_bucket_first(plan)
-                    if self.options.loader == "every-bucket"
-                    else plan
-                )
-                stats = plan.stats()
-                shares = (100 * stats["padding"], 100 * stats["useful_work"])
-                line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
-                log.info(line, epoch, len(plan), counted(plan.world_size, "rank"), *shares)
-                self._plans = {key: plan}
+                self._plans = {key: self._bucketed_plan(epoch, world_size, spans)}
         return self._plans[key]
+
+    def _baseline_plan(self, epoch: int, world_size: int) -> BaselinePlan:
+        size = self.fixed_batch_size()
+        plan = BaselinePlan(self.table, size, self.options.seed, epoch, world_size)
+        log.info("epoch %d: %d steps of %d random samples", epoch, len(plan), size)
+        return plan
+
+    def _bucketed_plan(
+        self,
+        epoch: int,
+        world_size: int,
+        spans: Spans,
+    ) -> Plan:
+        options = self.options
+        plan = planner.plan_epoch(
+            self.durations, self.budgets, options.seed, epoch, world_size, options.window, spans
+        )
+        if options.loader == "every-bucket":
+            plan = planner.every_bucket_first(plan)
+        stats = plan.stats()
+        line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
+        ranks = counted(plan.world_size, "rank")
+        shares = (100 * stats["padding"], 100 * stats["useful_work"])
+        log.info(line, epoch, len(plan), ranks, *shares)
+        return plan
 
     def describe_buckets(self) -> None:
         """Log samples, hours, mean and longest of every bucket that holds any."""
-        for name, seconds in zip(
-            BucketConfig.read(self.options.bucket_dir).ids, self.durations, strict=True
-        ):
+        names = BucketConfig.read(self.options.bucket_dir).ids
+        line = "bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s"
+        for name, seconds in zip(names, self.durations, strict=True):
             if len(seconds):
-                facts = (
-                    counted(len(seconds), "sample"),
-                    seconds.sum() / 3600,
-                    seconds.mean(),
-                    seconds.max(),
-                )
-                log.info("bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s", name, *facts)
+                samples = counted(len(seconds), "sample")
+                hours = seconds.sum() / 3600
+                log.info(line, name, samples, hours, seconds.mean(), seconds.max())
 
     def fixed_batch_size(self) -> int:
         """The batch size of a pipeline without buckets: how many of the longest clip fit its
@@ -138,38 +150,47 @@ class AsrTask(Task):
 
     def _largest_batches(self) -> list[tuple[int, float]]:
         """(rows, seconds) of a batch of the longest clips, for each bucket that has any."""
-        pairs = zip(self.budgets, self.durations, strict=True)
-        longest = [(budget, part.max()) for budget, part in pairs if len(part)]
-        return [
-            (max(int(budget.most_rows(np.array([top]))[0]), 1), float(top))
-            for budget, top in longest
-        ]
+        batches = []
+        for budget, seconds in zip(self.budgets, self.durations, strict=True):
+            if len(seconds):
+                longest = seconds.max()
+                (rows,) = budget.most_rows(np.array([longest]))
+                batches.append((max(int(rows), 1), float(longest)))
+        return batches
 
-    def batches(self, plan: LoaderPlan, start_step: int, rank: int) -> Iterable:
+    def batches(
+        self,
+        plan: LoaderPlan,
+        start_step: int,
+        rank: int,
+    ) -> Iterable:
         """The decoded batches of a plan on this rank, from `start_step` on. Workers outlive
         epochs."""
-        options = self.options
-        if self._loader is None and options.loader == "baseline":
-            assert isinstance(plan, BaselinePlan)  # see `plan`
-            self._loader = BaselineLoader(
-                self.table,
-                plan,
-                rank,
-                max_open_tars=options.max_open_tars,
-                max_bad_fraction=options.max_bad_fraction,
-            )
+        if self._loader is None and self.options.loader == "baseline":
+            self._loader = self._baseline_loader(plan, rank)
         loader = self.batch_loader(rank)
-        loader.plan, loader.start_step = plan, start_step
-        if options.loader != "ideal":
+        loader.plan = plan
+        loader.start_step = start_step
+        if self.options.loader != "ideal":
             return self.watch(loader)
         if self._ideal is None:  # one for all epochs: it fills its memory once
             self._ideal = IdealLoader(loader)
         return self.watch(self._ideal)
 
+    def _baseline_loader(self, plan: LoaderPlan, rank: int) -> BaselineLoader:
+        assert isinstance(plan, BaselinePlan)  # see `plan`
+        return BaselineLoader(
+            self.table,
+            plan,
+            rank,
+            max_open_tars=self.options.max_open_tars,
+            max_bad_fraction=self.options.max_bad_fraction,
+        )
+
     def batch_loader(self, rank: int) -> BatchLoader | BaselineLoader:
         """What reads the batches of all plans on this rank."""
-        options = self.options
         if self._loader is None:
+            options = self.options
             # Tokenising and layout happen where the batch is decoded.
             transform = PrepareInWorker(self._model.preparer) if self._model else None
             dataset = BucketedDataset(
@@ -179,7 +200,8 @@ class AsrTask(Task):
                 dataset,
                 options.num_workers,
                 max_bad_fraction=options.max_bad_fraction,
-                pin_memory=self.on_gpu,  # pinning makes a context on a GPU, also where the CPU trains
+                # Pinning makes a context on a GPU, also where the CPU trains.
+                pin_memory=self.on_gpu,
                 prefetch_batches=options.prefetch_factor,
             )
             if options.calibration and not self.on_gpu:
@@ -192,29 +214,30 @@ class AsrTask(Task):
     ) -> Iterator[Prepared]:
         """The batches of `plan`, prepared for the model; what takes no part in the loss is
         logged."""
+        assert self._model is not None  # built before anything is loaded for it
         for batch in self.batches(self.plan(epoch, world_size, spans), start_step, rank):
-            assert self._model is not None  # built before anything is loaded for it
-            prepared = self._model.prepare(batch, epoch)
+            prepared = self._model.prepare(batch)
             row_of = dict(zip(batch.sample_ids.tolist(), batch.rows.tolist(), strict=True))
             for sample, reason in prepared.dropped:
-                if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
-                    self._logged.add(sample)
-                    last = len(self._logged) == _MAX_LOGGED
-                    why = (
-                        reason.replace("_", " ")
-                        + "; of further ones metrics.jsonl has the counts" * last
-                    )
-                    log.warning(
-                        "%s takes no part in the loss: %s", self.table.place(row_of[sample]), why
-                    )
+                self._log_dropped(sample, row_of[sample], reason.replace("_", " "))
             yield prepared
+
+    def _log_dropped(self, sample: int, row: int, why: str) -> None:
+        if sample in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(sample)
+        if len(self._logged) == _MAX_LOGGED:
+            why += "; of further ones metrics.jsonl has the counts"
+        log.warning("%s takes no part in the loss: %s", self.table.place(row), why)
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
         return batch.sample_ids[:0] if batch.filler else batch.sample_ids
 
     def training_step(
-        self, model: AsrModel, batch: Prepared
+        self,
+        model: AsrModel,
+        batch: Prepared,
     ) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
@@ -229,7 +252,12 @@ class AsrTask(Task):
         ranks."""
         return self.evaluate_split(model, fabric.device, "dev", self.exchange, fabric.global_rank)
 
-    def test(self, model: AsrModel, precision: str, split: str = "test") -> dict[str, float]:
+    def test(
+        self,
+        model: AsrModel,
+        precision: str,
+        split: str = "test",
+    ) -> dict[str, float]:
         """`evaluate` on the test split, after training, on this rank alone: the others may have
         left. `precision` is the run's, so that the figures compare with those of dev."""
         model.eval()
@@ -237,9 +265,8 @@ class AsrTask(Task):
         with torch.no_grad(), devices.autocast(device.type, precision):
             figures = self.evaluate_split(model, device, split, Exchange(1), 0)
         if figures:
-            log.info(
-                "%s: %s", split, ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            )
+            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            log.info("%s: %s", split, words)
         return figures
 
     def held_out(self, split: str) -> RowTable | None:
@@ -247,19 +274,22 @@ class AsrTask(Task):
         MillraceError if they cannot be read: call it before training, not after."""
         if split not in self._tables:
             folder: str | Path = self.options.bucket_dir
-            place = split
+            name = split
             if split == "dev" and self.options.eval_file:
-                folder, place = eval_file.find(self.options.eval_file, folder)
-            table = (
-                RowTable.open(folder, split=place)
-                if place in BucketConfig.read(folder).splits
-                else None
-            )
+                folder, name = eval_file.find(self.options.eval_file, folder)
+            table = None
+            if name in BucketConfig.read(folder).splits:
+                table = RowTable.open(folder, split=name)
             self._tables[split] = table if table is not None and len(table) else None
         return self._tables[split]
 
     def evaluate_split(
-        self, model: AsrModel, device: torch.device, split: str, exchange: Exchange, rank: int
+        self,
+        model: AsrModel,
+        device: torch.device,
+        split: str,
+        exchange: Exchange,
+        rank: int,
     ) -> dict[str, float]:
         """`evaluate` for dev or test, with the other ranks of `exchange`; {} without such a
         split."""
@@ -270,47 +300,31 @@ class AsrTask(Task):
         plan = planner.plan_epoch(
             [durations], self.mixed_budget(), self.options.seed, 0, exchange.world_size
         )
-        transform = PrepareInWorker(model.preparer, training=False)
         dataset = BucketedDataset(
             table,
             plan,
             rank,
             max_open_tars=self.options.max_open_tars,
-            transform=transform,
+            transform=PrepareInWorker(model.preparer),
         )
-        sums = np.zeros(3)  # loss, units, samples
-        written: list[Transcribed] = []
         # Unusable samples are logged and counted; a long training must not fail for them.
         workers = min(self.options.num_workers, _EVALUATION_WORKERS, len(plan))
-        loader = BatchLoader(dataset, workers, max_bad_fraction=1.0)
-        with contextlib.closing(loader):
-            for batch in loader:
-                if batch.filler:
-                    continue
-                prepared = model.prepare(batch).to(device)
-                total, units = model(prepared)
-                sums += (float(total), units, len(batch))
-                references = [model.reference(text) for text in batch.transcripts]
-                arrays = (
-                    array.tolist() for array in (batch.rows, batch.sample_ids, batch.duration_s)
-                )
-                columns = (*arrays, batch.languages, references, model.transcribe(prepared))
-                for row, sample, seconds, language, reference, text in zip(*columns, strict=True):
-                    edits = count_errors([reference], [text])
-                    written.append(
-                        Transcribed(row, sample, language, seconds, reference, text, edits)
-                    )
+        with contextlib.closing(BatchLoader(dataset, workers, max_bad_fraction=1.0)) as loader:
+            sums, written = _evaluated(model, device, loader)
+
         # Plain values, as the ranks exchange no objects.
         rows = [(*sample[:-1], astuple(sample.errors)) for sample in written]
         parts = exchange.gathered((sums.tolist(), rows))
         loss, units, samples = np.sum([part for part, _ in parts], axis=0).tolist()
-        rows = [row for _, part in parts for row in part]
-        self.transcribed[split] = [Transcribed(*row[:-1], ErrorCounts(*row[-1])) for row in rows]
-        errors = sum((sample.errors for sample in self.transcribed[split]), ErrorCounts())
-        figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer} if units else {}
-        figures |= {"samples": int(samples)}
+        rows = [row for _, of_rank in parts for row in of_rank]
+        transcribed = [Transcribed(*row[:-1], ErrorCounts(*row[-1])) for row in rows]
+        self.transcribed[split] = transcribed
+        errors = sum((sample.errors for sample in transcribed), ErrorCounts())
+        figures: dict[str, float] = {"samples": int(samples)}
+        if units:
+            figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer, **figures}
         if samples < len(durations):
-            figures |= {"left_out": len(durations) - int(samples)}
+            figures["left_out"] = len(durations) - int(samples)
         return figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -343,9 +357,45 @@ class AsrTask(Task):
             raise MillraceError(problem, str(Path(self.options.bucket_dir)), remedy)
 
 
+def _evaluated(
+    model: AsrModel,
+    device: torch.device,
+    batches: Iterable[Batch],
+) -> tuple[np.ndarray, list[Transcribed]]:
+    """Sums of loss, units and samples, and what the model has written."""
+    sums = np.zeros(3)
+    written: list[Transcribed] = []
+    for batch in batches:
+        if batch.filler:
+            continue
+        prepared = model.prepare(batch).to(device)
+        total, units = model(prepared)
+        sums += (float(total), units, len(batch))
+        columns = zip(
+            batch.rows.tolist(),
+            batch.sample_ids.tolist(),
+            batch.languages,
+            batch.duration_s.tolist(),
+            [model.reference(text) for text in batch.transcripts],
+            model.transcribe(prepared),
+            strict=True,
+        )
+        for row, sample, language, seconds, reference, text in columns:
+            edits = count_errors([reference], [text])
+            written.append(Transcribed(row, sample, language, seconds, reference, text, edits))
+    return sums, written
+
+
+def _options(
+    bucket_dir: str,
+    given: Mapping[str, Any],
+) -> TrainOptions:
+    return settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})
+
+
 def audited(bucket_dir: str, **given: Any) -> TaskLoader:
     """What the audit looks at: the batches of a run with these flags. The model has no weights."""
-    task = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given}))
+    task = AsrTask(_options(bucket_dir, given))
     with torch.device("meta"):
         task.build_model()
     return TaskLoader(task, names=lambda: _sample_ids(task.table))
@@ -353,20 +403,19 @@ def audited(bucket_dir: str, **given: Any) -> TaskLoader:
 
 def audited_validation(bucket_dir: str, **given: Any) -> HeldOut:
     """The samples that such a run is evaluated on."""
-    table = AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})).held_out(
-        "dev"
-    )
+    table = AsrTask(_options(bucket_dir, given)).held_out("dev")
     return HeldOut(lambda: _sample_ids(table) if table else ())
 
 
 def audited_model(bucket_dir: str, **given: Any) -> TaskModel:
     """The model of such a run."""
-    return TaskModel(AsrTask(settings.parsed(TrainOptions, {"bucket_dir": bucket_dir, **given})))
+    return TaskModel(AsrTask(_options(bucket_dir, given)))
 
 
 def _sample_ids(table: RowTable) -> Iterator[str]:
-    for at in range(0, len(table), 1000):
-        yield from (str(row.sample_id) for row in table.rows(range(at, min(at + 1000, len(table)))))
+    for start in range(0, len(table), 1000):
+        for row in table.rows(range(start, min(start + 1000, len(table)))):
+            yield str(row.sample_id)
 
 
 def _digest_of_texts(digest: Any, texts: Iterable[str]) -> str:

@@ -45,17 +45,27 @@ class LoopSettings:
     lr_scheduler_type: str = setting("cosine", "learning rate after the warm-up", among=KINDS)
     warmup_ratio: float = setting(0.02, "share of all steps that warms up", at_least=0, at_most=1)
     warmup_steps: int = setting(
-        0, "steps that warm up; above 0 it replaces --warmup-ratio", at_least=0
+        0, "steps that warm up; above 0 it replaces --warmup-ratio", at_least=0, in_config=False
     )
     min_lr_ratio: float = setting(
-        0.0, "share of the learning rate that is left at the end", at_least=0, at_most=1
+        0.0,
+        "share of the learning rate that is left at the end",
+        at_least=0,
+        at_most=1,
+        in_config=False,
     )
     weight_decay: float = setting(
         0.0, "decoupled weight decay of matrices; biases and norms have none", at_least=0
     )
-    adam_beta1: float = setting(0.9, "decay of the first moment", at_least=0, below=1)
-    adam_beta2: float = setting(0.999, "decay of the second moment", at_least=0, below=1)
-    adam_epsilon: float = setting(1e-08, "added to the root of the second moment", at_least=0)
+    adam_beta1: float = setting(
+        0.9, "decay of the first moment", at_least=0, below=1, in_config=False
+    )
+    adam_beta2: float = setting(
+        0.999, "decay of the second moment", at_least=0, below=1, in_config=False
+    )
+    adam_epsilon: float = setting(
+        1e-08, "added to the root of the second moment", at_least=0, in_config=False
+    )
     max_grad_norm: float = setting(
         1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0
     )
@@ -74,7 +84,7 @@ class LoopSettings:
         0, "1: compute activations again in the backward pass, for less memory", at_least=0
     )
     find_unused_parameters: int = setting(
-        0, "1: allow parameters that take no part in a step (slower)", at_least=0
+        0, "1: allow parameters that take no part in a step (slower)", at_least=0, in_config=False
     )
     log_steps: int = setting(10, "steps between lines of metrics.jsonl", at_least=1)
     save_steps: int = setting(
@@ -90,7 +100,7 @@ class LoopSettings:
     tensorboard: int = setting(1, "1: write TensorBoard events", at_least=0)
     device: str = setting("auto", "auto: a GPU where there is one", among=DEVICES)
     timeout_seconds: float = setting(
-        600.0, "how long a rank waits for the others before it gives up", above=0
+        600.0, "how long a rank waits for the others before it gives up", above=0, in_config=False
     )
 
     def __post_init__(self) -> None:

@@ -152,7 +152,9 @@ def load_schema(path: Path) -> dict:
         schema = yaml.load(handle, Loader=loader)
     for part in (*schema["properties"].values(), *schema.get("$defs", {}).values()):
         for name in part.pop("settingsOf", []):
-            part["properties"] |= settings.schema_of(pkgutil.resolve_name(name))
+            kind = pkgutil.resolve_name(name)
+            part["properties"] |= settings.schema_of(kind)
+            part.setdefault("flags", []).extend(settings.flags_of(kind))
     return schema
 
 
@@ -234,8 +236,10 @@ def _problems(section: Any, schema: dict, lane: str) -> list[str]:
         key = ".".join([lane, *map(str, error.absolute_path)])
         if error.validator == "additionalProperties":
             allowed = list(error.schema.get("properties", {}))
+            flags = error.schema.get("flags", [])
             for name in sorted(set(map(str, error.instance)) - set(allowed)):
-                problems.append(f"  {key}.{name}: no such key{_suggest(name, allowed)}")
+                remedy = f"; it is the flag {_flag(name)} of the step" if name in flags else ""
+                problems.append(f"  {key}.{name}: no such key{remedy or _suggest(name, allowed)}")
         else:
             meaning = error.schema.get("description", "") if error.validator != "ascending" else ""
             problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
@@ -345,6 +349,10 @@ def _right_place(name: str, value: Any, schemas: Mapping[str, dict]) -> str:
         return _suggest(name, ["lanes", *LANES])
     text = "".join(f"{{{key}: " for key in inner) + str(value) + "}" * len(inner)
     return f"; write `{section}: {text}` into the file, or --config '{section}={text}'"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _suggest(name: str, allowed: list[str]) -> str:

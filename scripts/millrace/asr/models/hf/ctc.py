@@ -1,4 +1,4 @@
-"""CTC models of transformers: wav2vec 2.0, HuBERT, WavLM, ..."""
+"""CTC models of transformers over waveforms: wav2vec 2.0, HuBERT, WavLM, ..."""
 
 from __future__ import annotations
 
@@ -7,51 +7,125 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.ctc_base import CtcBase, prepared_labels
-from millrace.asr.models.hf.features import HfFeatures
+from millrace.asr.models.ctc_base import Costs, CtcBase, prepared_labels
 from millrace.asr.models.hf.model import HfModel
+from millrace.asr.models.mel import padded_to
+
+
+class Waveforms:
+    """Waveforms as the extractor gives them, for a whole padded batch; holds no weights."""
+
+    def __init__(self, extractor: Any, config: Any) -> None:
+        self.extractor = extractor
+        self.config = config
+        # (kernel, stride) of each convolution.
+        self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
+        self.min_samples = 1  # the fewest that give one step
+        for kernel, stride in reversed(self.convolutions):
+            self.min_samples = (self.min_samples - 1) * stride + kernel
+
+    def on_device(self, prepared: Prepared, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Arguments of the model: the audio in its dtype, and a mask."""
+        audio = padded_to(prepared["audio"], self.min_samples)
+        lengths = prepared["lengths"][:, None]
+        places = torch.arange(audio.shape[1], device=audio.device)
+        if self.extractor.do_normalize:
+            # Mean 0 and variance 1 over each clip's own samples.
+            inside = places < lengths
+            count = lengths.clamp(min=1)
+            mean = (audio * inside).sum(1, keepdim=True) / count
+            centred = (audio - mean) * inside
+            variance = centred.square().sum(1, keepdim=True) / count
+            audio = centred / (variance + 1e-7).sqrt()
+        inputs = {"input_values": audio.to(dtype)}
+        if self.extractor.return_attention_mask:
+            # Too short a clip would have no frame at all, which these models cannot take.
+            heard = places < lengths.clamp(min=self.min_samples)
+            inputs["attention_mask"] = heard.long()
+        return inputs
+
+    def steps(self, samples: int) -> int:
+        """Encoder steps of a clip, one at least."""
+        for kernel, stride in self.convolutions:
+            samples = (samples - kernel) // stride + 1
+        return max(samples, 1)
+
+    def flops(self, samples: Sequence[int]) -> np.ndarray:
+        """float64 (B,): a forward pass over clips."""
+        config = self.config
+        width = config.hidden_size
+
+        # A layer's products with weights, and attention over all pairs of steps.
+        steps = np.array([self.steps(length) for length in samples], dtype=np.float64)
+        products = 4 * width**2 + 2 * width * config.intermediate_size
+        total = config.num_hidden_layers * (steps * products + 2 * width * steps**2)
+
+        # The convolutions before it.
+        counts = np.asarray(samples, dtype=np.float64)
+        inputs = 1
+        for (kernel, stride), outputs in zip(self.convolutions, config.conv_dim, strict=True):
+            counts = counts / stride
+            total = total + counts * kernel * inputs * outputs
+            inputs = outputs
+        return 2 * total
 
 
 @dataclass
 class HfCtcPreparer:
-    """Label ids and lengths; whatever features the host must compute."""
+    """Label ids and lengths."""
 
     tokenizer: Any
-    features: HfFeatures
+    features: Waveforms
 
-    def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        lengths, width, features = batch.lengths.tolist(), batch.audio.shape[1], self.features
-        tensors, steps = features.on_host(batch)
+    def __call__(self, batch: Batch) -> Prepared:
+        lengths = batch.lengths.tolist()
+        width = batch.audio.shape[1]
         references = [self.reference(text) for text in batch.transcripts]
         labels = [self.tokenizer(text).input_ids if text else [] for text in references]
-        blank, padded = self.tokenizer.pad_token_id, features.flops([width] * len(lengths))
-        return prepared_labels(
-            batch, tensors, labels, steps, blank, features.flops(lengths), padded
+        costs = Costs(
+            steps=[self.features.steps(length) for length in lengths],
+            flops=self.features.flops(lengths),
+            padded_flops=self.features.flops([width] * len(lengths)),
         )
+        return prepared_labels(batch, labels, self.tokenizer.pad_token_id, costs)
 
     def reference(self, transcript: str) -> str:
         """The transcript in the tokenizer's characters, and in its case if it has only one."""
         known = self.tokenizer.get_vocab()
         letters = [token for token in known if len(token) == 1]
-        has_lower, has_upper = any(map(str.islower, letters)), any(map(str.isupper, letters))
+        has_lower = any(map(str.islower, letters))
+        has_upper = any(map(str.isupper, letters))
         text = " ".join(transcript.split())
-        if has_lower != has_upper:
-            text = text.lower() if has_lower else text.upper()
-        return " ".join("".join(c for c in text if c == " " or c in known).split())
+        if has_lower and not has_upper:
+            text = text.lower()
+        if has_upper and not has_lower:
+            text = text.upper()
+        written = "".join(character for character in text if character in {" ", *known})
+        return " ".join(written.split())
 
 
 class HfCtcModel(CtcBase, HfModel):
     """A transformers model with a CTC head."""
 
     model_types = (
-        *("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm", "data2vec-audio", "sew", "sew-d"),
-        *("unispeech", "unispeech-sat", "wav2vec2-bert"),
+        "wav2vec2",
+        "wav2vec2-conformer",
+        "hubert",
+        "wavlm",
+        "data2vec-audio",
+        "sew",
+        "sew-d",
+        "unispeech",
+        "unispeech-sat",
     )
     hf_classes = ("AutoModelForCTC", "AutoProcessor")
+    extractor = "Wav2Vec2FeatureExtractor"
     head = ("lm_head.",)
     preparer: HfCtcPreparer
 
@@ -60,7 +134,7 @@ class HfCtcModel(CtcBase, HfModel):
         # Layers left out at random leave parameters without gradients, for which other ranks would
         # wait.
         hf.config.layerdrop = 0.0
-        self.features = HfFeatures(processor.feature_extractor, hf.config)
+        self.features = Waveforms(processor.feature_extractor, hf.config)
         self.augmented = bool(getattr(hf.config, "apply_spec_augment", False))
         self.blank = processor.tokenizer.pad_token_id
         self.preparer = HfCtcPreparer(processor.tokenizer, self.features)
@@ -72,21 +146,15 @@ class HfCtcModel(CtcBase, HfModel):
     def log_probabilities(self, prepared: Prepared) -> Tensor:
         config = self.hf.config
         # transformers' own SpecAugment refuses batches that are shorter than a span.
-        config.apply_spec_augment = (
-            self.augmented and max(prepared.host["steps"]) > config.mask_time_length
-        )
-        return (
-            self.hf(**self.features.on_device(prepared, self.hf.dtype))
-            .logits.float()
-            .log_softmax(-1)
-        )
+        is_long = max(prepared.host["steps"]) > config.mask_time_length
+        config.apply_spec_augment = self.augmented and is_long
+        inputs = self.features.on_device(prepared, self.hf.dtype)
+        return self.hf(**inputs).logits.float().log_softmax(-1)
 
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         loss, count = super().forward(prepared)
-        return (
-            loss + self.zero_loss(),
-            count,
-        )  # other ranks wait for the gradients of unused parameters too
+        # Other ranks wait for the gradients of unused parameters too.
+        return loss + self.zero_loss(), count
 
     def text_of(self, path: Sequence[int]) -> str:
         return " ".join(self.processor.tokenizer.decode(path).split())

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from millrace.asr.models.base import AsrModel
-from millrace.asr.models.files import CONFIG
+from millrace.asr.models.folder import CONFIG
+from millrace.asr.models.mel import SAMPLING_RATE
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
+
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+COPY_AGAIN = "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
 
 
 class HfModel(AsrModel):
@@ -24,9 +29,8 @@ class HfModel(AsrModel):
     """
 
     hf_classes: ClassVar[tuple[str, str]]
-    head: ClassVar[
-        tuple[str, ...]
-    ] = ()  # beginnings of the names of weights that a folder may lack
+    extractor: ClassVar[str] = ""  # the only class of feature extractor, if there is only one
+    head: ClassVar[tuple[str, ...]] = ()  # beginnings of names of weights that a folder may lack
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__()
@@ -37,47 +41,48 @@ class HfModel(AsrModel):
         import transformers
 
         quieten()
-        parts = []
-        remedy = (
-            "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
-        )
-        report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        local = {"local_files_only": True, "trust_remote_code": False}
-        for name, settings in zip(
-            cls.hf_classes, ({"dtype": torch.float32} | report, {}), strict=True
-        ):
-            kind = getattr(transformers, name)
-            try:
-                if settings and without_weights():
-                    config = transformers.AutoConfig.from_pretrained(str(folder), **local)
-                    parts.append(getattr(kind, "from_config", kind)(config))
-                elif settings:
-                    model, weights = kind.from_pretrained(str(folder), **local, **settings)
-                    parts.append(model)
-                    cls._check_weights(weights, str(folder), remedy)
-                else:
-                    parts.append(kind.from_pretrained(str(folder), **local))
-            except pickle.UnpicklingError as error:
-                problem = (
-                    "the weights in .bin hold more than tensors, and reading them could run code"
+        model_class = getattr(transformers, cls.hf_classes[0])
+        processor_class = getattr(transformers, cls.hf_classes[1])
+        with loading(folder, cls.hf_classes[0]):
+            if without_weights():
+                config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
+                hf = getattr(model_class, "from_config", model_class)(config)
+            else:
+                hf, weights = model_class.from_pretrained(
+                    str(folder),
+                    **LOCAL,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
                 )
-                raise MillraceError(problem, str(folder), "Get them as safetensors") from error
-            except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
-                first = (str(error) or type(error).__name__).splitlines()[0]
-                problem = f"{kind.__name__} cannot be loaded ({first})"
-                raise MillraceError(problem, where=str(folder), remedy=remedy) from error
-        return cls(*parts, **options)
+                cls._check_weights(weights, str(folder))
+        with loading(folder, cls.hf_classes[1]):
+            processor = processor_class.from_pretrained(str(folder), **LOCAL)
+        cls._check_extractor(processor.feature_extractor, str(folder))
+        return cls(hf, processor, **options)
 
     @classmethod
-    def _check_weights(cls, weights: Mapping[str, Any], folder: str, remedy: str) -> None:
+    def _check_extractor(cls, extractor: Any, folder: str) -> None:
+        kind = type(extractor).__name__
+        if cls.extractor not in ("", kind):
+            problem = f"its features are those of {kind}, not of {cls.extractor}"
+            raise MillraceError(problem, folder, "Take Qwen3-ASR, Whisper or wav2vec 2.0")
+        if extractor.sampling_rate != SAMPLING_RATE:
+            problem = (
+                f"the model hears {extractor.sampling_rate} Hz, the buckets hold {SAMPLING_RATE} Hz"
+            )
+            raise MillraceError(problem, folder, "Choose a model for 16 kHz")
+
+    @classmethod
+    def _check_weights(cls, weights: Mapping[str, Any], folder: str) -> None:
         """Raise MillraceError for what transformers would draw at random, if it is no new head."""
-        missing, extra = sorted(weights["missing_keys"]), sorted(weights["unexpected_keys"])
+        missing = sorted(weights["missing_keys"])
+        extra = sorted(weights["unexpected_keys"])
         lost = [f"{name} is of another shape" for name, *_ in weights["mismatched_keys"]]
         lost += [f"{name} is missing" for name in missing if not name.startswith(cls.head)]
         if lost:
-            raise MillraceError(
-                f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}", folder, remedy
-            )
+            problem = f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}"
+            raise MillraceError(problem, folder, COPY_AGAIN)
         for names, what in (
             (missing, "missing, drawn at random"),
             (extra, "of no use to this model"),
@@ -99,9 +104,8 @@ class HfModel(AsrModel):
             ignore_cleanup_errors=True,
         ) as partial:
             self.save_parts(Path(partial))
-            for path in sorted(
-                Path(partial).rglob("*"), key=lambda path: (path.name == CONFIG, path)
-            ):
+            written = Path(partial).rglob("*")
+            for path in sorted(written, key=lambda path: (path.name == CONFIG, path)):
                 if path.is_file():
                     target = folder / path.relative_to(partial)
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +120,29 @@ class HfModel(AsrModel):
         self.hf.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
+
+
+@contextlib.contextmanager
+def loading(folder: str | Path, what: str) -> Iterator[None]:
+    """Raise MillraceError for what transformers raises when a folder holds no whole model."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        problem = "the weights in .bin hold more than tensors, and reading them could run code"
+        raise MillraceError(problem, str(folder), "Get them as safetensors") from error
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        ImportError,
+    ) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise MillraceError(
+            f"{what} cannot be loaded ({first})", str(folder), COPY_AGAIN
+        ) from error
 
 
 def without_weights() -> bool:

@@ -1,23 +1,59 @@
-"""Speech-to-text models of transformers with a decoder: Whisper, Moonshine, ..."""
+"""Whisper, as transformers has it."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
-from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared, meter_counts
-from millrace.asr.models.hf.features import HfFeatures
 from millrace.asr.models.hf.model import HfModel
 from millrace.asr.models.labels import IGNORE, padded_ids
-from millrace.asr.models.mel import SAMPLING_RATE
+from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.common.errors import MillraceError
+
+
+class WhisperMel:
+    """Mel of the samples that the encoder always takes, `max_samples`; holds no weights."""
+
+    def __init__(self, extractor: Any, config: Any) -> None:
+        self.config = config
+        self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
+        self.samples_per_step = 2 * extractor.hop_length
+        # 30 s for the published models.
+        self.max_samples = config.max_source_positions * self.samples_per_step
+
+    def on_device(self, prepared: Prepared, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Arguments of the model, in its dtype."""
+        audio = padded_to(prepared["audio"], self.max_samples)
+        return {"input_features": self.mel(audio[:, : self.max_samples]).to(dtype)}
+
+    def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+        """float64 (B,): a forward pass over clips and the decoder's tokens."""
+        config = self.config
+        width = config.d_model
+
+        # Encoder: a layer's products with weights, and attention over all pairs of steps.
+        heard = np.minimum(np.asarray(samples, dtype=np.float64), self.max_samples)
+        steps = heard / self.samples_per_step
+        products = 4 * width**2 + 2 * width * config.encoder_ffn_dim
+        encoder = config.encoder_layers * (steps * products + 2 * width * steps**2)
+
+        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's
+        # steps; head.
+        written = np.asarray(tokens, dtype=np.float64)
+        products = 6 * width**2 + 2 * width * config.decoder_ffn_dim
+        layer = written * products + steps * 2 * width**2
+        layer = layer + width * written**2 + 2 * width * written * steps
+        head = written * width * config.vocab_size
+        return 2 * (encoder + config.decoder_layers * layer + head)
 
 
 @dataclass
@@ -25,84 +61,104 @@ class Seq2SeqPreparer:
     """Decoder inputs and labels."""
 
     tokenizer: Any
-    features: HfFeatures
+    features: WhisperMel
     start_id: int
-    max_target: int | None
+    max_target: int
 
-    def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
-        lengths, width, features = batch.lengths.tolist(), batch.audio.shape[1], self.features
-        tensors, _ = features.on_host(batch)
-
+    def __call__(self, batch: Batch) -> Prepared:
         # Clips and texts that the model cannot take have no label.
+        lengths = batch.lengths.tolist()
         labels, dropped = [], []
         texts = zip(batch.transcripts, batch.languages, lengths, batch.sample_ids, strict=True)
         for transcript, language, length, sample_id in texts:
-            label, reason = self.label(transcript, language), ""
-            if features.max_samples and length > features.max_samples:
-                reason = "audio_too_long"
-            elif self.max_target and len(label) > self.max_target:
-                reason = "text_too_long"
+            label = self.label(transcript, language)
+            reason = self._reason(length, label)
             if reason:
                 dropped.append((int(sample_id), reason))
-            labels.append([] if reason else label)
+                label = []
+            labels.append(label)
 
         # At each place the decoder reads the token before the one it is to write.
         inputs = [[self.start_id, *label[:-1]] for label in labels]
         pad = self.tokenizer.pad_token_id
-        tensors["decoder_input_ids"] = padded_ids(
-            inputs, self.tokenizer.eos_token_id if pad is None else pad
-        )
-        tensors["labels"] = padded_ids([label or [IGNORE] for label in labels], IGNORE)
-
-        tokens = [len(ids) for ids in inputs]
-        samples, longest = features.max_samples or width, max(tokens, default=0)
-        padded = features.flops([samples] * len(tokens), [longest] * len(tokens))
-        counts = meter_counts(lengths, width, tokens, features.flops(lengths, tokens), padded)
+        if pad is None:
+            pad = self.tokenizer.eos_token_id
+        tensors = {
+            "decoder_input_ids": padded_ids(inputs, pad),
+            "labels": padded_ids([label or [IGNORE] for label in labels], IGNORE),
+        }
+        counts = self._counts(batch, [len(ids) for ids in inputs])
         return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
+
+    def _reason(self, length: int, label: Sequence[int]) -> str:
+        """Why a sample takes no part in the loss; "" if it does."""
+        if length > self.features.max_samples:
+            return "audio_too_long"
+        if len(label) > self.max_target:
+            return "text_too_long"
+        return ""
+
+    def _counts(self, batch: Batch, tokens: Sequence[int]) -> dict[str, float]:
+        lengths = batch.lengths.tolist()
+        longest = max(tokens, default=0)
+        flops = self.features.flops(lengths, tokens)
+        padded = self.features.flops(
+            [self.features.max_samples] * len(tokens), [longest] * len(tokens)
+        )
+        return meter_counts(lengths, batch.audio.shape[1], tokens, flops, padded)
 
     def label(self, transcript: str, language: str | None) -> list[int]:
         """Ids that the decoder is to write: Whisper's language and task, if the model has them;
         text; end."""
-        known, control = self.tokenizer.get_vocab(), []
+        known = self.tokenizer.get_vocab()
+        control = []
+        code = f"<|{_code(language)}|>"
+        if "<|notimestamps|>" in known and code in known:
+            control = [code, "<|transcribe|>"]
         if "<|notimestamps|>" in known:
-            code = f"<|{_code(language)}|>"
-            control = [code, "<|transcribe|>"] if code in known else []
-            control = [known[token] for token in (*control, "<|notimestamps|>")]
+            control.append("<|notimestamps|>")
         text = " ".join(transcript.split())
         written = self.tokenizer(
             text, add_special_tokens=False, split_special_tokens=True
         ).input_ids
-        return [*control, *written, self.tokenizer.eos_token_id]
+        return [*(known[token] for token in control), *written, self.tokenizer.eos_token_id]
 
 
 class Seq2SeqModel(HfModel):
     """An encoder-decoder. The loss is a sum over the decoder's tokens, end included."""
 
-    model_types = MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    model_types = ("whisper",)
     hf_classes = ("AutoModelForSpeechSeq2Seq", "AutoProcessor")
+    extractor = "WhisperFeatureExtractor"
     preparer: Seq2SeqPreparer
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__(hf, processor)
-        self.features = HfFeatures(processor.feature_extractor, hf.config)
-        start_id = hf.config.decoder_start_token_id
-        max_target = getattr(hf.config, "max_target_positions", None)
-        self.preparer = Seq2SeqPreparer(processor.tokenizer, self.features, start_id, max_target)
+        self.features = WhisperMel(processor.feature_extractor, hf.config)
+        self.preparer = Seq2SeqPreparer(
+            processor.tokenizer,
+            self.features,
+            hf.config.decoder_start_token_id,
+            hf.config.max_target_positions,
+        )
 
     def forward(self, prepared: Prepared) -> tuple[torch.Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
         inputs = self.features.on_device(prepared, self.hf.dtype)
-        logits = self.hf(
-            **inputs, decoder_input_ids=prepared["decoder_input_ids"], use_cache=False
-        ).logits
-        logits, labels = logits.float().flatten(0, 1), prepared["labels"].flatten()
-        loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+        ids = prepared["decoder_input_ids"]
+        logits = self.hf(**inputs, decoder_input_ids=ids, use_cache=False).logits
+        loss = F.cross_entropy(
+            logits.float().flatten(0, 1),
+            prepared["labels"].flatten(),
+            ignore_index=IGNORE,
+            reduction="sum",
+        )
         return loss + self.zero_loss(), prepared.count
 
     @property
     def max_seconds(self) -> float:
-        return (self.features.max_samples or math.inf) / SAMPLING_RATE
+        return self.features.max_samples / SAMPLING_RATE
 
     def transcribe(self, prepared: Prepared) -> list[str]:
         return self._written(prepared)
@@ -111,20 +167,20 @@ class Seq2SeqModel(HfModel):
         codes = getattr(self.hf.generation_config, "lang_to_id", None) or {}
         if not len(prepared) or not codes:
             return super().recognise(prepared, language)
-        languages = [language] * len(prepared)
+        names = {number: token.strip("<|>") for token, number in codes.items()}
         code = _code(language)
         if not language:
             inputs = self.features.on_device(prepared, self.hf.dtype)
-            ids = self.hf.detect_language(
+            found = self.hf.detect_language(
                 **inputs, generation_config=self.hf.generation_config
             ).tolist()
-            names = {number: token.strip("<|>") for token, number in codes.items()}
-            languages = [names.get(number, "") for number in ids]
-        elif f"<|{code}|>" not in codes:
-            known = ", ".join(sorted(token.strip("<|>") for token in codes))
-            raise MillraceError(
-                f"the model has no language {language!r}", "--language", f"It knows {known}"
-            )
+            languages = [names.get(number, "") for number in found]
+        elif code in names.values():
+            languages = [language] * len(prepared)
+        else:
+            problem = f"the model has no language {language!r}"
+            known = ", ".join(sorted(names.values()))
+            raise MillraceError(problem, "--language", f"It knows {known}")
         return list(zip(languages, self._written(prepared, code), strict=True))
 
     @torch.no_grad()
@@ -132,18 +188,19 @@ class Seq2SeqModel(HfModel):
         """Greedy transcriptions, in the language of a Whisper code if there is one."""
         if not len(prepared):
             return []
-        max_tokens = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
-        if self.preparer.max_target:
-            max_tokens = min(max_tokens, self.preparer.max_target - 8)
-        settings, inputs = (
-            self.hf.generation_config,
-            self.features.on_device(prepared, self.hf.dtype),
-        )
+        longest = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
+        inputs: dict[str, Any] = dict(self.features.on_device(prepared, self.hf.dtype))
+        settings = self.hf.generation_config
         settings.max_length = None
         if getattr(settings, "lang_to_id", None):
-            inputs |= {"task": "transcribe"} | ({"language": code} if code else {})
+            inputs["task"] = "transcribe"
+            if code:
+                inputs["language"] = code
         written = self.hf.generate(
-            **inputs, max_new_tokens=max_tokens, do_sample=False, num_beams=1
+            **inputs,
+            max_new_tokens=min(longest, self.preparer.max_target - 8),
+            do_sample=False,
+            num_beams=1,
         )
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [" ".join(text.split()) for text in texts]

@@ -38,32 +38,35 @@ class WindowedAttention(Qwen3ASRAudioAttention):
             return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
 
         # Where each token stands in (windows, longest), the windows padded to the longest.
-        count, device = hidden_states.shape[0], hidden_states.device
+        device = hidden_states.device
         cu_seqlens = cu_seqlens.to(device, torch.int64)
         lengths = cu_seqlens.diff()
-        windows = lengths.shape[0]
         longest = max_seqlen or int(lengths.max())
-        window = torch.repeat_interleave(
-            torch.arange(windows, device=device), lengths, output_size=count
-        )
-        places = window * longest + torch.arange(count, device=device) - cu_seqlens[window]
+        inside = torch.arange(longest, device=device) < lengths[:, None]
+        places = _places(cu_seqlens, longest, hidden_states.shape[0])
 
         # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
-        parts = [project(hidden_states) for project in (self.q_proj, self.k_proj, self.v_proj)]
-        projected = torch.cat(parts, dim=-1)
-        padded = projected.new_zeros(windows * longest, projected.shape[-1]).index_copy(
-            0, places, projected
-        )
-        heads = padded.view(windows, longest, 3, self.num_heads, self.head_dim)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        projected = torch.cat([project(hidden_states) for project in projections], dim=-1)
+        padded = projected.new_zeros(inside.numel(), projected.shape[-1])
+        padded = padded.index_copy(0, places, projected)
+        heads = padded.view(*inside.shape, 3, self.num_heads, self.head_dim)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
 
         # Attention inside each window, and back to the tokens alone.
-        inside = torch.arange(longest, device=device) < lengths[:, None]
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, inside[:, None, None], scale=self.scaling
-        )
-        mixed = mixed.transpose(1, 2).reshape(windows * longest, -1).index_select(0, places)
-        return self.out_proj(mixed)
+        mask = inside[:, None, None]
+        mixed = F.scaled_dot_product_attention(query, key, value, mask, scale=self.scaling)
+        mixed = mixed.transpose(1, 2)
+        mixed = mixed.flatten(2).flatten(0, 1)
+        return self.out_proj(mixed.index_select(0, places))
+
+
+def _places(ends: Tensor, longest: int, count: int) -> Tensor:
+    """Places of `count` tokens in windows padded to `longest`; window n ends at `ends[n + 1]`."""
+    windows = torch.arange(len(ends) - 1, device=ends.device)
+    window = torch.repeat_interleave(windows, ends.diff(), output_size=count)
+    place_in_window = torch.arange(count, device=ends.device) - ends[window]
+    return window * longest + place_in_window
 
 
 def chunks_at_once(audio: Qwen3ASREncoderConfig) -> int:
@@ -83,10 +86,15 @@ def _convolved(encoder: nn.Module, chunks: Tensor) -> Tensor:
     hidden = chunks
     for convolution in (encoder.conv2d1, encoder.conv2d2, encoder.conv2d3):
         hidden = F.gelu(convolution(hidden))
-    return encoder.conv_out(hidden.permute(0, 3, 1, 2).flatten(2))
+    by_token = hidden.permute(0, 3, 1, 2)
+    return encoder.conv_out(by_token.flatten(2))
 
 
-def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
+def encode(
+    encoder: nn.Module,
+    mel: Tensor,
+    prepared: Prepared,
+) -> Tensor:
     """Output of a Qwen3ASREncoder, (audio tokens of the batch, width), for mel (B, bins, chunks *
     chunk).
 
@@ -95,16 +103,17 @@ def encode(encoder: nn.Module, mel: Tensor, prepared: Prepared) -> Tensor:
     """
     count, bins, width = mel.shape
     chunk = 2 * encoder.n_window
-    chunks = (
-        mel.view(count, bins, width // chunk, chunk).transpose(1, 2).reshape(-1, 1, bins, chunk)
-    )
+    chunks = mel.view(count, bins, width // chunk, chunk)
+    chunks = chunks.transpose(1, 2)
+    chunks = chunks.reshape(-1, 1, bins, chunk)
     heard = chunks.index_select(0, prepared["chunks"])
     parts = heard.split(chunks_at_once(encoder.config))
     hidden = torch.cat([_convolved(encoder, part) for part in parts])
-    hidden = hidden + encoder.positional_embedding(hidden.shape[1]).to(hidden.dtype)
-    hidden = hidden.flatten(0, 1).index_select(0, prepared["heard"])
+    positions = encoder.positional_embedding(hidden.shape[1])
+    hidden = hidden + positions.to(hidden.dtype)
+    hidden = hidden.flatten(0, 1)
+    hidden = hidden.index_select(0, prepared["heard"])
+    ends = prepared["window_ends"]
     for layer in encoder.layers:
-        hidden = layer(hidden, prepared["window_ends"], max_seqlen=prepared.host["longest_window"])[
-            0
-        ]
+        hidden, *_ = layer(hidden, ends, max_seqlen=prepared.host["longest_window"])
     return encoder.ln_post(hidden)

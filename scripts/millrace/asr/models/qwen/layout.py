@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
-from millrace.asr.models.files import CONFIG, read_config
+from millrace.asr.models.folder import CONFIG, read_config, read_tensors
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -32,20 +32,21 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.language_model.embed_tokens.weight"
 # Keys that both layouts have, with what qwen-asr takes for one that is missing; then keys of its
 # own.
 _AUDIO = {
-    **{
-        "num_mel_bins": 128,
-        "encoder_layers": 32,
-        "encoder_attention_heads": 20,
-        "encoder_ffn_dim": 5120,
-    },
-    **{"d_model": 1280, "dropout": 0, "attention_dropout": 0, "activation_function": "gelu"},
-    **{
-        "activation_dropout": 0,
-        "scale_embedding": False,
-        "initializer_range": 0.02,
-        "n_window": 100,
-    },
-    **{"output_dim": 3584, "n_window_infer": 400, "downsample_hidden_size": 480},
+    "num_mel_bins": 128,
+    "encoder_layers": 32,
+    "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120,
+    "d_model": 1280,
+    "dropout": 0,
+    "attention_dropout": 0,
+    "activation_function": "gelu",
+    "activation_dropout": 0,
+    "scale_embedding": False,
+    "initializer_range": 0.02,
+    "n_window": 100,
+    "output_dim": 3584,
+    "n_window_infer": 400,
+    "downsample_hidden_size": 480,
 }
 _AUDIO_OWN = {
     "conv_chunksize": 500,
@@ -53,28 +54,31 @@ _AUDIO_OWN = {
     "model_type": "qwen3_asr_audio_encoder",
 }
 _TEXT = {
-    **{
-        "vocab_size": 151_936,
-        "hidden_size": 4096,
-        "intermediate_size": 22_016,
-        "num_hidden_layers": 32,
-    },
-    **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "hidden_act": "silu"},
-    **{"max_position_embeddings": 128_000, "initializer_range": 0.02, "rms_norm_eps": 1e-6},
-    **{
-        "use_cache": True,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-    },
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 22_016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 128_000,
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-6,
+    "use_cache": True,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
 }
 _TEXT_OWN = {"rope_theta": 5_000_000.0, "rope_scaling": None, "model_type": "qwen3_asr_text"}
 _THINKER: dict[str, Any] = {
     "audio_token_id": 151_646,
     "audio_start_token_id": 151_647,
     "audio_end_token_id": None,
+    "user_token_id": 872,
+    "initializer_range": 0.02,
+    "model_type": "qwen3_asr_thinker",
 }
-_THINKER |= {"user_token_id": 872, "initializer_range": 0.02, "model_type": "qwen3_asr_thinker"}
 # What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures
 # of experts: without effect here.
 _GENERAL = """
@@ -86,29 +90,31 @@ _GENERAL = """
     use_sliding_window
 """
 _KNOWN = {*_GENERAL.split(), *PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()}
+_VOCABULARY = ("vocab.json", "merges.txt")
 # Files beside the weights that are written again as they were read.
-_KEPT: tuple[str, ...] = (
-    "vocab.json",
-    "merges.txt",
+_KEPT = (
+    *_VOCABULARY,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-)
-_KEPT += (
     "added_tokens.json",
     "chat_template.json",
     "preprocessor_config.json",
     "generation_config.json",
 )
-_FEATURES: tuple[str, ...] = (
+_FEATURES = (
     "feature_size",
     "sampling_rate",
     "hop_length",
     "chunk_length",
     "n_fft",
     "padding_value",
+    "dither",
+    "n_samples",
+    "nb_max_frames",
+    "padding_side",
+    "return_attention_mask",
 )
-_FEATURES += ("dither", "n_samples", "nb_max_frames", "padding_side", "return_attention_mask")
 
 
 def is_qwen_asr(folder: str | Path) -> bool:
@@ -119,8 +125,9 @@ def is_qwen_asr(folder: str | Path) -> bool:
 def read_files(folder: str | Path) -> dict[str, bytes]:
     """The files of a folder to write again as they are: all but config and weights of this layout,
     of transformers' the vocabulary."""
-    names = _KEPT if is_qwen_asr(folder) else _KEPT[:2]
-    return {name: Path(folder, name).read_bytes() for name in names if Path(folder, name).is_file()}
+    names = _KEPT if is_qwen_asr(folder) else _VOCABULARY
+    paths = [Path(folder, name) for name in names]
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -170,17 +177,11 @@ def _checked(
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     state: dict[str, Tensor] = {}
-    try:
-        for path in sorted(folder.glob("model*.safetensors")):
-            state |= load_file(path)
-    except (OSError, SafetensorError) as error:
-        problem = f"the weights cannot be loaded ({str(error).splitlines()[0]})"
-        raise MillraceError(problem, str(path), "Copy the whole model folder again") from error
-    return {_renamed(name, 0, str(folder)): tensor for name, tensor in state.items()}
+    for path in sorted(folder.glob("model*.safetensors")):
+        for name, tensor in read_tensors(path).items():
+            state[_renamed(name, 0, str(folder))] = tensor
+    return state
 
 
 def _renamed(name: str, side: int, where: str) -> str:
@@ -244,15 +245,14 @@ def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> N
     config, tokenizer = hf.config.to_dict(), processor.tokenizer
     audio, text = config["audio_config"], config["text_config"]
     text_own = rope(text)
+    start = tokenizer.convert_tokens_to_ids(tokenizer.audio_bos_token)
+    end = tokenizer.convert_tokens_to_ids(tokenizer.audio_eos_token)
     ids = {
         "audio_token_id": config["audio_token_id"],
+        "audio_start_token_id": start,
+        "audio_end_token_id": end,
         "initializer_range": config["initializer_range"],
     }
-    for name, token in {
-        "start": tokenizer.audio_bos_token,
-        "end": tokenizer.audio_eos_token,
-    }.items():
-        ids[f"audio_{name}_token_id"] = tokenizer.convert_tokens_to_ids(token)
     thinker = {
         **_THINKER | ids,
         "audio_config": _AUDIO_OWN | {name: audio[name] for name in _AUDIO},

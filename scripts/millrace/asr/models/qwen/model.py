@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.files import OPTIONS
-from millrace.asr.models.hf.model import HfModel, quieten, without_weights
+from millrace.asr.models.folder import OPTIONS
+from millrace.asr.models.hf.model import LOCAL, HfModel, loading, quieten, without_weights
 from millrace.asr.models.labels import padded_ids
 from millrace.asr.models.mel import SAMPLING_RATE, LogMel, padded_to
 from millrace.asr.models.qwen import layout
@@ -29,7 +29,6 @@ from millrace.asr.models.qwen.prepare import (
     without_tag,
 )
 from millrace.common import atomic
-from millrace.common.errors import MillraceError
 from millrace.common.training.meters import part
 
 
@@ -45,13 +44,18 @@ class QwenModel(HfModel):
     folder_option_types = option_types
     preparer: QwenPreparer
 
-    def __init__(self, hf: Any, processor: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        hf: Any,
+        processor: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(hf, processor)
         self.options = QwenOptions(**options)
-        self.files: Mapping[
-            str, bytes
-        ] = {}  # of the folder it was read from, see layout.read_files
-        extractor, tokenizer = processor.feature_extractor, processor.tokenizer
+        # Of the folder that it was read from, see layout.read_files.
+        self.files: Mapping[str, bytes] = {}
+        extractor = processor.feature_extractor
+        tokenizer = processor.tokenizer
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
         template = processor.chat_template or tokenizer.chat_template
         self.preparer = QwenPreparer(tokenizer, template, hf.config, self.options, self.mel)
@@ -59,7 +63,12 @@ class QwenModel(HfModel):
             layer.self_attn.__class__ = WindowedAttention
 
     @classmethod
-    def create(cls, name: str, options: Mapping[str, Any], transcripts: Iterable[str]) -> QwenModel:
+    def create(
+        cls,
+        name: str,
+        options: Mapping[str, Any],
+        transcripts: Iterable[str],
+    ) -> QwenModel:
         from transformers import Qwen3ASRForConditionalGeneration
 
         quieten()
@@ -68,11 +77,15 @@ class QwenModel(HfModel):
         return cls(Qwen3ASRForConditionalGeneration(config), processor, **options)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> QwenModel:
-        if not layout.is_qwen_asr(folder):
-            model = super().from_pretrained(folder, options)
-        else:
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        options: Mapping[str, Any],
+    ) -> QwenModel:
+        if layout.is_qwen_asr(folder):
             model = cls(*_from_qwen_asr(folder), **options)
+        else:
+            model = super().from_pretrained(folder, options)
         model.files = layout.read_files(folder)
         return model
 
@@ -129,56 +142,64 @@ class QwenModel(HfModel):
         it is the faster kernel that takes none.
         """
         text = self.hf.model.language_model.config
-        if text._attn_implementation != "sdpa" or set(text.layer_types) != {"full_attention"}:
-            return mask
-        if self.options.padding_side == "right":
+        if text._attn_implementation == "sdpa" and set(text.layer_types) == {"full_attention"}:
             return {"full_attention": None}
-
-        # Padding sees itself alone, as attention to nothing is no number.
-        length, device = mask.shape[1], mask.device
-        before = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-        itself = torch.eye(length, dtype=torch.bool, device=device)
-        seen = (before & mask.bool()[:, None]) | itself
-        return {"full_attention": seen[:, None]}
+        return mask
 
     def transcribe(self, prepared: Prepared) -> list[str]:
         return [text for _, text in self.recognise(prepared)]
 
     @torch.no_grad()
-    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
+    def recognise(
+        self,
+        prepared: Prepared,
+        language: str = "",
+    ) -> list[tuple[str, str]]:
         if not len(prepared):
             return []
-        tokenizer, ends = self.processor.tokenizer, self.hf.config.eos_token_id
-        # The answer begins with its language; begun for the model, it goes on in that one.
-        begin = (
-            tokenizer(known_tag(language), add_special_tokens=False).input_ids if language else []
-        )
-        prompts = [[*prompt, *begin] for prompt in prepared.host["prompts"]]
-        ids = padded_ids(prompts, tokenizer.pad_token_id, "left")
+        prompts = self._begun(prepared, language)
+        pad = self.processor.tokenizer.pad_token_id
+        ids = padded_ids(prompts, pad, "left")
         mask = padded_ids([[1] * len(prompt) for prompt in prompts], 0, "left")
         mel, mel_mask = self.features(prepared)
-        seconds = prepared.host["width"] / SAMPLING_RATE
-        longest = 24 + int(seconds * self.options.tokens_per_second)
-        end_ids = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
 
         # generate convolves all chunks of its rows at once, padding too.
         row_chunks = mel.shape[-1] // self.preparer.chunk
         rows = max(chunks_at_once(self.hf.config.audio_config) // row_chunks, 1)
         inputs = (ids.to(mel.device), mask.to(mel.device), mel, mel_mask)
+        names = ("input_ids", "attention_mask", "input_features", "input_features_mask")
         texts: list[str] = []
         for group in zip(*(tensor.split(rows) for tensor in inputs), strict=True):
-            names = ("input_ids", "attention_mask", "input_features", "input_features_mask")
             written = self.hf.generate(
                 **dict(zip(names, group, strict=True)),
-                max_new_tokens=longest,
+                max_new_tokens=self._longest_answer(prepared),
                 do_sample=False,
                 num_beams=1,
-                pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=sorted(end_ids),
+                pad_token_id=pad,
+                eos_token_id=self._end_ids(),
             )
             answers = written[:, ids.shape[1] :]
-            texts += tokenizer.batch_decode(answers, skip_special_tokens=True)
+            texts += self.processor.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return [(language or language_of(text), without_tag(text)) for text in texts]
+
+    def _begun(self, prepared: Prepared, language: str) -> list[list[int]]:
+        """The prompts, each with the beginning of an answer: one in a language begins with that."""
+        prompts = prepared.host["prompts"]
+        if not language:
+            return prompts
+        tokenizer = self.processor.tokenizer
+        begin = tokenizer(known_tag(language), add_special_tokens=False).input_ids
+        return [[*prompt, *begin] for prompt in prompts]
+
+    def _longest_answer(self, prepared: Prepared) -> int:
+        seconds = prepared.host["width"] / SAMPLING_RATE
+        return 24 + int(seconds * self.options.tokens_per_second)
+
+    def _end_ids(self) -> list[int]:
+        ends = self.hf.config.eos_token_id
+        if not isinstance(ends, list):
+            ends = [ends]
+        return sorted({self.processor.tokenizer.eos_token_id, *ends})
 
 
 def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
@@ -187,43 +208,25 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
 
     quieten()
     arguments, state = layout.read(folder)
-    try:
+    kind = transformers.Qwen3ASRForConditionalGeneration
+    with loading(folder, "Qwen3-ASR"):
         config = transformers.Qwen3ASRConfig(**arguments)
         with torch.device("meta"):
-            expected = transformers.Qwen3ASRForConditionalGeneration(config).state_dict()
+            expected = kind(config).state_dict()
         layout.check_weights(state, expected, config.tie_word_embeddings, str(folder))
-        kind = transformers.Qwen3ASRForConditionalGeneration
         if without_weights():
             hf = kind(config)
         else:
             hf = kind.from_pretrained(None, config=config, state_dict=state, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL)
         features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
-        sizes = {
-            name: features[name]
-            for name in ("feature_size", "n_fft", "hop_length")
-            if name in features
-        }
-        extractor = transformers.Qwen3ASRFeatureExtractor(**sizes)
+        names = features.keys() & {"feature_size", "n_fft", "hop_length"}
+        extractor = transformers.Qwen3ASRFeatureExtractor(
+            **{name: features[name] for name in names}
+        )
         # The published template leaves out what the assistant has written; ours gives the same
         # prompts.
         processor = transformers.Qwen3ASRProcessor(
             extractor, tokenizer, chat_template=CHAT_TEMPLATE
         )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        ImportError,
-    ) as error:
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        remedy = (
-            "Copy the whole model folder again: weights, configuration, tokenizer and preprocessor"
-        )
-        raise MillraceError(f"Qwen3-ASR cannot be loaded ({first})", str(folder), remedy) from error
     return hf, processor

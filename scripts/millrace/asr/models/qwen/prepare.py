@@ -28,13 +28,49 @@ _KNOWN_TURNS = 10_000  # system turns whose ids are kept
 
 # Transformers' code of a language, then its ISO 639-2 and 639-3 codes and other names in use.
 _OTHER_NAMES = """
-ar ara, yue zh-hk, zh zho chi cmn mandarin, cs ces cze, da dan, nl nld dut, en eng, fil tl tgl tagalog,
-fi fin, fr fra fre, de deu ger, el ell gre, hi hin, hu hun, id ind, it ita, ja jpn, ko kor, mk mkd mac,
-ms msa may zsm, fa fas per farsi, pl pol, pt por, ro ron rum, ru rus, es spa, sv swe, th tha, tr tur, vi vie
+    ar ara
+    yue zh-hk
+    zh zho chi cmn mandarin
+    cs ces cze
+    da dan
+    nl nld dut
+    en eng
+    fil tl tgl tagalog
+    fi fin
+    fr fra fre
+    de deu ger
+    el ell gre
+    hi hin
+    hu hun
+    id ind
+    it ita
+    ja jpn
+    ko kor
+    mk mkd mac
+    ms msa may zsm
+    fa fas per farsi
+    pl pol
+    pt por
+    ro ron rum
+    ru rus
+    es spa
+    sv swe
+    th tha
+    tr tur
+    vi vie
 """
-_LANGUAGES = {name.lower(): name for name in LANGUAGE_CODE_TO_NAME.values()}
-for _names in map(str.split, _OTHER_NAMES.split(",")):
-    _LANGUAGES |= dict.fromkeys(_names, LANGUAGE_CODE_TO_NAME[_names[0]])
+
+
+def _languages() -> dict[str, str]:
+    """Qwen3-ASR's name of a language by all names and codes in use."""
+    by_name = {name.lower(): name for name in LANGUAGE_CODE_TO_NAME.values()}
+    for line in _OTHER_NAMES.strip().splitlines():
+        codes = line.split()
+        by_name |= dict.fromkeys(codes, LANGUAGE_CODE_TO_NAME[codes[0]])
+    return by_name
+
+
+_LANGUAGES = _languages()
 
 
 def tag(language: str | None) -> str:
@@ -76,8 +112,6 @@ class QwenOptions:
     # `auto` writes the sample's language into its target.
     language_tag_mode: str = setting("auto", "language in the target", among=("auto", "none"))
     prompt: str = ""  # the system turn
-    # On the right, training needs no mask, and takes the faster attention; on the left it is masked.
-    padding_side: str = setting("right", "side of the padding", among=("left", "right"))
     tokens_per_second: float = 16.0  # of a transcription at most, with some more for short clips
 
     def __post_init__(self) -> None:
@@ -101,7 +135,7 @@ class QwenPreparer:
         self.window = audio.n_window_infer // self.chunk * CHUNK_TOKENS  # audio tokens
         self._known_turns: dict[str, tuple[list[int], list[int]]] = {}
 
-    def __call__(self, batch: Batch, epoch: int | None = None) -> Prepared:
+    def __call__(self, batch: Batch) -> Prepared:
         lengths = batch.lengths.tolist()
         width = max([MIN_SAMPLES, *lengths])
         frames = [self.mel.valid_frames(max(length, MIN_SAMPLES), width) for length in lengths]
@@ -110,41 +144,55 @@ class QwenPreparer:
         # What the decoder reads and writes.
         systems = list(batch.prompts) or [""] * len(tokens)
         prompts = [self.prompt(*pair) for pair in zip(tokens, systems, strict=True)]
-        targets = [
-            self.target(*pair) for pair in zip(batch.transcripts, batch.languages, strict=True)
-        ]
-        tensors = labelled(prompts, targets, self.tokenizer.pad_token_id, self.options.padding_side)
+        answers = zip(batch.transcripts, batch.languages, strict=True)
+        targets = [self.target(*answer) for answer in answers]
+        tensors = labelled(prompts, targets, self.tokenizer.pad_token_id)
         is_audio = tensors["input_ids"].flatten() == self.config.audio_token_id
         tensors["audio_places"] = is_audio.nonzero().squeeze(1)
-
-        # The chunks of the batch that hold sound, where in their outputs the clips' tokens are, and
-        # the ends of the attention windows: so the encoder need not ask the device.
-        starts = np.arange(0, self.mel.frames(width), self.chunk)
-        chunk_frames = (np.array(frames)[:, None] - starts).clip(0, self.chunk).ravel()
-        chunks = np.flatnonzero(chunk_frames)
-        chunk_tokens = token_count(chunk_frames[chunks], self.half_chunk)
-        heard = np.flatnonzero(np.arange(CHUNK_TOKENS) < chunk_tokens[:, None])
-        ends = [0]
-        for count in tokens:
-            ends += [ends[-1] + end for end in (*range(self.window, count, self.window), count)]
-        tensors |= {"chunks": torch.from_numpy(chunks), "heard": torch.from_numpy(heard)}
         tensors["frames"] = torch.tensor(frames, dtype=torch.int64)
-        tensors["window_ends"] = torch.tensor(ends, dtype=torch.int32)
-        longest_window = min(self.window, max(tokens, default=0))
-        host = {
-            "audio_tokens": tokens,
-            "width": width,
-            "longest_window": longest_window,
-            "prompts": prompts,
-        }
+        tensors |= self._places(frames, tokens, width)
 
         # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the
         # decoder's.
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
         whole = [-(-count // self.chunk) * self.chunk for count in frames]
-        padded = self.flops(whole, tokens, [max(texts, default=0)] * len(texts))
-        counts = meter_counts(lengths, width, texts, self.flops(frames, tokens, texts), padded)
-        return Prepared(batch, tensors, count=len(tensors["answers"]), counts=counts, host=host)
+        longest = [max(texts, default=0)] * len(texts)
+        flops = self.flops(frames, tokens, texts)
+        padded = self.flops(whole, tokens, longest)
+        return Prepared(
+            batch,
+            tensors,
+            count=len(tensors["answers"]),
+            counts=meter_counts(lengths, width, texts, flops, padded),
+            host={
+                "audio_tokens": tokens,
+                "width": width,
+                "longest_window": min(self.window, max(tokens, default=0)),
+                "prompts": prompts,
+            },
+        )
+
+    def _places(
+        self, frames: Sequence[int], tokens: Sequence[int], width: int
+    ) -> dict[str, torch.Tensor]:
+        """The chunks of the batch that hold sound, where in their outputs the clips' tokens are,
+        and the ends of the attention windows: so the encoder need not ask the device."""
+        starts = np.arange(0, self.mel.frames(width), self.chunk)
+        chunk_frames = (np.array(frames)[:, None] - starts).clip(0, self.chunk).ravel()
+        chunks = np.flatnonzero(chunk_frames)
+        chunk_tokens = token_count(chunk_frames[chunks], self.half_chunk)
+        heard = np.flatnonzero(np.arange(CHUNK_TOKENS) < chunk_tokens[:, None])
+
+        ends = [0]
+        for count in tokens:
+            first = ends[-1]
+            ends += [first + end for end in range(self.window, count, self.window)]
+            ends.append(first + count)
+        return {
+            "chunks": torch.from_numpy(chunks),
+            "heard": torch.from_numpy(heard),
+            "window_ends": torch.tensor(ends, dtype=torch.int32),
+        }
 
     def prompt(self, tokens: int, system: str = "") -> list[int]:
         """Ids of the turns before the answer, with `tokens` places for audio.
@@ -201,28 +249,36 @@ class QwenPreparer:
         Matrix products and convolutions, two operations a multiplication and addition; attention
         inside its window. The head, which runs on the answers only, is left out.
         """
-        audio, text = self.config.audio_config, self.config.text_config
-        mel, heard, read = (
-            np.asarray(counts, dtype=np.float64) for counts in (frames, audio_tokens, tokens)
-        )
+        mel = np.asarray(frames, dtype=np.float64)
+        heard = np.asarray(audio_tokens, dtype=np.float64)
+        read = np.asarray(tokens, dtype=np.float64)
+        encoder = mel * self._convolution_flops() + self._encoder_flops(heard)
+        return 2 * (encoder + self._decoder_flops(read))
 
-        # Three 3x3 convolutions of stride 2 and their projection, a mel frame.
-        channels, bins, width = audio.downsample_hidden_size, audio.num_mel_bins, audio.d_model
-        heights = [-(-bins // 2), -(-bins // 4), -(-bins // 8)]
-        convolutions = 9 * channels * heights[0] / 2 + 9 * channels**2 * (
-            heights[1] / 4 + heights[2] / 8
-        )
-        convolutions += channels * heights[2] * width / 8
+    def _convolution_flops(self) -> float:
+        """Three 3x3 convolutions of stride 2 and their projection, a mel frame."""
+        audio = self.config.audio_config
+        channels = audio.downsample_hidden_size
+        bins = audio.num_mel_bins
+        first = 9 * channels * -(-bins // 2) / 2
+        others = 9 * channels**2 * (-(-bins // 4) / 4 + -(-bins // 8) / 8)
+        projection = channels * -(-bins // 8) * audio.d_model / 8
+        return first + others + projection
 
-        # Encoder layers and projector, an audio token.
+    def _encoder_flops(self, heard: np.ndarray) -> np.ndarray:
+        """Layers and projector, of audio tokens."""
+        audio = self.config.audio_config
+        width = audio.d_model
         layer = 4 * width**2 + 2 * width * audio.encoder_ffn_dim
         attention = 2 * width * heard * np.minimum(heard, self.window)
-        encoder = audio.encoder_layers * (heard * layer + attention)
-        projector = heard * (width**2 + width * audio.output_dim)
+        layers = audio.encoder_layers * (heard * layer + attention)
+        return layers + heard * (width**2 + width * audio.output_dim)
 
-        # Decoder layers; causal attention is half of all pairs.
-        hidden, head = text.hidden_size, text.head_dim
-        queries, keys = text.num_attention_heads * head, text.num_key_value_heads * head
+    def _decoder_flops(self, read: np.ndarray) -> np.ndarray:
+        """Layers, of tokens; causal attention is half of all pairs."""
+        text = self.config.text_config
+        hidden = text.hidden_size
+        queries = text.num_attention_heads * text.head_dim
+        keys = text.num_key_value_heads * text.head_dim
         layer = hidden * (2 * queries + 2 * keys) + 3 * hidden * text.intermediate_size
-        decoder = text.num_hidden_layers * (read * layer + queries * read**2)
-        return 2 * (mel * convolutions + encoder + projector + decoder)
+        return text.num_hidden_layers * (read * layer + queries * read**2)

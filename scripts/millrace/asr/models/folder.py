@@ -72,17 +72,29 @@ def refuse_code(folder: str | Path) -> None:
             raise MillraceError(problem, where=str(path), remedy=remedy)
 
 
-def read_weights(folder: str | Path, model: nn.Module) -> None:
-    """Load model.safetensors into `model`; raises MillraceError if it does not fit."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The weights of a .safetensors file, by name. Raises MillraceError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _not_loaded(path, error) from error
+
+
+def read_weights(folder: str | Path, model: nn.Module) -> None:
+    """Load model.safetensors into `model`; raises MillraceError if it does not fit."""
     path = Path(folder) / WEIGHTS
     try:
-        model.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        problem = f"the weights cannot be loaded ({str(error).splitlines()[0]})"
-        raise MillraceError(problem, where=str(path), remedy="Save it again") from error
+        model.load_state_dict(read_tensors(path))
+    except RuntimeError as error:
+        raise _not_loaded(path, error) from error
+
+
+def _not_loaded(path: Path, error: Exception) -> MillraceError:
+    problem = f"the weights cannot be loaded ({str(error).splitlines()[0]})"
+    return MillraceError(problem, str(path), "Copy or save the whole model folder again")
 
 
 def model_digest(model: str, options: Mapping[str, Any]) -> str:

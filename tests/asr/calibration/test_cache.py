@@ -7,7 +7,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from millrace.asr.calibration.bucket import calibration_key, reusable
+from millrace.asr.calibration.cache import calibration_key, reusable
 from millrace.asr.calibration.options import Choices
 from millrace.asr.training.options import TrainOptions
 from millrace.common.training.settings import LoopSettings
@@ -16,7 +16,6 @@ DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "memory_gb": 139.8}
 OPTIONS = TrainOptions("buckets", model="ctc", model_options={"hidden": 64})
 SETTINGS = LoopSettings(precision="bf16-mixed", gradient_checkpointing=1)
 CHOICES = Choices(Path("bucket_config.json"), OPTIONS, SETTINGS, max_memory_gb=70.0, world_size=8)
-OF_BUCKET = {"bucket": "b_0_3", "longest_seconds": 2.9, "longest_characters": 40}
 
 
 def key(device: dict = DEVICE, **changes: object) -> dict:
@@ -51,21 +50,17 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
 def test_only_what_holds_is_kept(tmp_path):
     path = tmp_path / "b.json"
 
-    def reused(
-        rows: int = 100, max_bs: int = 64, of_key: dict | None = None, **bucket: object
-    ) -> bool:
-        return (
-            reusable(path, {**(of_key or key()), **OF_BUCKET, **bucket}, rows, max_bs) is not None
-        )
+    def reused(rows: int = 100, max_bs: int = 64) -> bool:
+        return reusable(path, rows, max_bs) is not None
 
     assert not reused()
-    earlier = {"key": key(), "bucket_key": OF_BUCKET, "search": {"rows": 100, "max_bs": 64}}
-    path.write_text(json.dumps({**earlier, "limited_by": "memory"}))
-    assert reused() and reused(rows=200, max_bs=32), "more rows, none of them longer"
-    assert not reused(of_key=key(world_size=2)) and not reused(longest_seconds=3.0)
+    earlier = {"search": {"rows": 100, "max_bs": 64}}
+    for limit in ("memory", "soak"):
+        path.write_text(json.dumps({**earlier, "limited_by": limit}))
+        assert reused() and reused(rows=200, max_bs=32), "more rows, none of them longer"
     for limit, more in (("rows", {"rows": 101}), ("max_bs", {"max_bs": 65})):
         path.write_text(json.dumps({**earlier, "limited_by": limit}))
         assert reused() and not reused(**more)
-    for damaged in ("", '{"key": ', "[]", "{}", '{"key": 3, "bucket_key": 4}', "null"):
+    for damaged in ("", '{"key": ', "[]", "{}", '{"limited_by": "rows", "search": 4}', "null"):
         path.write_text(damaged)
         assert not reused()
