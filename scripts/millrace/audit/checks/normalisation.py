@@ -25,8 +25,10 @@ def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
         fix = f"give the constants in the order of the images; {WEIGHTS}"
         yield Finding("DP10", "fail", cause, {}, fix)
-    if data.train and data.val and data.train.is_complete and data.val.is_complete:
-        yield from _fitted(data.train, data.val, data.constants)
+    if data.train and data.val:
+        are_whole = data.train.is_complete and data.val.is_complete
+        if are_whole:
+            yield from _fitted(data.train, data.val, data.constants)
     yield from _ranges(data)
 
 

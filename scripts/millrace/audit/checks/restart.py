@@ -139,11 +139,14 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     way = wrong[-1]
     if is_right and calls is None:
         return _depends_on_the_loop(rank, restart, way)
-    if is_right and way.told != bool(calls):  # the loop goes the right way
-        return None
-    return (
-        _raises(rank, restart, way.error) if way.error else _went_on_elsewhere(rank, restart, way)
-    )
+    the_loop_is_right = is_right and way.told != bool(calls)
+    return None if the_loop_is_right else _went_wrong(rank, restart, way)
+
+
+def _went_wrong(rank: int, restart: Restart, way: Way) -> Finding:
+    if way.error:
+        return _raises(rank, restart, way.error)
+    return _went_on_elsewhere(rank, restart, way)
 
 
 def _raises(rank: int, restart: Restart, error: str) -> Finding:

@@ -162,7 +162,8 @@ def fault(steps: list[Step], step: Step) -> tuple[str, str] | None:
 
 def _out_of_place(steps: list[Step], step: Step, taken: Value) -> tuple[str, str] | None:
     """A transform of tensors before the image is one, or of images after that."""
-    if taken.is_image and not step.is_albumentations and step.raised and step.name in NEEDS_TENSOR:
+    needs_tensor = step.name in NEEDS_TENSOR and not step.is_albumentations
+    if needs_tensor and taken.is_image and step.raised:
         return f"takes a {taken.type}, no tensor", "put it after ToTensor()"
     turns = [each.at for each in steps if each.name in TO_TENSOR]
     if not turns or not _was_refused(step, taken):
@@ -200,7 +201,9 @@ def _wrong_constants(step: Step, taken: Value) -> tuple[str, str] | None:
     """Not as many constants as channels; one for all is right where channels are equal."""
     channels = taken.channels
     sizes = {len(step.mean), len(step.std)}
-    if step.name != "Normalize" or not channels or 0 in sizes or sizes == {channels}:
+    if step.name != "Normalize" or not channels:
+        return None
+    if 0 in sizes or sizes == {channels}:
         return None
     if sizes == {1} and (step.mean[0] in (0, 0.5) or taken.grey):
         return None
