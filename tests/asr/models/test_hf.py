@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from millrace.asr.models.base import AsrModel
+from millrace.asr.models.hf.ctc import HfCtcPreparer
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.registry import load
 from millrace.common.errors import MillraceError
@@ -76,6 +77,27 @@ def test_decoder_labels_and_inputs(tmp_path):
     # The encoder always runs on its whole window.
     longer = model.prepare(batch([8.0, 9.0, 1.0], TEXTS)).counts
     assert prepared.counts["padded_flops"] == longer["padded_flops"]
+
+
+def test_texts_of_more_tokens_than_the_decoder_has_places_are_left_out(tmp_path):
+    model = make("whisper", tmp_path)
+    text = "a b " * 60
+    model.preparer.max_target = len(model.preparer.label(text, "en"))
+    assert model.prepare(batch([1.0], [text])).dropped == ()
+    model.preparer.max_target -= 1
+    assert model.prepare(batch([1.0], [text])).dropped == ((0, "text_too_long"),)
+
+
+@pytest.mark.parametrize(
+    ("characters", "reference"),
+    [("ABCD|", "BAD CAB"), ("abcd|", "bad cab"), ("aBcd|", "ad caB")],
+)
+def test_a_transcript_takes_the_case_of_a_tokenizer_that_has_only_one(characters, reference):
+    class Tokenizer:
+        def get_vocab(self) -> dict:
+            return {token: number for number, token in enumerate(["<pad>", *characters])}
+
+    assert HfCtcPreparer(Tokenizer(), None).reference("bad? caB") == reference
 
 
 def test_whispers_control_tokens_stand_before_the_text(tmp_path):
