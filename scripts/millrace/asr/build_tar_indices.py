@@ -93,12 +93,9 @@ def _build(
         cli.log.info(
             "%d of %d tars are unchanged: their indices are kept", len(kept), len(partition.tars)
         )
-    if (
-        known
-        and [*known.tars] == partition.tars
-        and kept == {*known.tars}
-        and Path(report_path).exists()
-    ):
+    is_same = known is not None and [*known.tars] == partition.tars
+    is_kept = kept == {*partition.tars}
+    if is_same and is_kept and Path(report_path).exists():
         return
     scans = log.watch(scan_all(partition.tars, args.threads, args.chains, known, kept))
     records = write_index(output, json_index.written(scans, kept) if args.json else scans)

@@ -342,7 +342,8 @@ class AsrInputs(RunInputs):
         """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which
         `device` asks for, or is one where several are asked for."""
         ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
-        if gpus is not None and gpus < ranks and (device == "cuda" or (device == "auto" and gpus)):
+        wants_gpus = device == "cuda" or (device == "auto" and gpus)
+        if gpus is not None and gpus < ranks and wants_gpus:
             problem = (
                 f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'}"
                 " GPUs"

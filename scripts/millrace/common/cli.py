@@ -85,28 +85,32 @@ def step(main: Callable[..., int | None]) -> Callable[..., int]:
             return 128 + signal.SIGINT
         except BrokenPipeError:
             return 1
-        except RuntimeError as error:
-            if (lost := processes.lost_worker(error)) is None:
+        except (RuntimeError, OSError) as error:
+            line = _line_for(error)
+            if line is None:
                 raise
-            log.error("%s", lost)
+            log.error("%s", line)
             return 1
-        except OSError as error:
-            where = error.filename or "the output folder"
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-                log.error(
-                    "%s: %s. Name a place that may be written and read", where, error.strerror
-                )
-                return 1
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                log.error("%s: the disk is full. Free space and run the same command again", where)
-                return 1
-            if error.errno in (errno.ENOENT, errno.EIO) and error.filename:
-                log.error("%s: %s. %s", where, error.strerror, remade(where))
-                return 1
-            raise
         return code or 0
 
     return run
+
+
+def _line_for(error: RuntimeError | OSError) -> str | None:
+    """What the user can mend of an error that no step names; None for a defect of ours."""
+    if isinstance(error, RuntimeError):
+        lost = processes.lost_worker(error)
+        return str(lost) if lost else None
+    where = error.filename or "the output folder"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}: the disk is full. Free space and run the same command again"
+    if not error.filename:
+        return None
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{where}: {error.strerror}. Name a place that may be written and read"
+    if error.errno in (errno.ENOENT, errno.EIO):
+        return f"{where}: {error.strerror}. {remade(where)}"
+    return None
 
 
 def hyphenated(argv: list[str] | None = None) -> list[str]:

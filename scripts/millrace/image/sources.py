@@ -88,9 +88,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
 
     def build(write: Write) -> Partitions:
-        for split, rows in tree.rows.items():
+        for split, listed in tree.rows.items():
             is_train = split == "train"
-            rows = order.apply(rows, options.seed) if is_train else rows
+            rows = order.apply(listed, options.seed) if is_train else listed
             files = options.files(split, len(rows))
             plans = list(deal(split, rows, files, is_shuffled and is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}

@@ -29,8 +29,9 @@ class GivenEdges:
             values = tuple(float(edge) for edge in self.known_before_build)
         except (TypeError, ValueError):
             values = ()
-        rising = all(low < high for low, high in pairwise(values))
-        if len(values) < 2 or not rising or values[0] < 0 or not all(map(math.isfinite, values)):
+        is_rising = all(low < high for low, high in pairwise(values))
+        is_finite = all(map(math.isfinite, values))
+        if len(values) < 2 or values[0] < 0 or not (is_rising and is_finite):
             given = list(self.known_before_build)
             problem = (
                 f"bucket edges must be at least two rising numbers of seconds from 0, not {given}"

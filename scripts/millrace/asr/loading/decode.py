@@ -84,6 +84,10 @@ def decode(
     return np.ascontiguousarray(mono, dtype=np.float32)
 
 
+# Containers that know the number of their samples.
+_COUNTING = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
+
+
 def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
     """Decode to float32 (frames, channels) and the sampling rate, as soundfile would.
 
@@ -94,19 +98,24 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
         raise DecodeError("empty", "the member has no bytes")
     if head[:4] == b"fLaC":
         return decode_flac(raw, max_seconds=max_seconds)
-    if (
-        head[:4] == b"RIFF"
-        and head[8:12] == b"WAVE"
-        and (pcm := _wav_pcm16(raw, max_seconds)) is not None
-    ):
-        return pcm
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        pcm = _wav_pcm16(raw, max_seconds)
+        if pcm is not None:
+            return pcm
+    frames, rate = _decode_with_libraries(raw, head, max_seconds)
+    if not np.isfinite(frames).all():
+        raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
+    return frames, rate
+
+
+def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
+    """Decode with libsndfile, or FFmpeg what that refuses; as `decode_channels`."""
     declared = int.from_bytes(head[4:8], "big") + 8
     if head[:4] == b"FORM" and declared > len(raw) + 1:
         raise DecodeError("truncated", f"AIFF: {len(raw)} of {declared} bytes are there")
     if not bytes(raw[: 1 << 16]).strip(b"\0"):
-        raise DecodeError(
-            "not_audio", "the member begins with zero bytes only (a hole in the tar?)"
-        )
+        problem = "the member begins with zero bytes only (a hole in the tar?)"
+        raise DecodeError("not_audio", problem)
 
     declared, container = 0, ""
     try:
@@ -133,15 +142,9 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
     if not len(frames):
         raise DecodeError("no_samples", "the audio holds no samples")
     # Lossy containers estimate their length; the others know it.
-    if (
-        container in {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
-        and len(frames) < declared
-    ):
-        raise DecodeError(
-            "truncated", f"{container}: {len(frames)} of {declared} samples can be decoded"
-        )
-    if not np.isfinite(frames).all():
-        raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
+    if container in _COUNTING and len(frames) < declared:
+        problem = f"{container}: {len(frames)} of {declared} samples can be decoded"
+        raise DecodeError("truncated", problem)
     return frames, rate
 
 

@@ -242,9 +242,9 @@ def common_header(window: bytes, at: int) -> tuple[bytes, int] | None:
     few instructions; None for all others, which are left to `read_group`."""
     name, digits, end, check, typeflag, magic, prefix = _fields(window, at)
     octal = check[:6]
-    if typeflag != b"0" or end > 32 or not digits.isdigit() or not octal.isdigit():
+    if typeflag != b"0" or (prefix and magic != b"ustar\0"):
         return None
-    if prefix and magic != b"ustar\0":
+    if end > 32 or not digits.isdigit() or not octal.isdigit():
         return None
     try:
         # The low half of adler32 is 1 + the sum of the bytes (if that is below 65521).

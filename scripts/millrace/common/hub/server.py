@@ -17,11 +17,12 @@ import secrets
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from millrace.common import cli
 from millrace.common.errors import MillraceError
@@ -73,7 +74,7 @@ def serve(
 
 
 @web.middleware
-async def _answer_refusals(request: web.Request, handler) -> web.StreamResponse:
+async def _answer_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         _check_client(request)
         return await handler(request)
@@ -119,8 +120,11 @@ def _commit_at(request: web.Request) -> dict:
     return _repository(request).commit_at(request.match_info.get("revision", BRANCH))
 
 
-def _json(value: object, **options) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json", **options)
+def _json(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    body = orjson.dumps(value)
+    return web.Response(body=body, content_type="application/json", status=status, headers=headers)
 
 
 @_routes.post("/api/validate-yaml")

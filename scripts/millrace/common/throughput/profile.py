@@ -140,14 +140,11 @@ def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
         children = list(module.named_children())
         heavy = sum(_parameters(child) > 0 for _, child in children)
         for name, child in children:
+            holds_most = heavy <= 2 and _parameters(child) > 0.9 * total
+            has_parts = len(list(child.children())) > 0
             if isinstance(child, torch.nn.ModuleList):
                 parts.extend((name, layer) for layer in child)
-            elif (
-                depth
-                and heavy <= 2
-                and _parameters(child) > 0.9 * total
-                and len(list(child.children()))
-            ):
+            elif depth and holds_most and has_parts:
                 visit(child, depth - 1)
             else:
                 parts.append((name, child))

@@ -109,7 +109,6 @@ def launch_ranks(arguments: list[str]) -> int:
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     args = run.parse_args(arguments)
     meeting = _meeting(args)
-    node = meeting.node
     # Left to the handlers below: torchrun's would end the ranks after `shutdown_timeout`.
     args.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
     signals: list[int] = []
@@ -138,27 +137,35 @@ def launch_ranks(arguments: list[str]) -> int:
         with _patient(patience):
             elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        # torchrun ends the others once the first one has left, so a rank that had saved may die of
-        # SIGTERM; and so does one that was still being started.
-        stopped = {*codes.values()} <= {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
-        if stopped and (signals or REQUEUE_EXIT_CODE in codes.values()):
-            log.info(
-                "the ranks have stopped in order; exit code %d asks for a requeue",
-                REQUEUE_EXIT_CODE,
-            )
-            return REQUEUE_EXIT_CODE
-        ended = causes_first(error.failures)
-        parts = [f"rank {rank}: {end_in_words(codes[rank])}" for rank in ended]
-        if args.log_dir:
-            text = Path(args.log_dir, f"rank-{ended[0]}.log").read_text(errors="replace")
-            parts[0] += f" ({text.strip().rpartition(chr(10))[2]})"
-        log.error("failed%s: %s", node and f" on node {node}", ", ".join(parts))
-        return 1
+        return _code_of(error.failures, bool(signals), args.log_dir, meeting.node)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def _code_of(
+    failures: Mapping[int, Any], was_signalled: bool, log_dir: str | None, node: str
+) -> int:
+    """The exit code of a node whose ranks ended with another one than 0; say why."""
+    codes = {rank: failure.exitcode for rank, failure in failures.items()}
+    # torchrun ends the others once the first one has left, so a rank that had saved may die of
+    # SIGTERM; and so does one that was still being started.
+    in_order = {REQUEUE_EXIT_CODE, *(-number for number in STOP_SIGNALS)}
+    is_in_order = in_order.issuperset(codes.values())
+    if is_in_order and (was_signalled or REQUEUE_EXIT_CODE in codes.values()):
+        text = "the ranks have stopped in order; exit code %d asks for a requeue"
+        log.info(text, REQUEUE_EXIT_CODE)
+        return REQUEUE_EXIT_CODE
+
+    ended = causes_first(failures)
+    parts = [f"rank {rank}: {end_in_words(codes[rank])}" for rank in ended]
+    if log_dir:
+        text = Path(log_dir, f"rank-{ended[0]}.log").read_text(errors="replace")
+        last_line = text.strip().rpartition("\n")[2]
+        parts[0] += f" ({last_line})"
+    log.error("failed%s: %s", node and f" on node {node}", ", ".join(parts))
+    return 1
 
 
 @contextlib.contextmanager
@@ -265,7 +272,9 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
         "node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count
     )
     address = re.search(r"NodeAddr=(\S+)", text)
-    assert address is not None  # Slurm knows that of each node of a job
+    if address is None:
+        remedy = "Ask for the address of the node: scontrol show node"
+        raise MillraceError("Slurm knows no address of the first node", remedy=remedy)
     return _Meeting(address[1], job_port(job, step), node)
 
 

@@ -252,8 +252,9 @@ class _Loop:
             self._write_line()
         if self.on_step is not None:
             self.on_step(step)
-        periodic = settings.save_steps and step % settings.save_steps == 0
-        if self.stopping or self.finished or periodic or ended:
+        is_periodic = settings.save_steps and step % settings.save_steps == 0
+        is_end = self.finished or ended
+        if self.stopping or is_periodic or is_end:
             self._save()
         if self.stopping:
             self.stop.time_is_up = self.time_is_up  # on any rank
@@ -353,15 +354,7 @@ class _Loop:
         lines: tuple[float | None, dict[int, dict[str, float]]] = None, {}
         if self.ranks.is_main:
             try:
-                checkpoint = self.checkpoints.newest()
-                step = checkpoint.step if checkpoint else -1
-                # The sample ids are those of all ranks, also of former ones.
-                for path in (
-                    self.folder / run_log.METRICS,
-                    *self.folder.glob("sample_ids.*.jsonl"),
-                ):
-                    run_log.truncate(path, step)
-                lines = known(self.folder / run_log.METRICS)
+                checkpoint, lines = self._cut_back()
             except MillraceError as error:
                 problem = (error.problem, error.where, error.remedy)
         # Plain values, as the ranks exchange no objects.
@@ -376,12 +369,26 @@ class _Loop:
         if checkpoint is None:
             self.position.enter(self.ranks.world_size)
             return None
-        if checkpoint.header["seed"] != self.settings.seed:
-            seeds = f"seed {checkpoint.header['seed']}, not {self.settings.seed}"
+        self._take_up(checkpoint)
+        return checkpoint
+
+    def _cut_back(self) -> tuple[WholeCheckpoint | None, Any]:
+        """The newest good checkpoint, and what the logs hold, cut back to it."""
+        checkpoint = self.checkpoints.newest()
+        step = checkpoint.step if checkpoint else -1
+        metrics = self.folder / run_log.METRICS
+        # The sample ids are those of all ranks, also of former ones.
+        for path in (metrics, *self.folder.glob("sample_ids.*.jsonl")):
+            run_log.truncate(path, step)
+        return checkpoint, known(metrics)
+
+    def _take_up(self, checkpoint: WholeCheckpoint) -> None:
+        """Go on from a checkpoint. Raises MillraceError for one of another seed."""
+        seed = checkpoint.header["seed"]
+        if seed != self.settings.seed:
+            problem = f"the checkpoint was trained with seed {seed}, not {self.settings.seed}"
             remedy = "Set that seed, or train in another folder"
-            raise MillraceError(
-                f"the checkpoint was trained with {seeds}", str(checkpoint.folder), remedy
-            )
+            raise MillraceError(problem, str(checkpoint.folder), remedy)
 
         state = self.checkpoints.load(checkpoint, mapped=self.device.type != "cpu")
         self.updates.load_state_dict(state, checkpoint.step)
@@ -390,20 +397,23 @@ class _Loop:
             self._schedule = Schedule(**state["schedule"])
         self.position = Position.from_dict(state["position"])
         self.position.enter(self.ranks.world_size)
-        at, per_rank, rank = self.position, state["ranks"], self.ranks.rank
-        if len(per_rank) == self.ranks.world_size:
-            mine = [per_rank[rank]]
-            seeding.set_rng_state(per_rank[rank]["rng"])
-        else:
-            mine = per_rank if rank == 0 else []
-            seeding.seed_all(
-                self.settings.seed, "rank", rank, self.ranks.world_size, at.optimizer_step
-            )
-        self.window.load([part["window"] for part in mine])
-        self.task.load_rank_states([part.get("task", {}) for part in mine])
+        self._take_up_of_rank(state["ranks"])
         for _, metrics in sorted(self.evaluations.items()):
             self._observe(metrics)
         self.saved_step = checkpoint.step
         if self.ranks.is_main:
+            at = self.position
             log.info("resuming from %s (epoch %d, step %d)", checkpoint.folder, at.epoch, at.step)
-        return checkpoint
+
+    def _take_up_of_rank(self, per_rank: list[dict[str, Any]]) -> None:
+        """Go on with what each rank saved; if their number was another, the first takes it all."""
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        if len(per_rank) == world_size:
+            taken = [per_rank[rank]]
+            seeding.set_rng_state(per_rank[rank]["rng"])
+        else:
+            taken = per_rank if rank == 0 else []
+            step = self.position.optimizer_step
+            seeding.seed_all(self.settings.seed, "rank", rank, world_size, step)
+        self.window.load([part["window"] for part in taken])
+        self.task.load_rank_states([part.get("task", {}) for part in taken])

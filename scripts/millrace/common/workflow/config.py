@@ -256,8 +256,12 @@ def _message(error: Any) -> str:
         return f"{', '.join(name for name in wanted if name not in value)} is missing"
     if error.validator == "pattern" and "description" in error.schema:
         return f"{_shown(value)} is not a name for it"
-    if error.validator != "type":
-        return error.message
+    if error.validator == "type":
+        return _of_another_type(wanted, value)
+    return error.message
+
+
+def _of_another_type(wanted: str | list[str], value: Any) -> str:
     if wanted == "integer" and isinstance(value, int) and abs(value) >= LARGEST:
         return f"{value} is too large"
     kinds = [wanted] if isinstance(wanted, str) else wanted

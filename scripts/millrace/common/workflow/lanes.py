@@ -166,11 +166,27 @@ class Lanes:
         if run_lock.is_held():
             self._say(_LOCKED)
             return last
+        sources = self._synced(lane, module, folder)
+        for note in sources.notes:
+            self._say(f"{lane}: {note}")
+        missing = sources.missing
+        if missing is not None:
+            text = f"{lane}: {missing.text}"
+            if missing.pristine:
+                text += f": {remedy}"
+                self._say(text)
+            sources.missing = SourcesMissing(f"Millrace: {text}", missing.pristine)
+        self._sources[lane] = sources
+        self._choices[lane] = _flat(self.config[lane], module.QUIET_KEYS)
+        return sources
+
+    def _synced(self, lane: str, module: Any, folder: str) -> Sources:
+        """The lane's sources, in step with what lies there. What is damaged ends the workflow."""
         was_collecting = gc.isenabled()
         gc.disable()  # half of the time of a large corpus, and there are no circles to collect
         try:
             settings = workflow_sources.settings_of(module.Settings, self.config[lane])
-            sources = workflow_sources.sync(module.collect, settings, folder, self._is_run)
+            return workflow_sources.sync(module.collect, settings, folder, self._is_run)
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:
@@ -181,20 +197,6 @@ class Lanes:
         finally:
             if was_collecting:
                 gc.enable()
-        for note in sources.notes:
-            self._say(f"{lane}: {note}")
-        if missing := sources.missing:
-            text = (
-                f"{lane}: {missing.text}: {remedy}"
-                if missing.pristine
-                else f"{lane}: {missing.text}"
-            )
-            sources.missing = SourcesMissing(f"Millrace: {text}", missing.pristine)
-            if missing.pristine:
-                self._say(text)
-        self._sources[lane] = sources
-        self._choices[lane] = _flat(self.config[lane], module.QUIET_KEYS)
-        return sources
 
     def register_targets(
         self,

@@ -132,22 +132,40 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
     locked = run_lock.is_held()
     if locked and not run_lock.stale():
         return ""
-    processes, queue = steps(), []
+    processes = steps()
+    queue = _queue(say, acts, on_cluster)
+    if not locked and acts:
+        _end_and_wait(say, processes, queue)
+        return ""
+
+    lines = describe("The next run", processes, queue)
+    if locked:
+        lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
+    is_said_by_snakemake = locked and acts
+    if not is_said_by_snakemake:
+        for line in lines:
+            say(line)
+    return " ".join(lines)
+
+
+def _queue(say: Callable[[str], None], acts: bool, on_cluster: bool) -> list[Job]:
+    """The Slurm jobs of a killed run; none if Slurm does not answer a run that asks only to say
+    so."""
+    # Not where squeue may be installed, but was never used.
+    if not on_cluster and not os.path.isdir("logs/slurm"):
+        return []
     try:
-        # Not where squeue may be installed, but was never used.
-        queue = jobs() if on_cluster or os.path.isdir("logs/slurm") else []
+        return jobs()
     except MillraceError as error:
         if on_cluster and acts:
             raise
         if on_cluster:
             say(str(error))
-    if locked or not acts:
-        lines = describe("The next run", processes, queue)
-        if locked:
-            lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
-        for line in [] if locked and acts else lines:  # Snakemake's error will say it
-            say(line)
-        return " ".join(lines)
+        return []
+
+
+def _end_and_wait(say: Callable[[str], None], processes: list[Step], queue: list[Job]) -> None:
+    """End the local steps of a killed run, and wait for its Slurm jobs."""
     for line in describe("This run", processes, []):
         say(line)
     end(processes)
@@ -157,4 +175,3 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
         time.sleep(PAUSE)
         with contextlib.suppress(MillraceError):  # it answers later
             queue = jobs()
-    return ""

@@ -300,12 +300,10 @@ class _Side(Pointers):
             if self._is_dead:
                 log.info("the %s is back (%s)", self.other, now.where)
             self._seen, self._seen_at, self._is_dead = now, clock, False
-        elif (
-            now
-            and now.is_working
-            and not self._is_dead
-            and clock - self._seen_at >= self.times.dead_after
-        ):
+            return
+        is_silent = clock - self._seen_at >= self.times.dead_after
+        is_expected = now is not None and now.is_working and not self._is_dead
+        if is_silent and is_expected:
             self._is_dead = True
             log.error("%s. Start it again: %s", self._how(), self.command(self.other))
 

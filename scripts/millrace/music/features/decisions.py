@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -113,30 +114,47 @@ def check_values(blocks: Iterable[np.ndarray]) -> None:
     Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up
     noise.
     """
-    low, high = math.inf, -math.inf
-    total = negative = not_finite = 0
+    values = _ValueCounts()
     for block in blocks:
-        total += block.size
-        if not block.size:
-            continue
-        least, most = float(block.min()), float(block.max())
-        if not math.isfinite(least) or not math.isfinite(most):
-            not_finite += int((~np.isfinite(block)).sum())
-            continue
-        low, high = min(low, least), max(high, most)
-        if least < 0:
-            negative += int((block < 0).sum())
+        values.add(block)
 
+    low, high, total = values.low, values.high, values.total
     span = f"values from {low:g} to {high:g}"
     if not total:
         raise Refused("empty", "no frames")
-    if not_finite:
-        raise Refused("not_finite", f"{not_finite} of {total} values are NaN or infinite")
+    if values.not_finite:
+        raise Refused("not_finite", f"{values.not_finite} of {total} values are NaN or infinite")
     if low <= -10 and -low > high:
         raise Refused("decibel", f"{span} are decibels; needed: 10 ** (dB / 20)")
-    if negative > 0.01 * total:
-        raise Refused("negative", f"{negative} of {total} values are below 0; {span}")
+    if values.negative > 0.01 * total:
+        raise Refused("negative", f"{values.negative} of {total} values are below 0; {span}")
     if low == high == 0:
         raise Refused("zero", "all values are 0")
     if low == high:
         raise Refused("constant", f"all values are {high:g}")
+
+
+@dataclass
+class _ValueCounts:
+    """Numbers and span of a track's values."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    total: int = 0
+    negative: int = 0
+    not_finite: int = 0
+
+    def add(self, block: np.ndarray) -> None:
+        """Count a piece; one with a value that is not finite has no part in the span."""
+        self.total += block.size
+        if not block.size:
+            return
+        least = float(block.min())
+        most = float(block.max())
+        if not math.isfinite(least) or not math.isfinite(most):
+            self.not_finite += int((~np.isfinite(block)).sum())
+            return
+        self.low = min(self.low, least)
+        self.high = max(self.high, most)
+        if least < 0:
+            self.negative += int((block < 0).sum())

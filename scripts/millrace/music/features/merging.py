@@ -125,7 +125,9 @@ def apply_records(
     """
     for track in tracks:
         record = records.get(track.id)
-        if track.refused or track.source != H5 or not record or not (record.hop or record.duration):
+        if record is None or not (record.hop or record.duration):
+            continue
+        if track.refused or track.source != H5:
             continue
         origin = track.facts["hop"]
         is_in_file = origin in ("attribute", "duration")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,24 +50,50 @@ def reduced(distances: Tensor, strategy: str) -> Tensor:
     track has shingles.
     """
     name, number = parse_reduction(strategy)
-    pairs = distances.flatten(2)
-    if name == "min":
-        return pairs.min(-1).values
-    if name == "mean":
-        return _mean(pairs)
-    if name == "minmean":
-        return _mean(distances).min(-1).values
-    if name == "meanmin":
-        return _mean(distances.min(-1).values)
-    if name == "bpwr":
-        return _mean(_best_pairs(distances, number))
-    if name == "best":
-        count = min(number or 1, pairs.shape[-1])
-        return _mean(pairs.topk(count, largest=False).values)
+    return _REDUCTIONS[name](distances, number)
 
-    # max: the infinite ones take no part.
+
+def _least(distances: Tensor, _: int | None) -> Tensor:
+    return distances.flatten(2).min(-1).values
+
+
+def _greatest(distances: Tensor, _: int | None) -> Tensor:
+    pairs = distances.flatten(2)
     greatest = pairs.masked_fill(pairs == _INF, -_INF).max(-1).values
     return greatest.masked_fill(greatest == -_INF, _INF)
+
+
+def _mean_of_all(distances: Tensor, _: int | None) -> Tensor:
+    return _mean(distances.flatten(2))
+
+
+def _mean_of_least(distances: Tensor, _: int | None) -> Tensor:
+    return _mean(distances.min(-1).values)
+
+
+def _least_of_means(distances: Tensor, _: int | None) -> Tensor:
+    return _mean(distances).min(-1).values
+
+
+def _mean_of_best(distances: Tensor, number: int | None) -> Tensor:
+    pairs = distances.flatten(2)
+    count = min(number or 1, pairs.shape[-1])
+    return _mean(pairs.topk(count, largest=False).values)
+
+
+def _mean_of_best_pairs(distances: Tensor, number: int | None) -> Tensor:
+    return _mean(_best_pairs(distances, number))
+
+
+_REDUCTIONS: dict[str, Callable[[Tensor, int | None], Tensor]] = {
+    "min": _least,
+    "max": _greatest,
+    "mean": _mean_of_all,
+    "meanmin": _mean_of_least,
+    "minmean": _least_of_means,
+    "best": _mean_of_best,
+    "bpwr": _mean_of_best_pairs,
+}
 
 
 def _best_pairs(distances: Tensor, number: int | None) -> Tensor:

@@ -74,11 +74,12 @@ def _tail_agrees(path: str | os.PathLike, stated: float) -> bool:
             if stated > 20:
                 stream.container.seek(int((begin + stated - 10) * 1e6))
             for packet in stream.packets():
-                if packet.pts is not None:
-                    packet_end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-                    if end is not None and packet_end < end - 1.0:
-                        return False  # another recording is joined on
-                    end = max(end or 0.0, packet_end)
+                if packet.pts is None:
+                    continue
+                packet_end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                if end is not None and packet_end < end - 1.0:
+                    return False  # another recording is joined on
+                end = max(end or 0.0, packet_end)
         except (av.error.FFmpegError, OSError):
             return False
         return not stream.errors and end is not None and abs(end - begin - stated) < 0.1

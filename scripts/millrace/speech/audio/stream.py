@@ -243,20 +243,13 @@ class StreamRecording:
             if run is None or kind != run.kind:
                 if run is not None:
                     yield from self._flush(run)
-                if kind[0].removesuffix("p") not in DTYPES:
-                    raise AudioError(
-                        "audio_load", self.path, f"sample format {kind[0]} is not supported"
-                    )
-                run = FrameRun(kind)
-                if not self.sample_rate:
-                    _, self.sample_rate, self.channels = kind
+                run = self._new_run(kind)
             silence = self.timeline.place(frame, self.errors)
             if silence is None:
                 continue
             if silence:
                 yield from self._flush(run)
-                for start in range(0, silence, 10 * self.sample_rate):  # 10 s at a time
-                    yield np.zeros(min(10 * self.sample_rate, silence - start), np.int16)
+                yield from self._silence(silence)
             run.add(frame)
             if run.samples >= run.rate:
                 yield from self._flush(run)
@@ -270,6 +263,24 @@ class StreamRecording:
             problem = f"nothing in its {self.codec_name} stream can be decoded"
             raise AudioError("audio_load", self.path, problem)
         yield from self._flush(run)
+
+    def _new_run(self, kind: tuple[str, int, int]) -> FrameRun:
+        """Frames of another format, rate or number of channels; the first decide the
+        recording's."""
+        sample_format, rate, channels = kind
+        if sample_format.removesuffix("p") not in DTYPES:
+            problem = f"sample format {sample_format} is not supported"
+            raise AudioError("audio_load", self.path, problem)
+        if not self.sample_rate:
+            self.sample_rate = rate
+            self.channels = channels
+        return FrameRun(kind)
+
+    def _silence(self, samples: int) -> Iterator[np.ndarray]:
+        """Blocks of zeros, of 10 s each."""
+        block = 10 * self.sample_rate
+        for start in range(0, samples, block):
+            yield np.zeros(min(block, samples - start), np.int16)
 
     def _flush(self, run: FrameRun) -> Iterator[np.ndarray]:
         """The frames of `run` as one block, at the rate of the recording; none if it is empty."""

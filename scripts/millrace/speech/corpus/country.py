@@ -106,40 +106,59 @@ def read(
         country.notes.append("no_alignment_folder")
         return country
     aligned = str(folder / ALIGNED)
+    has_folders = False
     for name, *state in listing:
-        path, lower = f"{aligned}/{name}", name.lower()
-        if not lower.endswith(".json"):
-            if state == FOLDER and "alignment_subfolders" not in country.notes:
-                country.notes.append("alignment_subfolders")
+        if not name.lower().endswith(".json"):
+            has_folders |= state == FOLDER
             continue
         country.files += 1
-        problem: tuple[str, str] | None
-        if not lower.endswith(alignment.SUFFIX):
-            problem = "not_an_alignment_name", f"the name does not end in {alignment.SUFFIX}"
-        elif not is_utf8(path):
-            problem = (
-                "name_not_utf8",
-                "its name, or that of a folder it lies in, is not UTF-8; rename it",
-            )
-        elif len(state) < 3:
-            problem = "json_unreadable", "is a folder" if state == FOLDER else state[0]
-        else:
-            stat, again = partitions.Stat(path, *state), path in suspects
-            try:
-                facts = known.get(
-                    stat, partial(_facts, stat, again or known.last(path) is not None), again
-                )
-                problem = _add_transcript(country, media, name, path, facts)
-            except OSError as error:
-                problem = "json_unreadable", error.strerror or str(error)
+        path = f"{aligned}/{name}"
+        problem = _name_problem(name, path, state)
+        if problem is None:
+            is_suspect = path in suspects
+            stat = partitions.Stat(path, *state)
+            problem = _add_alignment(country, media, name, stat, known, is_suspect)
         if problem:
-            country.rejected.append(
-                {"file": shown(name), "reason": problem[0], "detail": problem[1]}
-            )
+            reason, detail = problem
+            country.rejected.append({"file": shown(name), "reason": reason, "detail": detail})
+    if has_folders:
+        country.notes.append("alignment_subfolders")
     if not country.files:
         country.notes.append("no_alignment_files")
     _correct_hours(country)
     return country
+
+
+def _name_problem(name: str, path: str, state: list) -> tuple[str, str] | None:
+    """Why a file is no alignment file, by its name and kind: a reason and a detail."""
+    if not name.lower().endswith(alignment.SUFFIX):
+        return "not_an_alignment_name", f"the name does not end in {alignment.SUFFIX}"
+    if not is_utf8(path):
+        detail = "its name, or that of a folder it lies in, is not UTF-8; rename it"
+        return "name_not_utf8", detail
+    if state == FOLDER:
+        return "json_unreadable", "is a folder"
+    if len(state) < 3:
+        return "json_unreadable", state[0]
+    return None
+
+
+def _add_alignment(
+    country: Country,
+    media: MediaFolder,
+    name: str,
+    stat: partitions.Stat,
+    known: partitions.DigestCache,
+    is_suspect: bool,
+) -> tuple[str, str] | None:
+    """Add the recording of an alignment file to its country, or say why not."""
+    has_changed = known.last(stat.path) is not None
+    read = partial(_facts, stat, is_suspect or has_changed)
+    try:
+        facts = known.get(stat, read, is_suspect)
+        return _add_transcript(country, media, name, stat.path, facts)
+    except OSError as error:
+        return "json_unreadable", error.strerror or str(error)
 
 
 def list_names(folder: Path) -> list[str] | None:

@@ -76,28 +76,37 @@ def refresh_one(
         country_folder.language_of(folder.name, language_map),
         suspects,
     ]
-    state = hashlib.blake2b(
-        marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2), digest_size=16
-    ).hexdigest()
-    last = head(index, name)
-    if (
-        last
-        and last.state == state
-        and all(signature(path) == was for path, was in last.outside.items())
-    ):
+    seen = marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2)
+    state = hashlib.blake2b(seen, digest_size=16).hexdigest()
+    if _is_current(head(index, name), state):
         return
     known = facts(index, name)
     country = country_folder.read(folder, listing, media, language_map, known, suspects)
     known.save()
     # What may not be read has the same signature when it may be.
-    is_readable = all(each["reason"] != "json_unreadable" for each in country.rejected)
-    country.state, country.outside = state if is_readable else "", media.outside
-    country.unmatched, country.example = sorted(mapped.unmatched), mapped.example
+    is_readable = all(reject["reason"] != "json_unreadable" for reject in country.rejected)
+    country.state = state if is_readable else ""
+    country.outside = media.outside
+    country.unmatched = sorted(mapped.unmatched)
+    country.example = mapped.example
+    _write(index / "countries" / f"{name}.jsonl", country)
+
+
+def _is_current(last: Country | None, state: str) -> bool:
+    """Whether a table was made of what lies there now, within the country's folder and outside."""
+    if last is None or last.state != state:
+        return False
+    return all(signature(path) == was for path, was in last.outside.items())
+
+
+def _write(path: Path, country: Country) -> None:
+    """Write a country's table: itself, its audio, its recordings, a line each. Takes the recordings
+    out of it."""
     recordings, country.recordings = country.recordings.values(), {}
     audio = [[a["size"], r.video_id, a["path"]] for r in recordings for a in r.audio_files()]
     rows = [[r.video_id, r.hours, r.transcripts] for r in recordings]
     content = b"\n".join(map(orjson.dumps, (vars(country), audio, rows)))
-    atomic.write_bytes(index / "countries" / f"{name}.jsonl", content)
+    atomic.write_bytes(path, content)
 
 
 def head(index: Path, name: str) -> Country | None:

@@ -99,7 +99,8 @@ def clean(name: str, text: str) -> tuple[str, str]:
     text = " ".join(text.split())
     for opening, closing in ('""', "''", "“”", "«»"):
         inner = text[1:-1]
-        if len(text) > 2 and text[0] == opening and text[-1] == closing and opening not in inner:
+        is_quoted = text.startswith(opening) and text.endswith(closing)
+        if inner and is_quoted and opening not in inner:
             text = inner.strip()
     if name.startswith("silence/") or re.fullmatch(r"[\[<(].*[\])>]", text):
         return "", "sound"

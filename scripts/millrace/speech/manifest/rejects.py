@@ -99,15 +99,20 @@ def row_problem(
         return OVER_CER, f"{source}: CER {cer:g} is over the limit of {max_cer:g}"
     if not source:
         return MISSING_SOURCE, f"no source_audio_path for {row['key']}"
+    problem = _unusable(row, seen)
+    return (PROCESSING, f"{source}: {problem}") if problem else None
 
+
+def _unusable(row: Mapping[str, Any], seen: Collection[str]) -> str:
+    """What is wrong with a row's span or key; "" if nothing is."""
     start, end = row["start_seconds"], row["end_seconds"]
     if not _is_span(start, end):
-        return PROCESSING, f"{source}: {start} to {end} s is not the span of a segment"
+        return f"{start} to {end} s is not the span of a segment"
     if not row["key"]:
-        return PROCESSING, f"{source}: the segment at {start:g} s has no key"
+        return f"the segment at {start:g} s has no key"
     if row["key"] in seen:
-        return PROCESSING, f"{source}: the key {row['key']} stands in the manifest more than once"
-    return None
+        return f"the key {row['key']} stands in the manifest more than once"
+    return ""
 
 
 def _is_span(start: float | None, end: float | None) -> bool:
