@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.audit.checks.registry import Finding
+from millrace.audit.checks.findings import Finding
 from millrace.audit.runner.guard import Guard
 from tests.audit.expectations import KNOWN, PACKAGES, Known
 from tests.audit.running import run
@@ -53,17 +53,15 @@ def main() -> None:
     with Guard() as guard:
         for known in rows if args.packages else KNOWN:
             if re.search(args.word, f"{known.loader} {known.options}"):
-                entries = worst(known, guard)
-                wrong = mismatches(known, entries)
-                print(
-                    f"| {known.loader} | {known.options} | {known.verdicts} | not: {list(wrong)} |"
-                )
-                for name, each in entries.items():
-                    if name in {**known.verdicts, **wrong}:
-                        print(
-                            f"    {name} {each.verdict}: {each.cause or each.needs}"
-                            f" {dict(each.evidence)}"
-                        )
+                show(known, worst(known, guard))
+
+
+def show(known: Known, entries: dict[str, Finding]) -> None:
+    wrong = mismatches(known, entries)
+    print(f"| {known.loader} | {known.options} | {known.verdicts} | not: {list(wrong)} |")
+    for name, each in entries.items():
+        if name in {**known.verdicts, **wrong}:
+            print(f"    {name} {each.verdict}: {each.cause or each.needs} {dict(each.evidence)}")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from millrace.audit.check_loader import make_parser
-from millrace.audit.checks import registry
-from millrace.audit.checks.registry import VERDICTS, Finding
+from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, parse_args
 
 WORLDS = {
@@ -47,9 +46,9 @@ def run(guard: Guard, argv: list[str]) -> tuple[dict[str, Result], list[Finding]
 
 def judged(entry: str, **seen: list[dict]) -> list[Finding]:
     """What is said of an entry, of what the probes saw in each rank."""
-    checks = [check for check in registry.load([entry]) if set(check.probes) <= {*seen}]
+    checks = [check for check in load([entry]) if set(check.probes) <= {*seen}]
     results = {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}
-    return registry.judge(results, checks)
+    return judge(results, checks)
 
 
 def audited(guard: Guard, argv: list[str]) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.audit.checks import registry
+from millrace.audit.checks.findings import Finding, judge, load
 from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.running import judged
@@ -20,8 +20,8 @@ def test_a_loop_that_never_ends_is_left(guard):
 
 def test_a_loader_that_hangs_is_named_by_its_place(guard):
     results = guard.audit(Options(f"{plain.here}:sleeping", ranks=1, timeout=8), ["look", "epochs"])
-    checks = [check for check in registry.load(["end"]) if not check.probes]
-    [finding] = registry.judge(results, checks)
+    checks = [check for check in load(["end"]) if not check.probes]
+    [finding] = judge(results, checks)
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
 
 
@@ -33,7 +33,7 @@ def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, ba
     for way in seen["ways"]:
         assert way["ended"] == [True] and len(way["passes"][0]) > batches
         way.update(ended=[False], passes=[way["passes"][0][:batches]])
-    [finding] = registry.judge(results, registry.load(["resume"]))
+    [finding] = judge(results, load(["resume"]))
     assert finding.verdict == verdict
 
 
@@ -63,7 +63,7 @@ SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
 
 
-def said(entry: str, **seen: list[dict]) -> list[registry.Finding]:
+def said(entry: str, **seen: list[dict]) -> list[Finding]:
     """What is said of an entry, of what the probes saw in each rank."""
     return judged(entry, **{"look": [LOOK], "source": [SOURCE], "loop": [LOOP], **seen})
 

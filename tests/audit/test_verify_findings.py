@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from millrace.audit import verify_findings
-from millrace.audit.checks.registry import Finding
+from millrace.audit.checks.findings import Finding
 from millrace.audit.report.document import document
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 
 FAIL = Finding(
     "DP2", "fail", "ranks read the same 64 samples", {"ids": [3, 4]}, "use DistributedSampler"

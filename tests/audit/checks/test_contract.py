@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from millrace.audit.checks import registry
+from millrace.audit.checks.findings import judge, load
 from millrace.audit.checks.run import audit
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.running import judged
@@ -29,28 +30,35 @@ def test_files_that_are_gone_are_named(guard, tmp_path):
     assert (finding.verdict, finding.evidence["names"]) == ("fail", [files[3]])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("limit", "numbers", "tensors", "key", "needed", "ends"),
-    [
-        (
-            "mount -t tmpfs -o size=64m tmpfs /dev/shm",
-            500_000,
-            1,
-            "needed",
-            6 * 16_003_072,
-            "No space|Bus error",
-        ),
-        ("ulimit -n 256", 2, 100, "tensors", 100, "ancdata|Too many open files"),
-    ],
+class Wide(NamedTuple):
+    """Samples, a machine that lacks something for them, and how a loader ends for lack of it."""
+
+    limit: str
+    numbers: int
+    tensors: int
+    needed: int
+    ends: str
+
+
+SMALL = Wide(
+    "mount -t tmpfs -o size=64m tmpfs /dev/shm",
+    500_000,
+    1,
+    6 * 16_003_072,
+    "No space|Bus error",
 )
-def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, key, needed, ends):
+FEW_FILES = Wide("ulimit -n 256", 2, 100, 100, "ancdata|Too many open files")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("wide", "key"), [(SMALL, "needed"), (FEW_FILES, "tensors")])
+def test_what_a_loader_will_lack_is_foretold(tmp_path, wide, key):
     """In a place where the loader does end for lack of it."""
     script = tmp_path / "wide.py"
     script.write_text(
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
         "class Wide(Dataset):\n    def __len__(self): return 80\n"
-        f"    def __getitem__(self, index): return [torch.zeros({numbers})] * {tensors}\n"
+        f"    def __getitem__(self, index): return [torch.zeros({wide.numbers})] * {wide.tensors}\n"
         "def make(): return DataLoader(Wide(), batch_size=8, num_workers=2, timeout=4)\n"
         "if __name__ == '__main__':\n    import time\n    for _ in make(): time.sleep(2)\n"
     )
@@ -58,7 +66,7 @@ def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, 
     audited += "from millrace.audit.runner.target import Options\n"
     audited += f"_, found = audit(Options('{script}:make', ranks=1), ['DP15'])\n"
     audited += "print(json.dumps([found[-1].verdict, dict(found[-1].evidence)]))"
-    mount = ["unshare", "-m", "sh", "-c", f'{limit} && exec "$@"', "sh"]
+    mount = ["unshare", "-m", "sh", "-c", f'{wide.limit} && exec "$@"', "sh"]
     if subprocess.run([*mount, "true"], capture_output=True).returncode:
         pytest.skip("no mount namespaces here")
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -66,10 +74,10 @@ def test_what_a_loader_will_lack_is_foretold(tmp_path, limit, numbers, tensors, 
         [*mount, sys.executable, "-c", audited], env=path, check=True, capture_output=True
     )
     verdict, evidence = json.loads(answer.stdout)
-    assert (verdict, evidence[key]) == ("fail", needed)
+    assert (verdict, evidence[key]) == ("fail", wide.needed)
     run = subprocess.run([*mount, sys.executable, str(script)], capture_output=True, text=True)
     assert run.returncode
-    assert re.search(ends, run.stderr)
+    assert re.search(wide.ends, run.stderr)
 
 
 MIB = 2**20
@@ -205,10 +213,10 @@ def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them
 
 
 def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
-    checks = registry.load(["DP8"])
+    checks = load(["DP8"])
     error = {"text": "not done after 18 s"}
     results = {"model": Result("ok", [{}], {}, 1.0), "epochs": Result("late", [{}], error, 18.0)}
-    [finding] = registry.judge(results, checks)
+    [finding] = judge(results, checks)
     assert (finding.verdict, finding.cause) == (
         "not decidable",
         "the probe epochs late: not done after 18 s",

@@ -10,12 +10,12 @@ import time
 import pytest
 from PIL import Image
 
-from millrace.audit.checks import registry
+from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.probes.colours import colours
+from millrace.audit.probes.figures import values
 from millrace.audit.probes.labels import labels
 from millrace.audit.probes.splits import splits
-from millrace.audit.probes.values import values
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank, Target
 from tests.audit import pictures
 
@@ -35,7 +35,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def findings(tmp_path):
-    def judge(factory: str, val: bool = False, expect: str = "", **args) -> list[registry.Finding]:
+    def said(factory: str, val: bool = False, expect: str = "", **args) -> list[Finding]:
         name = f"{pictures.here}:{factory}"
         options = Options(name, args, val_loader=name if val else "", expect=expect)
         evidence = {}
@@ -46,9 +46,9 @@ def findings(tmp_path):
                 evidence[probe.__name__] = Result("ok", [data], {}, 0.0)
             except Exception as error:
                 evidence[probe.__name__] = Result("raised", [], {"text": str(error)}, 0.0)
-        return registry.judge(evidence, registry.load(ENTRIES))
+        return judge(evidence, load(ENTRIES))
 
-    return judge
+    return said
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def verdicts(findings):
     def judge(factory: str, **settings) -> dict[str, str]:
         worst: dict[str, str] = {}
         said = findings(factory, **settings)
-        for finding in sorted(said, key=lambda each: registry.VERDICTS.index(each.verdict)):
+        for finding in sorted(said, key=lambda each: VERDICTS.index(each.verdict)):
             worst[finding.entry] = finding.verdict
         return worst
 

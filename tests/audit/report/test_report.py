@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from millrace.audit.checks.entries import ENTRIES
-from millrace.audit.checks.registry import Finding
+from millrace.audit.checks.findings import Finding
 from millrace.audit.report.document import document, exit_code
 from millrace.audit.report.page import page
 from millrace.audit.report.terminal import text
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 
 LOOK = Result(
     "ok", [{"python": "3.11.2", "torch": "2.13.0", "start_method": "fork", "length": 3}], {}, 1.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from millrace.audit.checks.registry import Ranks, Seen
+from millrace.audit.checks.findings import Ranks, Seen
 
 Sample = dict[str, str]  # a digest for each field; the field "" is the whole sample
 

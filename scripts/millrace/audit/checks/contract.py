@@ -9,7 +9,17 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from millrace.audit.checks.batches import Epoch, epochs_of
-from millrace.audit.checks.registry import Finding, Ranks, Seen, check
+from millrace.audit.checks.findings import (
+    Finding,
+    Findings,
+    Ranks,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"
@@ -24,65 +34,49 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.1f} GiB"
 
 
-@check("DP4", probes=("contract",))
-def ragged(seen: Seen) -> Iterator[Finding]:
+@check("DP4", "contract")
+def ragged(seen: Seen) -> Finding:
     """Samples of a batch have one shape, or are padded."""
     read = seen.get("collate")
     if not read:
-        yield Finding("DP4", "not applicable", NO_LOADER)
-        return
+        return inapplicable(NO_LOADER)
     if read.get("failed"):
-        yield _uncollated(read["failed"])
-        return
+        return _uncollated(read["failed"])
     if not read["batches"] and "raised" in read:
         needs = "samples without workers"
-        yield Finding("DP4", "not decidable", NO_BATCH, read["raised"], needs=needs)
-        return
+        return undecided(NO_BATCH, needs, read["raised"])
     if not read["batches"]:
-        yield Finding("DP4", "not applicable", "the loader gives no batch")
-        return
+        return inapplicable("the loader gives no batch")
 
-    cause = f"{read['batches']} batches collate"
-    padded = read["padded"].items()
-    mute = [f"{path} {field['shape']}" for path, field in padded if not field["by"]]
-    if not mute:
-        yield Finding("DP4", "pass", cause)
-        return
-    cause += f"; padded without lengths or mask: {', '.join(mute)}"
-    yield Finding("DP4", "pass", cause, {"padded": read["padded"]})
+    return passed(f"{read['batches']} batches collate")
 
 
-def _uncollated(failed: Seen) -> Finding:
+def _uncollated(error: Seen) -> Finding:
     """The collate function raised: a bug if samples differ in a field."""
-    cause = f"collate_fn raises {failed['text']}"
-    if "field" in failed:
-        cause = f"field {failed['field']}: {' against '.join(failed['shapes'])}: {cause}"
-        return Finding("DP4", "fail", cause, failed)
-    needs = "a collate_fn that takes samples of one shape"
-    return Finding("DP4", "not decidable", cause, failed, needs=needs)
+    cause = f"collate_fn raises {error['text']}"
+    if "field" in error:
+        cause = f"field {error['field']}: {' against '.join(error['shapes'])}: {cause}"
+        return failed(cause, error)
+    return undecided(cause, "a collate_fn that takes samples of one shape", error)
 
 
-@check("DP5", probes=("contract",))
-def pinning(seen: Seen) -> Iterator[Finding]:
+@check("DP5", "contract")
+def pinning(seen: Seen) -> Finding:
     """All tensors of a batch are pinned, if any shall be."""
     if not seen.get("pin_memory"):
         cause = "pin_memory=False" if "pin_memory" in seen else NO_LOADER
-        yield Finding("DP5", "not applicable", cause)
-        return
+        return inapplicable(cause)
     pin = seen["collate"].get("pin")
     if pin is None:
-        yield Finding("DP5", "not decidable", NO_BATCH, needs="a batch without workers")
-        return
+        return undecided(NO_BATCH, "a batch without workers")
     problem = _unpinned(pin)
     if not problem:
-        yield Finding("DP5", "pass", f"{pin['pinned']} tensors are pinned")
-        return
+        return passed(f"{pin['pinned']} tensors are pinned")
     cause = f"{problem} (the batch is a {pin['type']})"
     raised = pin.get("raised", {}).get("text", "")
     if re.search("cuda|driver|accelerator", raised, re.IGNORECASE):
-        yield Finding("DP5", "not decidable", cause, pin, needs="a machine with a GPU")
-        return
-    yield Finding("DP5", "fail", cause, pin)
+        return undecided(cause, "a machine with a GPU", pin)
+    return failed(cause, pin)
 
 
 def _unpinned(pin: Seen) -> str:
@@ -96,30 +90,29 @@ def _unpinned(pin: Seen) -> str:
     return f"not pinned: {', '.join(pin['missed'])}" if pin["missed"] else ""
 
 
-@check("DP6", probes=("methods",))
-def start_methods(seen: Seen) -> Iterator[Finding]:
+@check("DP6", "methods")
+def start_methods(seen: Seen) -> Findings:
     """Workers give equal samples however they are started."""
+    if seen["workers"] is None:
+        return inapplicable(NO_LOADER)
     if not seen["workers"]:
-        cause = "num_workers=0: nothing is sent to workers"
-        if seen["workers"] is None:
-            cause = NO_LOADER
-        yield Finding("DP6", "not applicable", cause)
-        return
+        return inapplicable("num_workers=0: nothing is sent to workers")
 
-    own, compared = seen["own"], "fork, spawn and forkserver"
-    if "forkserver" not in seen["runs"]:
-        compared = "fork and spawn"
-    elsewhere, fails = [], False
+    own = seen["own"]
+    elsewhere = []
+    fails = []
     for cause, problem in _problems(seen).items():
         under = f"under {' and '.join(problem.methods)}: {cause}"
         if own in (None, *problem.methods):
-            fails = True
-            yield Finding("DP6", "fail", under, problem.shown)
+            fails.append(failed(under, problem.shown))
         else:
             elsewhere.append(under)
-    if not fails:
-        passed = [f"equal samples under {own or compared}", *elsewhere]
-        yield Finding("DP6", "pass", "; ".join(passed))
+    if fails:
+        return fails
+    compared = "fork, spawn and forkserver"
+    if "forkserver" not in seen["runs"]:
+        compared = "fork and spawn"
+    return passed("; ".join([f"equal samples under {own or compared}", *elsewhere]))
 
 
 class Problem(NamedTuple):
@@ -172,45 +165,42 @@ def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
     return {"text": text, "fields": sorted(fields), "vanished": gone[:20]}
 
 
-@check("DP7", probes=("look", "epochs"))
-def steps(look: Seen, epochs: Ranks) -> Iterator[Finding]:
+@check("DP7", "look", "epochs")
+def steps(look: Seen, epochs: Ranks) -> list[Finding]:
     """An epoch has as many batches as the loader says."""
+    findings: list[Finding] = []
     if look.get("iterable"):
-        return
+        return findings
     for rank, (first, *_) in enumerate(epochs_of(epochs)):
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
             shown = {"rank": rank, "len": first.length, "batches": batches}
-            yield Finding("DP7", "fail", cause, shown)
+            findings.append(failed(cause, shown))
+    return findings
 
 
-@check("DP7", probes=("contract",))
-def lengths(seen: Seen) -> Iterator[Finding]:
+@check("DP7", "contract")
+def lengths(seen: Seen) -> Finding:
     """The data set has as many samples as it says."""
     size, items = seen.get("samples"), seen.get("items", {})
     counted = seen.get("counted", size)
     if size is None:
-        yield Finding("DP7", "not applicable", "the data set has no len")
-        return
+        return inapplicable("the data set has no len")
     if counted not in (None, size):
         cause = f"len is {size}, the iterator gives {counted} samples"
-        yield Finding("DP7", "fail", cause, {"len": size, "samples": counted})
-        return
+        return failed(cause, {"len": size, "samples": counted})
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         cause = f"len is {size}, but [{size - 1}] raises {last['text']}"
-        yield Finding("DP7", "fail", cause, last)
-        return
+        return failed(cause, last)
     place = items.get("equals")
     if place is not None and not _repeats_on_purpose(size, items):
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
-        yield Finding("DP7", "fail", cause, {"len": size, "index": size, "equals": place})
-        return
+        return failed(cause, {"len": size, "index": size, "equals": place})
     if place is None and items.get("longer"):
-        yield _too_short(size, items)
-        return
-    yield Finding("DP7", "pass", f"len is {size}")
+        return _too_short(size, items)
+    return passed(f"len is {size}")
 
 
 def _repeats_on_purpose(size: int, items: Seen) -> bool:
@@ -227,12 +217,12 @@ def _too_short(size: int, items: Seen) -> Finding:
     shown = {"len": size, name: many, "stored": stored}
     if many > size + 1 and (not stored or any(map(MEANT.search, stored))):
         needs = "whether the shorter length is meant"
-        return Finding("DP7", "not decidable", cause, shown, needs=needs)
-    return Finding("DP7", "fail", cause, shown)
+        return undecided(cause, needs, shown)
+    return failed(cause, shown)
 
 
-@check("DP8", probes=("model", "epochs"))
-def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
+@check("DP8", "model", "epochs")
+def batch_of_one(seen: Seen, epochs: Ranks) -> Finding:
     """No batch of one meets a batch norm."""
     one = seen.get("one", {})
     ones = {}  # steps by rank
@@ -242,26 +232,22 @@ def batch_of_one(seen: Seen, epochs: Ranks) -> Iterator[Finding]:
             if step is not None:
                 ones[f"rank {rank}"] = step
     if not ones:
-        yield Finding("DP8", "pass", "no rank gets a batch of one")
-        return
+        return passed("no rank gets a batch of one")
 
     steps = ", ".join(f"{rank}: step {step}" for rank, step in ones.items())
     where = f"a batch of one ({steps})"
     shown = {**seen["train"], "steps": ones, **one}
     if one.get("raised"):
-        yield Finding("DP8", "fail", f"{where} raises {one['raised']['text']}", shown)
-        return
+        return failed(f"{where} raises {one['raised']['text']}", shown)
     if "shapes" in one:
-        yield Finding("DP8", "pass", f"the model takes {where}", shown)
-        return
+        return passed(f"the model takes {where}", shown)
     if one.get("norms") == []:
-        yield Finding("DP8", "pass", f"{where}, and the model has no batch norm", shown)
-        return
+        return passed(f"{where}, and the model has no batch norm", shown)
     cause = f"{where}: BatchNorm with one value a channel would raise"
     if "unknown" in one:
         cause += f"; {one['unknown']}"
     needs = "the model: --model module:factory"
-    yield Finding("DP8", "not decidable", cause, shown, needs=needs)
+    return undecided(cause, needs, shown)
 
 
 def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
@@ -305,12 +291,11 @@ class Memory(NamedTuple):
         return cls(**{**seen, "new": [Chunk(*row) for row in seen["new"]], "workers": workers})
 
 
-@check("DP9", probes=("memory",))
-def memory(seen: Seen) -> Iterator[Finding]:
+@check("DP9", "memory")
+def memory(seen: Seen) -> Finding:
     """Workers do not grow with the samples that they read, or not too much."""
     if not seen.get("new"):
-        yield Finding("DP9", "not applicable", "no sample was read" if seen else NO_LOADER)
-        return
+        return inapplicable("no sample was read" if seen else NO_LOADER)
     data = Memory.parse(seen)
     size = data.samples
     grown, stops = _growth(data.new, data.most)
@@ -341,7 +326,7 @@ def memory(seen: Seen) -> Iterator[Finding]:
     if copied > SMALL and (size or 0) > 10_000:
         cause += f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, "
         cause += "at most what they hold"
-    yield Finding("DP9", verdict, cause, shown, needs=needs)
+    return Finding("DP9", verdict, cause, shown, needs=needs)
 
 
 def _enough(total: float, grown: float, data: Memory, stops: bool | None) -> tuple[str, str]:
@@ -435,16 +420,16 @@ class Flight(NamedTuple):
         return min(self.batches, max(ahead + 1, ahead * (self.workers - 1) + 2))
 
 
-@check("DP15", probes=("contract",))
+@check("DP15", "contract")
 def shared_memory(seen: Seen) -> Iterator[Finding]:
     """The batches in flight find room, and files to open."""
     if not seen.get("workers") or seen["shm"] is None:
         cause = "num_workers=0: no shared memory" if seen.get("workers") == 0 else NO_LOADER
-        yield Finding("DP15", "not applicable", cause)
+        yield inapplicable(cause)
         return
     read = seen["collate"]
     if not read["batches"]:
-        yield Finding("DP15", "not decidable", NO_BATCH, needs="a batch without workers")
+        yield undecided(NO_BATCH, "a batch without workers")
         return
 
     data = Flight(**{name: seen[name] for name in Flight._fields})
@@ -462,21 +447,22 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
         cause = f"{read['tensors']} tensors a batch x {data.waiting} batches in a process: "
         cause += f"{wanted} open files, ulimit -n is {data.files}"
         shown = {"tensors": read["tensors"], "needed": wanted, "limit": data.files}
-        yield Finding("DP15", "fail", cause, shown)
+        yield failed(cause, shown)
 
 
-@check("stale", probes=("contract",))
-def stale(seen: Seen) -> Iterator[Finding]:
-    for each in seen.get("paths", ()):
-        if each["missing"] and each["needed"]:
-            cause = f"{each['missing']} of {each['paths']} files in {each['name']} are missing: "
-            yield Finding("stale", "fail", cause + ", ".join(each["names"]), each)
-        elif "index" in each:
-            cause = f"{each['index']} is older than {', '.join(each['newer'])}"
-            yield Finding(
-                "stale", "not decidable", cause, each, needs="an index written after its files"
-            )
-        else:
-            yield Finding("stale", "pass", f"{each['paths']} files in {each['name']} exist")
+@check("stale", "contract")
+def stale(seen: Seen) -> Findings:
+    """The files that a data set lists exist, and are no newer than its index."""
     if not seen.get("paths"):
-        yield Finding("stale", "not applicable", "the data set lists no files")
+        return inapplicable("the data set lists no files")
+    return [_listed(paths) for paths in seen["paths"]]
+
+
+def _listed(paths: Seen) -> Finding:
+    if paths["missing"] and paths["needed"]:
+        cause = f"{paths['missing']} of {paths['paths']} files in {paths['name']} are missing: "
+        return failed(cause + ", ".join(paths["names"]), paths)
+    if "index" in paths:
+        cause = f"{paths['index']} is older than {', '.join(paths['newer'])}"
+        return undecided(cause, "an index written after its files", paths)
+    return passed(f"{paths['paths']} files in {paths['name']} exist")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millrace.audit.checks.registry import Seen
+from millrace.audit.checks.findings import Seen
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from millrace.audit.checks.registry import Finding, Seen, check
+from millrace.audit.checks.findings import (
+    Finding,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 
 ALONE = (
     "count the prompt from the first token, not from padding: "
@@ -98,17 +106,17 @@ class Kinds(NamedTuple):
     trained: dict[str, list[list[int]]]
 
 
-@check("labels", probes=("labels",))
+@check("labels", "labels")
 def label_masks(seen: Seen) -> Iterator[Finding]:
     """Answers and their ends are trained on; padding, placeholders and prompts are not."""
     rows = [Row.parse(row) for batch in seen["batches"] for row in batch]
     if not rows:
-        yield Finding("labels", "not applicable", "no batch has rows of input_ids with labels")
+        yield inapplicable("no batch has rows of input_ids with labels")
         return
     if any(row.trained() is None for row in rows):
         cause = "labels are not the tokens of input_ids"
         needs = "labels that repeat input_ids, with -100 in the places that are not trained on"
-        yield Finding("labels", "not decidable", cause, {}, "", needs)
+        yield undecided(cause, needs)
         return
 
     special = Tokens.parse(seen["special"])
@@ -118,7 +126,7 @@ def label_masks(seen: Seen) -> Iterator[Finding]:
     if not any(text.trained for text in texts):
         fix = "mask the prompt only; look whether max_length cuts the answers off"
         cause = f"everything in {len(rows)} rows is masked"
-        yield Finding("labels", "fail", cause, {}, fix)
+        yield failed(cause, fix=fix)
         return
     yield from _judged(texts, special, is_unsure)
 
@@ -145,14 +153,14 @@ def _judged(texts: list[Text], special: Tokens, is_unsure: bool) -> Iterator[Fin
         if wrong[kind]:
             number, place = wrong[kind][0]
             cause = f"{problem}: row {number}, {place}; {summary}"
-            yield Finding("labels", "fail", cause, {"places": wrong[kind][:8], **shown}, fix)
+            yield failed(cause, {"places": wrong[kind][:8], **shown}, fix)
     if any(wrong.values()):
         return
     if opens:
         needs = "labels with -100 in the opening that all rows share, if that is a prompt"
-        yield Finding("labels", "not decidable", summary, shown, "", needs)
+        yield undecided(summary, needs, shown)
         return
-    yield Finding("labels", "pass", summary, shown)
+    yield passed(summary, shown)
 
 
 def _summary(texts: list[Text], kinds: Kinds) -> str:

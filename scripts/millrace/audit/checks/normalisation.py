@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace.audit.checks.findings import (
+    Finding,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 from millrace.audit.checks.images import Colours, Constants, Field, Split, Values, short
-from millrace.audit.checks.registry import Finding, Seen, check
 
 # Constants in the order red, green, blue: ImageNet's, CLIP's, CIFAR-10's, Caffe's.
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -15,7 +23,7 @@ WEIGHTS = "take the transforms that belong to the weights: weights.transforms()"
 TWICE = 1.001 / 255  # the largest value of what was scaled twice
 
 
-@check("DP10", probes=("values", "colours"))
+@check("DP10", "values", "colours")
 def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
     """Constants are in the order of the colours, fitted on training, and give what is expected."""
     data = Values.parse(values)
@@ -24,11 +32,10 @@ def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
     if needed == "other" or (needed == "BGR" and order != "BGR"):
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
         fix = f"give the constants in the order of the images; {WEIGHTS}"
-        yield Finding("DP10", "fail", cause, {}, fix)
-    if data.train and data.val:
-        are_whole = data.train.is_complete and data.val.is_complete
-        if are_whole:
-            yield from _fitted(data.train, data.val, data.constants)
+        yield failed(cause, fix=fix)
+    train, val = data.train, data.val
+    if train and val:
+        yield from _fitted(train, val, data.constants)
     yield from _ranges(data)
 
 
@@ -41,10 +48,10 @@ def _ranges(data: Values) -> Iterator[Finding]:
         return
     if data.expect != "none" and fields and data.constants:
         cause = "; ".join(field.described() for field in fields)
-        yield Finding("DP10", "pass", cause, {field.title: field.shown for field in fields})
+        yield passed(cause, {field.title: field.shown for field in fields})
         return
     cause = "nothing is normalised, no range is expected"
-    yield Finding("DP10", "not applicable", cause, {}, "", "--expect")
+    yield inapplicable(cause, needs="--expect")
 
 
 def constants_order(data: Values) -> tuple[str, str]:
@@ -99,8 +106,8 @@ def _expected(field: Field, expect: str) -> Finding:
         is_right = near and all(0.5 * std < s < 2 * std for s in field.std)
     cause = f"{field.described()}, expected {expect}"
     if is_right:
-        return Finding("DP10", "pass", cause, field.shown)
-    return Finding("DP10", "fail", cause, field.shown, WEIGHTS)
+        return passed(cause, field.shown)
+    return failed(cause, field.shown, WEIGHTS)
 
 
 def _is_in_range(field: Field, expect: str) -> bool:
@@ -122,6 +129,8 @@ def _is_in_range(field: Field, expect: str) -> bool:
 def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Finding]:
     """Constants that give train + val (or val) a mean of 0, and train none, are of the wrong
     set."""
+    if not (train.is_complete and val.is_complete):
+        return
     for name in sorted(train.fields.keys() & val.fields):
         ours, theirs = train.fields[name], val.fields[name]
         if theirs.channels != ours.channels or not 0.5 < max(ours.std) < 2:
@@ -138,7 +147,7 @@ def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Fi
             cause += f"train's {off['train']:.2g}"
             shown = {"means": off, "constants": [each.shown for each in used[:1]]}
             fix = "compute mean and std of the training split alone, and use them for both"
-            yield Finding("DP10", "fail", cause, shown, fix)
+            yield failed(cause, shown, fix)
 
 
 def _better_fitted(off: dict[str, float], constants_seen: bool) -> str:
@@ -153,7 +162,7 @@ def _better_fitted(off: dict[str, float], constants_seen: bool) -> str:
     return ""
 
 
-@check("DP11", probes=("values", "colours"))
+@check("DP11", "values", "colours")
 def colours(values: Seen, seen: Seen) -> Iterator[Finding]:
     """The channels are red, green, blue, or as the constants are."""
     data = Colours.parse(seen)
@@ -171,22 +180,22 @@ def _channels(data: Colours, where: str, needed: str) -> Finding:
     order = data.order
     if order and order == needed != "RGB":
         cause = f"the channels are {order}, and so are the constants: {where}"
-        return Finding("DP11", "pass", cause, data.shown)
+        return passed(cause, data.shown)
     if order == "RGB":
-        return Finding("DP11", "pass", "the channels are RGB", data.shown)
+        return passed("the channels are RGB", data.shown)
     if order:
         channel = order.index("R")
         cause = f"the channels are {order}: red in {data.places[0]} is channel {channel}"
         fix = "after reading: cv2.cvtColor(img, cv2.COLOR_BGR2RGB), or read with PIL"
-        return Finding("DP11", "fail", cause, data.shown, fix)
+        return failed(cause, data.shown, fix)
 
     answers = {answer for found in data.orders.values() for answer in found}
     if not data.images or answers == {"grey"}:
         cause = "no field is a batch of colour images"
-        return Finding("DP11", "not applicable", cause, data.shown)
+        return inapplicable(cause, data.shown)
     cause = "no file was replaced by a probe image"
     if "mixed" in answers:
         cause = "colours change at random"
     needs = "a data set that lists the paths of its images, and reads them when a sample is "
     needs += "asked for"
-    return Finding("DP11", "not decidable", cause, data.shown, "", needs)
+    return undecided(cause, needs, data.shown)

@@ -7,8 +7,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.batches import Batch, epochs_of, parse
+from millrace.audit.checks.findings import (
+    Evidence,
+    Finding,
+    Ranks,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.registry import Evidence, Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import order_of
 
 ENDINGS = {
@@ -32,15 +42,14 @@ REFUSED = (
 
 
 @check("DP14")
-def refused_arguments(evidence: Evidence) -> Iterable[Finding]:
+def refused_arguments(evidence: Evidence) -> list[Finding]:
     """Arguments that torch refuses together, in its own words."""
     error = evidence["look"].error
     for entry, words, fix in REFUSED:
         if words in error.get("text", ""):
-            yield Finding(
-                entry, "fail", f"torch: {error['text']}", {"where": error.get("where")}, fix
-            )
-            return
+            cause = f"torch: {error['text']}"
+            return [Finding(entry, "fail", cause, {"where": error.get("where")}, fix)]
+    return []
 
 
 class Told(NamedTuple):
@@ -105,19 +114,19 @@ class Orders(NamedTuple):
         return {"epoch 0": self.first[:EXAMPLES], "epoch 1": second[:EXAMPLES]}
 
 
-@check("DP14", probes=("epochs", "set_epoch", "loop", "source"))
-def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Iterable[Finding]:
+@check("DP14", "epochs", "set_epoch", "loop", "source")
+def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Finding:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
     told = [Told.parse(seen) for seen in after]
     orders = Orders.parse(epochs, told, source)
-    yield replace(_judged(orders, told, loop[0]["calls"]), evidence=orders.shown)
+    return replace(_judged(orders, told, loop[0]["calls"]), evidence=orders.shown)
 
 
 def _judged(orders: Orders, told: list[Told], calls: list | None) -> Finding:
     """`calls`: of set_epoch, by the user's loop; None without one."""
     if not orders.first or len(orders.plain[0]) < 2:
         needs = f"--epochs 2, and {NEED_ID}"
-        return Finding("DP14", "not decidable", "no two orders to compare", needs=needs)
+        return undecided("no two orders to compare", needs)
     if any(rank.is_missed() for rank in told):
         cause = (
             "set_epoch on the dataset changes what the main process reads, but persistent workers"
@@ -127,9 +136,9 @@ def _judged(orders: Orders, told: list[Told], calls: list | None) -> Finding:
             "persistent_workers=False, or the epoch as torch.zeros((),"
             " dtype=torch.int64).share_memory_()"
         )
-        return Finding("DP14", "fail", cause, fix=fix)
+        return failed(cause, fix=fix)
     if not all(_same(one, other) for one, other, *_ in orders.plain):
-        return Finding("DP14", "pass", "epochs 0 and 1 come in different orders")
+        return passed("epochs 0 and 1 come in different orders")
     parts = told[0].parts
     if parts and not all(_same(one, other) for one, other in orders.told):
         return _changes_when_told(told[0].call, calls)
@@ -140,25 +149,25 @@ def _changes_when_told(call: str, calls: list | None) -> Finding:
     cause = "the order changes only after set_epoch"
     if calls is None:
         needs = f"--loop module:function; it must call {call} (Lightning and Accelerate do)"
-        return Finding("DP14", "not decidable", cause, needs=needs)
+        return undecided(cause, needs)
     if calls:
-        return Finding("DP14", "pass", f"the loop calls set_epoch: {calls[:4]}")
+        return passed(f"the loop calls set_epoch: {calls[:4]}")
     cause += ", which the loop does not call"
-    return Finding("DP14", "fail", cause, fix=f"Call {call} before each epoch")
+    return failed(cause, fix=f"Call {call} before each epoch")
 
 
 def _one_order(orders: Orders, told: Told) -> Finding:
     """All epochs have one order: a bug if it is shuffled, or meant so."""
     if orders.ascends:
         cause = "no shuffle: indices ascend in both epochs (training: shuffle=True)"
-        return Finding("DP14", "not applicable", cause)
+        return inapplicable(cause)
     if orders.iterable and orders.reordered:
         cause = (
             "without workers each pass has its own order; workers begin every epoch with the same"
             " copy"
         )
         fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
-        return Finding("DP14", "fail", cause, fix=fix)
+        return failed(cause, fix=fix)
     flags = told.flags
     if any(flags.values()) or (orders.shuffled_by and not flags):
         cause = "epochs 0 and 1 come in one order, though "
@@ -166,9 +175,9 @@ def _one_order(orders: Orders, told: Told) -> Finding:
         if told.parts:
             cause += f"; {told.call} does not change it"
         fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
-        return Finding("DP14", "fail", cause, fix=fix)
+        return failed(cause, fix=fix)
     cause = "no shuffle: the order is fixed in both epochs (training: shuffle=True)"
-    return Finding("DP14", "not applicable", cause)
+    return inapplicable(cause)
 
 
 def _same(one: list[Any], other: list[Any]) -> bool:
@@ -188,15 +197,15 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
         result = evidence[name]
         if name == "look" and result.status == "late":
             cause = f"no batch came: {result.error['text']}"
-            yield Finding("end", "not decidable", cause, needs="a longer --timeout, or less data")
+            yield undecided(cause, "a longer --timeout, or less data")
         if result.status in ENDINGS:
             facts = {key: value for key, value in result.error.items() if value}
             cause = f"the loader {result.status}: {result.error.get('text', '')}"
-            yield Finding("end", "fail", cause, facts, ENDINGS[result.status])
+            yield failed(cause, facts, ENDINGS[result.status])
 
 
-@check("end", probes=("epochs",))
-def endless(ranks: Ranks) -> Iterable[Finding]:
+@check("end", "epochs")
+def endless(ranks: Ranks) -> Finding:
     """Epochs that were read to their end, unless they have none."""
     cause, facts = "", {}
     unended = [epoch for rank in epochs_of(ranks) for epoch in rank if not epoch.ended]
@@ -206,8 +215,7 @@ def endless(ranks: Ranks) -> Iterable[Finding]:
         if epoch.length and count > 2 * epoch.length:
             cause = f"it does not end: {count} batches, though len(loader) is {epoch.length}"
             fix = "Let the sampler end after len(sampler) indices"
-            yield Finding("end", "fail", cause, facts, fix)
-            return
+            return failed(cause, facts, fix)
         if not epoch.length:
             cause = f"no end in {count} batches: an endless stream"
-    yield Finding("end", "pass", cause, facts)
+    return passed(cause, facts)

@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
 from millrace.audit.checks.batches import Batch, Draws, Epoch, epochs_of, parse
-from millrace.audit.checks.registry import Finding, Ranks, Seen, check
+from millrace.audit.checks.findings import (
+    Finding,
+    Ranks,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 from millrace.audit.checks.shares import Dataset, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
@@ -50,7 +59,7 @@ class Same(NamedTuple):
     shown: Seen
 
 
-@check("DP1", probes=("repeat", "epochs", "source", "look"))
+@check("DP1", "repeat", "epochs", "source", "look")
 def repeated_randomness(
     repeat: Ranks, epochs: Ranks, source: Seen, look: Seen
 ) -> Iterable[Finding]:
@@ -73,7 +82,7 @@ def repeated_randomness(
     cause = "a sample is the same whenever it is read"
     if varies:
         cause = "random numbers differ everywhere"
-    yield Finding("DP1", "pass", cause, {"torch": look["torch"]})
+    yield passed(cause, {"torch": look["torch"]})
 
 
 def _streams(ranks: list[list[list[Batch]]]) -> Streams:
@@ -108,7 +117,7 @@ def _repeated_by(
         shown |= {"worker seeds": seeds, "torch": look["torch"]}
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
         fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
-        return _if_together(Finding("DP1", "fail", cause, shown, fix), kind, look)
+        return _if_together(failed(cause, shown, fix), kind, look)
     return None
 
 
@@ -208,7 +217,7 @@ def _gone_on_alike(copied: list[str], one: list[Batch], other: list[Batch]) -> S
     return None
 
 
-@check("DP2", probes=("look", "epochs", "source"))
+@check("DP2", "look", "epochs", "source")
 def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
     first_epochs = [rank[0] for rank in epochs_of(epochs)]
@@ -216,7 +225,7 @@ def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
     shared = shares.count(first_epochs, dataset)
     if shared is None:
         cause = "no field of a sample is the same in two passes"
-        yield Finding("DP2", "not decidable", cause, needs=NEED_ID)
+        yield undecided(cause, NEED_ID)
         return
 
     facts = {
@@ -225,7 +234,7 @@ def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
         "in the dataset": shared.held.total(),
     }
     if shared.draws_with_replacement():
-        yield Finding("DP2", "pass", "the sampler draws with replacement", facts)
+        yield passed("the sampler draws with replacement", facts)
         return
 
     findings = []
@@ -257,8 +266,8 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     evidence = {"ids": list(repeats)[:EXAMPLES], **shape}
     if shared.from_sampler and dataset.frameworks:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
-        return Finding("DP2", "not decidable", cause, evidence, needs=needs)
-    return Finding("DP2", "fail", cause, evidence, _how_to_share_out(kind, shared))
+        return undecided(cause, needs, evidence)
+    return failed(cause, evidence, _how_to_share_out(kind, shared))
 
 
 def _begin_alike(shared: Shares, axis: int) -> bool:
@@ -292,7 +301,7 @@ def _shared_out(
             "and no two places give the same ones in the same order"
         )
         needs = "a stream that ends: fewer shards, by --arg"
-        return Finding("DP2", "not decidable", cause, facts, needs=needs)
+        return undecided(cause, needs, facts)
 
     unknown = shared.unknown()
     if unknown:
@@ -301,7 +310,7 @@ def _shared_out(
             " by itself"
         )
         needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
-        return Finding("DP2", "not decidable", cause, facts, needs=needs)
+        return undecided(cause, needs, facts)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
@@ -316,10 +325,10 @@ def _shared_out(
             "Share out over ranks in one place, the dataset or its sampler; over workers in"
             " __iter__ only"
         )
-        return Finding("DP2", "fail", cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
+        return failed(cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
 
     cause = f"{shared.ranks} ranks and {shared.workers} workers share out the samples"
-    return Finding("DP2", "pass", cause, facts)
+    return passed(cause, facts)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -331,13 +340,13 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
     return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
-@check("DP3", probes=("epochs", "loop"))
+@check("DP3", "epochs", "loop")
 def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
     ranks, loop = epochs_of(epochs), loops[0]
     if len(ranks) == 1:
-        yield Finding("DP3", "not applicable", "one rank")
+        yield inapplicable("one rank")
         return
     drawn = loop["evaluation"]
     if drawn and drawn["drawn"] > drawn["samples"]:
@@ -350,7 +359,7 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
             "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the"
             " repeated ids"
         )
-        yield Finding("DP3", "fail", cause, drawn, fix)
+        yield failed(cause, drawn, fix)
 
     facts: Seen = {}
     for number, parts in enumerate(zip(*ranks, strict=True)):
@@ -360,7 +369,7 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
         if ends and max(steps) > min(ends):
             yield _uneven(steps, loop["joins"], facts)
             return
-    yield Finding("DP3", "pass", "", facts)
+    yield passed("", facts)
 
 
 def _counts(ranks: Iterable[Epoch]) -> dict[str, int]:
@@ -376,25 +385,25 @@ def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
     fix += "`with model.join():`; drop_last=True alone leaves them uneven"
     if joins:
         cause = f"ranks make {steps} steps, and the loop uses Join"
-        return Finding("DP3", "pass", cause, facts, fix)
-    return Finding("DP3", "fail", f"ranks make {steps} steps", facts, fix)
+        return passed(cause, facts, fix)
+    return failed(f"ranks make {steps} steps", facts, fix)
 
 
-@check("edges", probes=("model", "epochs"))
+@check("edges", "model", "epochs")
 def edges(seen: Seen, epochs: Ranks) -> Iterable[Finding]:
     """Each rank makes steps, and evaluation loses no sample."""
     findings = []
     for rank, parts in enumerate(epochs_of(epochs)):
         if parts[0].ended and not parts[0].batches:
             shown = {"rank": rank, **seen["train"]}
-            findings.append(Finding("edges", "fail", f"rank {rank} makes no step", shown))
+            findings.append(failed(f"rank {rank} makes no step", shown))
     for name, verdict in (("train", "pass"), ("val", "fail")):
         lost = _dropped(seen[name])
         if lost:
             samples = seen[name]["samples"]
             cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
             findings.append(Finding("edges", verdict, cause, seen[name]))
-    yield from findings or [Finding("edges", "pass", "no sample is lost")]
+    yield from findings or [passed("no sample is lost")]
 
 
 def _dropped(loader: Seen) -> int:

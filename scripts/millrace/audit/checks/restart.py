@@ -5,11 +5,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millrace.audit.checks.batches import epochs_of, parse
+from millrace.audit.checks.findings import (
+    Finding,
+    Ranks,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.registry import Finding, Ranks, Seen, check
 from millrace.audit.checks.shares import content_key, order_of
 
 Batches = list[list[str]]  # names of samples, a list for each batch
@@ -64,12 +73,12 @@ class Restart(NamedTuple):
         return shorter > 0 and way.came[:shorter] == self.left[:shorter]
 
 
-@check("resume", probes=("resume", "source", "epochs", "loop"))
+@check("resume", "resume", "source", "epochs", "loop")
 def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
     if any(not seen["how"] for seen in resume):
-        yield Finding("resume", "not applicable", NO_STATE)
+        yield inapplicable(NO_STATE)
         return
     restarts = _restarts(resume, source, epochs)
     judged = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
@@ -81,7 +90,7 @@ def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterabl
     first = restarts[0]
     cause = f"by {first.how}, after {first.at} batches of epoch 1"
     cause += " and after epoch 0" if first.next else ""
-    yield Finding("resume", "pass", cause)
+    yield passed(cause)
 
 
 def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
@@ -126,24 +135,23 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
         return _raises(rank, restart, restart.ways[0].error)
     if not any(restart.left):
         cause = "nothing is left that can be known again"
-        return Finding("resume", "not decidable", cause, needs=NEED_ID)
+        return undecided(cause, NEED_ID)
 
     is_right = any(map(restart.is_right, restart.ways))
     if not is_right and any(way.is_unread for way in restart.ways):
         cause = "the time was over before a batch came after a restart"
-        return Finding("resume", "not decidable", cause, needs="a longer --timeout")
+        return undecided(cause, "a longer --timeout")
 
     wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
     if not wrong:
         return None
     way = wrong[-1]
-    if is_right and calls is None:
-        return _depends_on_the_loop(rank, restart, way)
-    the_loop_is_right = is_right and way.told != bool(calls)
-    return None if the_loop_is_right else _went_wrong(rank, restart, way)
+    if is_right:
+        return _depends_on_the_loop(rank, restart, way, calls)
+    return _wrong(rank, restart, way)
 
 
-def _went_wrong(rank: int, restart: Restart, way: Way) -> Finding:
+def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
     if way.error:
         return _raises(rank, restart, way.error)
     return _went_on_elsewhere(rank, restart, way)
@@ -151,17 +159,23 @@ def _went_wrong(rank: int, restart: Restart, way: Way) -> Finding:
 
 def _raises(rank: int, restart: Restart, error: str) -> Finding:
     cause = f"restored in mid-epoch 1 by {restart.how}: it raises {error}"
-    return Finding("resume", "fail", cause, {"rank": rank, "after batches": restart.at}, SAVE)
+    return failed(cause, {"rank": rank, "after batches": restart.at}, SAVE)
 
 
-def _depends_on_the_loop(rank: int, restart: Restart, wrong: Way) -> Finding:
+def _depends_on_the_loop(
+    rank: int, restart: Restart, wrong: Way, calls: list | None
+) -> Finding | None:
+    """One way goes on rightly, with or without set_epoch: the loop decides."""
+    if calls is not None:
+        goes_wrong = wrong.told == bool(calls)
+        return _wrong(rank, restart, wrong) if goes_wrong else None
     word = "not called" if wrong.told else "called"
     cause = (
         f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after the"
         " restart"
     )
     needs = "--loop module:function, which shows whether it calls set_epoch before each epoch"
-    return Finding("resume", "not decidable", cause, {"rank": rank}, needs=needs)
+    return undecided(cause, needs, {"rank": rank})
 
 
 def _went_on_elsewhere(rank: int, restart: Restart, way: Way) -> Finding:
@@ -185,10 +199,10 @@ def _went_on_elsewhere(rank: int, restart: Restart, way: Way) -> Finding:
     if not way.told and len(restart.ways) > 1:
         cause += "; set_epoch was not called after it"
         fix = "Save the epoch in the state, or call set_epoch(epoch) after load_state_dict"
-    facts: dict[str, Any] = {"rank": rank, "after batches": restart.at, "expected": left[0]}
+    facts: Seen = {"rank": rank, "after batches": restart.at, "expected": left[0]}
     facts["came"] = (came or [[]])[0]
     facts |= {word: names[:EXAMPLES] for word, names in lists.items()}
-    return Finding("resume", "fail", cause, facts, fix)
+    return failed(cause, facts, fix)
 
 
 def _next_epoch(rank: int, restart: Restart) -> Finding | None:
@@ -198,7 +212,7 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
         return None
     if way.error:
         cause = f"restored by {restart.how} after the last batch of epoch 0: it raises {way.error}"
-        return Finding("resume", "fail", cause, {"rank": rank}, SAVE)
+        return failed(cause, {"rank": rank}, SAVE)
 
     # Without set_epoch the rest of epoch 0 may come first, which is empty.
     number = 1 if len(way.passes) > 1 and not way.came else 0
@@ -222,7 +236,7 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     )
     cause += f"{samples_due} samples"
     facts = {"rank": rank, "expected": due[0], "came": (way.passes[number] or [[]])[0]}
-    return Finding("resume", "fail", cause, facts, NEW_EPOCH)
+    return failed(cause, facts, NEW_EPOCH)
 
 
 def _flat(batches: Batches) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from millrace.audit.checks import registry
-from millrace.audit.checks.registry import Finding
+from millrace.audit.checks.findings import Finding, judge, load
 from millrace.audit.runner.guard import Guard
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, WrongName
 
 
@@ -21,11 +20,11 @@ def audit(
     Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of
     the loader.
     """
-    checks = registry.load(only)
+    checks = load(only)
     needed = {"look", *(name for each in checks for name in each.probes)}
     with ExitStack() as stack:
         results = (guard or stack.enter_context(Guard())).audit(options, sorted(needed))
     error = results["look"].error
     if error.get("type") == WrongName.__name__:
         raise WrongName(error["text"])
-    return results, registry.judge(results, checks)
+    return results, judge(results, checks)

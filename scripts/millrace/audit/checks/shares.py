@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.batches import Batch, Epoch, Sample
+from millrace.audit.runner.probes import Seen
 
 Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
 
@@ -21,7 +22,7 @@ class Dataset(NamedTuple):
     frameworks: list[str]  # that may replace the sampler
 
     @classmethod
-    def parse(cls, source: dict[str, Any]) -> Dataset:
+    def parse(cls, source: Seen) -> Dataset:
         return cls(**{name: source[name] for name in cls._fields})
 
 

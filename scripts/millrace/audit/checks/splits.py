@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from millrace.audit.checks.registry import Finding, Seen, check
+from millrace.audit.checks.findings import (
+    Finding,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 
 CERTAIN = ("file", "index")  # what is never equal by chance; contents and recordings are too
 CERTAIN_BEGINNINGS = ("content", "rec")
@@ -34,16 +42,16 @@ class Shared(NamedTuple):
         return self.kind in CERTAIN or self.kind.startswith(CERTAIN_BEGINNINGS)
 
 
-@check("splits", probes=("splits",))
+@check("splits", "splits")
 def overlap(seen: Seen) -> Iterator[Finding]:
     """Nothing of evaluation is in training."""
     if "shared" not in seen:
         cause = "only one split was given"
-        yield Finding("splits", "not applicable", cause, {}, "", "--val-loader")
+        yield inapplicable(cause, needs="--val-loader")
         return
     train, val = Read.parse(seen["train"]), Read.parse(seen["val"])
     if train.samples and not val.samples and val.is_complete:
-        yield Finding("splits", "not applicable", "the split of evaluation has no samples")
+        yield inapplicable("the split of evaluation has no samples")
         return
 
     kinds = [Shared(kind, each["count"], each) for kind, each in seen["shared"].items()]
@@ -52,15 +60,16 @@ def overlap(seen: Seen) -> Iterator[Finding]:
     if certain:
         yield from map(_in_both, certain)
         return
-    if kinds and not shared and train.is_complete and val.is_complete:
+    all_compared = train.is_complete and val.is_complete
+    if kinds and not shared and all_compared:
         cause = f"nothing is shared by {', '.join(kind.kind for kind in kinds)}"
-        yield Finding("splits", "pass", cause, {})
+        yield passed(cause)
         return
     cause = "not all was compared"
     if shared:
         cause = f"only equal by {', '.join(kind.kind for kind in shared)}"
     needs = "unique ids, paths, or contents that stay the same; a longer --timeout"
-    yield Finding("splits", "not decidable", cause, seen, "", needs)
+    yield undecided(cause, needs, seen)
 
 
 def _in_both(shared: Shared) -> Finding:
@@ -68,4 +77,4 @@ def _in_both(shared: Shared) -> Finding:
     cause = f"{shared.samples} of validation are in training, by {shared.kind}"
     cause += f": sample {first['val']} is {first['train']} there"
     fix = "split by recording first, and keep a list of the ids of each split"
-    return Finding("splits", "fail", cause, shared.shown, fix)
+    return failed(cause, shared.shown, fix)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace.audit.checks.findings import (
+    Finding,
+    Seen,
+    check,
+    failed,
+    inapplicable,
+    passed,
+    undecided,
+)
 from millrace.audit.checks.images import Field, Step, Value, Values
 from millrace.audit.checks.normalisation import TWICE
-from millrace.audit.checks.registry import Finding, Seen, check
 
 TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage", "ToTensorV2")
 NEEDS_TENSOR = ("Normalize", "RandomErasing", "ConvertImageDtype", "LinearTransformation")
@@ -27,7 +35,7 @@ WIDE = ("I", "F", "i", "f", "uint1", "uint3")  # PIL's modes and dtypes of more 
 OPEN = "?"  # instead of what is wrong, where nobody can tell
 
 
-@check("DP12", probes=("values",))
+@check("DP12", "values")
 def scaling(seen: Seen) -> Iterator[Finding]:
     """Images are scaled to 0..1 once, before they are normalised."""
     data = Values.parse(seen)
@@ -37,7 +45,7 @@ def scaling(seen: Seen) -> Iterator[Finding]:
         yield from (_misfit(step, unscaled) for step in misfits)
         return
     if not data.images:
-        yield Finding("DP12", "not applicable", "no field is a batch of images")
+        yield inapplicable("no field is a batch of images")
         return
     if data.expect == "none":
         return
@@ -86,7 +94,7 @@ def _misfit(step: Step, unscaled: list[str]) -> Finding:
     assert taken is not None  # it has values that do not fit
     cause = f"{step.title} takes {taken.min:.4g}..{taken.max:.4g}, "
     cause += f"its constants are for 0..{_full_scale(step):g}"
-    return Finding("DP12", "fail", cause, {"in": step.shown["in"], "before": unscaled}, SCALE)
+    return failed(cause, {"in": step.shown["in"], "before": unscaled}, SCALE)
 
 
 def misscaled(field: Field) -> str:
@@ -122,14 +130,14 @@ def _by_what_is_known(field: Field, were_scaled: bool, expect: str) -> str:
 
 def _scaled(field: Field, wrong: str) -> Finding:
     if not wrong:
-        return Finding("DP12", "pass", field.described(), field.shown)
+        return passed(field.described(), field.shown)
     if wrong == OPEN:
         needs = "--expect 0-1, or the range that the model needs"
-        return Finding("DP12", "not decidable", field.described(), field.shown, SCALE, needs)
-    return Finding("DP12", "fail", f"{field.described()}: {wrong}", field.shown, SCALE)
+        return undecided(field.described(), needs, field.shown, SCALE)
+    return failed(f"{field.described()}: {wrong}", field.shown, SCALE)
 
 
-@check("DP13", probes=("values",))
+@check("DP13", "values")
 def transform_order(seen: Seen) -> Iterator[Finding]:
     """Each transform takes what the one before it gives."""
     data = Values.parse(seen)
@@ -139,12 +147,12 @@ def transform_order(seen: Seen) -> Iterator[Finding]:
         wrong = [(step, found) for step, found in faults if found]
         for step, (cause, fix) in wrong:
             shown = {"order": names, "step": step.shown}
-            yield Finding("DP13", "fail", f"{step.title} {cause}", shown, fix)
+            yield failed(f"{step.title} {cause}", shown, fix)
         if not wrong:
-            yield Finding("DP13", "pass", f"{chain.path}: {', '.join(names)}", {"order": names})
+            yield passed(f"{chain.path}: {', '.join(names)}", {"order": names})
     if not data.chains:
         cause = "no chain of transforms is reached from the loader"
-        yield Finding("DP13", "not applicable", cause)
+        yield inapplicable(cause)
 
 
 def fault(steps: list[Step], step: Step) -> tuple[str, str] | None:
@@ -163,7 +171,7 @@ def fault(steps: list[Step], step: Step) -> tuple[str, str] | None:
 def _out_of_place(steps: list[Step], step: Step, taken: Value) -> tuple[str, str] | None:
     """A transform of tensors before the image is one, or of images after that."""
     needs_tensor = step.name in NEEDS_TENSOR and not step.is_albumentations
-    if needs_tensor and taken.is_image and step.raised:
+    if needs_tensor and step.raised and taken.is_image:
         return f"takes a {taken.type}, no tensor", "put it after ToTensor()"
     turns = [each.at for each in steps if each.name in TO_TENSOR]
     if not turns or not _was_refused(step, taken):

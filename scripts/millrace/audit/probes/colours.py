@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace.audit.probes.values import batched, channel_axis, draw
+from millrace.audit.probes.figures import batched, channel_axis, draw
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import members
-from millrace.audit.runner.tap import reseed
+from millrace.audit.runner.listener import reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
@@ -131,7 +132,7 @@ def negative_stride(value: Any) -> str:
     return ""
 
 
-def colours(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def colours(target: Target, options: Options, rank: Rank) -> Seen:
     """Let the loader read red, green and blue images, and note which channel answers to which.
 
     `orders`: of each field, twice with other seeds. `negative`: an array that torch refuses, if
@@ -139,7 +140,7 @@ def colours(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     """
     reseed(options.seed)
     loader = target.loader()
-    note: dict[str, Any] = {
+    note: Seen = {
         "images": [],
         "negative": "",
         "places": [],

@@ -15,25 +15,26 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory as torchs
 
-from millrace.audit.probes.look import length
+from millrace.audit.probes.first_batch import length
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import describe, digest, members, walk_tensors
-from millrace.audit.runner.tap import Tap, index_list, reseed
+from millrace.audit.runner.listener import Listener, index_list, reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 SECONDS, ORDERS, ITEMS, PATHS, DEPTH = 4.0, 3, 32, 5000, 4
 LACKING = ("IndexError", "KeyError")
 
 
-def contract(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def contract(target: Target, options: Options, rank: Rank) -> Seen:
     """Read samples and batches in this process, without workers."""
-    loader = Tap(target.loader(), rank, workers=0).original
+    loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {}
     reseed(options.seed)
     data, seconds = loader.dataset, min(SECONDS, rank.left() / 4)
     shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
-    seen: dict[str, Any] = {
+    seen: Seen = {
         "samples": length(data),
         "steps": length(loader),
         "ranks": options.ranks,
@@ -56,12 +57,12 @@ def contract(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     return seen
 
 
-def collate(loader: Any, until: float) -> dict[str, Any]:
+def collate(loader: Any, until: float) -> Seen:
     """Collate batches as drawn in several orders.
 
     `usual`: the sampler draws whole numbers below the length.
     """
-    seen: dict[str, Any] = {"usual": True, "batches": 0, "bytes": 0, "tensors": 0, "padded": {}}
+    seen: Seen = {"usual": True, "batches": 0, "bytes": 0, "tensors": 0}
     try:
         for samples in _batches(loader, seen):
             try:
@@ -75,7 +76,6 @@ def collate(loader: Any, until: float) -> dict[str, Any]:
                 seen["pin"] = pin(batch)
             needed, tensors = shared_bytes(batch)
             seen |= {"bytes": max(seen["bytes"], needed), "tensors": max(seen["tensors"], tensors)}
-            seen["padded"] |= padded(samples, batch)
             seen["batches"] += 1
             if time.monotonic() > until:
                 break
@@ -84,7 +84,7 @@ def collate(loader: Any, until: float) -> dict[str, Any]:
     return seen
 
 
-def _batches(loader: Any, seen: dict[str, Any]) -> Iterator[list[Any]]:
+def _batches(loader: Any, seen: Seen) -> Iterator[list[Any]]:
     """Samples of batches in several orders; `usual` turns False where indices are of no row."""
     if isinstance(loader.dataset, IterableDataset):
         yield from _stream(loader)
@@ -116,7 +116,7 @@ def _samples(data: Any, indices: Any) -> list[Any]:
     return [data[index] for index in indices]
 
 
-def _read(data: Any, index: int) -> dict[str, Any]:
+def _read(data: Any, index: int) -> Seen:
     """The digest of a sample, or what it raised."""
     try:
         value = data[index]
@@ -131,15 +131,15 @@ def _read(data: Any, index: int) -> dict[str, Any]:
     return {"digest": digest(parts or value)}
 
 
-def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
+def items(data: Any, size: int, seed: int, until: float) -> Seen:
     """The last sample and the one beyond it: `equals` an earlier one; lists that are not as long as
     `len`."""
 
-    def get(index: int) -> dict[str, Any]:
+    def get(index: int) -> Seen:
         reseed(seed)
         return _read(data, index)
 
-    seen: dict[str, Any] = {"last": get(size - 1), "beyond": get(size)}
+    seen: Seen = {"last": get(size - 1), "beyond": get(size)}
     if "digest" in seen["beyond"]:
         # Two in a row that differ: contents that neighbours share prove nothing.
         two = [get(size), get(size + 1)]
@@ -163,7 +163,7 @@ def items(data: Any, size: int, seed: int, until: float) -> dict[str, Any]:
     return seen
 
 
-def listed(data: Any) -> list[dict[str, Any]]:
+def listed(data: Any) -> list[Seen]:
     """Lists of paths that data sets have as attributes: which files are missing, or newer than an
     index."""
     seen, owner = [], data
@@ -178,7 +178,7 @@ def listed(data: Any) -> list[dict[str, Any]]:
     return seen
 
 
-def _files(data: Any, rows: Sequence[Any], texts: list[str]) -> dict[str, Any] | None:
+def _files(data: Any, rows: Sequence[Any], texts: list[str]) -> Seen | None:
     """What of a list of paths is missing; None if it is none. `texts`: attributes beside it, which
     may be its folder or its index."""
     roots = ["", *filter(os.path.isdir, texts)]
@@ -215,7 +215,7 @@ def _path(row: Any) -> str | None:
     )
 
 
-def pin(batch: Any) -> dict[str, Any]:
+def pin(batch: Any) -> Seen:
     """Tensors that torch's own walk does not pin, and fields that a pin_memory() of the user's
     loses.
 
@@ -245,60 +245,6 @@ def pin(batch: Any) -> dict[str, Any]:
     return {**note, "missed": missed, "lost": lost}
 
 
-def padded(samples: list[Any], batch: Any) -> dict[str, Any]:
-    """Tensors that samples of several lengths were put into: shape, lengths, and what says them."""
-    parts = [dict(walk_tensors(each)) for each in samples]
-    tensors = {
-        path: tensor
-        for path, tensor in walk_tensors(batch)
-        if tensor.layout is torch.strided and tensor.dim() and len(tensor) == len(samples)
-    }
-    found: dict[str, Any] = {}
-    for path, tensor in tensors.items():
-        for field in parts[0]:
-            lengths, axis = _lengths([part.get(field) for part in parts], tensor)
-            if lengths is not None:
-                longest = tensor.shape[1 + axis]
-                others = {name: each for name, each in tensors.items() if name != path}
-                found[path] = {
-                    "lengths": lengths.tolist()[:8],
-                    "shape": list(tensor.shape),
-                    "by": _told_by(others, lengths, longest)[:1],
-                }
-    return found
-
-
-def _lengths(
-    found: list[torch.Tensor | None], tensor: torch.Tensor
-) -> tuple[torch.Tensor | None, int]:
-    """How long the rows are that were put into a tensor, and the axis in which they differ."""
-    rows = [row for row in found if row is not None and row.dim() == tensor.dim() - 1]
-    if len(rows) < len(found):
-        return None, 0
-    extents, room = torch.tensor([row.shape for row in rows]), torch.tensor(tensor.shape[1:])
-    varying = (extents != extents[0]).any(0).nonzero().flatten().tolist()
-    if not varying or not (extents <= room).all() or rows[0].dtype != tensor.dtype:
-        return None, 0
-    return extents[:, varying[0]].double(), varying[0]
-
-
-def _told_by(tensors: dict[str, torch.Tensor], lengths: torch.Tensor, longest: int) -> list[str]:
-    """Tensors that say the lengths, or how much was added."""
-    counts = {name: _count(tensor, longest) for name, tensor in tensors.items()}
-    return [
-        name
-        for name, count in counts.items()
-        if count.equal(lengths) or count.equal(longest - lengths)
-    ]
-
-
-def _count(value: torch.Tensor, longest: int) -> torch.Tensor:
-    """Lengths as they are, or those that a mask leaves."""
-    if value.dim() > 1:
-        value = (value != 0).flatten(1).sum(1) * longest / value[0].numel()
-    return value.double()
-
-
 def shared_bytes(batch: Any) -> tuple[int, int]:
     """What a batch takes in shared memory, each storage once and in whole pages; and how many
     storages."""
@@ -321,7 +267,7 @@ def shapes(value: Any, path: str = "") -> dict[str, str]:
     return parts
 
 
-def unlike(samples: list[Any]) -> dict[str, Any]:
+def unlike(samples: list[Any]) -> Seen:
     """The innermost field in which two samples of a batch differ in type or shape, and both."""
     first = shapes(samples[0])
     for other in map(shapes, samples[1:]):

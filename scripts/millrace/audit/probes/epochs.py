@@ -1,14 +1,12 @@
-"""Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples,
-without workers, and restored in the middle."""
+"""Epochs: as the loader gives them, told by set_epoch, in the user's loop, of a few samples, and
+without workers."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,10 +18,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from millrace.audit.probes.look import length
-from millrace.audit.runner import trace
+from millrace.audit.probes.first_batch import length
 from millrace.audit.runner.digest import fields
-from millrace.audit.runner.tap import Tap, index_list, reseed
+from millrace.audit.runner.listener import Listener, index_list
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 MOST_BATCHES = 50  # show whether an order changes
@@ -33,7 +31,6 @@ SAMPLES, BATCH, FEW = (
     3,
 )  # repeated of each worker in each epoch; at most in a batch; indices
 MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
-SKIPS = "skip_first_batches"  # accelerate's function for loaders without a state
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
 PLACES: tuple[str, ...] = (
     "sampler",
@@ -45,11 +42,13 @@ PLACES: tuple[str, ...] = (
 PLACES += ("batch_sampler.batch_sampler.sampler",)
 
 
-def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def epochs(target: Target, options: Options, rank: Rank) -> Seen:
     """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
     read)."""
     loader = target.loader()
-    tap = Tap(loader, rank, options.workers, options.start_method, max_batches=options.max_batches)
+    tap = Listener(
+        loader, rank, options.workers, options.start_method, max_batches=options.max_batches
+    )
     plain = []
     for epoch in range(options.epochs):
         rank.barrier()
@@ -61,16 +60,16 @@ def epochs(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     return {"plain": plain}
 
 
-def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def set_epoch(target: Target, options: Options, rank: Rank) -> Seen:
     """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss
     it.
 
     `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
     """
-    tap = Tap(
+    tap = Listener(
         target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES
     )
-    seen: dict[str, Any] = {"parts": list(parts(tap, "set_epoch")), "flags": {}}
+    seen: Seen = {"parts": list(parts(tap, "set_epoch")), "flags": {}}
     for place, part in parts(tap).items():
         if isinstance(getattr(part, "shuffle", None), bool):
             seen["flags"][f"{place}.shuffle"] = part.shuffle
@@ -78,11 +77,13 @@ def set_epoch(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
         seen["own"] = _notes(tap, (0, 1))
     if "dataset" in seen["parts"] and tap.core is not None and tap.core.persistent_workers:
         # Epoch 0 twice: what differs between the two is random, and not the epoch's.
-        seen["main"] = _notes(Tap(target.loader(), rank, 0, max_batches=MOST_BATCHES), (0, 1, 0))
+        seen["main"] = _notes(
+            Listener(target.loader(), rank, 0, max_batches=MOST_BATCHES), (0, 1, 0)
+        )
     return seen
 
 
-def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def loop(target: Target, options: Options, rank: Rank) -> Seen:
     """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses
     Join.
 
@@ -90,7 +91,7 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     them.
     """
     function, sampler = target.loop(), None
-    seen: dict[str, Any] = {"calls": None, "joins": False, "evaluation": None}
+    seen: Seen = {"calls": None, "joins": False, "evaluation": None}
     with suppress(Exception):  # there is none, or other probes say what it raises
         sampler = target.val_loader().sampler
     if isinstance(sampler, DistributedSampler):
@@ -100,7 +101,7 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     from torch.distributed.algorithms import Join
 
     loader, calls, joins = target.loader(), [], []
-    for name, tapped in parts(Tap(loader, rank, 0), "set_epoch").items():
+    for name, tapped in parts(Listener(loader, rank, 0), "set_epoch").items():
         part = loader if name == "loader" else tapped
         part.set_epoch = noting(
             part.set_epoch, lambda *args, name=name: calls.append([name, *args])
@@ -116,13 +117,13 @@ def loop(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     return {**seen, "calls": calls, "joins": bool(joins)}
 
 
-def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     """`epochs`: notes of epochs in which all samples are those of a few indices; None for streams.
 
     Sequences that are equal in two places are copied randomness.
     """
     loader = target.loader()
-    tap = Tap(loader, rank, options.workers)
+    tap = Listener(loader, rank, options.workers)
     core, listening = tap.original, tap.core
     if core is None or listening is None:
         return {"epochs": None}
@@ -152,23 +153,23 @@ def repeat(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
 
 def _two_epochs(
     loader: Any, options: Options, rank: Rank, indices: list[list[Any]]
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Seen]]:
     """Notes of two epochs over these indices."""
-    tap = Tap(loader, rank, options.workers, options.start_method, indices=indices)
+    tap = Listener(loader, rank, options.workers, options.start_method, indices=indices)
     for _ in range(2):
         tap.run()
     tap.close()
     return [tap.notes(0), tap.notes(1)]
 
 
-def source(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def source(target: Target, options: Options, rank: Rank) -> Seen:
     """Two passes: the `samples` of the first; `stable` fields are equal in both, `random` ones are
     not.
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
     had another order. `shuffled_by`: what made an order.
     """
-    tap = Tap(target.loader(), rank, workers=0, max_batches=options.max_batches)
+    tap = Listener(target.loader(), rank, workers=0, max_batches=options.max_batches)
     half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
@@ -204,7 +205,7 @@ def _drawn(core: DataLoader, most: int) -> set[str]:
 
 
 def _pass(
-    tap: Tap, rows: int | None, rank: Rank, until: float
+    tap: Listener, rows: int | None, rank: Rank, until: float
 ) -> tuple[list[dict[str, str]], bool]:
     """Samples, and whether they are all: none is read when less than `until` seconds are left."""
     samples = islice(_samples(tap, rows), MOST)
@@ -216,7 +217,7 @@ def _column(name: str, samples: list[dict[str, str]]) -> list[str | None]:
     return [sample.get(name) for sample in samples]
 
 
-def _is_stable(name: str, first: list[dict], second: list[dict], in_order: bool) -> bool:
+def _is_stable(name: str, first: list[Seen], second: list[Seen], in_order: bool) -> bool:
     """Whether a field is the same in two passes, of streams in whatever order."""
     alike = list if in_order else Counter
     return alike(_column(name, first)) == alike(_column(name, second))
@@ -232,7 +233,7 @@ def _rows(core: DataLoader | None) -> int | None:
     return None if whole_batches else length(core.dataset)
 
 
-def _samples(tap: Tap, rows: int | None) -> Iterator[dict[str, str]]:
+def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
     core = tap.original
     if core is not None and rows is not None:
         yield from (fields(core.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS)))
@@ -260,132 +261,10 @@ def _shuffles() -> Counter[str]:
     return calls
 
 
-def resume(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
-    """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with
-    equal seeds. `next`: what comes after a restart from the state of when epoch 0 had ended; None
-    if there was no time.
-
-    `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop
-    sees.
-    """
-    began = time.monotonic()
-    tap = _started(target, options, rank)
-    workers = 0 if tap.core is None else tap.core.num_workers
-    how = _keeper(tap)
-    if not how or (how == "dataset" and workers):  # which hold copies of it
-        return {"how": ""}
-    tell_epoch(tap, 0)
-    tap.run()
-    at = max(1, len(tap.notes(0)) // 3)
-    state = None
-    tell_epoch(tap, 1)  # not epoch 0, whose order a fresh loader may give by itself
-    for step, _ in enumerate(tap.epoch(), start=1):
-        if step == at and how != SKIPS:
-            state = copy.deepcopy(parts(tap)[how].state_dict())
-    run, ended = [tap.notes(0), tap.notes(1)], tap.ended
-    tap.close()
-    told = bool(parts(tap, "set_epoch"))
-    # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
-    ways = [False, True] if told else [False]
-    seen = {"how": how, "at": at, "run": run, "ended": ended, "ahead": bool(workers), "next": None}
-    seen["ways"] = [_restored(target, options, rank, how, (state, at), way) for way in ways]
-    if how != SKIPS and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
-        state = _state_of_an_ended_epoch(target, options, rank, how)
-        # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
-        passes = 1 if told else 2
-        seen["next"] = _restored(target, options, rank, how, (state, 0), told, passes)
-    return seen
-
-
-def _keeper(tap: Tap) -> str:
-    """The part that has the state; "" if none has one."""
-    if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
-        return SKIPS
-    return next((place for place, part in parts(tap).items() if _stateful(part)), "")
-
-
-def _state_of_an_ended_epoch(target: Target, options: Options, rank: Rank, how: str) -> Any:
-    tap = _started(target, options, rank)
-    tell_epoch(tap, 0)
-    tap.run()
-    state = copy.deepcopy(parts(tap)[how].state_dict())
-    tap.close()
-    return state
-
-
-def _restored(
-    target: Target,
-    options: Options,
-    rank: Rank,
-    how: str,
-    place: tuple[Any, int],
-    told: bool,
-    passes: int = 1,
-) -> dict[str, Any]:
-    """What a loader gives after a restart from a state, or after so many batches that accelerate
-    skips.
-
-    `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to its
-    end. `raised`: what the restart raised.
-    """
-    state, at = place
-    tap = _started(target, options, rank)
-    seen: dict[str, Any] = {"told": told, "raised": None}
-    try:
-        if how != SKIPS:
-            parts(tap)[how].load_state_dict(copy.deepcopy(state))
-        if told:
-            tell_epoch(tap, 1)
-        if how == SKIPS:
-            tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
-        for _ in range(passes):
-            tap.run()
-    except Exception as error:
-        if (
-            how == SKIPS
-        ):  # accelerate makes another loader of the one that is listened to: it may be our error
-            raise
-        seen["raised"] = trace.described(error)
-    tap.close()
-    return {
-        **seen,
-        "passes": [tap.notes(number) for number in range(len(tap.ended))],
-        "ended": tap.ended,
-    }
-
-
-def _started(target: Target, options: Options, rank: Rank) -> Tap:
-    """The loader of a script that has just started, with its seeds."""
-    reseed(options.seed + rank.rank)
-    loader = target.loader()
-    tap = Tap(loader, rank, options.workers, max_batches=MOST_BATCHES)
-    core, original = tap.core, tap.original
-    if core is None or original is None:
-        return tap
-    if _stateful(loader) or _accelerates(loader):
-        # Such a loader asks its sampler for its state.
-        core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
-    return tap
-
-
-def _accelerates(loader: Any) -> bool:
-    return type(loader).__module__.startswith("accelerate.")
-
-
-def _stateful(part: Any) -> bool:
-    """Whether it has state_dict() and load_state_dict(state), without more arguments."""
-    try:
-        inspect.signature(part.state_dict).bind()
-        inspect.signature(part.load_state_dict).bind({})
-    except (AttributeError, TypeError, ValueError):
-        return False
-    return True
-
-
-def parts(tap: Tap, method: str = "") -> dict[str, Any]:
+def parts(tap: Listener, method: str = "") -> Seen:
     """The loader itself, its samplers and dataset by their places; those that have the method, if
     named."""
-    listed: dict[str, Any] = {"loader": tap.view}
+    listed: Seen = {"loader": tap.view}
     for place in PLACES:
         part = reduce(
             lambda owner, name: getattr(owner, name, None), place.split("."), tap.original
@@ -399,7 +278,7 @@ def parts(tap: Tap, method: str = "") -> dict[str, Any]:
     }
 
 
-def tell_epoch(tap: Tap, number: int) -> None:
+def tell_epoch(tap: Listener, number: int) -> None:
     """Call set_epoch on all parts that have it."""
     for part in parts(tap, "set_epoch").values():
         part.set_epoch(number)
@@ -415,7 +294,7 @@ def noting(function: Callable, note: Callable) -> Callable:
     return called
 
 
-def _notes(tap: Tap, numbers: tuple[int, ...]) -> list[list[dict[str, Any]]]:
+def _notes(tap: Listener, numbers: tuple[int, ...]) -> list[list[Seen]]:
     for number in numbers:
         tell_epoch(tap, number)
         tap.run()

@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from millrace.audit.probes.values import draw
-from millrace.audit.runner.tap import reseed
+from millrace.audit.probes.figures import draw
+from millrace.audit.runner.listener import reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
@@ -40,12 +41,12 @@ def token_rows(batch: Any) -> Iterator[dict]:
         }
 
 
-def labels(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def labels(target: Target, options: Options, rank: Rank) -> Seen:
     """Note the rows of a few batches, each also as its sample alone gives it, and the special
     tokens."""
     reseed(options.seed)
     loader = target.loader()
-    batches: list[list[dict]] = []
+    batches: list[list[Seen]] = []
     special: dict[str, int] = {}
     with contextlib.suppress(Exception):  # other probes say what a loader raises
         for samples, batch in draw(loader, rank, BATCHES):

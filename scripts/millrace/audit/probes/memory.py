@@ -13,8 +13,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from millrace.audit.probes.look import length
-from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.probes.first_batch import length
+from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
@@ -28,10 +29,10 @@ BOUND = re.compile(
 )
 
 
-def memory(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def memory(target: Target, options: Options, rank: Rank) -> Seen:
     """`new`: samples, private, anonymous and shared bytes after each chunk; `machine`: memory there
     is."""
-    loader = Tap(target.loader(), rank, workers=0).original
+    loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {}
     reseed(options.seed)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import fields
-from millrace.audit.runner.tap import Functions, Noted, Tap, reseed
+from millrace.audit.runner.listener import Functions, Listener, Noted, reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import parts, walk
 
@@ -26,17 +27,17 @@ SAMPLES, DEPTH = 4, 20
 SENT = ("spawn", "forkserver")
 
 
-def methods(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def methods(target: Target, options: Options, rank: Rank) -> Seen:
     """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by each method,
     twice."""
-    loader = Tap(target.loader(), rank, workers=0).original
+    loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {"workers": None}
     if not getattr(loader, "num_workers", None):
         return {"workers": 0}
     context = loader.multiprocessing_context
     own = options.start_method or (context and context.get_start_method())
-    seen: dict[str, Any] = {"workers": loader.num_workers, "own": own, "runs": {}, "pickled": []}
+    seen: Seen = {"workers": loader.num_workers, "own": own, "runs": {}, "pickled": []}
     seen["files"] = [path for path, each in walk(loader.dataset, "dataset") if _open(each)]
     script = options.loader.rpartition(":")[0]
     if script.endswith(".py"):
@@ -73,16 +74,15 @@ def _drawn(loader: Any) -> list[Any]:
     return list(islice(next(iter(loader.batch_sampler), []), SAMPLES))
 
 
-def _notes(view: Any, drawn: list[Any], method: str, rank: Rank) -> list[dict[str, Any]]:
+def _notes(view: Any, drawn: list[Any], method: str, rank: Rank) -> list[Seen]:
     """Notes of two batches, the same samples if indices were drawn, from a worker that is started
     by the method."""
     torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts
-    tap = Tap(
+    tap = HoldingListener(
         view,
         rank,
         1,
         method,
-        functions=Holding,
         max_batches=2 * SAMPLES if view.batch_sampler is None else 2,
         indices=[drawn, drawn] if drawn else None,
     )
@@ -98,13 +98,13 @@ def _unpicklable_parts(loader: Any) -> list[dict[str, str]]:
     return list(filter(None, (unpicklable(getattr(loader, name), name) for name in names)))
 
 
-def _raised(error: Exception, rank: Rank) -> dict[str, Any]:
+def _raised(error: Exception, rank: Rank) -> Seen:
     """What a run raised; `unguarded`: a script starts workers when it is imported."""
     log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
     return {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
 
 
-def _digests(notes: list[dict[str, Any]], twice: bool) -> dict[str, list[str]]:
+def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
     """Contents of fields by their places; `twice`: the second half has the samples of the first."""
     digests: dict[str, list[str]] = {}
     for number, note in enumerate(notes):
@@ -124,6 +124,11 @@ class Holding(Functions):
             path: type(each).__name__ for path, each in walk(get_worker_info().dataset, "dataset")
         }
         return Noted({**note, "fields": fields(batch), "holds": holds}, batch)
+
+
+class HoldingListener(Listener):
+    def listen(self, loader: DataLoader) -> Functions:
+        return Holding(loader)
 
 
 def unpicklable(value: Any, path: str) -> dict[str, str] | None:

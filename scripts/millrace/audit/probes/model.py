@@ -13,16 +13,17 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset
 
-from millrace.audit.probes.look import length
+from millrace.audit.probes.first_batch import length
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
-from millrace.audit.runner.tap import Tap, batch_size
+from millrace.audit.runner.listener import Listener, batch_size
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 STEPS, SECONDS, RATE = 100, 6.0, 1e-3
 
 
-def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def model(target: Target, options: Options, rank: Rank) -> Seen:
     """`one`: how the model takes a batch of one; `overfit`: the loss before and after steps on a
     batch.
 
@@ -33,7 +34,7 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     network = target.model()
     if network is None:
         return seen
-    loader = Tap(target.loader(), rank, workers=0, max_batches=1)
+    loader = Listener(target.loader(), rank, workers=0, max_batches=1)
     whole, core = next(iter(loader.epoch())), loader.original
     frozen = [each for each in network.modules() if network.training and not each.training]
     network.train()
@@ -63,7 +64,7 @@ def model(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     return seen
 
 
-def _alone(core: Any, whole: Any, note: dict[str, Any]) -> Any:
+def _alone(core: Any, whole: Any, note: Seen) -> Any:
     """A batch of one: a sample collated alone, or the first row of a batch that comes whole; None
     if neither can be made."""
     if core is not None and core.batch_sampler is not None:
@@ -80,9 +81,9 @@ def _alone(core: Any, whole: Any, note: dict[str, Any]) -> Any:
     return first
 
 
-def _edges(loader: Any, rank: Rank, ranks: int) -> dict[str, Any]:
+def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
     """What of a loader says how large its last batch is."""
-    core = Tap(loader, rank, workers=0).original if loader is not None else None
+    core = Listener(loader, rank, workers=0).original if loader is not None else None
     if core is None:
         return {}
     iterable = isinstance(core.dataset, IterableDataset)
@@ -127,7 +128,7 @@ def _loss(given: Any, batch: Any) -> torch.Tensor | None:
     )
 
 
-def _overfit(network: Any, call: Callable[[Any], Any], batch: Any, until: float) -> dict[str, Any]:
+def _overfit(network: Any, call: Callable[[Any], Any], batch: Any, until: float) -> Seen:
     """Steps along the signs of the gradient, by hand: torch.optim imports a compiler for
     seconds."""
     weights = [each for each in network.parameters() if each.requires_grad]

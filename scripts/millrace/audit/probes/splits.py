@@ -13,9 +13,10 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from millrace.audit.probes.colours import SUFFIXES, files
-from millrace.audit.probes.values import index_batches
+from millrace.audit.probes.figures import index_batches
 from millrace.audit.runner.digest import digest, members
-from millrace.audit.runner.tap import reseed
+from millrace.audit.runner.listener import reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 MEDIA = (*SUFFIXES, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".mp4")
@@ -67,10 +68,10 @@ def source(data: Any) -> str:
     return ""
 
 
-def by_recording(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
+def by_recording(loader: Any, rank: Rank, until: float) -> Seen:
     """Return what `read` does, of a loader that says which recordings its samples are of."""
     names: dict[str, str] = {}
-    note: dict[str, Any] = {
+    note: Seen = {
         "read": 0,
         "complete": True,
         "marks": {"recording": names},
@@ -87,13 +88,13 @@ def by_recording(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
     return note
 
 
-def read(loader: Any, rank: Rank, until: float) -> dict[str, Any]:
+def read(loader: Any, rank: Rank, until: float) -> Seen:
     """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
     if callable(getattr(loader, "recordings", None)):
         return by_recording(loader, rank, until)
     data: Any = getattr(loader, "dataset", None)
     batches = index_batches(loader)
-    note: dict[str, Any] = {"read": 0, "complete": True, "marks": {}, "unstable": []}
+    note: Seen = {"read": 0, "complete": True, "marks": {}, "unstable": []}
     if batches is None:
         rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
         held, below, lists = "", data, []
@@ -137,7 +138,7 @@ def rows_of(data: Any) -> list[Any]:
     return [each for each in lists if len(each) == len(data)]
 
 
-def splits(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def splits(target: Target, options: Options, rank: Rank) -> Seen:
     """Note what the loaders of training and of evaluation share."""
     reseed(options.seed)
     val, start = target.val_loader(), rank.left()

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from millrace.audit.checks import registry
 from millrace.audit.checks.entries import ENTRIES
-from millrace.audit.checks.registry import Finding
+from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
+from millrace.audit.checks.findings import Finding
 from millrace.audit.report import gate
-from millrace.audit.runner.registry import Result
+from millrace.audit.runner.probes import Result
 
 VERSION = 1
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
 EMPTY: tuple[Any, ...] = ("", None, [], {})
 SHOWN = ("look", "model")  # probes of which something is shown
-VERDICTS = (*reversed(registry.VERDICTS), "ignored")  # the worst first
+VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
 def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:

@@ -25,10 +25,9 @@ import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from millrace.audit.runner import linux, trace
-from millrace.audit.runner.registry import PROBES, Probe, Result
+from millrace.audit.runner.probes import PROBES, Probe, Result, Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.common import processes
 from millrace.common.errors import MillraceError
@@ -188,7 +187,7 @@ def _import(libraries: list[str], environment: dict[str, str]) -> None:
     os.environ.update(before)
 
 
-Problem = tuple[str, dict[str, Any]]  # status and error of a probe that did not end well
+Problem = tuple[str, Seen]  # status and error of a probe that did not end well
 
 
 def _too_large(pids: list[int], limit: int) -> Problem | None:
@@ -292,7 +291,7 @@ class _Run:
             answer = {"error": trace.described(error)}
         (self.folder / f"{rank}.json").write_text(json.dumps(answer, default=str))
 
-    def _answer(self, rank: int) -> dict[str, Any]:
+    def _answer(self, rank: int) -> Seen:
         with contextlib.suppress(OSError, ValueError):  # of a rank that died, or is still writing
             return json.loads((self.folder / f"{rank}.json").read_text())
         return {}
@@ -312,7 +311,7 @@ class _Run:
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
         return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
 
-    def _stacks(self, rank: int, pid: int) -> dict[str, Any]:
+    def _stacks(self, rank: int, pid: int) -> Seen:
         """Where the processes stand that did not end: the workers first, as the others wait for
         them."""
         before, busy = self._log(rank), linux.is_busy([pid, *linux.descendants(pid)])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
 
+from millrace.audit.runner.probes import Seen
 from millrace.common import processes
 from millrace.common.errors import MillraceError
 
 _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<frozen", "<string>")
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def described(error: BaseException) -> Seen:
     """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost
     first."""
     stack = traceback.extract_tb(error.__traceback__)

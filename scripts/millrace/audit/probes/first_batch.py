@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from millrace.audit.runner.tap import Tap
+from millrace.audit.runner.listener import Listener
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target, locate
 
 
-def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def look(target: Target, options: Options, rank: Rank) -> Seen:
     """Read a batch without workers; what it raises is for other probes to find out.
 
     `imported`: modules of installed libraries, and variables that were set for them.
@@ -25,7 +26,7 @@ def look(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
     before = dict(os.environ)
     for name in filter(None, (options.val_loader, options.model, options.loop)):
         locate(name)  # a name that is misspelt is an error, no missing verdict
-    tap = Tap(target.loader(), rank, workers=0, max_batches=1)
+    tap = Listener(target.loader(), rank, workers=0, max_batches=1)
     began = time.monotonic()
     with contextlib.suppress(Exception):
         tap.run()

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from millrace.audit.runner.digest import digest, fields, members, rows, walk_tensors
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.walk import walk
 from millrace.common import processes
@@ -25,7 +26,7 @@ RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what i
 MOST_WORKERS = 2  # show what more would show
 
 
-class Tap:
+class Listener:
     """A loader that is listened to. The user's object stays as it is; its own collate_fn,
     worker_init_fn, sampler and generator are in use.
 
@@ -42,25 +43,30 @@ class Tap:
         *,
         max_batches: int = 1000,
         indices: list[list[int]] | None = None,
-        functions: type[Functions] | None = None,
     ) -> None:
-        self.rank, self.max_batches, self.kind = rank, max_batches, functions or Functions
-        self.workers, self.start_method, self.given = workers, start_method, indices
+        self.rank = rank
+        self.max_batches = max_batches
+        self.workers = workers
+        self.start_method = start_method
+        self.given = indices
         # The DataLoader that is listened to, if there is one, and the user's own behind it.
         self.core: DataLoader | None = None
         self.original: DataLoader | None = None
         self.drawn: list[Any] = []
-        self.made: list[dict[str, Any]] = []
+        self.made: list[Seen] = []
         self.view = self._wrapped(loader)
-        self._notes: list[list[dict[str, Any]]] = []
+        self._notes: list[list[Seen]] = []
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
+
+    def listen(self, loader: DataLoader) -> Functions:
+        return Functions(loader)
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
         """The user's batches, untouched; at most `max_batches`, and for this share of the time
         left."""
         self.drawn.clear()
         self.made.clear()
-        notes: list[dict[str, Any]] = []
+        notes: list[Seen] = []
         self._notes.append(notes)
         self.ended.append(False)
         core, original = self.core, self.original
@@ -93,7 +99,7 @@ class Tap:
         for _ in self.epoch(share):
             pass
 
-    def notes(self, epoch: int) -> list[dict[str, Any]]:
+    def notes(self, epoch: int) -> list[Seen]:
         """How the batches of an epoch (0: the first that was read) came about, in order."""
         return self._notes[epoch]
 
@@ -122,7 +128,7 @@ class Tap:
     def _listening(self, loader: DataLoader) -> DataLoader:
         """A copy whose functions write notes and then call the user's."""
         workers = min(loader.num_workers, MOST_WORKERS) if self.workers is None else self.workers
-        changes: dict[str, Any] = {"_iterator": None, "num_workers": workers}
+        changes: Seen = {"_iterator": None, "num_workers": workers}
         if workers == 0:
             changes |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
             changes["_DataLoader__multiprocessing_context"] = None
@@ -135,7 +141,7 @@ class Tap:
             loader, "_initial_iter_for_state_dict"
         ):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
-        self.functions = functions = self.kind(loader)
+        self.functions = functions = self.listen(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
             name = "batch_sampler" if functions.batched else "sampler"
@@ -163,10 +169,10 @@ class Tap:
         self.made.append(noted.note)
         return noted.batch
 
-    def _join(self, notes: list[dict[str, Any]]) -> None:
+    def _join(self, notes: list[Seen]) -> None:
         """Add what is known of how each batch was made. Batches are known by content, equal ones by
         turn."""
-        left: dict[str, list[dict[str, Any]]] = {}
+        left: dict[str, list[Seen]] = {}
         for made in self.made:
             left.setdefault(made["batch"], []).append(made)
         is_stream = self.core is not None and isinstance(self.core.dataset, IterableDataset)
@@ -191,7 +197,7 @@ class Tap:
 class Noted(NamedTuple):
     """A batch on its way from the worker to the loop, and how it was made."""
 
-    note: dict[str, Any]
+    note: Seen
     batch: Any
 
 
@@ -309,7 +315,7 @@ def index_list(drawn: Any) -> list[Any] | None:
     ]
 
 
-def _copy(loader: Any, changes: dict[str, Any]) -> Any:
+def _copy(loader: Any, changes: Seen) -> Any:
     """A shallow copy with other attributes; DataLoader lets nobody set them afterwards."""
     view = object.__new__(type(loader))
     view.__dict__.update({**loader.__dict__, **changes})

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields
-from millrace.audit.runner.tap import Tap
+from millrace.audit.runner.listener import Listener
 from millrace.audit.runner.target import Rank
 from tests.audit import plain
 
@@ -40,7 +40,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_have_their_indices_workers_and_samples(rank, workers):
     loader = plain.good(shuffle=True, num_workers=workers)
-    tap = Tap(loader, rank)
+    tap = Listener(loader, rank)
     for epoch in range(2):
         batches = list(tap.epoch())
         notes = tap.notes(epoch)
@@ -54,7 +54,7 @@ def test_batches_have_their_indices_workers_and_samples(rank, workers):
 
 
 def test_random_states_are_noted_where_they_are_drawn_from(rank):
-    tap = Tap(DataLoader(Held(), batch_size=4, num_workers=2), rank)
+    tap = Listener(DataLoader(Held(), batch_size=4, num_workers=2), rank)
     tap.run()
     first, second, third = tap.notes(0)
     assert first["start"] == second["start"] | {
@@ -70,21 +70,21 @@ def test_random_states_are_noted_where_they_are_drawn_from(rank):
 
 
 def test_a_loader_without_indices_is_known_by_content(rank):
-    tap = Tap(DataLoader(Stream(), batch_size=2, num_workers=2), rank)
+    tap = Listener(DataLoader(Stream(), batch_size=2, num_workers=2), rank)
     tap.run()
     assert [note["worker"] for note in tap.notes(0)] == [0, 1] * 3
     assert {note["indices"] for note in tap.notes(0)} == {None}
 
 
 def test_an_endless_loader_is_left(rank):
-    tap = Tap(plain.good(length=400), rank, max_batches=3)
+    tap = Listener(plain.good(length=400), rank, max_batches=3)
     assert len(list(tap.epoch())) == 3 and tap.ended == [False]
 
 
 @pytest.mark.parametrize(("share", "batches"), [(1.0, 20), (0.5, 10)])
 def test_an_epoch_leaves_time_for_the_next(share, batches):
     ticking = SimpleNamespace(left=iter(range(21, 0, -1)).__next__)
-    tap = Tap(plain.good(400, num_workers=0), ticking)
+    tap = Listener(plain.good(400, num_workers=0), ticking)
     assert len(list(tap.epoch(share))) == batches and tap.ended == [False]
 
 

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import walk_tensors
-from millrace.audit.runner.tap import Tap, reseed
+from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
@@ -80,7 +81,7 @@ def watch(step: Any) -> dict:
     """Let a transform note what it takes and gives; its class keeps its name, and it stays an
     instance."""
     kind = type(step)
-    note: dict[str, Any] = {
+    note: Seen = {
         "class": getattr(step, "__name__", kind.__name__),
         "module": str(getattr(step, "__module__", "")),
     }
@@ -116,7 +117,7 @@ def watch(step: Any) -> dict:
     return note
 
 
-def inventory(loader: Any) -> dict[str, list[dict]]:
+def inventory(loader: Any) -> dict[str, list[Seen]]:
     """Return the chains of transforms that the loader reaches, and attributes that are a mean with
     a std."""
     chains, constants, known = [], [], set()
@@ -157,7 +158,7 @@ def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple
     unknown."""
     batches = index_batches(loader, limit)
     if batches is None:
-        for batch in islice(Tap(loader, rank, 0).epoch(), limit):
+        for batch in islice(Listener(loader, rank, 0).epoch(), limit):
             yield [], batch
         return
     for indices in batches:
@@ -188,7 +189,7 @@ def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield (name, tensor[None]) if single else (path, tensor)
 
 
-def measured(tensor: torch.Tensor) -> dict[str, Any]:
+def measured(tensor: torch.Tensor) -> Seen:
     """Return the figures of a float field, or of images of integers; nothing for others."""
     axis = channel_axis(tensor.shape)
     if not tensor.numel() or tensor.is_complex():
@@ -224,7 +225,7 @@ def measured(tensor: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def merged(rows: list[Seen]) -> Seen:
     """Return the figures of a field in all batches."""
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     count = sum(columns["count"])
@@ -244,10 +245,10 @@ def merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[str, Any]:
+def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
     """Return mean, std, min and max of each channel; read while more than `until` seconds are
     left."""
-    rows: dict[str, list[dict]] = {}
+    rows: dict[str, list[Seen]] = {}
     complete = False
     with contextlib.suppress(Exception):  # other probes say what a loader raises
         for _, batch in draw(loader, rank, limit):
@@ -262,11 +263,11 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> dict[st
     return {"complete": complete, "fields": {name: merged(each) for name, each in rows.items()}}
 
 
-def values(target: Target, options: Options, rank: Rank) -> dict[str, Any]:
+def values(target: Target, options: Options, rank: Rank) -> Seen:
     """Read a few batches; with a validation loader also all of both sets, for their figures."""
     reseed(options.seed)
     loader, start = target.loader(), rank.left()
-    note: dict[str, Any] = {"expect": options.expect, **inventory(loader)}
+    note: Seen = {"expect": options.expect, **inventory(loader)}
     note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
     unit = any(
         0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values()

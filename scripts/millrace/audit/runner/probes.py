@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+Seen = dict[str, Any]  # by a probe: JSON
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -20,7 +22,7 @@ class Probe:
     ranks: bool = False
     share: float = 0.3
 
-    def function(self) -> Callable[..., dict[str, Any]]:
+    def function(self) -> Callable[..., Seen]:
         """probe(target, options, rank) -> what this rank saw, as JSON."""
         module, _, name = self.place.partition(":")
         return getattr(importlib.import_module(f"millrace.audit.probes.{module}"), name)
@@ -28,7 +30,7 @@ class Probe:
 
 # If `look` does not end well, no other probe is started.
 PROBES = {
-    "look": Probe("look:look", share=0.5),
+    "look": Probe("first_batch:look", share=0.5),
     "contract": Probe("contract:contract"),
     "memory": Probe("memory:memory"),
     "epochs": Probe("epochs:epochs", ranks=True, share=0.5),
@@ -37,8 +39,8 @@ PROBES = {
     "source": Probe("epochs:source"),
     "repeat": Probe("epochs:repeat", ranks=True),
     "methods": Probe("methods:methods", share=0.4),
-    "resume": Probe("epochs:resume", ranks=True),
-    "values": Probe("values:values"),
+    "resume": Probe("restart:resume", ranks=True),
+    "values": Probe("figures:values"),
     "colours": Probe("colours:colours"),
     "labels": Probe("labels:labels"),
     "splits": Probe("splits:splits"),
@@ -55,6 +57,6 @@ class Result:
     """
 
     status: str
-    data: list[dict[str, Any]]
-    error: dict[str, Any]
+    data: list[Seen]
+    error: Seen
     seconds: float

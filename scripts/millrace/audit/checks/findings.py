@@ -1,0 +1,111 @@
+"""Findings, and the checks that make them of what the probes saw."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millrace.audit.runner.probes import PROBES, Result, Seen
+
+# From the best to the worst: an entry's verdict is the worst of its findings.
+VERDICTS = ("not applicable", "pass", "not decidable", "fail")
+MODULES = (
+    "randomness",
+    "contract",
+    "normalisation",
+    "transforms",
+    "labels",
+    "splits",
+    "order",
+    "restart",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found on one entry. `evidence`: ids, seeds, shapes, bytes; `needs`: what would
+    decide it."""
+
+    entry: str
+    verdict: str
+    cause: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    fix: str = ""
+    needs: str = ""
+
+
+Ranks = list[Seen]  # by a probe that runs in all ranks
+Evidence = Mapping[str, Result]
+Findings = Finding | list[Finding]
+
+
+# A check says nothing of its entry: `judge` adds it.
+def inapplicable(cause: str, evidence: Seen | None = None, needs: str = "") -> Finding:
+    return Finding("", "not applicable", cause, evidence or {}, needs=needs)
+
+
+def passed(cause: str, evidence: Seen | None = None, fix: str = "") -> Finding:
+    return Finding("", "pass", cause, evidence or {}, fix)
+
+
+def undecided(cause: str, needs: str, evidence: Seen | None = None, fix: str = "") -> Finding:
+    return Finding("", "not decidable", cause, evidence or {}, fix, needs)
+
+
+def failed(cause: str, evidence: Seen | None = None, fix: str = "") -> Finding:
+    return Finding("", "fail", cause, evidence or {}, fix)
+
+
+@dataclass(frozen=True)
+class Check:
+    entry: str
+    probes: tuple[str, ...]
+    function: Callable[..., Findings]
+
+
+CHECKS: list[Check] = []
+
+
+def check(entry: str, *probes: str) -> Callable:
+    """Register a check of an entry, which is called with what these probes saw if all ended well: a
+    dict, or one for each rank. A check without probes is called with all results."""
+
+    def register(function: Callable[..., Findings]) -> Callable:
+        CHECKS.append(Check(entry, probes, function))
+        return function
+
+    return register
+
+
+def load(only: Iterable[str] = ()) -> list[Check]:
+    """All checks, or those of the entries named."""
+    for name in MODULES:
+        importlib.import_module(f"millrace.audit.checks.{name}")
+    names = {name.lower() for name in only}
+    return [check for check in CHECKS if not names or check.entry.lower() in names]
+
+
+def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
+    """All findings; a check whose probe did not end well is not decidable, and says why."""
+    findings: list[Finding] = []
+    for check in checks:
+        found = _found(evidence, check)
+        if isinstance(found, Finding):
+            found = [found]
+        findings += [replace(finding, entry=finding.entry or check.entry) for finding in found]
+    return findings
+
+
+def _found(evidence: Evidence, check: Check) -> Findings:
+    if not check.probes:
+        return check.function(evidence)
+    seen = []
+    for name in check.probes:
+        result = evidence[name]
+        if result.status != "ok":
+            cause = f"the probe {name} {result.status}: {result.error.get('text', '')}"
+            return undecided(cause.strip(": "), "", {"error": dict(result.error)})
+        seen.append(result.data if PROBES[name].ranks else result.data[0])
+    return check.function(*seen)
