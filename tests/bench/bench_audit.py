@@ -1,8 +1,8 @@
-"""The audit against loaders whose answer is known: bugs that were planted, and correct twins.
+"""The audit against loaders whose answer is known: mutants by hand, and random ones from a grammar.
 
-`python -m tests.bench.bench_audit` runs each under every start method, three times, and prints a
-table. `--log` keeps each result, a line of JSON each, and what it has is not run again; `--minutes`
-ends before all have run.
+`python -m tests.bench.bench_audit --mutants` runs each under every start method, three times;
+`--random` runs 200 correct loaders and 15 x 20 with one bug. Prints tables. `--log` keeps each
+result, a line of JSON each, and what it has is not run again; `--minutes` ends before all have run.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import platform
 import resource
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+from tests.audit import grammar
 from tests.audit.mutants import METHODS, files, table
 from tests.audit.running import audits
 
 CHUNK = 6
-PATIENT = ["--timeout", "240"]  # the machine may be busy
+PATIENT, SLOW = (
+    ["--timeout", "240"],
+    ("DP9", "DP15"),
+)  # the machine may be busy; they read on to the end
 Jobs = dict[str, tuple[str, list[str]]]  # name: (a world, the command's options)
 
 
@@ -100,6 +104,47 @@ def mutants(
     print(f"{len(results)} audits of {bugs} bugs and {len(verdicts) - bugs} twins")
 
 
+def drawn(
+    folder: str, entries: list[str], loaders: int, each: int, processes: int, log: Log
+) -> None:
+    """Correct loaders, and for every entry `each` loaders with its bug: who fails in what."""
+    grammar.write(Path(folder))
+    # In rounds, so that a run that ends early has seen something of everything.
+    rounds = [[(entry, 1000 + turn) for entry in entries] for turn in range(each)]
+    for seed in range(loaders):
+        rounds[seed % each].append(("", seed))
+    jobs = {
+        f"{entry}|{seed}": (
+            "shm" if entry == "DP15" else "",
+            grammar.options(seed, entry, folder) + ([] if entry in SLOW else PATIENT),
+        )
+        for turn in rounds
+        for entry, seed in turn
+    }
+    results = log.run(jobs, processes)
+    wrong = []
+    print(
+        "| bug | loaders | caught | other entries fail | not decidable |",
+        "|---|---|---|---|---|",
+        sep="\n",
+    )
+    for entry in ["", *entries]:
+        group = {job: result for job, result in results.items() if job.startswith(f"{entry}|")}
+        fails = {job: failing(result) for job, result in group.items()}
+        caught = sum(entry in each for each in fails.values())
+        others = sum(bool(each - {entry}) for each in fails.values())
+        verdicts = Counter(
+            said["verdict"] for result in group.values() for said in result["entries"].values()
+        )
+        open_ones = verdicts["not decidable"]
+        share = open_ones / max(open_ones + verdicts["pass"] + verdicts["fail"], 1)
+        print(f"| {entry or 'none'} | {len(group)} | {caught} | {others} | {share:.1%} |")
+        for job in (job for job, each in fails.items() if each != {entry} - {""}):
+            said = {name: group[job]["entries"].get(name) for name in fails[job] | ({entry} - {""})}
+            wrong.append({"loader": job, "said": said, "ended": group[job]["ended"]})
+    print(*map(json.dumps, wrong), sep="\n")
+
+
 def failing(result: dict) -> set[str]:
     """Entries that fail, but for `end`: that a bug raises or dies is part of it."""
     return {
@@ -111,16 +156,26 @@ def failing(result: dict) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--pattern", default="", help="only mutants with this in their names")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--entries", nargs="*", default=grammar.ENTRIES)
+    parser.add_argument("--loaders", type=int, default=200)
+    parser.add_argument("--each", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--log", type=Path, help="of one kind of run and one state of the audit")
     parser.add_argument("--minutes", type=float, default=600)
     args = parser.parse_args()
     log = Log(args.log, args.minutes)
     with tempfile.TemporaryDirectory() as folder:
-        mutants(f"{folder}/files", args.pattern, args.methods, args.repeats, args.processes, log)
+        if args.mutants:
+            mutants(
+                f"{folder}/files", args.pattern, args.methods, args.repeats, args.processes, log
+            )
+        if args.random:
+            drawn(f"{folder}/drawn", args.entries, args.loaders, args.each, args.processes, log)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     minutes = round((used.ru_utime + used.ru_stime) / 60, 1)
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {minutes} CPU minutes")
