@@ -123,6 +123,27 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     assert short > 1.3 * calibration("b_0_3")["batch_size"], "short samples make larger batches"
 
 
+def test_the_memory_that_the_model_underestimates_stays_free(tmp_path):
+    errors = {"b_0_3": 0.05, "b_7_10": -0.05, "b_20_30": 0.05}
+    measured = {name: calibration(name, error=error) for name, error in errors.items()}
+    _, output = merged(tmp_path, ALL | measured)
+    found = json.loads(output.read_bytes())["memory_model"]
+    terms = [found["per_sample_gb"][name] for name in TRUE.as_dict()["per_sample_gb"]]
+    model = MemoryModel(found["fixed_gb"], *terms)
+    under = found["residuals"]["worst_under"]
+    budgets = read_budgets(tmp_path / "buckets", output, 240.0)
+    peaks = []
+    for budget, facts in zip(budgets, BUCKETS.values(), strict=True):
+        if facts:
+            shortest, longest, characters = facts
+            lengths = np.linspace(shortest, longest, 200)
+            rows = budget.most_rows(lengths)
+            peaks.append((model.fixed_gb + rows * model.per_sample(lengths, characters)).max())
+    allowed = 130.0 * (1 - under - 0.01)
+    assert under > 0.01
+    assert 0.98 * allowed < max(peaks) <= allowed
+
+
 def test_a_peak_after_the_allocator_gave_memory_back_says_nothing(tmp_path):
     retried = calibration("b_7_10")
     retried["trials"][0] |= {"retried": True, "peak_gb": 129.0, "step_peak_gb": 129.0}
