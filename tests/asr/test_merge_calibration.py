@@ -135,10 +135,9 @@ def test_the_memory_that_the_model_underestimates_stays_free(tmp_path):
     peaks = []
     for budget, facts in zip(budgets, BUCKETS.values(), strict=True):
         if facts:
-            shortest, longest, characters = facts
-            lengths = np.linspace(shortest, longest, 200)
-            rows = budget.most_rows(lengths)
-            peaks.append((model.fixed_gb + rows * model.per_sample(lengths, characters)).max())
+            lengths = np.linspace(*facts[:2], 200)
+            per_row = model.per_sample(lengths, facts[2])
+            peaks.append((model.fixed_gb + budget.most_rows(lengths) * per_row).max())
     allowed = 130.0 * (1 - under - 0.01)
     assert under > 0.01
     assert 0.98 * allowed < max(peaks) <= allowed
