@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from millrace.asr import report_runs, train_model
-from millrace.asr.evaluation.runs import data_uri
+from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.evaluation.runs import Run, data_uri, worst_clips
 from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
 from tests.asr.training.test_task import write, write_splits
@@ -95,6 +96,9 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
     worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
     assert f"first, {100 * worst:.0f} %" in shown.text
+    clips = worst_clips([Run(run) for run in runs], BucketConfig.read(buckets), 99)
+    assert len(clips) == 12
+    assert [clip.rate for clip in clips] == sorted((clip.rate for clip in clips), reverse=True)
 
     # Clips that are gone have no player, and the page is made all the same.
     for tar in buckets.parent.glob("t*.tar"):

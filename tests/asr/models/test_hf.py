@@ -39,6 +39,12 @@ def test_whisper_hears_what_its_extractor_makes(tmp_path):
     torch.testing.assert_close(inputs, theirs.input_features, atol=1e-4, rtol=0)
 
 
+def test_a_clip_shorter_than_a_frame_is_masked_as_one_frame(tmp_path):
+    model = make("wav2vec2", tmp_path)
+    inputs = model.features.on_device(model.prepare(batch([0.5, 0.01])), torch.float32)
+    assert inputs["attention_mask"].sum(1).tolist() == [8_000, 400]
+
+
 def test_steps_are_those_of_the_model(tmp_path):
     model = make("wav2vec2", tmp_path)
     for samples in (400, 719, 720, 16_000, 33_333):

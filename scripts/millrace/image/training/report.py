@@ -19,7 +19,8 @@ _TEMPLATE = Path(__file__).with_name("image.html.j2")
 
 def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json."""
-    rows: list[Any] = [row for _, row, _ in jsonl.lines(run / "metrics.jsonl")]
+    lines = [line for _, line, _ in jsonl.lines(run / "metrics.jsonl")]
+    rows = [line for line in lines if isinstance(line, dict)]  # a killed run may have torn one
     train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
     evals = [row for row in rows if row["event"] == "eval"]
     waits = [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]

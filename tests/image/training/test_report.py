@@ -1,0 +1,35 @@
+"""The page of a training run."""
+
+from __future__ import annotations
+
+import json
+
+from millrace.image.training import report
+
+TRAIN = {
+    "event": "train",
+    "step": 1,
+    "loss": 2.0,
+    "seconds": 4.0,
+    "time_share": {"data_wait": 0.25},
+}
+EVAL = {"event": "eval", "step": 1, "metrics": {"loss": 1.5, "acc1": 62.5, "acc5": 87.5}}
+SUMMARY = {
+    "arch": "tiny",
+    "epochs": 1,
+    "samples": 64,
+    "optimizer_steps": 1,
+    "spread": None,
+    "best": {"acc1": 62.5},
+}
+
+
+def test_a_torn_line_of_the_log_leaves_the_page_as_it_is(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    whole = "".join(json.dumps(row) + "\n" for row in (TRAIN, EVAL))
+    log.write_text(whole)
+    page = report.training_page(tmp_path, SUMMARY)
+    assert ">62.5<" in page
+
+    log.write_text(whole + '{"event": "train", "st')
+    assert report.training_page(tmp_path, SUMMARY) == page
