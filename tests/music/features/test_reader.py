@@ -160,6 +160,10 @@ def test_readers_that_are_open_travel_to_processes_of_every_start_method(tmp_pat
     assert sums(reader, rows)[0] == pytest.approx(expected)
     with multiprocessing.get_context(method).Pool(2) as pool:
         results = pool.starmap(sums, [(reader, rows), (reader, rows[::-1])])
+        # Let them end by themselves: terminate() waits for ever for a child that has inherited a
+        # handler of SIGTERM from a test before.
+        pool.close()
+        pool.join()
     assert results[0][0] == pytest.approx(expected) and results[1][0] == pytest.approx(
         expected[::-1]
     )
