@@ -222,3 +222,34 @@ def test_an_interrupt_is_one_line(capsys):
     assert main([]) == 130
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1 and "interrupted" in said[0]
+
+
+@pytest.mark.parametrize("place", ["a step", "a read", "a checkpoint"])
+def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place):
+    """torch raises it at any statement: a half written checkpoint then raises an error of its own."""
+    killed = RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
+
+    @cli.step
+    def main(argv=None):
+        if place == "a step":
+            raise killed
+        try:
+            raise killed
+        except RuntimeError as error:
+            if place == "a read":
+                raise RuntimeError("DataLoader worker (pid(s) 71) exited unexpectedly") from error
+            raise RuntimeError("[enforce fail at inline_container.cc:672]")  # noqa: B904
+
+    assert main([]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in lines[-1]
+    assert len(lines) == 1
+
+
+def test_other_errors_of_torch_keep_their_traceback():
+    @cli.step
+    def main(argv=None):
+        raise RuntimeError("[enforce fail at inline_container.cc:672]")
+
+    with pytest.raises(RuntimeError, match="enforce fail"):
+        main([])

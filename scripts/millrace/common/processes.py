@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from millrace.common.errors import MillraceError
@@ -89,14 +90,23 @@ def children(parent: int, recursive: bool = False) -> list[int]:
     return pids
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, its cause, the cause of that. torch raises a worker's death at any statement, also
+    in the middle of a checkpoint, whose half written file then raises an error of its own."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def lost_worker(error: BaseException) -> MillraceError | None:
     """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other
     errors."""
     pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"
-    # Where it noticed in the middle of a read, only the cause names the signal.
-    deaths = [re.match(pattern, str(each)) for each in (error.__cause__, error)]
-    if (death := next(filter(None, deaths), None)) is None:
+    deaths = [death for each in _chain(error) if (death := re.match(pattern, str(each)))]
+    if not deaths:
         return None
+    # Where it noticed in the middle of a read, only the cause names the signal.
+    death = next((death for death in deaths if death[2]), deaths[0])
     names = {signal.strsignal(number): number.name for number in signal.Signals}
     end = f"was killed by {names.get(death[2], death[2])}" if death[2] else "has ended by itself"
     remedy = "Probably memory or /dev/shm ran out: give the job more, or lower num_workers or "
