@@ -226,7 +226,7 @@ def test_an_interrupt_is_one_line(capsys):
 
 @pytest.mark.parametrize("place", ["a step", "a read", "a checkpoint"])
 def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place):
-    """torch raises it at any statement: a half written checkpoint then raises an error of its own."""
+    """torch raises it at any statement; a half written checkpoint then adds an error of its own."""
     killed = RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
 
     @cli.step
