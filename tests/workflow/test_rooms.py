@@ -31,6 +31,7 @@ ROOMS = {
         *("stopping", "path_map", "yaml_anchors"),
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
+        "fingerprints",
     ],
     "speech": [
         "columns",

@@ -1,0 +1,240 @@
+"""Which pieces of sound hold the same sound, by their fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.common.fingerprints.scale import (
+    SEARCHED_STEPS,
+    SILENCE,
+    SPAN_SECONDS,
+    STEP_SECONDS,
+)
+
+_SEARCHED_SECONDS = SEARCHED_STEPS * STEP_SECONDS
+# A word that occurs more often is a hum, or a tone, and tells nothing apart.
+_MOST_OCCURRENCES = 64
+# So many equal words at one offset are looked at bit by bit.
+_FEWEST_VOTES = 3
+# Sounds that have nothing in common differ in half of the bits, copies of 24 kbit/s in 6 %. Two
+# pieces are alike where at most this share differs, over half a second ...
+_MOST_ERRORS_NEAR = 0.3
+_NEAR = 8  # words
+# (but for the words at its ends that differ in half of their bits) ...
+_MOST_ERRORS_OF_WORD = 0.4
+# ... and all together at most this one, for a second or more.
+_MOST_ERRORS = 0.2
+_LEAST_SECONDS = 1.0
+# A copy shares half of its own sound, or half of the other piece.
+_LEAST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of sound and their fingerprints, in an order that is given.
+
+    `words`: uint32, of all pieces one after the other; `counts`: how many each piece has;
+    `recordings`: the number of the recording that each is from; `starts`: where it begins in there,
+    in seconds.
+    """
+
+    words: np.ndarray
+    counts: np.ndarray
+    recordings: np.ndarray
+    starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where each piece's words end among all."""
+        return np.cumsum(self.counts)
+
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each word: its piece, and its number in it."""
+        pieces = np.repeat(np.arange(len(self), dtype=np.int32), self.counts)
+        firsts = self.ends - self.counts
+        numbers = np.arange(len(self.words)) - np.repeat(firsts, self.counts)
+        return pieces, numbers.astype(np.int32)
+
+
+class Match(NamedTuple):
+    """Sound that a piece shares with another one.
+
+    `offset`: what is at t seconds in the recording of `piece` is at t + offset in that of
+    `of_piece`. `seconds` are alike; `errors` is the share of bits that differ there.
+    """
+
+    piece: int
+    of_piece: int
+    offset: float
+    seconds: float
+    errors: float
+
+
+def find(searched: Pieces, known: Pieces) -> list[Match]:
+    """The pieces of `searched` that are copies of pieces of `known`, or hold half of one.
+
+    Of `searched` every SEARCHED_STEPS-th word is given, of `known` every word. Equal words at one
+    offset show a pair. Where two recordings share a piece, their other pieces are compared at the
+    same offset, whatever words they share.
+    """
+    comparison = _Comparison(searched, known)
+    found: dict[tuple[int, int], Match] = {}
+    for piece, of_piece, shift in _candidates(searched, known):
+        comparison.add(found, piece, of_piece, shift)
+    for match in list(found.values()):
+        comparison.add_neighbours(found, match)
+    return sorted(_copies(found.values(), searched, known))
+
+
+def _copies(matches: Collection[Match], searched: Pieces, known: Pieces) -> Iterator[Match]:
+    """The matches of pieces of which half lies in others, or that hold half of another one."""
+    shared = np.zeros(len(searched))
+    for match in matches:
+        shared[match.piece] += match.seconds
+    lengths = _seconds(searched.counts, SEARCHED_STEPS)
+    known_lengths = _seconds(known.counts, 1)
+    for match in matches:
+        is_copy = shared[match.piece] >= _LEAST_SHARE * lengths[match.piece]
+        if is_copy or match.seconds >= _LEAST_SHARE * known_lengths[match.of_piece]:
+            yield match
+
+
+def _seconds(counts: np.ndarray, steps: int) -> np.ndarray:
+    """The sound that words tell of, from their number."""
+    return (counts - 1) * steps * STEP_SECONDS + SPAN_SECONDS
+
+
+def _candidates(searched: Pieces, known: Pieces) -> Iterator[tuple[int, int, int]]:
+    """Pairs of pieces with enough equal words, and the steps by which those of the second one stand
+    later."""
+    order = np.argsort(known.words, kind="stable")
+    ordered = known.words[order]
+    first = np.searchsorted(ordered, searched.words, "left")
+    counts = np.searchsorted(ordered, searched.words, "right") - first
+    is_telling = (counts > 0) & (counts <= _MOST_OCCURRENCES) & (searched.words != SILENCE)
+    at = np.flatnonzero(is_telling)
+    counts, first = counts[at], first[at]
+
+    # All pairs of a searched word and an equal known one.
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    of_known = order[np.repeat(first, counts) + within]
+    of_searched = np.repeat(at, counts)
+    pieces, numbers = searched.places()
+    known_pieces, known_numbers = known.places()
+    votes = np.stack(
+        [
+            pieces[of_searched],
+            known_pieces[of_known],
+            known_numbers[of_known] - SEARCHED_STEPS * numbers[of_searched],
+        ],
+        axis=1,
+    )
+    yield from _elected(votes)
+
+
+def _elected(votes: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Rows (piece, of_piece, shift) that stand in `votes` often.
+
+    Those of the next shift count too, as a copy lies anywhere between two steps.
+    """
+    rows, counts = np.unique(votes, axis=0, return_counts=True)
+    if not len(rows):
+        return
+    follows = (rows[1:, :2] == rows[:-1, :2]).all(axis=1) & (rows[1:, 2] == rows[:-1, 2] + 1)
+    both = counts.copy()
+    both[:-1] += np.where(follows, counts[1:], 0)
+    for row in rows[both >= _FEWEST_VOTES]:
+        yield int(row[0]), int(row[1]), int(row[2])
+
+
+class _Comparison:
+    """Pieces compared bit by bit at an offset."""
+
+    def __init__(self, searched: Pieces, known: Pieces) -> None:
+        self._searched, self._known = searched, known
+        self._ends, self._known_ends = searched.ends, known.ends
+        self._of_recording = _by_recording(searched)
+        self._known_of_recording = _by_recording(known)
+
+    def add(
+        self, found: dict[tuple[int, int], Match], piece: int, of_piece: int, shift: int
+    ) -> None:
+        """Add the match of two pieces whose words are `shift` steps apart, or one more or less, if
+        it is longer than the one that is known."""
+        matches = [self._match(piece, of_piece, near) for near in (shift - 1, shift, shift + 1)]
+        best = max(matches, key=lambda match: (match.seconds, -match.errors))
+        if best.seconds < _LEAST_SECONDS or best.errors > _MOST_ERRORS:
+            return
+        known = found.get((piece, of_piece))
+        if known is None or best.seconds > known.seconds:
+            found[piece, of_piece] = best
+
+    def add_neighbours(self, found: dict[tuple[int, int], Match], match: Match) -> None:
+        """Add what other pieces of the same two recordings share at the offset of a match."""
+        searched, known = self._searched, self._known
+        others = self._of_recording[int(searched.recordings[match.piece])]
+        known_others = self._known_of_recording[int(known.recordings[match.of_piece])]
+        for piece in others:
+            start = searched.starts[piece] + match.offset
+            end = start + searched.counts[piece] * _SEARCHED_SECONDS
+            for of_piece in known_others:
+                known_start = known.starts[of_piece]
+                known_end = known_start + known.counts[of_piece] * STEP_SECONDS
+                overlaps = start < known_end and known_start < end
+                if overlaps and (piece, of_piece) not in found:
+                    shift = round((start - known_start) / STEP_SECONDS)
+                    self.add(found, piece, of_piece, shift)
+
+    def _match(self, piece: int, of_piece: int, shift: int) -> Match:
+        searched, known = self._searched, self._known
+        words = _of(searched, self._ends, piece)
+        known_words = _of(known, self._known_ends, of_piece)
+        at = np.arange(len(words)) * SEARCHED_STEPS + shift
+        both = (at >= 0) & (at < len(known_words))
+        words, known_words = words[both], known_words[at[both]]
+        # Two silences are no common sound.
+        is_sound = (words != SILENCE) | (known_words != SILENCE)
+        errors = np.bitwise_count(words ^ known_words)[is_sound] / 32
+        alike = errors[_is_near(errors)]
+
+        offset = known.starts[of_piece] - searched.starts[piece] + shift * STEP_SECONDS
+        if not len(alike):
+            return Match(piece, of_piece, float(offset), 0.0, 1.0)
+        seconds = float(_seconds(np.array(len(alike)), SEARCHED_STEPS))
+        return Match(piece, of_piece, float(offset), seconds, float(alike.mean()))
+
+
+def _of(pieces: Pieces, ends: np.ndarray, piece: int) -> np.ndarray:
+    return pieces.words[ends[piece] - pieces.counts[piece] : ends[piece]]
+
+
+def _is_near(errors: np.ndarray) -> np.ndarray:
+    """Which words lie in a stretch of half a second that is alike."""
+    near = np.zeros(len(errors), bool)
+    if len(errors) < _NEAR:
+        return near
+    sums = np.concatenate([[0.0], np.cumsum(errors)])
+    means = (sums[_NEAR:] - sums[:-_NEAR]) / _NEAR
+    for start in np.flatnonzero(means <= _MOST_ERRORS_NEAR):
+        near[start : start + _NEAR] = True
+    return near & (errors <= _MOST_ERRORS_OF_WORD)
+
+
+def _by_recording(pieces: Pieces) -> dict[int, np.ndarray]:
+    order = np.argsort(pieces.recordings, kind="stable")
+    numbers, firsts = np.unique(pieces.recordings[order], return_index=True)
+    groups = np.split(order, firsts[1:])
+    return dict(zip(numbers.tolist(), groups, strict=True))
+
+
+def joined(parts: Iterable[Pieces]) -> Pieces:
+    """Several as one."""
+    columns = zip(*((p.words, p.counts, p.recordings, p.starts) for p in parts), strict=True)
+    return Pieces(*(np.concatenate(column) for column in columns))

@@ -1,0 +1,132 @@
+"""Copies of sound: each way in which one comes about is found, and what is merely alike is not."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from millrace.common.fingerprints import matches
+from millrace.common.fingerprints.matches import Pieces
+from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
+from millrace.common.fingerprints.words import words
+from millrace.speech.audio.encode import encode_av
+from tests.corpora import RATE, noise
+
+SECONDS = 30.0
+
+
+def pieces(recordings: dict[int, np.ndarray], steps: int, seconds: float = 3.0) -> Pieces:
+    """Pieces of 3 s with half a second between them; the rate of the samples is RATE."""
+    found = []
+    for recording, samples in recordings.items():
+        for start in np.arange(0.1, len(samples) / RATE - seconds, seconds + 0.5):
+            piece = samples[round(start * RATE) : round((start + seconds) * RATE)]
+            found.append((words(piece, RATE, steps), recording, start))
+    return Pieces(
+        np.concatenate([row[0] for row in found]),
+        np.array([len(row[0]) for row in found]),
+        np.array([row[1] for row in found]),
+        np.array([row[2] for row in found]),
+    )
+
+
+def coded(samples: np.ndarray, muxer: str, codec: str, bit_rate: int) -> np.ndarray:
+    body = encode_av(samples, RATE, muxer, codec, bit_rate)
+    decoded, rate = soundfile.read(io.BytesIO(body), dtype="int16")
+    return decoded if rate == RATE else resampled(decoded, rate, RATE)
+
+
+def resampled(samples: np.ndarray, rate: int, other: int) -> np.ndarray:
+    result = soxr.resample(samples.astype(np.float32), rate, other)
+    return np.clip(result, -32768, 32767).astype(np.int16)
+
+
+# What a copy is, and by how much its sound comes later in the original.
+KINDS = {
+    "renamed": (lambda x: x, 0.0),
+    "prefix": (lambda x: x[: 12 * RATE], 0.0),
+    "suffix": (lambda x: x[round(17.3 * RATE) :], 17.3),
+    "middle": (lambda x: x[5 * RATE : 16 * RATE], 5.0),
+    "40 ms later": (lambda x: np.concatenate([np.zeros(640, np.int16), x]), -0.04),
+    "1.234 s earlier": (lambda x: x[round(1.234 * RATE) :], 1.234),
+    "between two steps": (lambda x: x[64:], 0.004),
+    "opus of 24 kbit/s": (lambda x: coded(x, "ogg", "libopus", 24_000), 0.0),
+    "mp3 of 64 kbit/s": (lambda x: coded(x, "mp3", "libmp3lame", 64_000), 0.0),
+    "8 kHz": (lambda x: resampled(resampled(x, RATE, 8000), 8000, RATE), 0.0),
+    "-6 dB": (lambda x: x // 2, 0.0),
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> Pieces:
+    return pieces({number: noise(SECONDS, number) for number in range(6)}, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_piece_of_a_copy_is_found_with_its_offset(known, kind):
+    copied, offset = KINDS[kind]
+    searched = pieces({0: copied(noise(SECONDS, 3)), 1: noise(SECONDS, 50)}, SEARCHED_STEPS)
+    found = matches.find(searched, known)
+    assert {match.piece for match in found} == set(np.flatnonzero(searched.recordings == 0))
+    for match in found:
+        assert known.recordings[match.of_piece] == 3
+        assert match.offset == pytest.approx(offset, abs=0.02)
+        assert 1.0 <= match.seconds <= 3.1 and match.errors <= 0.2
+
+
+def test_a_piece_is_found_through_its_neighbours_though_it_shares_no_word(known):
+    copy = noise(SECONDS, 3)
+    searched = pieces({0: copy}, SEARCHED_STEPS)
+    # One bit of every word of the second piece differs.
+    first, second = searched.counts[0], searched.counts[:2].sum()
+    searched.words[first:second] ^= 1 << 7
+    found = {match.piece: match for match in matches.find(searched, known)}
+    assert found.keys() == set(range(len(searched)))
+    assert found[1].errors == pytest.approx(found[0].errors + 1 / 32, abs=0.02)
+
+
+def test_a_piece_goes_if_half_of_it_or_half_of_the_other_is_common(known):
+    shared, other = noise(SECONDS, 3), noise(SECONDS, 70)
+    for common, is_found in ((1.2, False), (2.0, True)):
+        mixed = other.copy()
+        end = round((0.1 + common) * RATE)
+        mixed[:end] = shared[:end]
+        found = matches.find(pieces({0: mixed}, SEARCHED_STEPS), known)
+        assert [match.piece for match in found] == [0] * is_found
+    # A short piece of the original lies in a long one: a tenth of that, but all of the original.
+    long = np.concatenate([other[: 9 * RATE], shared[: 4 * RATE], other[9 * RATE : 20 * RATE]])
+    found = matches.find(pieces({0: long}, SEARCHED_STEPS, seconds=23.0), known)
+    assert [(match.piece, match.of_piece) for match in found] == [(0, 3 * 8)]
+
+
+def test_silence_and_hum_are_no_common_sound():
+    def humming(seed: int) -> np.ndarray:
+        time = np.arange(30 * RATE) / RATE
+        hum = 3000 * np.sin(2 * np.pi * 400 * time) + np.random.default_rng(seed).normal(
+            size=time.size
+        )
+        return hum.astype(np.int16)
+
+    def with_gap(seed: int) -> np.ndarray:
+        sound = noise(30, seed)
+        sound[5 * RATE : 25 * RATE] = 0
+        return sound
+
+    for make in (humming, with_gap, lambda seed: np.zeros(30 * RATE, np.int16)):
+        searched = pieces({0: make(1)}, SEARCHED_STEPS)
+        assert matches.find(searched, pieces({0: make(2)}, 1)) == []
+
+
+def test_words_stand_where_they_are_said_to():
+    sound = noise(2.0, 1)
+    dense = words(sound, RATE)
+    assert len(dense) == round((2.0 - SPAN_SECONDS) / STEP_SECONDS) + 1
+    assert (words(sound, RATE, 4) == dense[::4]).all()
+    assert len(words(sound[: round(0.3 * RATE)], RATE)) == 0 and len(words(sound[:0], RATE)) == 0
+    # The level is no part of them: all of 8 bits keep nearly all.
+    quiet = words((sound // 256), RATE)
+    assert np.bitwise_count(quiet ^ dense).mean() < 3
