@@ -140,6 +140,7 @@ rule speech_create_shards:
     output:
         index="results/speech/shards/partitions/{partition}/index.parquet",
         statuses="results/speech/shards/partitions/{partition}/statuses.parquet",
+        prints="results/speech/shards/partitions/{partition}/prints.parquet",
     log:
         "logs/speech/create_shards/{partition}.log",
     benchmark:
@@ -154,21 +155,23 @@ rule speech_create_shards:
         max_cer=LANES.flag("speech", "max_cer"),
         audio_format=LANES.flag("speech", "audio_format"),
         sampling_rate=LANES.flag("speech", "sampling_rate"),
+        copies=LANES.flag("speech", "copies"),
     message:
         "Cut {wildcards.partition} into shards"
     shell:
         "python -m millrace.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
         " {params.max_shard_size_gb} {params.max_cer}"
-        " {params.audio_format} {params.sampling_rate}"
-        " --index {output.index:q} --statuses {output.statuses:q} 2> {log:q}"
+        " {params.audio_format} {params.sampling_rate} {params.copies}"
+        " --index {output.index:q} --statuses {output.statuses:q} --prints {output.prints:q} 2> {log:q}"
 
 
 rule speech_merge_shards:
-    """Gather a country's shards: final manifest, index, rejects, balance; sweep what is stale."""
+    """Gather a country's shards without copies of held-out sound: manifest, index, rejects, balance."""
     input:
         country="results/speech/partitions/countries/{country}.json",
         manifests=SPEECH.manifest_files,
         shards=LANES.remaking("speech", SPEECH.shard_files, workflow),
+        held_out=SPEECH.held_out_prints,
     output:
         manifest="results/speech/shards/{country}_manifest.csv",
         index="results/speech/shards/{country}_index.parquet",
@@ -189,7 +192,7 @@ rule speech_merge_shards:
     conda:
         "../envs/data.yaml"
     resources:
-        mem_mb=LANES.memory_mb(600, per_mb=0.3),
+        mem_mb=LANES.memory_mb(2000, per_mb=0.3),
         runtime=LANES.runtime(15, per_mb=0.1),
     params:
         max_error_fraction=LANES.flag("speech", "max_error_fraction"),

@@ -74,7 +74,10 @@ class Chain:
             self.shards_dir, output_dir=""
         )
         tables = flags(
-            self.shards_dir / "partitions" / partition, "index.parquet", "statuses.parquet"
+            self.shards_dir / "partitions" / partition,
+            "index.parquet",
+            "statuses.parquet",
+            "prints.parquet",
         )
         return create_shards.main(files + tables)
 
@@ -100,9 +103,10 @@ class Chain:
         )
 
     def run(self, country: str, **options: object) -> dict:
-        """All steps of a country; its ledger."""
-        for partition in self.sync(**options).partitions[country]:
-            assert self.generate(partition) == 0 and self.create(partition) == 0
+        """All steps of a country, whose copies are looked for in all; its ledger."""
+        for names in self.sync(**options).partitions.values():
+            for partition in names:
+                assert self.generate(partition) == 0 and self.create(partition) == 0
         assert self.merge_manifest(country) == 0 and self.merge_shards(country) == 0
         return jsonl.read(self.shards_dir / f"{country}_ledger.json")
 

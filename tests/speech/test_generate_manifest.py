@@ -123,18 +123,6 @@ def test_audio_that_cannot_be_read_is_a_warning_here_and_an_error_where_it_is_cu
     assert ledger["rows_out"] == 4 and sum(ledger["warnings"].values()) == 1
 
 
-def test_the_same_audio_in_another_split_is_rejected(chain):
-    chain.sync()
-    twin = {"twin_of": "germany/two", "twin_split": "test"}
-    edit(
-        chain.folder / f"partitions/{PARTITION}.json",
-        lambda value: value["recordings"][0].update(twin),
-    )
-    assert chain.generate(PARTITION) == 0
-    rejected = jsonl.read(chain.part(PARTITION) / "ledger.json")["rejected"]
-    assert rejected == {"same_audio_in_other_split": 4}
-
-
 def test_repairs_of_one_transcript_outlive_the_next(chain):
     """A transcript that states every CER must not wipe out what was counted for the one before."""
     first, second = (chain.aligned("germany", "one", transcript) for transcript in ("t1", "t2"))

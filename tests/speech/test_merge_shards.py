@@ -5,6 +5,7 @@ import os
 import re
 import tarfile
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ import soundfile
 
 from millrace.common import jsonl
 from tests import corpora
+from tests.corpora import RATE
 from tests.speech.chain import FRACTIONS, Chain, edit
 
 
@@ -60,35 +62,6 @@ def test_nemo_manifests_point_into_the_tars(chain):
             seen += 1
     assert len(tars["train"]) > 1
     assert seen == pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows > 0
-
-
-def test_a_copy_in_a_later_partition_leaves_by_its_own_row(chain):
-    chain.sync()
-    (test,) = [name for name, split in chain.placements().items() if split == "test"]
-    original = test.removeprefix("germany/")
-    source = chain.root / f"germany/downloaded_audio/mp4_converted/{original}.wav"
-    samples = soundfile.read(source, dtype="int16")[0]
-    corpora.write_audio(chain.root, "germany", "cut.wav", samples[: len(samples) // 2])
-    value = jsonl.read(chain.aligned("germany", original))
-    value |= {"audio_file": "cut.wav", "segments": value["segments"][:1]}
-    corpora.write_alignment(chain.root, "germany", "cut_t1", value)
-    labels = {"country": "germany", "video_id": "cut", "split": "train", "subset_id": 1}
-    row = {"item": "germany/cut", "group": "germany-train-1", "number": 9, "cost": 0.001, **labels}
-    with open(chain.assignment, "a") as lines:
-        lines.write(json.dumps(row) + "\n")
-
-    ledger = chain.run("germany")["segments"]
-    assert ledger["rejected"] == {"duplicate_across_splits": 1}
-    final = pd.read_csv(chain.shards_dir / "germany_manifest.csv", keep_default_na=False)
-    index = pq.read_table(chain.shards_dir / "germany_index.parquet").to_pandas()
-    assert (
-        set(index.key) == set(final[final.video_id != "cut"].key)
-        and len(index) == ledger["rows_out"]
-    )
-    assert (
-        jsonl.read(chain.folder / "partitions/countries/germany.json")["partitions"][-1][-5:]
-        != "00000"
-    )
 
 
 def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
@@ -142,3 +115,72 @@ def test_too_many_errors_are_listed(chain, capfd):
     assert "errors.csv" in printed and "--config 'speech={countries: [estonia]}'" in printed
     assert len(pd.read_csv(chain.folder / "errors.csv")) > 0
     assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0
+
+
+def plant(chain: Chain, country: str, name: str, samples: np.ndarray, value: dict) -> None:
+    """Put a recording where training will see it."""
+    corpora.write_audio(chain.root, country, f"{name}.wav", samples)
+    corpora.write_alignment(
+        chain.root, country, f"{name}_t1", value | {"audio_file": f"{name}.wav"}
+    )
+    group = {"group": f"{country}-train-1", "number": 0, "cost": 0.001}
+    labels = {"country": country, "video_id": name, "split": "train", "subset_id": 1}
+    with open(chain.assignment, "a") as lines:
+        lines.write(json.dumps({"item": f"{country}/{name}", **group, **labels}) + "\n")
+
+
+def all_keys(chain: Chain, country: str) -> list[set[str]]:
+    """The keys of the segments of train: by the index, in the listed tars, by NeMo's manifest."""
+    folder = chain.shards_dir
+    index = pq.read_table(folder / f"{country}_index.parquet").to_pylist()
+    tars = (folder / f"{country}_train_shards.txt").read_text().splitlines()
+    members: set[str] = set()
+    for tar in tars:
+        with tarfile.open(folder / tar) as archive:
+            members |= {name.partition(".")[0] for name in archive.getnames()}
+    nemo = [row for _, row, _ in jsonl.lines(folder / f"{country}_train_nemo.jsonl")]
+    return [
+        {row["key"] for row in index if row["split"] == "train"},
+        members,
+        {row["audio_filepath"].partition(".")[0] for row in nemo},
+    ]
+
+
+def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capfd):
+    chain = Chain(tmp_path)
+    corpora.make_corpus(chain.root, {"germany": 3, "estonia": 2}, seconds=20)
+    chain.sync()
+    name = next(item for item, split in chain.placements().items() if split == "test")
+    alignment = chain.aligned(*name.split("/"))
+    source = alignment.parents[2] / f"downloaded_audio/mp4_converted/{name.split('/')[1]}.wav"
+    samples = soundfile.read(source, dtype="int16")[0]
+    value = jsonl.read(alignment)
+    shifted = [s | {"start": s["start"] + 0.04, "end": s["end"] + 0.04} for s in value["segments"]]
+    # A cut copy abroad, whose segments begin elsewhere, and one that begins earlier.
+    plant(chain, "estonia", "cut", samples[: 10 * RATE], value | {"segments": shifted[:2]})
+    later = value | {"segments": value["segments"][:3]}
+    plant(chain, "germany", "late", samples[RATE:] // 2, later)
+    ledgers = {land: chain.run(land) for land in ("germany", "estonia")}
+
+    assert ledgers["estonia"]["segments"]["rejected"] == {"duplicate_across_splits": 2}
+    assert ledgers["germany"]["segments"]["rejected"] == {"duplicate_across_splits": 3}
+    (pair,) = ledgers["germany"]["copies"]
+    assert (pair["recording"], pair["of_recording"]) == ("germany/late", name)
+    assert pair["segments"] == 3 and pair["offset"] == pytest.approx(1.0, abs=0.02)
+    line = f"germany/late (train) repeats 3 segments of {name} (test), {pair['offset']:g} s later"
+    told = capfd.readouterr().err
+    assert line in told and f"repeats 2 segments of {name} (test): left out of train" in told
+    for land in ledgers:
+        index, *others = all_keys(chain, land)
+        assert others == [index, index] and not any("_cut_" in k or "_late_" in k for k in index)
+
+    # Made again, all stays; without the test recording the copies come back.
+    tars = {path: path.read_bytes() for path in chain.shards_dir.rglob("*.tar")}
+    assert chain.run("germany")["copies"] == [pair]
+    assert all(path.read_bytes() == content for path, content in tars.items())
+    alignment.unlink()
+    assert chain.run("germany")["copies"] == [] == chain.run("estonia")["copies"]
+    for land in ledgers:
+        index, *others = all_keys(chain, land)
+        assert others == [index, index] and any("_cut_" in k or "_late_" in k for k in index)
+    assert not list(chain.shards_dir.rglob(".*.left_out"))

@@ -201,69 +201,16 @@ def test_an_emptied_partition_is_removed(corpus):
     assert name not in corpus.country(content["country"])["partitions"]
 
 
-def test_twins_under_two_names_share_a_split_even_across_countries(corpus):
-    source, split = (
-        corpus.audio("rec_0002", "germany"),
-        corpus.recordings("germany")["rec_0002"]["split"],
-    )
-    countries = ("germany", "estonia", "latvia")
-    for country in countries:
-        for number in range(3):
-            corpora.add_recording(corpus.root, country, f"twin_{number}", 10)
-            shutil.copy(source, corpus.root / country / AUDIO / f"twin_{number}.wav")
-    corpus.sync()
-    for country in countries:
-        twins = [r for name, r in corpus.recordings(country).items() if "twin" in name]
-        assert [(r["split"], r["twin_split"]) for r in twins] == [(split, None)] * 3
-
-
-def test_of_recordings_that_become_twins_across_splits_the_later_one_is_flagged(corpus):
-    earlier, *others = [line for line in corpus.assigned() if line["country"] == "germany"]
-    later = next(line for line in others if line["split"] != earlier["split"])
-    # The earlier one gets the audio of the later one: what counts is the order of the assignment
-    # file.
-    source, target = (corpus.audio(line["video_id"], "germany") for line in (later, earlier))
-    shutil.copy(source, target)
-    corpus.sync()
-    recordings = corpus.recordings("estonia") | corpus.recordings("germany")
-    flags = {
-        name: (recording["twin_of"], recording["twin_split"])
-        for name, recording in recordings.items()
-    }
-    later_flags = flags.pop(later["video_id"])
-    assert later_flags == (earlier["item"], earlier["split"]) and set(flags.values()) == {
-        (None, None)
-    }
-
-
-@pytest.mark.parametrize("content", [{}, {"content": "1000-stale"}])
-def test_a_new_copy_is_the_twin_of_what_was_assigned_before_contents_were_noted(corpus, content):
+def test_a_new_name_of_assigned_audio_keeps_its_split(corpus):
     lines = corpus.assigned()
-    for line in lines:
-        line.pop("content")
-    jsonl.write_lines(corpus.assignment, [line | content for line in lines])
     original = next(
         line for line in lines if line["country"] == "germany" and line["split"] == "test"
     )
-    # The copy comes before its original in the order of names and of countries.
     corpus.add("albania", "a_copy", seconds=10)
     source = corpus.audio(original["video_id"], "germany")
     shutil.copy(source, corpus.root / f"albania/{AUDIO}/a_copy.wav")
     corpus.sync()
-    copy = corpus.recordings("albania")["a_copy"]
-    assert (copy["split"], copy["twin_of"]) == ("test", original["item"])
-    assert corpus.recordings("germany")[original["video_id"]]["twin_of"] is None
-
-
-def test_new_twins_stay_together(made):
-    made.add("malta", *(f"m{number:02d}" for number in range(40)))
-    for number in range(0, 40, 2):
-        audio = made.root / "malta" / AUDIO
-        shutil.copy(audio / f"m{number:02d}.wav", audio / f"m{number + 1:02d}.wav")
-    made.sync()
-    splits = made.splits("malta")
-    assert all(splits[f"m{n:02d}"] == splits[f"m{n + 1:02d}"] for n in range(0, 40, 2))
-    assert set(splits.values()) == set(FRACTIONS)
+    assert corpus.recordings("albania")["a_copy"]["split"] == "test"
 
 
 def test_unusable_files_are_listed_with_their_country(corpus):
@@ -809,19 +756,15 @@ CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
         ("germany_splits.csv", f"{CSV}x.wav,rec_0000,1,1,test,\n/a/rec_0001.mp4,,1,1,train,4.0\n"),
         ("list.txt", "germany/rec_0000 test\ngermany/rec_0001\ttrain\n\n# why\nno/such,dev\n"),
         ("list.csv", "rec_0000,TEST\nrec_0001,train\n"),
-        ("twins.csv", "video_id,split\n copy ,test\nrec_0001,train\n"),  # copy sounds like rec_0000
     ],
 )
 def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     corpora.make_corpus(made.root, {"germany": 8}, seconds=10)
-    if "copy" in text:
-        add_copy(made, "rec_0000")
     (made.folder / name).write_text(text)
     made.options["splits_file"] = str(made.folder / name)
     notes = made.sync().notes
     splits = made.splits("germany")
     assert splits["rec_0000"] == "test" and splits["rec_0001"] == "train"
-    assert splits.pop("copy", "test") == "test"
     assert Counter(splits.values()) == {"train": 6, "test": 1, "validation": 1}
     assert made.home("rec_0001").startswith(
         "germany-train-4-" if "subset" in text else "germany-train-1-"

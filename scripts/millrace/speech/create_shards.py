@@ -10,10 +10,12 @@ import argparse
 from pathlib import Path
 
 from millrace.common import cli
+from millrace.speech.columns import BY_SOUND, COPIES
 from millrace.speech.country import manifests
 from millrace.speech.names import AUDIO_FORMATS
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import index as shard_index
+from millrace.speech.shards import prints
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
@@ -39,6 +41,13 @@ def make_parser() -> argparse.ArgumentParser:
     beside = "(default: in partitions/<id> of --output-dir)"
     add("--index", help=f"output: where each segment lies (parquet) {beside}")
     add("--statuses", help=f"output: status of every manifest row (parquet) {beside}")
+    add("--prints", help=f"output: what copies are found by (parquet) {beside}")
+    add(
+        "--copies",
+        choices=COPIES,
+        default=BY_SOUND,
+        help="how copies in other splits are found (default %(default)s)",
+    )
     add(
         "--max-shard-size-gb",
         type=cli.positive_float,
@@ -76,10 +85,10 @@ def main(argv: list[str] | None = None) -> None:
     args = (parser := make_parser()).parse_args(argv)
     if bool(args.manifest) == bool(args.manifest_dir or args.country):
         parser.error("give --manifest, or --manifest-dir with --country")
-    if args.manifest_dir and (args.index or args.statuses):
-        parser.error("--index and --statuses are of one --manifest")
+    if args.manifest_dir and any([args.index, args.statuses, args.prints]):
+        parser.error("--index, --statuses and --prints are of one --manifest")
     options = ShardOptions(
-        args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb
+        args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb, args.copies
     )
     out = Path(args.output_dir)
 
@@ -95,6 +104,8 @@ def main(argv: list[str] | None = None) -> None:
         folder = out / "partitions" / str(part.partition)
         shard_index.write_table(args.index or folder / "index.parquet", built.index)
         shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)
+        tars = shard_index.tars_of(part.partition, out)
+        prints.write(args.prints or folder / "prints.parquet", tars, args.copies)
         cli.log.info("%s: %s", part.partition, built.line())
     if line := manifest.line():
         cli.log.info("%s", line)

@@ -12,7 +12,7 @@ from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.names import ShardFile
+from millrace.speech.names import Partition, ShardFile
 
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
@@ -51,7 +51,16 @@ class SpeechInputs:
         return [
             f"results/speech/shards/partitions/{partition}/{name}"
             for partition in self.partitions.get(wildcards.country, [])
-            for name in ("index.parquet", "statuses.parquet")
+            for name in ("index.parquet", "statuses.parquet", "prints.parquet")
+        ]
+
+    def held_out_prints(self, wildcards: Any) -> list[str]:
+        """What copies in a country are compared with: validation and test of all countries."""
+        return [
+            f"results/speech/shards/partitions/{name}/prints.parquet"
+            for names in self.partitions.values()
+            for name in names
+            if (partition := Partition.parse(name)) and not partition.folder.startswith("train")
         ]
 
     def country_indices(self, wildcards: Any = None) -> list[str]:
@@ -79,6 +88,7 @@ class SpeechInputs:
             "max_shard_size_gb",
             "audio_format",
             "sampling_rate",
+            "copies",
         }
         return {
             "manifest": Stage(self.manifests, of_manifest),

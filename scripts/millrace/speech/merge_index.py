@@ -1,10 +1,8 @@
-"""Merge the countries' indices without copies across splits, and their ledgers; sweep countries
-gone."""
+"""Merge the countries' indices and their ledgers; sweep countries that are gone."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import own_file
 from millrace.common.ledger import Ledger
 from millrace.speech.columns import INDEX_SCHEMA
-from millrace.speech.country import copies
 from millrace.speech.shards import sweep
 
 
@@ -41,27 +38,19 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     countries = [jsonl.read(path) for path in args.ledgers]
-    repeated = copies.find(lambda names: _pieces(args.indices, names))
     ledgers = []
     for path, country in zip(args.ledgers, countries, strict=True):
         with own_file(path):
-            ledger = Ledger.from_dict(country["segments"])
-            own = repeated[repeated["country"] == country["country"]]
-            country["copies"] = country.get("copies", []) + copies.pairs(own)
-        ledger.rows_out -= len(own)
-        ledger.rejected += Counter({"duplicate_across_splits": len(own)})
-        country["segments"] = ledger.as_dict()
-        ledgers.append(ledger)
+            ledgers.append(Ledger.from_dict(country["segments"]))
     total = Ledger.total("speech_merge_index", "all", ledgers)
-    rows, start = 0, 0
+    rows = 0
     with (
         atomic.replacing(args.index) as partial,
         pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as out,
     ):
         for piece in _pieces(args.indices):
-            table = copies.without(piece.cast(INDEX_SCHEMA), repeated, start)
-            out.write_table(table)
-            rows, start = rows + table.num_rows, start + piece.num_rows
+            out.write_table(piece.cast(INDEX_SCHEMA))
+            rows += piece.num_rows
     total.rows_out = rows
     total.check()
     atomic.write_json(args.ledger, {"total": total.as_dict(), "countries": countries})
@@ -69,15 +58,13 @@ def main(argv: list[str] | None = None) -> None:
         for path in sweep.sweep_gone(Path(args.shards_dir), Path(args.manifest_dir), country):
             cli.log.info("removed %s: its country is gone", path)
     cli.log.info("%d segments of %d countries in the index", rows, len(countries))
-    for pair in (pair for country in countries for pair in country["copies"]):
-        cli.log.warning("%s", copies.line(pair))
 
 
-def _pieces(indices: Iterable[str], columns: list[str] | None = None) -> Iterator[pa.Table]:
+def _pieces(indices: Iterable[str]) -> Iterator[pa.Table]:
     for path in indices:
         with own_file(path), pq.ParquetFile(path) as source:
             for group in range(source.num_row_groups):
-                yield source.read_row_group(group, columns)
+                yield source.read_row_group(group)
 
 
 if __name__ == "__main__":

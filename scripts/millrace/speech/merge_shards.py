@@ -1,5 +1,5 @@
 """Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests, lists of shards;
-sweep stale files.
+leave out copies of held-out sound; sweep stale files.
 
 Fails when segments are missing from the balance, or when more are in error than allowed. Partition
 after partition is read, so that memory does not grow with the country.
@@ -14,7 +14,7 @@ from pathlib import Path
 from millrace.common import atomic, cli, jsonl
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.country import copies, tables
+from millrace.speech.country import copies, repeats, tables
 from millrace.speech.country import ledger as country_ledger
 from millrace.speech.country.segments import Segments, other_countries
 from millrace.speech.names import safe_name
@@ -24,7 +24,11 @@ from millrace.speech.shards import sweep
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--country", required=True, help="country file of the partitions (JSON)")
+    add(
+        "--country",
+        required=True,
+        help="country file of the partitions (JSON), beside those of all others",
+    )
     add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
     add(
         "--shards-dir",
@@ -64,6 +68,9 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
     segments = Segments.of(country["partitions"], args.manifest_dir, args.shards_dir)
+    held_out = copies.held_out(Path(args.country).parent, args.shards_dir)
+    found = copies.find([part.prints for part in segments.parts], held_out)
+    segments.leave_out(found)
     shards, rows_out = segments.shards()
 
     balance = country_ledger.Balance(country, segments.parts)
@@ -72,8 +79,7 @@ def main(argv: list[str] | None = None) -> None:
     others = other_countries(Path(args.country).parent, country["country"])
     balance.check_errors(args.max_error_fraction, args.error_list, others)
 
-    rows = (row for part in segments.parts for row in part.final_rows())
-    tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
+    tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, segments.final_rows())
     with atomic.replacing(args.rejects) as partial:
         shutil.copyfile(args.error_list, partial)
     nemo = dict(zip(SPLITS, args.nemo, strict=True))
@@ -88,13 +94,15 @@ def main(argv: list[str] | None = None) -> None:
     )
     for path in gone:
         cli.log.info("removed %s: its recordings are gone", path)
-    pairs = copies.pairs(segments.repeated)
+    pairs = repeats.pairs(found)
     atomic.write_json(args.ledger, balance.as_dict() | {"copies": pairs})
     tables.write_index(args.index, segments.pieces(INDEX_SCHEMA.names))
 
     total = balance.segments
     message = "%s: %d segments found = %d in shards + %d rejected"
     cli.log.info(message, country["country"], total.rows_in, total.rows_out, total.rows_rejected)
+    for pair in pairs:
+        cli.log.warning("%s", repeats.line(pair))
 
 
 if __name__ == "__main__":

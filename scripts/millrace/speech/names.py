@@ -20,9 +20,9 @@ _LONGEST_NAME = 100
 _ID = re.compile(
     r"(?P<country>[^/.]+)-(?P<folder>train-\d+|train|validation|test)-(?P<number>\d{5,})"
 )
-# Sidecars are hidden by a dot, temporaries by one more.
+# Sidecars and copies that were left out are hidden by a dot, temporaries by one more.
 _FILE = re.compile(
-    rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet)(?P<temporary>\..+\.partial)?"
+    rf"\.{{0,2}}(?P<shard>{_ID.pattern})\.(?:tar|index\.parquet|left_out)(?P<temporary>\..+\.partial)?"
 )
 
 
@@ -88,8 +88,8 @@ class ShardFile:
 
     @classmethod
     def parse(cls, name: str) -> ShardFile | None:
-        """From the name of a tar, its sidecar, or a temporary of one of them; None for all other
-        files."""
+        """From the name of a tar, of a file beside it, or a temporary of one of them; None for all
+        other files."""
         match = _FILE.fullmatch(name)
         if not match:
             return None

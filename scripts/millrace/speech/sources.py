@@ -25,7 +25,7 @@ from millrace.common.workflow.sources import (
     Write,
     misplaced,
 )
-from millrace.speech.corpus import alignment, given_splits, media, splits, tables, twins
+from millrace.speech.corpus import alignment, contents, given_splits, media, splits, tables
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country import Country
@@ -179,10 +179,8 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
     placements.require_kept(assignment, folder, corpus.items)
     placed, earlier = _saved(assignment)
 
-    twin_of = twins.find(corpus.audio_files, assignment, audio)
     known = _contents_of_renamed(corpus, assignment, earlier, audio)
     given = given_splits.read(settings.splits_file)
-    given.share(twin_of)
     made = _made(folder) if settings.max_recordings else set()
     rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
@@ -195,13 +193,12 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         present |= {(head.name, video_id) for video_id in country.recordings}
         left_out += splits.limit(country, assignment, settings.max_recordings, made)
         for recording in country.recordings.values():
-            recording.twin_of = twin_of.get(recording.name)
             recording.content = known.get(recording.name)
         splits.check_given(country, assignment, earlier, given)
         splits.place_new(country, assignment, placed[head.name], earlier, rules)
 
         of_country = groups[safe_name(head.name)]
-        for content in _partition_contents(country, placed[head.name], assignment).values():
+        for content in _partition_contents(country, placed[head.name]).values():
             of_country.append(content["partition"])
             total += len(content["recordings"])
             write(content["partition"], _as_before(content, folder))
@@ -226,8 +223,8 @@ def _note_contents(corpus: _Corpus, assignment: Assignment, audio: DigestCache) 
         for placement in assignment.added
         if "content" not in placement.labels
     }
-    contents = twins.contents(corpus.audio_files(), lambda name, size: name in new, audio)
-    for item, content in contents.items():
+    of_new = contents.of(corpus.audio_files(), lambda name, size: name in new, audio)
+    for item, content in of_new.items():
         new[item].labels["content"] = content
 
 
@@ -254,7 +251,7 @@ def _contents_of_renamed(
     def may_be_renamed(name: str, size: int) -> bool:
         return size in sizes and name not in assignment.placements
 
-    return twins.contents(corpus.audio_files(), may_be_renamed, audio)
+    return contents.of(corpus.audio_files(), may_be_renamed, audio)
 
 
 def _notes_on_placing(settings: Settings, unknown: str, left_out: int) -> list[str]:
@@ -282,15 +279,13 @@ def _places_kept(assignment: Assignment, folder: Path) -> str:
 def _made(folder: Path) -> set[str]:
     """The names of recordings of which manifest or shards were made: a trial takes nothing from
     them."""
-    contents = [
+    built = [
         content
         for path in (folder / "built").glob("*.json")
         if (content := jsonl.read_or({}, path))
     ]
     made = {
-        f"{each['country']}/{r['video_id']}"
-        for each in contents
-        for r in each.get("recordings", ())
+        f"{each['country']}/{r['video_id']}" for each in built for r in each.get("recordings", ())
     }
     for path in folder.parent.glob("manifest/partitions/*/recordings.json"):
         country = jsonl.read_or({}, folder / f"{path.parent.name}.json").get("country")
@@ -298,28 +293,24 @@ def _made(folder: Path) -> set[str]:
     return made
 
 
-def _partition_contents(
-    country: Country, placed: list[Placement], assignment: Assignment
-) -> dict[str, dict]:
-    contents: dict[str, dict] = {}
+def _partition_contents(country: Country, placed: list[Placement]) -> dict[str, dict]:
+    by_name: dict[str, dict] = {}
     for placement in placed:
         recording = country.recordings.get(placement.labels["video_id"])
         if recording is None:
             continue
         name = f"{placement.group}-{placement.number * SHARD_NUMBERS:05d}"
-        if name not in contents:
+        if name not in by_name:
             facts = {key: placement.labels[key] for key in ("split", "subset_id")}
             facts |= {"partition": name, "country": country.name, "language": country.language}
-            contents[name] = facts | {"recordings": []}
-        contents[name]["recordings"].append(
+            by_name[name] = facts | {"recordings": []}
+        by_name[name]["recordings"].append(
             {
                 "video_id": recording.video_id,
-                "twin_of": recording.twin_of,
-                "twin_split": twins.other_split(recording.twin_of, placement, assignment),
                 "transcripts": recording.transcripts,
             }
         )
-    return contents
+    return by_name
 
 
 def _as_before(content: dict, folder: Path) -> dict:
@@ -419,7 +410,7 @@ class _Kinds:
         self._facts = cache(lambda country: tables.facts(index, country))
 
     def __call__(self, old: Mapping, new: Mapping) -> list[str]:
-        labels = ("partition", "language", "twin_of", "twin_split")
+        labels = ("partition", "language")
         words = [word for word in labels if old[word] != new[word]]
         before = {transcript["transcript_id"]: transcript for transcript in old["transcripts"]}
         after = {transcript["transcript_id"]: transcript for transcript in new["transcripts"]}

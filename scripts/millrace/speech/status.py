@@ -7,6 +7,7 @@ from pathlib import Path
 
 from millrace.common import jsonl
 from millrace.common.workflow.status import partition_files
+from millrace.speech.country import repeats
 from millrace.speech.inputs import PARTITIONS
 
 PAGES = ["results/speech/report/summary.html"]
@@ -54,9 +55,8 @@ def facts() -> dict[str, str]:
             f" ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
         )
         pairs = [pair for country in ledger["countries"] for pair in country.get("copies", [])]
-        repeats = [f"{each['recording']} and {each['of_recording']}" for each in pairs[:2]]
-        shared = f"; the same audio lies in two splits: {', '.join(repeats)}" if repeats else ""
-        shared += f" and {len(pairs) - 2} more pairs, see the report" if len(pairs) > 2 else ""
+        shared = "".join(f"; {repeats.line(pair)}" for pair in pairs[:2])
+        shared += f"; and {len(pairs) - 2} more pairs, see the report" if len(pairs) > 2 else ""
         lines[str(_LEDGER)] = (
             f"{hours:.2f} hours, {total['rows_out']} segments in shards, {rejected}{shared}"
         )

@@ -34,7 +34,6 @@ class Recording:
     transcripts: list[dict] = field(default_factory=list)
     # The content of its audio, by which it is known when it comes back under another name.
     content: str | None = None
-    twin_of: str | None = None
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -31,32 +31,8 @@ class GivenSplits(dict[tuple[str, str], GivenSplit]):
     """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is
     said."""
 
-    of_twins: Mapping[str, GivenSplit] = {}
-
     def of(self, country: str, video_id: str) -> GivenSplit | None:
-        given = self.get((country, video_id)) or self.get(("", video_id))
-        return given or self.of_twins.get(f"{country}/{video_id}")
-
-    def share(self, twin_of: Mapping[str, str]) -> None:
-        """Give the same audio under other names the same split. Raises MillraceError if two are
-        given."""
-        by_original: dict[str, tuple[str, GivenSplit]] = {}
-        originals = {name: name for name in twin_of.values()} | dict(twin_of)
-        for name, original in originals.items():
-            if given := self.of(*name.partition("/")[::2]):
-                other, earlier = by_original.setdefault(original, (name, given))
-                if earlier.split != given.split:
-                    problem = (
-                        f"{other} and {name} are the same audio: {earlier.split}, {given.split}"
-                    )
-                    raise MillraceError(
-                        problem, f"{earlier.place} and {given.place}", "Give both one split"
-                    )
-        self.of_twins = {
-            name: by_original[original][1]
-            for name, original in originals.items()
-            if original in by_original
-        }
+        return self.get((country, video_id)) or self.get(("", video_id))
 
     def unknown(self, recordings: Collection[tuple[str, str]]) -> str:
         """A note on those that are none of `recordings` (country, video_id); "" if there are

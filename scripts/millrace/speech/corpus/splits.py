@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
-from millrace.speech.corpus.country import Country, Recording
+from millrace.speech.corpus.country import Country
 from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 from millrace.speech.names import safe_name
 
@@ -116,12 +116,10 @@ def limit(
 def check_given(
     country: Country, assignment: Assignment, earlier: Mapping[str, Placement], given: GivenSplits
 ) -> None:
-    """Raise MillraceError if a recording, its twin, or its former name, was placed in another
-    split."""
+    """Raise MillraceError if a recording, or its former name, was placed in another split."""
     for recording in country.recordings.values() if given else ():
         wanted = given.of(country.name, recording.video_id)
-        placed = assignment.get(recording.name) or assignment.get(recording.twin_of or "")
-        placed = placed or earlier.get(recording.content or "")
+        placed = assignment.get(recording.name) or earlier.get(recording.content or "")
         remedy = (
             "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
         )
@@ -155,7 +153,7 @@ def place_new(
     fractions, subset_hours, given = rules
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
-    splits = _splits_of(new, placed, assignment, earlier, fractions, wanted) if new else {}
+    splits = _splits_of(new, placed, earlier, fractions, wanted) if new else {}
     subsets = _Subsets(placed, subset_hours)
     for name, recording in sorted(new.items()):
         split = splits[name]
@@ -195,7 +193,6 @@ class _Subsets:
 def _splits_of(
     new: Mapping,
     placed: Sequence[Placement],
-    assignment: Assignment,
     earlier: Mapping,
     fractions: Mapping,
     wanted: Mapping[str, GivenSplit | None],
@@ -208,25 +205,17 @@ def _splits_of(
         hours[placement.labels["split"]] += placement.cost
         counts[placement.labels["split"]] += 1
     splits: dict[str, str] = {}
-    # Twins that are all new stay together: their sum is what the split gets.
-    groups: dict[str, list[Recording]] = defaultdict(list)
+    lengths: list[tuple[str, float]] = []
     for recording in new.values():
-        twin = assignment.get(recording.twin_of) if recording.twin_of else None
         # A recording that was placed under another name keeps its split: training may have seen it.
-        twin = twin or (earlier.get(recording.content) if recording.content else None)
+        former = earlier.get(recording.content) if recording.content else None
         given = wanted[recording.name]
-        split = given.split if given else twin.labels["split"] if twin else None
-        if split is not None:
-            splits[recording.name] = split
-            hours[split] += recording.hours
-            counts[split] += 1
-        else:
-            groups[recording.twin_of if recording.twin_of in new else recording.name].append(
-                recording
-            )
-    lengths = [
-        (name, sum(recording.hours for recording in group)) for name, group in groups.items()
-    ]
-    for name, split in assign(lengths, hours, counts, fractions).items():
-        splits.update({recording.name: split for recording in groups[name]})
+        split = given.split if given else former.labels["split"] if former else None
+        if split is None:
+            lengths.append((recording.name, recording.hours))
+            continue
+        splits[recording.name] = split
+        hours[split] += recording.hours
+        counts[split] += 1
+    splits |= assign(lengths, hours, counts, fractions)
     return splits

@@ -1,124 +1,147 @@
-"""Segments whose bytes lie in two splits: a recording that is a cut copy of another under another
-name."""
+"""Segments of train whose sound lies in validation or test, and those of validation that lie in
+test: they are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from millrace.common import jsonl
+from millrace.common.errors import own_file
+from millrace.common.fingerprints import matches
+from millrace.common.fingerprints.matches import Pieces
+from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.names import Partition
 
-_NAMES = [
-    "country",
-    "video_id",
-    "key",
-    "split",
-    "sha256",
-]
+# Held-out words that are in memory at once: about 70 hours of sound, a gigabyte.
+_WORDS_AT_ONCE = 32_000_000
+_BYTES_A_WORD = 4
 
 
-Pieces = Callable[[list[str]], Iterable[pa.Table]]
+class Copy(NamedTuple):
+    """A segment that repeats one of a held-out split, which stays.
 
-
-class _Heads(NamedTuple):
-    """A piece of an index: the first 8 bytes of each digest, and the rank of each split."""
-
-    piece: pa.Table
-    digests: np.ndarray
-    ranks: np.ndarray
-
-
-def find(pieces: Pieces) -> pd.DataFrame:
-    """The rows of an index to leave out: in train what lies in validation or test too, in
-    validation what lies in test too, by SHA-256. Copies within a split are no leak.
-
-    `pieces` gives the columns it is asked for, in the same order each time. Columns of the result:
-    `row` (its number in the index), key, recording (country/video_id), split; the last three with
-    of_ before, of the segment that stays; and `detail`, for people. In memory: 8 bytes of the
-    digests of validation, test and all that match.
+    What is at t seconds in `recording` is at t + `offset` in `of_recording`.
     """
-    table = _rows_of(pieces, _shared_digests(pieces))
-    table["recording"] = table["country"] + "/" + table["video_id"]
-    table = table.sort_values(["rank", "row"], ascending=[False, True])
-    stays = table.drop_duplicates("sha256").set_index("sha256")
-    stays = stays[["recording", "key", "split", "rank"]]
-    table = table.join(stays.add_prefix("of_"), on="sha256")
-    original = table["of_key"] + " of " + table["of_recording"]
-    table["detail"] = "the same audio as " + original + ", which is in " + table["of_split"]
-    is_copy = table["rank"] < table["of_rank"]
-    return table[is_copy].sort_values("row", ignore_index=True)
+
+    key: str
+    recording: str
+    split: str
+    of_key: str
+    of_recording: str
+    of_split: str
+    offset: float
+
+    @property
+    def detail(self) -> str:
+        """For people: what it repeats."""
+        original = f"{self.of_key} of {self.of_recording}"
+        return f"the same audio as {original}, which is in {self.of_split}"
 
 
-def _heads(pieces: Pieces, columns: list[str]) -> Iterator[_Heads]:
-    for piece in pieces(columns):
-        digits = "".join(pc.utf8_slice_codeunits(piece["sha256"], 0, 16).to_pylist())
-        digests = np.frombuffer(bytes.fromhex(digits), np.uint64)
-        ranks = pc.index_in(piece["split"], pa.array(SPLITS)).to_numpy().astype(np.int8)
-        yield _Heads(piece, digests, ranks)
+class Prints(NamedTuple):
+    """The prints of partitions of one split."""
+
+    split: str
+    table: pd.DataFrame
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Self:
+        tables = []
+        for path in paths:
+            with own_file(path):
+                tables.append(pq.read_table(path, partitioning=None).to_pandas())
+        table = pd.concat(tables, ignore_index=True)
+        table["recording"] = table["country"] + "/" + table["video_id"]
+        return cls(split_of(paths[0]), table)
+
+    def pieces(self, every: int = 1) -> Pieces:
+        """The fingerprints, with every so many-th word of each."""
+        words = [np.frombuffer(row, np.uint32)[::every] for row in self.table["words"]]
+        return Pieces(
+            np.concatenate([np.zeros(0, np.uint32), *words]),
+            np.array([len(row) for row in words], np.int64),
+            self.table["recording"].astype("category").cat.codes.to_numpy(),
+            self.table["start_seconds"].to_numpy(),
+        )
+
+    def without_words(self) -> Self:
+        """The same without the fingerprints, which take most of the memory."""
+        return self._replace(table=self.table.drop(columns="words"))
 
 
-def _shared_digests(pieces: Pieces) -> np.ndarray:
-    """Sorted first bytes of the digests that lie in a split and in one above it."""
-    # What train shares with validation or test, and validation with test.
-    above: dict[int, list[np.ndarray]] = {0: [], 1: []}
-    for heads in _heads(pieces, ["sha256", "split"]):
-        for rank, parts in above.items():
-            parts.append(heads.digests[heads.ranks > rank])
-    higher = {rank: _sorted(parts) for rank, parts in above.items()}
-
-    matches: list[np.ndarray] = []
-    for heads in _heads(pieces, ["sha256", "split"]):
-        for rank, known in higher.items():
-            digests = heads.digests[heads.ranks == rank]
-            matches.append(digests[_is_in(digests, known)])
-    return _sorted(matches)
+def split_of(prints: Path) -> str:
+    """The split of a partition, from the path of its prints."""
+    partition = Partition.parse(prints.parent.name)
+    return partition.folder.partition("-")[0] if partition else ""
 
 
-def _sorted(parts: list[np.ndarray]) -> np.ndarray:
-    return np.unique(np.concatenate([np.zeros(0, np.uint64), *parts]))
+def held_out(countries: Path, shards_dir: str) -> list[Path]:
+    """The prints of validation and test of all countries, by their files in this folder."""
+    names = [name for path in countries.glob("*.json") for name in jsonl.read(path)["partitions"]]
+    paths = [Path(shards_dir, "partitions", name, "prints.parquet") for name in sorted(names)]
+    return [path for path in paths if split_of(path) != "train"]
 
 
-def _rows_of(pieces: Pieces, shared: np.ndarray) -> pd.DataFrame:
-    """The rows of an index whose digests begin with one of `shared`, with `row` and `rank`."""
-    chosen = [pd.DataFrame(columns=[*_NAMES, "row", "rank"])]
-    start = 0
-    if len(shared):
-        for heads in _heads(pieces, _NAMES):
-            at = np.flatnonzero(_is_in(heads.digests, shared))
-            rows = heads.piece.take(pa.array(at)).to_pandas()
-            chosen.append(rows.assign(row=start + at, rank=heads.ranks[at]))
-            start += heads.piece.num_rows
-    return pd.concat(chosen).astype({"row": np.int64, "rank": np.int8})
+def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
+    """The copies in a country's partitions, given by their prints, of what lies in the held-out
+    partitions of all countries: one for each segment, of test if it lies there."""
+    own = sorted(own)
+    found: dict[str, Copy] = {}
+    for chunk in _chunks(list(held_out)):
+        known_pieces, known = chunk.pieces(), chunk.without_words()
+        del chunk
+        for path in own:
+            if SPLITS.index(split_of(path)) >= SPLITS.index(known.split):
+                continue
+            searched = Prints.read([path])
+            for copy in _copies(searched, known, known_pieces):
+                found.setdefault(copy.key, copy)
+    return sorted(found.values())
 
 
-def without(table: pa.Table, copies: pd.DataFrame, start: int = 0) -> pa.Table:
-    """The piece of an index that begins with row `start`, without the copies."""
-    return table.filter(~_is_in(np.arange(start, start + table.num_rows), copies["row"].to_numpy()))
+def _chunks(held_out: Sequence[Path]) -> Iterator[Prints]:
+    """The prints of test, then of validation, as many at once as memory holds."""
+    for split in reversed(SPLITS[1:]):
+        waiting: list[Path] = []
+        size = 0
+        for path in sorted(path for path in held_out if split_of(path) == split):
+            waiting.append(path)
+            size += path.stat().st_size
+            if size >= _WORDS_AT_ONCE * _BYTES_A_WORD:
+                yield Prints.read(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield Prints.read(waiting)
 
 
-def _is_in(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """np.isin for sorted `known`, which is searched, not sorted again for every piece."""
-    if not len(known):
-        return np.zeros(len(values), bool)
-    at = np.searchsorted(known, values)
-    return known.take(at, mode="clip") == values
+def _copies(searched: Prints, known: Prints, known_pieces: Pieces) -> Iterator[Copy]:
+    """The segments of `searched` that have the bytes, or the sound, of one of `known`."""
+    first = known.table.drop_duplicates("sha256").reset_index().set_index("sha256")["index"]
+    same = searched.table["sha256"].map(first).dropna().astype(int)
+    for row, of_row in same.items():
+        yield _copy(searched, int(row), known, int(of_row))
+    if len(known_pieces.words):
+        every = 1 if searched.split == "train" else SEARCHED_STEPS
+        for match in matches.find(searched.pieces(every), known_pieces):
+            yield _copy(searched, match.piece, known, match.of_piece)._replace(offset=match.offset)
 
 
-def pairs(copies: pd.DataFrame) -> list[dict]:
-    """The pairs of recordings behind copies, each with its number of `segments`: JSON-ready, for
-    ledgers."""
-    counts = copies.groupby(["recording", "split", "of_recording", "of_split"]).size()
-    return counts.reset_index(name="segments").to_dict("records")
-
-
-def line(pair: dict) -> str:
-    """A pair as people read it."""
-    copy = f"{pair['recording']} ({pair['split']})"
-    original = f"{pair['of_recording']} ({pair['of_split']})"
-    repeats = f"{copy} repeats {pair['segments']} segments of {original}"
-    return f"{repeats}: they are left out of {pair['split']}"
+def _copy(searched: Prints, row: int, known: Prints, of_row: int) -> Copy:
+    """The copy of one segment, whose beginnings are the same."""
+    own, of = searched.table.loc[row], known.table.loc[of_row]
+    return Copy(
+        own["key"],
+        own["recording"],
+        searched.split,
+        of["key"],
+        of["recording"],
+        known.split,
+        offset=float(of["start_seconds"] - own["start_seconds"]),
+    )

@@ -6,36 +6,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import pandas as pd
 import pyarrow as pa
 
-from millrace.common import jsonl
+from millrace.common import cli, jsonl
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.country import copies, tables
+from millrace.speech.country import tables
+from millrace.speech.country.copies import Copy
+from millrace.speech.shards import left_out
 
 
 class Segments(NamedTuple):
-    """The segments of a country's shards, without those that lie in another split too."""
+    """The segments of a country's shards, without copies of what is held out."""
 
     parts: list[tables.PartitionFiles]
-    repeated: pd.DataFrame  # of copies.find
 
     @classmethod
     def of(cls, partitions: list[str], manifest_dir: str, shards_dir: str) -> Self:
-        parts = [tables.PartitionFiles(name, manifest_dir, shards_dir) for name in partitions]
-        repeated = copies.find(lambda columns: (part.shard_rows(columns) for part in parts))
-        details = dict(zip(repeated["key"], repeated["detail"], strict=True))
-        for part in parts:
-            part.copies = details
-        return cls(parts, repeated)
+        return cls([tables.PartitionFiles(name, manifest_dir, shards_dir) for name in partitions])
+
+    def leave_out(self, copies: list[Copy]) -> None:
+        """Take these copies out of the tars, and put back those that are none any more."""
+        details = {copy.key: copy.detail for copy in copies}
+        for part in self.parts:
+            for tar in part.tars():
+                if left_out.settle(tar, details):
+                    cli.log.info("%s: copies of held-out sound left it, or came back", tar.name)
+
+    def final_rows(self) -> Iterator[dict]:
+        """The manifest rows of all partitions, with their final status."""
+        for part in self.parts:
+            yield from part.final_rows()
 
     def pieces(self, columns: list[str]) -> Iterator[pa.Table]:
         """These columns, partition by partition."""
-        start = 0
         for part in self.parts:
-            table = part.shard_rows(columns)
-            yield copies.without(table, self.repeated, start)
-            start += table.num_rows
+            yield part.shard_rows(columns)
 
     def shards(self) -> tuple[dict[str, list[str]], int]:
         """The shards of each split, sorted, and the number of all segments."""

@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 from millrace.common import atomic, jsonl
 from millrace.common.errors import Damaged, own_file
 from millrace.common.ledger import Ledger
-from millrace.speech.columns import DUPLICATE, INDEX_SCHEMA, SCHEMA
+from millrace.speech.columns import INDEX_SCHEMA, SCHEMA
 from millrace.speech.corpus.splits import SPLITS
+from millrace.speech.names import Partition
+from millrace.speech.shards.index import index_of, read_sidecar, tars_of
 
 # The columns of the three CSVs.
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
@@ -46,8 +48,8 @@ class PartitionFiles:
         )
         self.manifest, self.recordings = part / "manifest.parquet", part / "recordings.json"
         self.rejects, self.ledger = part / "rejects.jsonl", part / "ledger.json"
-        self.index, self.statuses = shards / "index.parquet", shards / "statuses.parquet"
-        self.copies: Mapping[str, str] = {}  # what segments in tars repeat of another split, by key
+        self.statuses, self.prints = shards / "statuses.parquet", shards / "prints.parquet"
+        self._partition, self._shards_dir = Partition.parse(partition), shards_dir
 
     def rows(self) -> Iterator[dict]:
         """The manifest rows, one row group at a time."""
@@ -68,23 +70,34 @@ class PartitionFiles:
                 raise Damaged(self.rejects, f"line {number}: {row}")
             yield row
 
+    def tars(self) -> list[Path]:
+        """The partition's tars, or where one lay whose segments are all left out."""
+        return tars_of(self._partition, self._shards_dir) if self._partition else []
+
+    def sidecars(self) -> Iterator[pa.Table]:
+        """What the sidecars of the tars tell: they alone know of segments that were left out."""
+        for tar in self.tars():
+            sidecar = read_sidecar(tar)
+            if sidecar is None:
+                raise Damaged(tar, "its sidecar is missing or cannot be read")
+            yield sidecar.table
+
     def shard_rows(self, columns: Sequence[str] = tuple(INDEX_SCHEMA.names)) -> pa.Table:
         """Where the segments lie in shards."""
-        schema = pa.schema([INDEX_SCHEMA.field(name) for name in columns])
-        with own_file(self.index):
-            return pq.read_table(self.index, columns=list(columns), partitioning=None).cast(schema)
+        return index_of(self.sidecars()).select(list(columns))
 
     def final_rows(self) -> Iterator[dict]:
         """The manifest rows with the status that making the shards gave them."""
         with own_file(self.statuses):
             table = pq.read_table(self.statuses, columns=["key", "status", "error_message"])
         statuses = {row["key"]: row for row in table.to_pylist()}
+        for table in self.sidecars():
+            rows = table.select(["key", "status", "error_message"]).to_pylist()
+            statuses |= {row["key"]: row for row in rows}
         for row in self.rows():
             if row["key"] not in statuses:
                 raise Damaged(self.statuses, f"{row['key']} of the manifest is missing")
-            detail = self.copies.get(row["key"])
-            copied = {"status": DUPLICATE, "error_message": detail} if detail else {}
-            yield row | statuses[row["key"]] | copied
+            yield row | statuses[row["key"]]
 
 
 def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:

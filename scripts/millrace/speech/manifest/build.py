@@ -122,7 +122,6 @@ def _transcript_rows(
     valid: list[segments.Segment] = []
     for number, raw in enumerate(parsed.segments):
         try:
-            _check_twin(recording)
             valid.append(segments.validate(raw, number, result.limits, audio_seconds))
         except segments.Unusable as error:
             reasons = [str(error)]
@@ -162,12 +161,6 @@ def _parsed(result: Manifest, transcript: dict) -> alignment.Alignment | None:
     ledger.rows_in += len(parsed.segments)
     ledger.repaired.update(parsed.repairs)
     return parsed
-
-
-def _check_twin(recording: dict) -> None:
-    if recording["twin_split"]:
-        twin = f"{recording['twin_of']}, which is in {recording['twin_split']}"
-        raise segments.Unusable("same_audio_in_other_split", f"the same audio as {twin}")
 
 
 def _row(

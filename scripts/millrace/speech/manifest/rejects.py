@@ -37,11 +37,6 @@ REJECTS = (
         "other texts for the same times; those with audio, that came first, of lower CER stay",
         by_choice=True,
     ),
-    Reject(
-        "same_audio_in_other_split",
-        "the same audio is in another split under another name",
-        by_choice=True,
-    ),
     Reject("segment_not_an_object", "the segment is not a JSON object"),
     Reject("time_missing", "start or end is missing or null"),
     Reject("time_not_a_number", "start or end is not a number"),
@@ -54,7 +49,7 @@ REJECTS = (
     Reject("cer_over_limit", "character error rate above max_cer", OVER_CER, by_choice=True),
     Reject(
         "duplicate_across_splits",
-        "validation or test holds the same audio: a recording is a cut copy",
+        "validation or test holds the same audio",
         DUPLICATE,
         by_choice=True,
     ),

@@ -14,7 +14,7 @@ from millrace.common.report import page
 from millrace.common.report.figures import human_bytes, human_count, human_hours, human_share
 from millrace.common.report.page import Cell, Code, Number, Table
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.country import copies
+from millrace.speech.country import repeats
 from millrace.speech.country.reasons import MEANINGS
 from millrace.speech.report.corpus import Corpus
 
@@ -216,7 +216,7 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
 
 def _copies(corpus: Corpus) -> list[Table]:
     pairs = [pair for country in corpus.countries for pair in country.copies]
-    rows = [[pair["recording"], copies.line(pair)] for pair in pairs[:MAX_ROWS]]
+    rows = [[pair["recording"], repeats.line(pair)] for pair in pairs[:MAX_ROWS]]
     table = Table(
         f"Recordings that repeat another split ({len(pairs)})", ["Recording", "What"], rows
     )

@@ -135,7 +135,7 @@ def _stream(
 def _closed_with(
     streams: contextlib.ExitStack, plan: Plan, segments: Sequence[PlannedSegment]
 ) -> Iterator[Encoded]:
-    stream = encoded(segments, plan.options.sampling_rate, plan.options.audio_format)
+    stream = encoded(segments, plan.options)
     return streams.enter_context(contextlib.closing(stream))
 
 
@@ -246,7 +246,7 @@ def _build_shard(
                 "sample_rate": rate,
                 "duration_seconds": result.samples / rate,
             }
-            row["status"] = COMPLETED
+            row |= {"status": COMPLETED, "words": result.words}
     if writer is None:
         tar.unlink(missing_ok=True)
     else:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from millrace.common.errors import MillraceError
-from millrace.speech.columns import PENDING
+from millrace.speech.columns import BY_SOUND, PENDING
 from millrace.speech.manifest.rejects import row_problem
 from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
@@ -30,12 +30,14 @@ FORMAT = "millrace-speech-shard-1"
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What a user chooses: Hz, a format of audio.cut, the highest CER, GB (10^9 bytes) a shard."""
+    """What a user chooses: Hz, a format of audio.cut, the highest CER, GB (10^9 bytes) a shard, how
+    copies are found (one of COPIES)."""
 
     sampling_rate: int = 16_000
     audio_format: str = "flac"
     max_cer: float = 0.3
     max_shard_size_gb: float = 1.0
+    copies: str = BY_SOUND
 
 
 @dataclass(frozen=True)

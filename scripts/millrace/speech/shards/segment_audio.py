@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from millrace.common.fingerprints.words import words
 from millrace.speech.audio import cut as audio
-from millrace.speech.columns import AUDIO_LOAD, PROCESSING
+from millrace.speech.columns import AUDIO_LOAD, BY_SOUND, PROCESSING
 from millrace.speech.manifest.rejects import status_of
-from millrace.speech.shards.plan import PlannedSegment
+from millrace.speech.shards.plan import PlannedSegment, ShardOptions
+from millrace.speech.shards.prints import steps
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -27,9 +29,10 @@ class Encoded(NamedTuple):
     samples: int
     status: str
     message: str
+    words: bytes | None = None  # the fingerprint of its sound
 
 
-def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) -> Generator[Encoded]:
+def encoded(segments: Iterable[PlannedSegment], options: ShardOptions) -> Generator[Encoded]:
     """Yield an `Encoded` for each segment, in order. Close the generator when not all are taken.
 
     Errors of one segment or recording are in its `Encoded`; a full disk or exhausted memory is
@@ -42,11 +45,11 @@ def encoded(segments: Iterable[PlannedSegment], rate: int, audio_format: str) ->
             spans.setdefault(segment.source, []).append(segment.span)
         # Transcripts of one recording may name different files: each is read once, side by side.
         with contextlib.ExitStack() as stack:
-            readers = {path: _read(path, spans[path], rate) for path in spans}
+            readers = {path: _read(path, spans[path], options.sampling_rate) for path in spans}
             for reader in readers.values():
                 stack.enter_context(contextlib.closing(reader))
             for segment in of_recording:
-                yield _encode(segment, next(readers[segment.source]), rate, audio_format)
+                yield _encode(segment, next(readers[segment.source]), options)
 
 
 def _read(
@@ -69,9 +72,7 @@ def _read(
     yield from itertools.repeat(broken, len(spans) - answered)
 
 
-def _encode(
-    segment: PlannedSegment, cut: np.ndarray | Exception, rate: int, audio_format: str
-) -> Encoded:
+def _encode(segment: PlannedSegment, cut: np.ndarray | Exception, options: ShardOptions) -> Encoded:
     if isinstance(cut, audio.AudioError):
         return Encoded(None, 0, status_of(cut.reason), str(cut))
     if isinstance(cut, Exception):
@@ -80,12 +81,16 @@ def _encode(
     if not len(cut):
         return Encoded(None, 0, PROCESSING, f"{segment.source}: no sound {span}")
     try:
-        return Encoded(audio.encode(cut, rate, audio_format), len(cut), "", "")
+        body = audio.encode(cut, options.sampling_rate, options.audio_format)
     except Exception as error:
         if _is_fatal(error):
             raise
-        problem = f"cannot be encoded as {audio_format} {span} ({error})"
+        problem = f"cannot be encoded as {options.audio_format} {span} ({error})"
         return Encoded(None, 0, PROCESSING, f"{segment.source}: {problem}")
+    heard = None
+    if options.copies == BY_SOUND:
+        heard = words(cut, options.sampling_rate, steps(segment.row["split"])).tobytes()
+    return Encoded(body, len(cut), "", "", heard)
 
 
 def _is_fatal(error: Exception) -> bool:

@@ -1,0 +1,40 @@
+"""Recordings known by the content of their audio, whatever their name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from millrace.common import jsonl
+from millrace.common.workflow.partitions import DigestCache, Stat
+
+# Country by country: size, video id and path of its audio files.
+Audio = Iterable[tuple[str, list[list]]]
+
+
+def _digest(path: str, digests: DigestCache) -> str | None:
+    """The digest of a file's head and tail; None if it is gone."""
+    try:
+        return digests.get(Stat.of(path), jsonl.head_tail_digest)
+    except OSError:
+        return None
+
+
+def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:
+    """The content of the audio of recordings that are `wanted`, by name and size: size, and digest
+    of a few blocks.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    for country, files in audio:
+        for size, video_id, path in files:
+            if size and wanted(name := f"{country}/{video_id}", size):
+                first.setdefault(name, (size, path))
+
+    def content(file: tuple[int, str]) -> str | None:
+        size, path = file
+        digest = _digest(path, digests)
+        return None if digest is None else f"{size}-{digest}"
+
+    with ThreadPoolExecutor(8) as pool:
+        known = zip(first, pool.map(content, first.values()), strict=True)
+        return {name: value for name, value in known if value}
