@@ -164,7 +164,7 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
 
     assert ledgers["estonia"]["segments"]["rejected"] == {"duplicate_across_splits": 2}
     assert ledgers["germany"]["segments"]["rejected"] == {"duplicate_across_splits": 3}
-    (pair,) = ledgers["germany"]["copies"]
+    (pair,) = ledgers["germany"]["left_out_copies"]
     assert (pair["recording"], pair["of_recording"]) == ("germany/late", name)
     assert pair["segments"] == 3 and pair["offset"] == pytest.approx(1.0, abs=0.02)
     line = f"germany/late (train) repeats 3 segments of {name} (test), {pair['offset']:g} s later"
@@ -176,10 +176,10 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
 
     # Made again, all stays; without the test recording the copies come back.
     tars = {path: path.read_bytes() for path in chain.shards_dir.rglob("*.tar")}
-    assert chain.run("germany")["copies"] == [pair]
+    assert chain.run("germany")["left_out_copies"] == [pair]
     assert all(path.read_bytes() == content for path, content in tars.items())
     alignment.unlink()
-    assert chain.run("germany")["copies"] == [] == chain.run("estonia")["copies"]
+    assert chain.run("germany")["left_out_copies"] == [] == chain.run("estonia")["left_out_copies"]
     for land in ledgers:
         index, *others = all_keys(chain, land)
         assert others == [index, index] and any("_cut_" in k or "_late_" in k for k in index)

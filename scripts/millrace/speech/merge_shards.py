@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     for path in gone:
         cli.log.info("removed %s: its recordings are gone", path)
     pairs = repeats.pairs(found)
-    atomic.write_json(args.ledger, balance.as_dict() | {"copies": pairs})
+    atomic.write_json(args.ledger, balance.as_dict() | {"left_out_copies": pairs})
     tables.write_index(args.index, segments.pieces(INDEX_SCHEMA.names))
 
     total = balance.segments

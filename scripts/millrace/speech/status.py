@@ -54,7 +54,9 @@ def facts() -> dict[str, str]:
             f"{total['rows_rejected']} rejected"
             f" ({', '.join(f'{n} {why}' for why, n in reasons) or 'none'})"
         )
-        pairs = [pair for country in ledger["countries"] for pair in country.get("copies", [])]
+        pairs = [
+            pair for country in ledger["countries"] for pair in country.get("left_out_copies", [])
+        ]
         shared = "".join(f"; {repeats.line(pair)}" for pair in pairs[:2])
         shared += f"; and {len(pairs) - 2} more pairs, see the report" if len(pairs) > 2 else ""
         lines[str(_LEDGER)] = (

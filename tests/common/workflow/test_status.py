@@ -149,10 +149,10 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
     write(LOG, 50, "10:00:01 ERROR a.wav: cut\n")
     pq.write_table(pa.table({"duration_seconds": [1800.0, 900.0]}), "results/speech/index.parquet")
     total = {"rows_in": 3, "rows_out": 2, "rows_rejected": 1, "rejected": {"too_long": 1}}
-    pair = {"recording": "italy/cut", "of_recording": "spain/whole"}
-    write(
-        "results/speech/ledger.json", 9000, {"total": total, "countries": [{"copies": [pair]}, {}]}
-    )
+    pair = {"recording": "italy/cut", "split": "train", "of_recording": "spain/whole"}
+    pair |= {"of_split": "test", "offset": 4.2, "segments": 3}
+    ledger = {"total": total, "countries": [{"left_out_copies": [pair]}, {}]}
+    write("results/speech/ledger.json", 9000, ledger)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     program = "import runpy, sys; runpy.run_module('millrace', run_name='__main__')"
     program += "; assert not {'pandas', 'torch'} & set(sys.modules)"
@@ -169,8 +169,8 @@ def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):
         "speech: 0.0 MB on disk",
         "  recordings: 1, countries: 1",
         (
-            "  0.75 hours, 2 segments in shards, 1 rejected (1 too_long); the same audio lies in"
-            " two splits: italy/cut and spain/whole"
+            "  0.75 hours, 2 segments in shards, 1 rejected (1 too_long); italy/cut (train) repeats"
+            " 3 segments of spain/whole (test), 4.2 s later there: left out of train"
         ),
         "                               done  pending  running   failed",
     ]

@@ -134,7 +134,7 @@ def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) 
     # Several files of one recording are one recording.
     recordings = files.drop_duplicates(["video_id", "split"])["split"].value_counts().to_dict()
     hours = math.fsum(files["duration_hours"].dropna())
-    copies = row.get("copies", [])
+    copies = row.get("left_out_copies", [])
     return Country(name, row["language"], ledgers, row["notes"], copies, recordings, hours, rates)
 
 
