@@ -1,5 +1,4 @@
 # What all lanes share: the package on the path, the config checked, the targets of the lanes that are switched on.
-import gc
 import os
 import sys
 
@@ -15,17 +14,15 @@ if not os.path.isdir(CLONE):
     )
 sys.path.insert(0, os.path.join(CLONE, "scripts"))
 
-from millrace.common.workflow import call, lanes, terminal
+from millrace.common.workflow import lanes, snakemake_state, terminal
 from millrace.common.workflow.config import check_syntax, validate_config
 
 IS_MAIN = workflow.modifier.is_main_snakefile()
 if not IS_MAIN:
-    call.refuse_other_paths(workflow.modifier.path_modifier.replace_prefix)
+    snakemake_state.refuse_other_paths(workflow.modifier.path_modifier.replace_prefix)
 elif workflow.is_main_process:
     check_syntax("config.yaml")
-    # What Snakemake has loaded stays: looking for garbage in it is a fifth of the time of a large dry run.
-    gc.freeze()
-    gc.set_threshold(50_000)
+    snakemake_state.keep_what_is_loaded()
 
 
 configfile: "config.yaml"
@@ -45,19 +42,18 @@ LANES = lanes.Lanes(
     is_main_process=workflow.is_main_process,
     dry_run=workflow.output_settings.dryrun,
     jobs=workflow.resource_settings.nodes,
-    asked=call.parse(sys.argv, get_argument_parser, workflow.modifier.modify_rulename),
+    asked=snakemake_state.parse(sys.argv, get_argument_parser, workflow.modifier.modify_rulename),
 )
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
-shell = call.own_shell(
+shell = snakemake_state.own_shell(
     shell, LANES.shell_prefix(str(workflow.deployment_settings.deployment_method))
 )
 
 # A workflow that imports this one keeps its messages.
 if IS_MAIN:
     terminal.use_progress_bars(workflow.logger_manager)
-    # Snakemake's own text advises to unlock, also while the other run lives.
-    LockException.__init__ = lambda error: WorkflowError.__init__(error, LANES.lock_message())
+    snakemake_state.say_who_locks(LockException, WorkflowError, LANES.lock_message)
 
 
 def lane_targets(wildcards):

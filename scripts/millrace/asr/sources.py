@@ -16,8 +16,8 @@ from millrace.asr.tars.paths import one_spelling
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError, counted
 from millrace.common.path_map import PathMap
-from millrace.common.workflow import built
-from millrace.common.workflow.built import Items
+from millrace.common.workflow import differences
+from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
 from millrace.common.workflow.sources import (
     Found,
@@ -132,7 +132,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
         return None
     files = _manifest_files(settings.manifest_dir)
     items = _items(folder.parent)
-    built.keep(folder / "manifests", items["manifests"])
+    differences.keep(folder / "manifests", items["manifests"])
     as_built = _as_built(folder / "manifests/built/all.json")
     manifests = _Manifests(settings, files, as_built, table)
     facts = {path: manifests.facts(path) for path in manifests.stats}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
-from millrace.common.workflow.built import Items, unsaid
+from millrace.common.workflow.differences import Items, unsaid
 from millrace.common.workflow.sources import (
     Found,
     Partitions,

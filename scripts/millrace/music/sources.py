@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 from millrace.common.errors import counted
-from millrace.common.workflow.built import Items
+from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
 from millrace.common.workflow.sources import (
     Found,

@@ -15,7 +15,7 @@ from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
-from millrace.common.workflow.built import Items, unsaid
+from millrace.common.workflow.differences import Items, unsaid
 from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
 from millrace.common.workflow.sources import (
     Found,

@@ -18,10 +18,10 @@ from snakemake.cli import get_argument_parser
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import call, config, lanes, placements
-from millrace.common.workflow.built import Items
-from millrace.common.workflow.call import Call
+from millrace.common.workflow import config, lanes, placements, snakemake_state
+from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment
+from millrace.common.workflow.snakemake_state import Call
 from millrace.common.workflow.sources import Found, Partitions, Sources, SourcesMissing, Write
 from tests.workflow.workflow import ROOT
 
@@ -231,7 +231,7 @@ def comparing(*_: object) -> Found:
 
 def said_of(capsys, words: str, source: str = "speech", **section: object) -> str:
     """What is said of the speech lane where the command line has these words."""
-    asked = call.parse(["snakemake", *words.split()], get_argument_parser)
+    asked = snakemake_state.parse(["snakemake", *words.split()], get_argument_parser)
     made = {"lanes": ["speech", "asr"], "speech": section, "asr": {"source": source}}
     some = lanes.Lanes(made, ROOT, is_main_process=True, asked=asked)
     ask(some, comparing)

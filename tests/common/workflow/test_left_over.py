@@ -97,8 +97,9 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     living.kill()
     living.wait()
     alive = left_over.steps()
-    run_lock.LOCKS.mkdir(parents=True)
-    (run_lock.LOCKS / "0.output.lock").write_text("results/x\n")
+    locks = Path(".snakemake/locks")
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/x\n")
     said: list[str] = []
     line = left_over.settle(said.append, acts=True, on_cluster=False)
     assert left_over.steps() == alive and not said

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
-from millrace.common.workflow.built import Items
+from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.sources import Found, Partitions, Sources, Write, sync
 

@@ -16,8 +16,8 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
-from millrace.common.workflow.call import Call
 from millrace.common.workflow.config import LANES
+from millrace.common.workflow.snakemake_state import Call, is_locked
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
@@ -163,7 +163,7 @@ class Lanes:
             return last
         if self._left_over:
             return last
-        if run_lock.is_held():
+        if is_locked():
             self._say(_LOCKED)
             return last
         sources = self._synced(lane, module, folder)
@@ -241,7 +241,7 @@ class Lanes:
         built = self._built_choices(lane)
         before = [built.get(path, {}) for path in files]
         keys = dict.fromkeys(
-            text for each in before for text in workflow_sources.differences(each, now)
+            text for each in before for text in workflow_sources.changed_settings(each, now)
         )
         if line := "; ".join(filter(None, [changes, *keys])):
             self._say(f"{lane}: {line}")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import run_lock
+from millrace.common.workflow.snakemake_state import is_locked
 
 # Names the run in the environment of its local steps. Steps in Slurm's jobs have none: the queue
 # lists them.
@@ -129,7 +130,7 @@ def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
     While the lock is there nothing is waited for or ended: its holder lives, or the user has not
     decided.
     """
-    locked = run_lock.is_held()
+    locked = is_locked()
     if locked and not run_lock.stale():
         return ""
     processes = steps()

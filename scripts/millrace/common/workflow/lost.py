@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from millrace.common.errors import counted
+from millrace.common.workflow import snakemake_state
 
 # More lost files than this are counted.
 _NAMED = 5
@@ -60,11 +61,9 @@ def shown(paths: Collection[str]) -> str:
 
 
 class Remaker:
-    """An input function that has the jobs of lost files run again, as --forcerun would, but for
-    jobs of the DAG only.
+    """An input function that has the jobs of lost files run again.
 
-    It is asked while the DAG grows, before Snakemake looks for what is pending. Its inputs are
-    those of `inputs`, so a job is recorded as always.
+    Its inputs are those of `inputs`, so a job is recorded as always.
     """
 
     def __init__(
@@ -74,5 +73,5 @@ class Remaker:
 
     def __call__(self, wildcards: Any) -> list[str]:
         if self._outputs:
-            self._workflow.dag.forcefiles.update(self._outputs)
+            snakemake_state.force(self._workflow, self._outputs)
         return self._inputs(wildcards)

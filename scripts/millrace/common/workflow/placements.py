@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.workflow.built import Items
+from millrace.common.workflow.differences import Items
 
 # In the folder of the partitions. The state tells the next parse that nothing has changed.
 DRAFT = "index/draft.json"

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from millrace.common import processes
+from millrace.common.workflow.snakemake_state import is_locked
 
 NOTES = Path(".snakemake/millrace.runs")
-LOCKS = Path(".snakemake/locks")
 UNLOCK = "Type `snakemake --unlock`, then the same command again"
 
 
@@ -57,25 +57,17 @@ def enter() -> None:
         atexit.register(forget)
 
 
-def is_held() -> bool:
-    """Whether a run, dead or alive, holds the lock of the current folder."""
-    try:
-        return any(os.scandir(LOCKS))
-    except FileNotFoundError:
-        return False
-
-
 def stale(left: str = "") -> str:
     """What to tell the user if the lock is that of dead processes of this host, else "".
 
     `left` says what these left behind. Notes of the dead are removed once there is no lock.
     """
     dead, others = _notes()
-    if not is_held():
+    if not is_locked():
         for note in dead:
             with contextlib.suppress(OSError):
                 note.unlink()
-    if not dead or others or not is_held():
+    if not dead or others or not is_locked():
         return ""
     return f"the workflow is locked by a run that was killed ({_names(dead)}). {left or UNLOCK}"
 
@@ -84,19 +76,14 @@ def holder() -> str:
     """Who holds the lock, and what to do."""
     others = [note for note in _notes()[1] if note.name != this_run()]
     if not others:
-        return (
-            "the workflow is locked, by whom is unknown. If no other Snakemake works here:"
-            f" {UNLOCK}"
-        )
-    text = f"the workflow is locked by a run that goes on ({_names(others)})"
+        problem = "the workflow is locked, by whom is unknown"
+        return f"{problem}. If no other Snakemake works here: {UNLOCK}"
+    problem = f"the workflow is locked by a run that goes on ({_names(others)})"
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
-        return (
-            f"{text}. Wait until it has ended, or stop it with Ctrl-C there; then the same command"
-            " again"
-        )
-    return (
-        f"{text}, or was killed: look there. If it lives, wait until it has ended. If not: {UNLOCK}"
-    )
+        remedy = "Wait until it has ended, or stop it with Ctrl-C there; then the same command"
+        return f"{problem}. {remedy} again"
+    remedy = "If it lives, wait until it has ended. If not:"
+    return f"{problem}, or was killed: look there. {remedy} {UNLOCK}"
 
 
 def _notes() -> tuple[list[Path], list[Path]]:

@@ -3,19 +3,17 @@ loader."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT
+from millrace.common.workflow import snakemake_state
 from millrace.common.workflow.sources import Sources
 
-_LONGEST = 254  # letters of a file's name, less Snakemake's mark of a piece
 METRICS = "results/{lane}/runs/{run}/metrics.json"
 FINDINGS = "results/audit/{lane}/{run}/findings.json"
 PAGE = "results/audit/{lane}/{run}/findings.html"
@@ -134,36 +132,31 @@ class RunInputs:
         run = wildcards.run
         if run not in self.section["runs"]:
             return []
-        metrics, files = self.metrics(run), self.audited(run).files
-        path = ACCEPTED.format(lane=self.lane, run=run)
-        record = jsonl.read_or({}, _metadata(metrics))
-        command, made = f"{record.get('shellcmd')} ", _mtime(metrics)
-        is_same = bool(made) and {*record.get("input", ())} - {path} == {*files}
-        is_same &= all(
-            f" {text} " in command
-            for text in (self.run_arguments(wildcards), self.launcher(wildcards))
-        )
-        return [
-            self._ancient(path) if is_same and all(_mtime(file) <= made for file in files) else path
-        ]
+        accepted = ACCEPTED.format(lane=self.lane, run=run)
+        is_made = self._is_made(wildcards, self.metrics(run), accepted)
+        return [self._ancient(accepted) if is_made else accepted]
+
+    def _is_made(self, wildcards: Any, metrics: str, accepted: str) -> bool:
+        """Whether the metrics are as they would be made now."""
+        files = self.audited(wildcards.run).files
+        made = _mtime(metrics)
+        if not made or any(_mtime(file) > made for file in files):
+            return False
+        record = snakemake_state.record(metrics)
+        if record.inputs - {accepted} != set(files):
+            return False
+        parts = (self.run_arguments(wildcards), self.launcher(wildcards))
+        return all(f" {part} " in f"{record.command} " for part in parts)
 
 
 def flags(chosen: Mapping[str, Any]) -> str:
     """Command-line flags; values are quoted for the shell, objects written as JSON."""
-    texts = {
-        name: json.dumps(of) if isinstance(of, dict) else str(of) for name, of in chosen.items()
-    }
-    return " ".join(
-        f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in sorted(texts.items())
-    )
+    parts = []
+    for name, value in sorted(chosen.items()):
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        parts.append(f"--{name.replace('_', '-')} {shlex.quote(text)}")
+    return " ".join(parts)
 
 
 def _mtime(path: str) -> float:
     return os.path.getmtime(path) if os.path.exists(path) else 0
-
-
-def _metadata(path: str) -> str:
-    """Where Snakemake notes how a file was made; long names in pieces."""
-    name = base64.urlsafe_b64encode(path.encode()).decode()
-    pieces = [name[at : at + _LONGEST] for at in range(0, len(name), _LONGEST)]
-    return os.path.join(".snakemake/metadata", *(f"@{piece}" for piece in pieces[:-1]), pieces[-1])

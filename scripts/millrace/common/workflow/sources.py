@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
-from millrace.common.workflow import built, partitions, placements
+from millrace.common.workflow import differences, partitions, placements
 
 # Gives the digest table of a name; one table for each kind of fact that is read from files.
 Tables = Callable[..., partitions.DigestCache]
@@ -98,7 +98,7 @@ class Found:
 
     build: Callable[[Write], Partitions]
     state: str = ""
-    items: Mapping[str, built.Items] = field(default_factory=dict)
+    items: Mapping[str, differences.Items] = field(default_factory=dict)
     then: str = ""
     left_out: Collection[str] = ()
     unchanged: Collection[str] = ()
@@ -118,21 +118,24 @@ class _Synced(NamedTuple):
 
 
 def misplaced(key: str, path: Path, expected: str, *patterns: str) -> str:
-    """What is wrong with the folder that a config key names; and one up or down where `patterns`
-    match."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    state = (
-        "does not exist" if not path.exists() else "is not a folder" if not path.is_dir() else ""
-    )
-    shown = ", ".join(each.name for each in inside[:3])
-    state = state or (f"holds {shown}" if inside else "is empty (is its disk mounted?)")
-    near = (path.parent, path.parent.parent, *filter(Path.is_dir, inside))
-    right = [
-        f"; set it to {each}"
-        for each in near
-        if any(any(each.glob(pattern)) for pattern in patterns)
-    ]
-    return f"{key}: {path} {state}{''.join(right[:1])}; expected there: {expected}"
+    """What is wrong with the folder that a config key names; and a folder one or two levels up, or
+    one down, in which `patterns` match."""
+    if not path.exists():
+        state = "does not exist"
+    elif not path.is_dir():
+        state = "is not a folder"
+    elif inside := sorted(path.iterdir()):
+        state = f"holds {', '.join(entry.name for entry in inside[:3])}"
+    else:
+        state = "is empty (is its disk mounted?)"
+    near = [path.parent, path.parent.parent]
+    if path.is_dir():
+        near += sorted(folder for folder in path.iterdir() if folder.is_dir())
+    for folder in near:
+        if any(any(folder.glob(pattern)) for pattern in patterns):
+            state += f"; set it to {folder}"
+            break
+    return f"{key}: {path} {state}; expected there: {expected}"
 
 
 def settings_of(kind: type, section: Mapping[str, Any]) -> Any:
@@ -177,13 +180,13 @@ def sync(
         return Sources()
 
     # First, as it compares the partition files of the last sync with the outputs of the jobs.
-    ids = {name: built.keep(folder / name, items) for name, items in found.items.items()}
+    ids = {name: differences.keep(folder / name, items) for name, items in found.items.items()}
 
     synced = _as_before(folder, found, is_run) or _rebuilt(folder, found, tables, is_run)
     if "gone" in found.items:
         _list_gone(folder, found, synced, ids[""] - set(synced.names))
     for name, items in found.items.items():
-        built.restore_times(folder / name, items)
+        differences.restore_times(folder / name, items)
     return Sources(
         partitions=synced.groups,
         files=synced.files,
@@ -244,20 +247,17 @@ def _rebuilt(
 def _settings_notes(made: Partitions) -> list[str]:
     """A line if settings have changed since items were placed, which keep their places."""
     before = placements.settings_when_placed(made.assignment)
-    changed = differences(before, made.settings)
+    changed = changed_settings(before, made.settings)
     return [f"{'; '.join(changed)}: {made.placed}"] if changed else []
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys of `now` that had another value before, with both values."""
 
     def shown(value: Any) -> str:
-        pairs = (
-            [f"{k} {v}" for k, v in sorted(value.items())]
-            if isinstance(value, dict)
-            else [str(value)]
-        )
-        return ", ".join(pairs)
+        if not isinstance(value, dict):
+            return str(value)
+        return ", ".join(f"{name} {part}" for name, part in sorted(value.items()))
 
     changed = [key for key in now if key in before and before[key] != now[key]]
     return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
@@ -289,7 +289,7 @@ def _changes(folder: Path, found: Found, synced: _Synced, stage: str) -> str:
             ids, total = [path.stem for path in (folder / name).glob("*.json")], 0
         else:
             ids, total = synced.names, synced.total
-        changes = built.compare(folder / name, ids, total, items.until(stage), found.left_out)
+        changes = differences.compare(folder / name, ids, total, items.until(stage), found.left_out)
         phrases += changes.phrases
         lines += changes.lines
         if changes.pending and not name:
@@ -300,7 +300,7 @@ def _changes(folder: Path, found: Found, synced: _Synced, stage: str) -> str:
     if found.then or not pending:
         pending.append(found.then or "the merges")
     line = f"{'; '.join(phrases)} -> {' and '.join(pending)}"
-    if len(lines) > built.NAMED:
+    if len(lines) > differences.NAMED:
         atomic.write_text(folder / "changes.txt", "\n".join(lines) + "\n")
         line += f" (listed in {folder / 'changes.txt'})"
     return line

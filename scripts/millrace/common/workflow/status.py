@@ -4,7 +4,6 @@ behind."""
 from __future__ import annotations
 
 import atexit
-import base64
 import importlib
 import os
 import re
@@ -12,13 +11,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import progress
 from millrace.common.errors import MillraceError, printable
-from millrace.common.workflow import run_lock, sources
+from millrace.common.workflow import run_lock, snakemake_state, sources
 from millrace.common.workflow.config import LANES
 
 _STATES = ("done", "pending", "running", "failed")
@@ -73,21 +71,17 @@ class Run(NamedTuple):
 
 
 def last_run() -> Run:
-    """The newest run of the current folder whose log has a table of jobs."""
-    for path in sorted(Path(".snakemake/log").glob("*.snakemake.log"), reverse=True)[:50]:
-        text = path.read_text(errors="replace")
-        if "\nJob stats:\n" not in text:
-            continue  # --unlock, or nothing to be done
-        steps = re.findall(r"^(\d+) of (\d+) steps", text, re.M)[-1:]
-        state = "succeeded" if any(done == total for done, total in steps) else "failed"
-        if run_lock.is_held():
-            state = "killed" if run_lock.stale() else "going on"
-        elif "\nElapsed time: " not in text:
-            state = "killed"
-        started = datetime.strptime(path.name[:17], "%Y-%m-%dT%H%M%S").timestamp()
-        counts = [f"{done} of {total} steps" for done, total in steps]
-        return Run(state, str(path), started, mtime(path), *counts)
-    return Run()
+    """The newest run of the current folder that had jobs."""
+    log = snakemake_state.last_log()
+    if log is None:
+        return Run()
+    if snakemake_state.is_locked():
+        state = "killed" if run_lock.stale() else "going on"
+    elif not log.has_ended:
+        state = "killed"
+    else:
+        state = "succeeded" if 0 < log.done == log.total else "failed"
+    return Run(state, log.path, log.started, log.written, log.steps)
 
 
 def mtime(path: str | os.PathLike) -> float:
@@ -122,7 +116,7 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
     unfinished. It runs if there is that mark, and its log goes on. It has failed if its log is
     newer than its sources and its benchmark, which Snakemake writes after a success.
     """
-    marks = _marks()
+    marks = snakemake_state.unfinished()
     for step, output, jobs in of_lane(lane).steps():
         begun: dict[str, list[str]] = (
             {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")}
@@ -145,17 +139,6 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
             elif written > max(newest, mtime(f"benchmarks/{lane}/{step}/{name}.tsv")):
                 state = "failed"
             yield Job(lane, step, name, state, log, written)
-
-
-def _marks() -> dict[str, float]:
-    """Outputs that Snakemake has begun and not finished, and since when; it writes long names in
-    pieces."""
-    folder, marks = Path(".snakemake/incomplete"), {}
-    for path in folder.rglob("*"):
-        name = "".join(part.removeprefix("@") for part in path.relative_to(folder).parts)
-        if path.is_file():
-            marks[base64.urlsafe_b64decode(name).decode(errors="replace")] = mtime(path)
-    return marks
 
 
 def screen(now: float) -> list[str]:

@@ -1,0 +1,151 @@
+"""What is private to Snakemake, held to the pinned release: its command line, its records, its
+objects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from snakemake.cli import get_argument_parser
+from snakemake.exceptions import LockException, WorkflowError
+from snakemake.shell import shell
+
+from millrace.common.workflow import snakemake_state
+
+SNAKEMAKE = "/usr/bin/snakemake"
+
+
+def parsed(
+    line: str, program: str = SNAKEMAKE, **options: Callable[[str], str]
+) -> snakemake_state.Call:
+    return snakemake_state.parse([program, *line.split()], get_argument_parser, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("asr_data", {"asr"}),
+        ("-n --cores 2 asr music_index", {"asr", "music"}),
+        ("--until asr_data", {"asr"}),
+        ("-R asr_train_model --", {"asr"}),
+        ("--cores 2 -- image", {"image"}),
+        ("-c2 --configfile asr_big.yaml", set()),
+        ("--configfile asr_big.yaml image_demo.yaml --", set()),
+        ("--config asr={}", set()),
+        ("--directory asr_data", set()),
+        ("results/asr/report/runs.html", set()),
+        ("--slurm-jobname-prefix asr_data", set()),
+    ],
+)
+def test_a_lane_is_asked_for_by_the_name_of_a_rule_only(line: str, asked: set[str]):
+    for program in (SNAKEMAKE, "/venv/site-packages/snakemake/__main__.py"):
+        assert parsed(line, program).lanes() == asked
+    assert parsed(line, "/usr/bin/pytest") == snakemake_state.Call()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word"), [("millrace_*", "millrace_asr_data"), ("*_two", "asr_data_two")]
+)
+def test_a_module_may_rename_the_rules(pattern: str, word: str):
+    def renamed(rule: str) -> str:
+        return pattern.replace("*", rule)
+
+    assert parsed(word, rule_name=renamed).asked == {"asr_data"}
+    assert parsed("asr_data", rule_name=renamed).lanes() == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "only_reads"),
+    [
+        ("", False),
+        ("--forceall speech", False),
+        ("--report-after-run --report", False),
+        ("--report out.html", True),
+        ("--summary", True),
+        ("-D", True),
+        ("--dag", True),
+        ("--list-target-rules", True),
+        ("--unlock", True),
+        ("--list-changes code", True),
+        ("--archive a.tar.gz", True),
+    ],
+)
+def test_what_runs_nothing_is_told_from_a_run(line: str, only_reads: bool):
+    assert parsed(line).only_reads is only_reads
+
+
+def test_commands_of_others_keep_their_prefix_and_ours_have_both():
+    ours = snakemake_state.own_shell(shell, "export OURS='{{1}}'; ")
+    command = "echo ${{OUTER:-none}} ${{OURS:-none}}"
+    assert ours(command, read=True) == "none {1}\n"
+    try:
+        shell.prefix("export OUTER=0; ")
+        assert ours(command, read=True) == "0 {1}\n"
+        assert shell(command, read=True) == "0 none\n"
+    finally:
+        shell._process_prefix = None
+
+
+@pytest.mark.parametrize("prefix", ["sub/", "results/"])
+def test_a_module_that_moves_our_files_is_refused_by_name(prefix: str):
+    with pytest.raises(
+        SystemExit, match=rf"module statement: `prefix` .* results/ would be {prefix}results/"
+    ):
+        snakemake_state.refuse_other_paths(lambda path: f"{prefix}{path}")
+    with pytest.raises(SystemExit, match=r"logs/ would be notes/.*--directory"):
+        snakemake_state.refuse_other_paths(lambda path: path.replace("logs/", "notes/"))
+    snakemake_state.refuse_other_paths(str)
+
+
+# What the pinned release writes in a folder while a job runs, and after it. The name of the second
+# output is too long for one file's name.
+SNAKEFILE = """
+from millrace.common.workflow import snakemake_state
+LONG = "b" * 200 + ".txt"
+rule all:
+    input: "made.txt", LONG
+rule made:
+    input: "in.txt"
+    output: "made.txt"
+    shell: "cp {input} {output}"
+rule long:
+    output: LONG
+    params: asks=lambda wildcards: snakemake_state.force(workflow, ["made.txt"]) or "x"
+    run:
+        print("locked", snakemake_state.is_locked())
+        print("unfinished", *snakemake_state.unfinished())
+        Path(output[0]).touch()
+"""
+
+
+def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("Snakefile").write_text(SNAKEFILE)
+    Path("in.txt").touch()
+    assert snakemake_state.last_log() is None and not snakemake_state.is_locked()
+    assert snakemake_state.unfinished() == {} and snakemake_state.record("made.txt").inputs == set()
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--latency-wait", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    long = "b" * 200 + ".txt"
+    assert "locked True" in done.stdout and f"unfinished {long}" in done.stdout
+
+    assert not snakemake_state.is_locked() and snakemake_state.unfinished() == {}
+    made = snakemake_state.record("made.txt")
+    assert made == ("cp in.txt made.txt", {"in.txt"})
+    assert snakemake_state.record(long).inputs == set()
+    assert list(Path(".snakemake/metadata").glob("@*"))
+    log = snakemake_state.last_log()
+    assert (log.done, log.total, log.has_ended) == (3, 3, True)
+    assert log.steps == "3 of 3 steps" and 0 <= log.written - int(log.started) < 60
+    # A run with nothing to do has no table of jobs.
+    subprocess.run([*command, "made.txt"], capture_output=True, check=True)
+    assert len(list(Path(".snakemake/log").glob("*"))) == 2 and snakemake_state.last_log() == log
+
+
+def test_the_error_of_a_lock_says_who_holds_it(monkeypatch):
+    monkeypatch.setattr(LockException, "__init__", LockException.__init__)
+    snakemake_state.say_who_locks(LockException, WorkflowError, lambda: "locked by me")
+    assert str(LockException()) == "locked by me"
