@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ def find(searched: Pieces, known: Pieces) -> list[Match]:
     """
     comparison = _Comparison(searched, known)
     found: dict[tuple[int, int], Match] = {}
-    for piece, of_piece, shift in _candidates(searched, known):
+    for piece, of_piece, shift in _candidates(searched, known).tolist():
         comparison.add(found, piece, of_piece, shift)
     for match in list(found.values()):
         comparison.add_neighbours(found, match)
@@ -111,21 +111,23 @@ def _seconds(counts: np.ndarray, steps: int) -> np.ndarray:
     return (counts - 1) * steps * STEP_SECONDS + SPAN_SECONDS
 
 
-def _candidates(searched: Pieces, known: Pieces) -> Iterator[tuple[int, int, int]]:
-    """Pairs of pieces with enough equal words, and the steps by which those of the second one stand
-    later."""
+def _candidates(searched: Pieces, known: Pieces) -> np.ndarray:
+    """Rows (piece, of_piece, shift) of pieces with enough equal words, which stand `shift` steps
+    later in the second one."""
     order = np.argsort(known.words, kind="stable")
     ordered = known.words[order]
     first = np.searchsorted(ordered, searched.words, "left")
     counts = np.searchsorted(ordered, searched.words, "right") - first
-    is_telling = (counts > 0) & (counts <= _MOST_OCCURRENCES) & (searched.words != SILENCE)
-    at = np.flatnonzero(is_telling)
-    counts, first = counts[at], first[at]
+    is_rare = (counts > 0) & (counts <= _MOST_OCCURRENCES)
+    telling = np.flatnonzero(is_rare & (searched.words != SILENCE))
+    first = first[telling]
+    counts = counts[telling]
 
     # All pairs of a searched word and an equal known one.
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = np.cumsum(counts) - counts
+    within = np.arange(counts.sum()) - np.repeat(begins, counts)
     of_known = order[np.repeat(first, counts) + within]
-    of_searched = np.repeat(at, counts)
+    of_searched = np.repeat(telling, counts)
     pieces, numbers = searched.places()
     known_pieces, known_numbers = known.places()
     votes = np.stack(
@@ -136,22 +138,20 @@ def _candidates(searched: Pieces, known: Pieces) -> Iterator[tuple[int, int, int
         ],
         axis=1,
     )
-    yield from _elected(votes)
+    return _elected(votes)
 
 
-def _elected(votes: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Rows (piece, of_piece, shift) that stand in `votes` often.
+def _elected(votes: np.ndarray) -> np.ndarray:
+    """The rows (piece, of_piece, shift) that stand in `votes` often.
 
     Those of the next shift count too, as a copy lies anywhere between two steps.
     """
     rows, counts = np.unique(votes, axis=0, return_counts=True)
-    if not len(rows):
-        return
-    follows = (rows[1:, :2] == rows[:-1, :2]).all(axis=1) & (rows[1:, 2] == rows[:-1, 2] + 1)
+    is_same_pair = (rows[1:, :2] == rows[:-1, :2]).all(axis=1)
+    is_next_shift = rows[1:, 2] == rows[:-1, 2] + 1
     both = counts.copy()
-    both[:-1] += np.where(follows, counts[1:], 0)
-    for row in rows[both >= _FEWEST_VOTES]:
-        yield int(row[0]), int(row[1]), int(row[2])
+    both[:-1] += np.where(is_same_pair & is_next_shift, counts[1:], 0)
+    return rows[both >= _FEWEST_VOTES]
 
 
 class _Comparison:
@@ -185,10 +185,11 @@ class _Comparison:
             start = searched.starts[piece] + match.offset
             end = start + searched.counts[piece] * _SEARCHED_SECONDS
             for of_piece in known_others:
+                if (piece, of_piece) in found:
+                    continue
                 known_start = known.starts[of_piece]
                 known_end = known_start + known.counts[of_piece] * STEP_SECONDS
-                overlaps = start < known_end and known_start < end
-                if overlaps and (piece, of_piece) not in found:
+                if start < known_end and known_start < end:
                     shift = round((start - known_start) / STEP_SECONDS)
                     self.add(found, piece, of_piece, shift)
 
@@ -196,9 +197,10 @@ class _Comparison:
         searched, known = self._searched, self._known
         words = _of(searched, self._ends, piece)
         known_words = _of(known, self._known_ends, of_piece)
-        at = np.arange(len(words)) * SEARCHED_STEPS + shift
-        both = (at >= 0) & (at < len(known_words))
-        words, known_words = words[both], known_words[at[both]]
+        places = np.arange(len(words)) * SEARCHED_STEPS + shift
+        in_both = (places >= 0) & (places < len(known_words))
+        words = words[in_both]
+        known_words = known_words[places[in_both]]
         # Two silences are no common sound.
         is_sound = (words != SILENCE) | (known_words != SILENCE)
         errors = np.bitwise_count(words ^ known_words)[is_sound] / 32
@@ -220,8 +222,7 @@ def _is_near(errors: np.ndarray) -> np.ndarray:
     near = np.zeros(len(errors), bool)
     if len(errors) < _NEAR:
         return near
-    sums = np.concatenate([[0.0], np.cumsum(errors)])
-    means = (sums[_NEAR:] - sums[:-_NEAR]) / _NEAR
+    means = np.convolve(errors, np.full(_NEAR, 1 / _NEAR), "valid")
     for start in np.flatnonzero(means <= _MOST_ERRORS_NEAR):
         near[start : start + _NEAR] = True
     return near & (errors <= _MOST_ERRORS_OF_WORD)
@@ -232,9 +233,3 @@ def _by_recording(pieces: Pieces) -> dict[int, np.ndarray]:
     numbers, firsts = np.unique(pieces.recordings[order], return_index=True)
     groups = np.split(order, firsts[1:])
     return dict(zip(numbers.tolist(), groups, strict=True))
-
-
-def joined(parts: Iterable[Pieces]) -> Pieces:
-    """Several as one."""
-    columns = zip(*((p.words, p.counts, p.recordings, p.starts) for p in parts), strict=True)
-    return Pieces(*(np.concatenate(column) for column in columns))

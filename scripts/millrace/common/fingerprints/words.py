@@ -35,15 +35,15 @@ def words(samples: np.ndarray, sampling_rate: int, steps: int = 1) -> np.ndarray
     if count <= 0:
         return np.zeros(0, np.uint32)
 
-    windows = np.lib.stride_tricks.sliding_window_view(sound, _WINDOW)[::_STEP]
-    lag = _LAG // _STEP
     early = np.arange(0, count, steps)
+    late = early + _LAG // _STEP
     # A word's second window is another word's first one where the steps allow it.
-    wanted = np.union1d(early, early + lag)
+    wanted = np.union1d(early, late)
+    windows = np.lib.stride_tricks.sliding_window_view(sound, _WINDOW)[::_STEP]
     slopes = _slopes(windows, wanted)
-    first = np.searchsorted(wanted, early)
-    second = np.searchsorted(wanted, early + lag)
-    bits = slopes[second] > slopes[first]
+    first = slopes[np.searchsorted(wanted, early)]
+    second = slopes[np.searchsorted(wanted, late)]
+    bits = second > first
     return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)[:, 0]
 
 
@@ -55,8 +55,10 @@ def _slopes(windows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     slopes = np.empty((len(wanted), _BANDS - 1), np.float32)
     for start in range(0, len(wanted), _AT_ONCE):
         chosen = slice(start, start + _AT_ONCE)
-        spectrum = np.fft.rfft(windows[wanted[chosen]] * taper, axis=1)[:, : edges[-1]]
+        sound = windows[wanted[chosen]]
+        spectrum = np.fft.rfft(sound * taper, axis=1)
         power = spectrum.real**2 + spectrum.imag**2
-        energies = np.add.reduceat(power, edges[:-1], axis=1)
+        in_bands = power[:, : edges[-1]]
+        energies = np.add.reduceat(in_bands, edges[:-1], axis=1)
         slopes[chosen] = np.diff(energies, axis=1)
     return slopes

@@ -12,18 +12,9 @@ from millrace.common.workflow.partitions import DigestCache, Stat
 Audio = Iterable[tuple[str, list[list]]]
 
 
-def _digest(path: str, digests: DigestCache) -> str | None:
-    """The digest of a file's head and tail; None if it is gone."""
-    try:
-        return digests.get(Stat.of(path), jsonl.head_tail_digest)
-    except OSError:
-        return None
-
-
 def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:
     """The content of the audio of recordings that are `wanted`, by name and size: size, and digest
-    of a few blocks.
-    """
+    of a few blocks."""
     first: dict[str, tuple[int, str]] = {}
     for country, files in audio:
         for size, video_id, path in files:
@@ -32,8 +23,11 @@ def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -
 
     def content(file: tuple[int, str]) -> str | None:
         size, path = file
-        digest = _digest(path, digests)
-        return None if digest is None else f"{size}-{digest}"
+        try:
+            digest = digests.get(Stat.of(path), jsonl.head_tail_digest)
+        except OSError:  # it is gone
+            return None
+        return f"{size}-{digest}"
 
     with ThreadPoolExecutor(8) as pool:
         known = zip(first, pool.map(content, first.values()), strict=True)

@@ -42,7 +42,8 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
     before = {row["key"]: row["error_message"] for row in rows if row["status"] == DUPLICATE}
     cut = sidecar.cut()
     wanted = {row["key"]: copies[row["key"]] for row in cut if row["key"] in copies}
-    if before.keys() == wanted.keys() and _size(tar) == sidecar.tar_size:
+    size = tar.stat().st_size if tar.exists() else 0
+    if before.keys() == wanted.keys() and size == sidecar.tar_size:
         if before != wanted:
             table = _table(rows, wanted, {})
             write_sidecar(tar, replace(sidecar, table=table))
@@ -138,10 +139,3 @@ def _table(rows: list[dict], copies: Mapping[str, str], offsets: Mapping[str, in
             state = {"status": COMPLETED, "error_message": "", "offset": offsets[row["key"]]}
         changed.append(row | state)
     return pa.Table.from_pylist(changed, schema=SIDECAR_SCHEMA)
-
-
-def _size(tar: Path) -> int:
-    try:
-        return tar.stat().st_size
-    except OSError:
-        return 0
