@@ -9,7 +9,7 @@ import shlex
 import h5py
 import pytest
 
-from millrace.music import merge_feature_index
+from millrace.music import merge_feature_index, status
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import write_tracks
@@ -98,10 +98,8 @@ def test_tracks_that_are_used_and_remarkable_are_listed(tree):
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
     write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
     assert merge_feature_index.main(shlex.split(COMMAND)) == 1
-    assert (
-        "1 recording are in two splits, first id d, split valid, other test"
-        in capsys.readouterr().err
-    )
+    words = "1 recording of valid that is also in test, the first: recording d"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("prefer, hours", [("h5", 1200 * 0.02), ("mm", 600 * 0.1)])
@@ -181,17 +179,36 @@ def test_splits_of_one_file_name_are_refused(tree, capsys):
     assert "two splits have files of one name" in capsys.readouterr().err
 
 
-def test_leaks_are_an_error_or_leave_train(tree, capsys):
-    write_tree(
-        tree, {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}}
-    )
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
-    assert (
-        "1 clique and 3 recordings are in two splits, first clique C-4, split train, other test"
-        in capsys.readouterr().err
-    )
-    assert not (tree / "out/features.index").exists()
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--on-leak", "drop"]) == 0
-    assert list(json.loads((tree / "out/train.json.filtered").read_text())) == ["C-1"]
+LEAKING = {"train": {**SPLITS["train"], "C-4": "gb"}, "test": {"C-4": "gh", "C-5": "ef"}}
+LEAKS = ("1 clique of train that is also in test", "3 recordings of train that are also in test")
+
+
+@pytest.mark.parametrize(
+    ("on_leak", "verdict", "cliques"),
+    [("reject", "rejected", ["C-1"]), ("keep", "kept", ["C-1", "C-3", "C-4"])],
+)
+def test_leaks_leave_train_or_stay_and_are_said(tree, capsys, on_leak, verdict, cliques):
+    write_tree(tree, LEAKING)
+    assert merge_feature_index.main([*shlex.split(COMMAND), "--on-leak", on_leak]) == 0
+    assert list(json.loads((tree / "out/train.json.filtered").read_text())) == cliques
     assert list(json.loads((tree / "out/test.json.filtered").read_text())) == ["C-4", "C-5"]
     assert len(rows(tree / "out/leaks.jsonl")) == 4
+
+    lines = [f"{leak}: {verdict}" for leak in LEAKS]
+    assert json.loads((tree / "out/coverage.json").read_text())["leak_lines"] == lines
+    seen = capsys.readouterr().err
+    assert all(f"INFO {line}\n" in seen for line in lines)
+    results = tree / "results/music"
+    results.mkdir(parents=True)
+    (tree / "out").rename(results / "index")
+    assert all(line in status.facts()[status.COVERAGE] for line in lines)
+
+
+def test_leaks_are_an_error_unless_the_config_says_otherwise(tree, capsys):
+    write_tree(tree, LEAKING)
+    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    words = (
+        f"{LEAKS[0]} and {LEAKS[1]}, the first: clique C-4. Mend the splits, or set music.on_leak"
+    )
+    assert words in capsys.readouterr().err
+    assert not (tree / "out/features.index").exists()

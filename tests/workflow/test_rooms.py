@@ -31,7 +31,7 @@ ROOMS = {
         *("stopping", "path_map", "yaml_anchors"),
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
-        "fingerprints",
+        *("fingerprints", "leaks"),
     ],
     "speech": [
         "columns",

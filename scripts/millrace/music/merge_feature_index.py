@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from millrace.common import atomic, cli, jsonl
+from millrace.common.leaks import leakage
 from millrace.common.report.figures import save_svg
 from millrace.music.features.merging import apply_records, coverage_chart, lines, merge_all
 from millrace.music.features.metadata import read_metadata
@@ -43,8 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
     add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
     add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
-    leak = "a clique or recording in two splits: stop, or drop it from train"
-    add("--on-leak", choices=["error", "drop"], default="error", help=leak)
+    add("--on-leak", choices=leakage.WORDS, default=leakage.ERROR, help=leakage.HELP)
     missing = "share of a split's versions without features that is allowed"
     add("--max-missing-fraction", type=float, default=0.5, help=missing)
     add("--coverage", type=Path, required=True, help="coverage of the splits (JSON) to write")

@@ -35,4 +35,5 @@ def facts() -> dict[str, str]:
         *(each["line"] for each in coverage["splits"]),
     ]
     lines += filter(None, [coverage.get("hop_note")])
+    lines += coverage.get("leak_lines", [])
     return {COVERAGE: "; ".join(lines)}

@@ -18,7 +18,8 @@ def of(labels: list[int]) -> Cliques:
     return Cliques(rows, np.array(labels), rows, np.full(len(rows), 700), np.full(len(rows), 0.02))
 
 
-def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_path):
+def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_path, caplog):
+    caplog.set_level("INFO")
     index = corpus(tmp_path, {"train": (2, 2), "valid": (2, 2)})
     paths = {name: f"{tmp_path}/{name}.json" for name in ("train", "valid")}
     train = json.loads((tmp_path / "train.json").read_text())
@@ -45,23 +46,28 @@ def test_ids_are_ordinals_over_all_splits_and_what_is_left_out_is_listed(tmp_pat
     assert left_out["without_features"] == ["absent-____"] and left_out["cliques_of_one"] == ["C-9"]
     assert left_out["in_two_cliques"] == [second]
 
-    # A recording of train that valid has too is an error, or leaves train.
+    # A recording of train that valid has too is an error, leaves train, or stays.
     valid = json.loads((tmp_path / "valid.json").read_text())
     valid["C-3"].append({"youtube_id": first})
     (tmp_path / "valid.json").write_text(json.dumps(valid))
-    with pytest.raises(MillraceError, match="in two splits"):
+    words = f"1 recording of train that is also in valid, the first: recording {first}"
+    with pytest.raises(MillraceError, match=words):
         read_cliques(paths, index, "h5")
-    dropped = read_cliques(paths, index, "h5", "drop")
-    assert dropped["train"].left_out["leaked"] == [first] and len(dropped["train"]) == 2
-    assert len(dropped["valid"]) == 5
+    rejected = read_cliques(paths, index, "h5", "reject")
+    assert "1 recording of train that is also in valid: rejected" in caplog.messages
+    assert rejected["train"].left_out["leaked"] == [first] and len(rejected["train"]) == 2
+    assert len(rejected["valid"]) == 5
+    kept = read_cliques(paths, index, "h5", "keep")
+    assert "1 recording of train that is also in valid: kept" in caplog.messages
+    assert len(kept["train"]) == 4 and not kept["train"].left_out["leaked"]
+    assert len(kept["valid"]) == 5 and kept["train"].ids[0] in kept["valid"].ids
 
     # A clique that leaves train is found in valid, wherever it stands there.
     train = {"C-4": train["C-1"], "C-2": train["C-2"]}
     (tmp_path / "train.json").write_text(json.dumps(train))
-    dropped = read_cliques(paths, index, "h5", "drop")
-    assert [list(dropped["valid"].members(row)) for row in range(5)] == [[0, 1, 2]] * 3 + [
-        [3, 4]
-    ] * 2
+    for on_leak in ("reject", "keep"):
+        valid = read_cliques(paths, index, "h5", on_leak)["valid"]
+        assert [list(valid.members(row)) for row in range(5)] == [[0, 1, 2]] * 3 + [[3, 4]] * 2
 
 
 def test_every_recording_is_an_anchor_once_and_every_batch_has_two_cliques():

@@ -158,6 +158,7 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
         ("training.batchsize=null", "training.batchsize: the value is None"),
         ("training.batchsize=1", "Set it to 2 or more"),
         ("data.mp_context=thread", "spawn or fork or forkserver"),
+        ("data.on_leak=drop", "Set it to reject or keep or error"),
         ("data.audiolen=10", "Set it to 20 or more"),
         ("jobname", "Write key=value"),
         ("data.nworkers=-1", "data.nworkers is -1. Set it to 0 or more"),

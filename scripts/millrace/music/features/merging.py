@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import MillraceError
+from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.common.report import figures
 from millrace.music.features import splits as clique_splits
@@ -29,7 +30,7 @@ def merge_all(
     contract: Contract,
     problems: Sequence[dict] = (),
     prefer: str = H5,
-    on_leak: str = "error",
+    on_leak: str = leakage.ERROR,
     max_missing_fraction: float = 0.5,
 ) -> dict:
     """Write the index and, before it, what there is to know of it into its folder; return the
@@ -37,7 +38,7 @@ def merge_all(
 
     Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the
     JSONL), remarks.jsonl, missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
-    for leaks that are not to be dropped and if a split misses more than is allowed.
+    for leaks if `on_leak` says so, and if a split misses more than is allowed.
     """
     folder = path.parent
     read = {
@@ -46,8 +47,8 @@ def merge_all(
     _check_file_names(read)
     leaks = clique_splits.leaks(read)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
-    if leaks and on_leak == "error":
-        raise _leaking(leaks, folder / "leaks.jsonl")
+    clique_splits.check_leaks(leaks, on_leak, folder / "leaks.jsonl", "music.on_leak")
+    rejected = leaks if on_leak == leakage.REJECT else []
 
     with atomic.replacing(path) as partial:
         merge(partial, tracks, roots, contract)
@@ -64,7 +65,7 @@ def merge_all(
         missing: list[dict] = []
         parts = []
         for split in read.values():
-            wanted = clique_splits.without_leaks(split, leaks)
+            wanted = clique_splits.without_leaks(split, rejected)
             part, lost, filtered = clique_splits.coverage(wanted, index, reasons, prefer)
             clique_splits.write_filtered(wanted, filtered, folder)
             missing += lost
@@ -80,6 +81,7 @@ def merge_all(
             "hours": round(hours, 4),
             "splits": parts,
             "leaks": len(leaks),
+            "leak_lines": [leakage.line(part, on_leak) for part in clique_splits.shared(leaks)],
             "ledger": said["ledger"],
             "origins": said["origins"],
             "hop_note": hop_note(tracks, contract),
@@ -92,16 +94,6 @@ def _check_file_names(splits: Mapping[str, clique_splits.Split]) -> None:
     if len({Path(path).name for path in paths}) < len(paths):
         problem = "two splits have files of one name, which .filtered repeats"
         raise MillraceError(problem, ", ".join(paths), "Rename one of them")
-
-
-def _leaking(leaks: Sequence[Mapping], where: Path) -> MillraceError:
-    """The error of what is in two splits."""
-    cliques = sum("clique" in row for row in leaks)
-    recordings = len(leaks) - cliques
-    counts = f"{counted(cliques, 'clique')} and {counted(recordings, 'recording')}"
-    first = ", ".join(f"{key} {value}" for key, value in leaks[0].items())
-    remedy = "Set on_leak to drop (they leave train), or mend the splits"
-    return MillraceError(f"{counts} are in two splits, first {first}", str(where), remedy)
 
 
 def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path) -> MillraceError:
@@ -141,10 +133,11 @@ def apply_records(
 
 
 def lines(result: Mapping) -> list[str]:
-    """What a person is told of an index: the ledger, tracks without a hop, and the coverage of each
-    split."""
+    """What a person is told of an index: the ledger, tracks without a hop, the coverage of each
+    split, and leaks."""
     told = [Ledger.from_dict(result["ledger"]).line(), result["hop_note"]]
     told += [split["line"] for split in result["splits"]]
+    told += result["leak_lines"]
     return [line for line in told if line]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.leaks import leakage
+from millrace.common.leaks.leakage import Shared
 from millrace.music.features.index import SOURCES, FeatureIndex
 from millrace.music.features.metadata import ID_NAMES, first
 from millrace.music.features.roots import split_name
@@ -141,6 +144,25 @@ def leaks(splits: Mapping[str, Split]) -> list[dict[str, str]]:
             rows += [{"clique": name, **pair} for name in one.cliques if name in two.cliques]
             rows += [{"id": each, **pair} for each in one.ids if each in ids]
     return rows
+
+
+def shared(rows: Iterable[Mapping[str, str]]) -> list[Shared]:
+    """How many cliques, and how many recordings, of each split the rows of `leaks` name."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        unit = "clique" if "clique" in row else "recording"
+        counts[unit, row["split"], row["other"]] += 1
+    return [Shared(count, *of) for of, count in counts.items()]
+
+
+def check_leaks(
+    rows: Sequence[Mapping[str, str]], on_leak: str, where: str | os.PathLike, key: str
+) -> None:
+    """Raise MillraceError if leaks are an error; `key` is that of the config."""
+    if rows and on_leak == leakage.ERROR:
+        row = rows[0]
+        first = f"clique {row['clique']}" if "clique" in row else f"recording {row['id']}"
+        raise leakage.error(shared(rows), first, where, key)
 
 
 def without_leaks(split: Split, rows: Iterable[Mapping[str, str]]) -> Split:

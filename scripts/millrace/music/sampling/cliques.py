@@ -10,10 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from millrace.common.cli import log
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import counted
+from millrace.common.leaks import leakage
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.splits import Split, leaks, read_split, video_id, without_leaks
+from millrace.music.features.splits import (
+    Split,
+    check_leaks,
+    leaks,
+    read_split,
+    shared,
+    video_id,
+    without_leaks,
+)
 
 _SHOWN = 5
 
@@ -64,20 +73,19 @@ class Cliques:
 
 
 def read_cliques(
-    paths: Mapping[str, str], index: FeatureIndex, prefer: str, on_leak: str = "error"
+    paths: Mapping[str, str], index: FeatureIndex, prefer: str, on_leak: str = leakage.ERROR
 ) -> dict[str, Cliques]:
     """The cliques of each split in `paths`: versions that share a video are one recording.
 
-    A clique or a recording in two splits is an error; with on_leak `drop` the earlier of train,
-    valid and test loses it. A recording of two cliques of a split stays in the first.
+    `on_leak` says what becomes of a clique or a recording in two splits; by `reject` the earlier of
+    train, valid and test loses it. A recording of two cliques of a split stays in the first.
     """
     splits = {name: read_split(paths[name], name) for name in SPLITS if paths.get(name)}
-    leaked = leaks(splits)
-    if leaked and on_leak == "error":
-        first = ", ".join(f"{key} {value}" for key, value in leaked[0].items())
-        remedy = "Mend the splits, or set data.on_leak to drop: they leave train"
-        problem = f"{counted(len(leaked), 'clique or recording')} in two splits, the first: {first}"
-        raise MillraceError(problem, ", ".join(filter(None, paths.values())), remedy)
+    found = leaks(splits)
+    check_leaks(found, on_leak, ", ".join(filter(None, paths.values())), "data.on_leak")
+    for in_two in shared(found):
+        log.info("%s", leakage.line(in_two, on_leak))
+    leaked = found if on_leak == leakage.REJECT else []
 
     ordinals = _Ordinals({}, {})
     frames, hops = index.frames(prefer), index.hops(prefer)
@@ -96,7 +104,9 @@ def read_cliques(
 
         present = set(part.cliques.tolist())
         left_out["cliques_of_one"] = [
-            clique for clique in split.cliques if ordinals.cliques.get(clique) not in present
+            clique
+            for clique in split.cliques
+            if ordinals.cliques.get((name, clique)) not in present
         ]
         _log(name, part, len(present))
         result[name] = part
@@ -104,9 +114,10 @@ def read_cliques(
 
 
 class _Ordinals(NamedTuple):
-    """Numbers of cliques and of recordings, over all splits."""
+    """Numbers of cliques and of recordings, over all splits. A clique in two splits has two: they
+    rise from row to row of a split."""
 
-    cliques: dict[str, int]
+    cliques: dict[tuple[str, str], int]
     ids: dict[str, int]
 
 
@@ -117,8 +128,7 @@ def _rows(
     rows: dict[str, tuple[int, int]] = {}
     twice = []
     for clique, versions in without_leaks(split, leaked).cliques.items():
-        # Of what is left a clique is in one split only, so that ordinals rise from row to row.
-        number = ordinals.cliques[clique] = len(ordinals.cliques)
+        number = ordinals.cliques[split.name, clique] = len(ordinals.cliques)
         videos = dict.fromkeys(video_id(version) for version in versions)
         for video in filter(None, videos):
             if video in rows:

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.common.leaks import leakage
+
 
 @dataclass(frozen=True)
 class Key:
@@ -79,7 +81,12 @@ TRAINING = (
     Key("data.n_per_class", 4, "versions of a clique for each anchor, itself included", at_least=2),
     Key("data.p_samesong", 0.0, "how often an anchor itself may be among its versions", at_most=1),
     Key("data.prefer", "h5", "what is read if a recording has both", among=("h5", "mm")),
-    Key("data.on_leak", "error", "a clique or recording in two splits", among=("error", "drop")),
+    Key(
+        "data.on_leak",
+        leakage.ERROR,
+        "what becomes of a clique or recording in two splits",
+        among=leakage.WORDS,
+    ),
     Key("data.resample", False, "admit hops of which no whole number makes a frame of the model"),
     Key("data.max_open_files", 16, "files that a process has open at most", at_least=1),
     Key(

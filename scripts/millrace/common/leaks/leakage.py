@@ -1,0 +1,72 @@
+"""What becomes of training data that is also held out, and what people are told of it.
+
+What is held out wins: what train shares with validation or test is a leak of train, what validation
+shares with test is one of validation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millrace.common.errors import MillraceError, counted
+from millrace.common.ledger import Ledger
+
+REJECT = "reject"  # leaks leave their split, and are counted
+KEEP = "keep"  # leaks stay, and are counted
+ERROR = "error"  # a leak ends the step
+WORDS = (REJECT, KEEP, ERROR)
+HELP = "what is also in a held-out split is rejected, kept, or an error (default: %(default)s)"
+_REASON = "also_in_"
+
+
+class Shared(NamedTuple):
+    """How many rows (or what `unit` says) of a split are also in a held-out one."""
+
+    number: int
+    unit: str
+    split: str
+    held_out: str
+
+    def __str__(self) -> str:
+        are = "is" if self.number == 1 else "are"
+        return (
+            f"{counted(self.number, self.unit)} of {self.split} that {are} also in {self.held_out}"
+        )
+
+
+def reason(held_out: str) -> str:
+    """The reason of leaks in ledgers and lists of rejects."""
+    return f"{_REASON}{held_out}"
+
+
+def reasons(ledger: Ledger) -> set[str]:
+    """The reasons of a ledger that are leaks, which no error of the data is."""
+    return {name for name in ledger.rejected if name.startswith(_REASON)}
+
+
+def line(shared: Shared, on_leak: str) -> str:
+    """What the end of a run says of leaks: the same in every lane."""
+    return f"{shared}: {'kept' if on_leak == KEEP else 'rejected'}"
+
+
+def lines(ledger: Ledger) -> list[str]:
+    """The lines of the leaks that a ledger counts: rejected, or kept with a warning."""
+    result = []
+    for counts, on_leak in ((ledger.rejected, REJECT), (ledger.warnings, KEEP)):
+        for name, count in sorted(counts.items()):
+            if name.startswith(_REASON) and count:
+                held_out = name.removeprefix(_REASON)
+                shared = Shared(count, ledger.unit, ledger.scope, held_out)
+                result.append(line(shared, on_leak))
+    return result
+
+
+def error(
+    shared: Sequence[Shared], first: str, where: str | os.PathLike, key: str
+) -> MillraceError:
+    """The error of leaks; `first` names one of them, `key` is that of the config."""
+    problem = f"{' and '.join(map(str, shared))}, the first: {first}"
+    remedy = f"Mend the splits, or set {key} to reject (they leave {shared[0].split}) or to keep"
+    return MillraceError(problem, os.fspath(where), remedy)
