@@ -22,9 +22,9 @@ import numpy as np
 import soundfile
 import yaml
 
-from millrace.asr.loading.decode import decode
 from millrace.asr.manifests.jsonl import Reader as JsonlManifest
 from millrace.asr.tars.scan import scan
+from millrace.common.loading.decode import decode
 from millrace.common.machine import memory
 from millrace.common.workflow.config import check_syntax, checked_config
 from millrace.image.records.pixels import read_image

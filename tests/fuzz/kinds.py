@@ -20,12 +20,12 @@ import torch
 import yaml
 from PIL import Image
 
-from millrace.asr.loading.decode import decode
 from millrace.asr.tars import index as tar_index
 from millrace.asr.tars.scan import scan
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import SampleError
+from millrace.common.loading.decode import decode
 from millrace.common.training.checkpoint import Checkpoints
 from millrace.common.workflow.config import check_syntax, checked_config
 from millrace.image.records.pixels import Unusable, read_image

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from millrace.asr.loading.collate import collate
-from millrace.asr.loading.decode import decode
 from millrace.asr.loading.reader import ReadError
 from millrace.asr.loading.row_table import Row
 from millrace.common.errors import MillraceError
+from millrace.common.loading.decode import decode
 from millrace.common.loading.slots import BatchSlots, shared_floats
 from tests.asr.audio_tars import RATE, encoded, noise, silence_as
 

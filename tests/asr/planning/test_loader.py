@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.asr.loading.decode import DecodeError
 from millrace.asr.planning.loader import current_rank, open_loader
 from millrace.common.errors import MillraceError
+from millrace.common.loading.decode import DecodeError
 from tests.asr.audio_tars import corpus
 
 

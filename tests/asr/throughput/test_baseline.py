@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from millrace.asr.loading.dataset import BucketedDataset
-from millrace.asr.loading.decode import DecodeError, decode
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.throughput.loaders import (
     BaselineLoader,
@@ -20,6 +19,7 @@ from millrace.asr.throughput.loaders import (
     soundfile_wave,
 )
 from millrace.common.errors import MillraceError
+from millrace.common.loading.decode import DecodeError, decode
 from tests.asr.audio_tars import RATE, ListedPlan, corpus, encoded, noise
 
 

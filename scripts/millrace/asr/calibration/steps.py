@@ -18,7 +18,6 @@ from millrace.asr.calibration.options import Choices
 from millrace.asr.calibration.search import Answer, Device, Search
 from millrace.asr.loading.collate import Batch, collate
 from millrace.asr.loading.dataset import BucketedDataset
-from millrace.asr.loading.decode import SAMPLING_RATE
 from millrace.asr.models.base import AsrModel, Prepared
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
@@ -28,6 +27,7 @@ from millrace.asr.training.task import AsrTask
 from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
+from millrace.common.loading.decode import SAMPLING_RATE
 from millrace.common.machine.memory import GB, CudaMeter, HostMeter, host_memory, is_out_of_memory
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange, Ranks

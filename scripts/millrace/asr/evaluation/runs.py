@@ -16,12 +16,12 @@ import soundfile
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation import hypotheses
 from millrace.asr.evaluation.hypotheses import Hypothesis
-from millrace.asr.loading.decode import SAMPLING_RATE, decode
 from millrace.asr.loading.reader import IndexedTarReader, SampleError
 from millrace.asr.loading.row_table import RowTable
 from millrace.common import jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, own_file
+from millrace.common.loading.decode import SAMPLING_RATE, decode
 
 # First bytes of what browsers play as it is; all else becomes FLAC.
 _PLAYED = {

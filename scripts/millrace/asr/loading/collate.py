@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from millrace.asr.loading.decode import (
+from millrace.asr.loading.reader import ReadError
+from millrace.asr.loading.row_table import Row
+from millrace.common.loading.bad_samples import BadSample, SampleError
+from millrace.common.loading.decode import (
     SAMPLING_RATE,
     DecodeError,
     decode,
     decode_flac,
     flac_samples,
 )
-from millrace.asr.loading.reader import ReadError
-from millrace.asr.loading.row_table import Row
-from millrace.common.loading.bad_samples import BadSample, SampleError
 from millrace.common.loading.slots import BatchSlots, leased, shared_floats
 
 # A clip this much longer than its manifest says would break the memory budget of its batch.

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from millrace.asr.loading.collate import Batch, collate
-from millrace.asr.loading.decode import SAMPLING_RATE
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample
+from millrace.common.loading.decode import SAMPLING_RATE
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import REMEDY, BatchSlots, shortage
 

@@ -26,10 +26,10 @@ import torch
 from pyarrow import dataset
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, BadSamples
+from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.training import seeding

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.collate import Batch
-from millrace.asr.loading.decode import SAMPLING_RATE
+from millrace.common.loading.decode import SAMPLING_RATE
 from millrace.common.throughput.run import StepLine
 
 

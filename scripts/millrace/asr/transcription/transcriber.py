@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.asr.loading.row_table import Row
 from millrace.asr.models import registry
 from millrace.common.errors import MillraceError
+from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.common.training import devices
 
 _MIN_SAMPLES = SAMPLING_RATE // 10  # shorter ends of a recording hold no word

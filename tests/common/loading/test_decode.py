@@ -15,7 +15,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.asr.loading.decode import DecodeError, decode, decode_channels
+from millrace.common.loading.decode import DecodeError, decode, decode_channels
 from tests.asr.audio_tars import RATE, by_ffmpeg, encoded, noise, silence_as
 
 
