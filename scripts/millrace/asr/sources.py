@@ -88,7 +88,7 @@ class _Manifests:
         self.stats = {path: Stat.of(path) for path in self.split_of}
         # Which tars a manifest names depends on these as well: with others the table counts for
         # nothing.
-        version = (5, settings.tar_root, settings.tar_template)
+        version = (6, settings.tar_root, settings.tar_template)
         self._table = table("digests", zlib.crc32(repr(version).encode()))
 
     def facts(self, path: str) -> ManifestFacts:

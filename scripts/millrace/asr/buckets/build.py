@@ -16,16 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.asr.buckets import config
-from millrace.asr.buckets.contradictions import Claim, header_seconds, judge
 from millrace.asr.buckets.edges import EdgePolicy, GivenEdges
-from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, write_tars
+from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, place_of, write_tars
 from millrace.asr.buckets.histogram import DurationHistogram, bucket_of
 from millrace.asr.buckets.join import Addresses, TarIndices
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc
-from millrace.asr.manifests.identity import bare_names, sample_ids, with_unicode_forms
+from millrace.asr.manifests.identity import bare_names, sample_ids
 from millrace.asr.manifests.manifest import Manifest, RowRange
 from millrace.common import atomic, hashing
 from millrace.common.cli import log
@@ -271,8 +270,7 @@ class _Build:
             return spill
         assert self.index is not None  # where there is none, no tar is indexed
         numbers = self.tars.numbers(self.tars.indexed)
-        for indexed in self.index.members(self.tars.indexed):
-            members = with_unicode_forms(indexed)
+        for members in self.index.members(self.tars.indexed):
             tar = numbers[members["tar"].to_numpy()]
             ids = sample_ids(self.tars.hashes[tar], bare_names(members["name"]))
             keys = row_keys(ids, self.seed_key)
@@ -330,8 +328,9 @@ class _Build:
         problem[in_order.twins] = mc.CODE["duplicate_row"]
         details: dict[int, str] = {}
         for places in in_order.contradicting:
-            problem[places], texts = self._judged(split, part, places)
-            details |= zip(places.tolist(), texts, strict=True)
+            problem[places] = mc.CODE["contradicting_row"]
+            others = self._contradictions(split, part, places)
+            details |= zip(places.tolist(), others, strict=True)
         mc.note(problem, part.offsets == -2, "not_in_tar")
         mc.note(problem, part.offsets < 0, "not_a_file")
         mc.note(problem, part.sizes == 0, "empty_member")
@@ -343,22 +342,22 @@ class _Build:
             split.ledger.rejected.update(rejects.add(rows, problem[rejected]))
         return problem
 
-    def _judged(
-        self, split: _Split, part: _Part, places: np.ndarray
-    ) -> tuple[list[int], list[str]]:
-        """The problems of a member's rows, which contradict each other, and what to say of each."""
+    def _contradictions(self, split: _Split, part: _Part, places: np.ndarray) -> list[str]:
+        """Of each row of a member what the others say, which is something else."""
         rows = part.rows(places).to_pylist()
         claims = []
         for row in rows:
-            file, number = split.manifest.files[row["row"] >> 40], row["row"] & ((1 << 40) - 1)
-            claims.append(Claim(f"{file} row {number}", row["duration_s"], row["language"]))
-        tar, member = self.tars.paths[rows[0]["tar"]], rows[0]["tar_member_name"]
-        verdict = judge(claims, header_seconds(tar, part.offsets[places[0]]))
+            file, number = place_of(split.manifest.files, row["row"])
+            says = f"{row['duration_s']:g} s, {row['language'] or 'no language'}"
+            claims.append(f"{file} row {number} says {says}")
+
         self.contradictions += 1
         if self.contradictions <= _LOGGED:
-            line = "%s: rows contradict each other about %s in %s%s"
-            log.error(line, split.name, member, tar, verdict.line)
-        return verdict.problems, verdict.details
+            tar = self.tars.paths[rows[0]["tar"]]
+            member = rows[0]["tar_member_name"]
+            line = "%s: rows contradict each other about %s in %s: %s; none is used"
+            log.error(line, split.name, member, tar, ", ".join(claims))
+        return [", ".join(claims[:number] + claims[number + 1 :]) for number in range(len(claims))]
 
 
 def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -> list[pa.Table]:

@@ -7,9 +7,11 @@ import contextlib
 import hashlib
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -37,12 +39,10 @@ SCHEMA = pa.schema(
 )
 # Of the rows of a bucket, as the original script has them: its name, and its upper edge in seconds.
 _OF_BUCKET = [pa.field("bucket_id", mc.TEXT), pa.field("bucket_max_duration", pa.float64())]
-_TAR_REASONS = (
-    "tar_missing",
-    "tar_not_indexed",
-    "not_in_tar",
-    "not_a_file",
-)  # with what is known of the tar
+# With what is known of the tar.
+_TAR_REASONS = ("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file")
+# What rejects.jsonl has of a row as it stands in the manifest.
+_REJECTED = ("tar_member_name", "transcript", "language", "duration_s")
 
 
 @dataclass
@@ -178,6 +178,11 @@ def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> Non
         pq.write_table(table, partial, compression="zstd")
 
 
+def place_of(files: Sequence[Path], row: int) -> tuple[Path, int]:
+    """The file, and the number in it, of a row as manifests number them."""
+    return files[row >> 40], row & ((1 << 40) - 1)
+
+
 class RejectFile:
     """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread
     changes."""
@@ -185,10 +190,12 @@ class RejectFile:
     def __init__(
         self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path
     ) -> None:
-        self.path, self.tars, self.details, self.folder = path, [*tars, None], details, folder
+        self.path, self.folder = path, folder
+        self.tars = [*tars, None]
+        self.details = details
         self._parts: list[Path] = []
-        folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
 
     class Part:
         """The rejects of one task."""
@@ -200,31 +207,33 @@ class RejectFile:
 
         def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
             """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
-            columns = ["tar", "tar_member_name", "transcript", "language", "duration_s", "row"]
-            columns += ["detail"] if "detail" in table.column_names else []
-            bad, codes = table.filter(pa.array(problem > 0)).select(columns), problem[problem > 0]
+            codes = problem[problem > 0]
+            rows = table.filter(pa.array(problem > 0)).to_pylist()
             with open(self.path, "ab") as handle:
-                for row, code in zip(bad.to_pylist(), codes.tolist(), strict=True):
-                    number, tar = row.pop("row"), self.owner.tars[row.pop("tar")]
-                    file, number = self.files[number >> 40], number & ((1 << 40) - 1)
-                    reason, details = mc.REASONS[code], [row.pop("detail", "")]
-                    if reason in _TAR_REASONS:
-                        details.insert(0, self.owner.details.get(tar or "", ""))
-                    record = {
-                        "reason": reason,
-                        "split": self.split,
-                        "file": str(file),
-                        "row": number,
-                    }
-                    record |= {"tar_path": tar, **row}
-                    if detail := "; ".join(filter(None, details)):
-                        record["detail"] = detail
+                for row, code in zip(rows, codes.tolist(), strict=True):
+                    record = self._record(row, mc.REASONS[code])
                     handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-            return {
-                mc.REASONS[code]: int(count)
-                for code, count in enumerate(np.bincount(codes))
-                if count
+            counts = Counter(codes.tolist())
+            return {mc.REASONS[code]: counts[code] for code in sorted(counts)}
+
+        def _record(self, row: dict[str, Any], reason: str) -> dict[str, Any]:
+            file, number = place_of(self.files, row["row"])
+            tar = self.owner.tars[row["tar"]]
+            record = {
+                "reason": reason,
+                "split": self.split,
+                "file": str(file),
+                "row": number,
+                "tar_path": tar,
             }
+            record |= {name: row[name] for name in _REJECTED}
+            details = [row.get("detail", "")]
+            if reason in _TAR_REASONS:
+                details.insert(0, self.owner.details.get(tar or "", ""))
+            detail = "; ".join(filter(None, details))
+            if detail:
+                record["detail"] = detail
+            return record
 
     def part(self, split: str, files: Sequence[Path]) -> Part:
         """A new part; parts are joined in the order in which `part` made them."""

@@ -22,15 +22,15 @@ class Addresses:
     """The addresses of one part's members: a table of key, tar, offset, size, or None."""
 
     def __init__(self, table: pa.Table | None) -> None:
-        none = np.zeros(0, dtype=np.int64)
-        names = ("key", "tar", "offset", "size")
-        key, *columns = (none if table is None else table[name].to_numpy() for name in names)
+        key, tar, offset, size = _columns(table)
         order = np.argsort(key)
         self.key = key[order]
         if (self.key[1:] == self.key[:-1]).any():
             # A member that is twice in its tar: a stable order, so the tar's.
-            order = np.lexsort((columns[0], key))
-        self.tar, self.offset, self.size = (column[order] for column in columns)
+            order = np.lexsort((tar, key))
+        self.tar = tar[order]
+        self.offset = offset[order]
+        self.size = size[order]
 
     def find(self, keys: np.ndarray, tars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 offset and size of every (key, tar); of several members of one name the last in the
@@ -39,7 +39,8 @@ class Addresses:
         Offset -2 if the tar has no such member, -1 if it has no bytes.
         """
         if not len(self.key) or not len(keys):
-            return np.full(len(keys), -2), np.full(len(keys), -2)
+            none = np.full(len(keys), -2)
+            return none, none
         at = np.searchsorted(self.key, keys, side="right") - 1
         known = (at >= 0) & (self.key[at] == keys)
         # Two tars' members with one 64-bit hash: step back to the row's own tar. Practically never.
@@ -49,6 +50,12 @@ class Addresses:
             known &= (at >= 0) & (self.key[at] == keys)
             other = known & (self.tar[at] != tars)
         return np.where(known, self.offset[at], -2), np.where(known, self.size[at], -2)
+
+
+def _columns(table: pa.Table | None) -> list[np.ndarray]:
+    if table is None:
+        return [np.zeros(0, dtype=np.int64)] * 4
+    return [table[name].to_numpy() for name in ("key", "tar", "offset", "size")]
 
 
 class _Known(NamedTuple):
@@ -129,9 +136,10 @@ class TarIndices:
 
 def index_files(paths: Iterable[Path]) -> list[Path]:
     """The files among `paths`, and the *.parquet of the folders among them, sorted."""
-    return sorted(
-        {file for path in paths for file in (path.glob("*.parquet") if path.is_dir() else [path])}
-    )
+    files: set[Path] = set()
+    for path in paths:
+        files.update(path.glob("*.parquet") if path.is_dir() else [path])
+    return sorted(files)
 
 
 def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:

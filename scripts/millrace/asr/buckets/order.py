@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets.contradictions import agree_in_language
 from millrace.common import hashing
 
 
@@ -88,6 +87,8 @@ def _tied_rows(
 
 
 def _differ(rows: Sequence[_TiedRow]) -> bool:
-    """Whether rows of one member contradict each other."""
+    """Whether rows of one member contradict each other: no language contradicts none, and case is
+    no other language."""
     durations = {row.duration_s for row in rows}
-    return len(durations) > 1 or not agree_in_language([row.language for row in rows])
+    languages = {row.language.casefold() for row in rows if row.language}
+    return len(durations) > 1 or len(languages) > 1

@@ -6,17 +6,29 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 ROWS_PER_PART = 1 << 18
+_MOST_PARTS = 256
 
 
 def parts_for(rows: int) -> int:
     """A power of two of parts, so that one part holds at most about 300,000 rows (up to 256
     parts)."""
-    return 1 << max(0, min(8, (max(rows, 1) - 1).bit_length() - (ROWS_PER_PART.bit_length() - 1)))
+    parts = 1
+    while parts < _MOST_PARTS and parts * ROWS_PER_PART < rows:
+        parts *= 2
+    return parts
+
+
+class _Place(NamedTuple):
+    """Where a batch lies in the file, in bytes."""
+
+    offset: int
+    size: int
 
 
 class RowSpill:
@@ -30,11 +42,11 @@ class RowSpill:
 
     def __init__(self, path: Path, parts: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.parts = path, parts
+        self.path = path
+        self.parts = parts
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
         self._end = 0
-        # Offset and size of each part's batches.
-        self._places: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+        self._places: list[list[_Place]] = [[] for _ in range(parts)]
         self._schema: pa.Schema | None = None
         self._lock = threading.Lock()
 
@@ -45,31 +57,43 @@ class RowSpill:
         part = part_of(keys, self.parts)
         order = np.argsort(part, kind="stable")
         batch = table.take(pa.array(order)).combine_chunks().to_batches()[0]
-        ends = np.cumsum(np.bincount(part, minlength=self.parts)).tolist()
-        spans = ((number, *span) for number, span in enumerate(zip([0, *ends], ends, strict=False)))
-        batches = [(number, batch.slice(a, b - a).serialize()) for number, a, b in spans if b > a]
+        first = 0
+        for number, rows in enumerate(np.bincount(part).tolist()):
+            if rows:
+                message = batch.slice(first, rows).serialize()
+                self._write(message, self._placed(number, message.size, batch.schema))
+            first += rows
+
+    def _placed(self, part: int, size: int, schema: pa.Schema) -> int:
+        """Take `size` bytes of the file for a batch of a part; where they begin."""
         with self._lock:
-            self._schema = self._schema or batch.schema
+            self._schema = schema
             offset = self._end
-            for number, message in batches:
-                self._places[number].append((self._end, message.size))
-                self._end += message.size
-        for _, message in batches:
-            rest = memoryview(message)
-            while rest:  # one call writes at most 2 GiB
-                written = os.pwrite(self._descriptor, rest, offset)
-                rest, offset = rest[written:], offset + written
+            self._end += size
+            self._places[part].append(_Place(offset, size))
+        return offset
+
+    def _write(self, message: pa.Buffer, offset: int) -> None:
+        rest = memoryview(message)
+        while rest:  # one call writes at most 2 GiB
+            written = os.pwrite(self._descriptor, rest, offset)
+            rest = rest[written:]
+            offset += written
 
     def read(self, part: int) -> pa.Table | None:
         """All rows of one part, or None if there are none."""
-        raw = (pa.py_buffer(self._pread(size, offset)) for offset, size in self._places[part])
-        batches = [pa.ipc.read_record_batch(one, self._schema) for one in raw]
-        return pa.Table.from_batches(batches).combine_chunks() if batches else None
+        batches = []
+        for place in self._places[part]:
+            raw = pa.py_buffer(self._read(place))
+            batches.append(pa.ipc.read_record_batch(raw, self._schema))
+        if not batches:
+            return None
+        return pa.Table.from_batches(batches).combine_chunks()
 
-    def _pread(self, size: int, offset: int) -> bytes:
-        raw = os.pread(self._descriptor, size, offset)
-        while len(raw) < size:  # one call reads at most 2 GiB
-            raw += os.pread(self._descriptor, size - len(raw), offset + len(raw))
+    def _read(self, place: _Place) -> bytes:
+        raw = os.pread(self._descriptor, place.size, place.offset)
+        while len(raw) < place.size:  # one call reads at most 2 GiB
+            raw += os.pread(self._descriptor, place.size - len(raw), place.offset + len(raw))
         return raw
 
     def close(self) -> None:
@@ -83,8 +107,6 @@ class RowSpill:
 def part_of(keys: np.ndarray, parts: int) -> np.ndarray:
     """uint8 part of every key: its leading bits, so that parts follow the order of the keys."""
     bits = parts.bit_length() - 1
-    return (
-        (keys >> np.uint64(64 - bits)).astype(np.uint8)
-        if bits
-        else np.zeros(len(keys), dtype=np.uint8)
-    )
+    if not bits:
+        return np.zeros(len(keys), dtype=np.uint8)
+    return (keys >> np.uint64(64 - bits)).astype(np.uint8)

@@ -31,35 +31,34 @@ class TarTable:
         numbers = {tar: number for number, tar in enumerate(self.paths)}
         self._number_of = {tar: numbers[spelled] for tar, spelled in spelling.items()}
         self.hashes = hashing.hash_strings(pa.array(portable_names(self.paths), mc.TEXT))
+        self.stamps: dict[str, Stamp] = {}
+        self.details: dict[str, str] = {}
+        # Of each tar by its number, and of none.
+        self.unusable = np.zeros(len(self.paths) + 1, dtype=bool)
+        self.missing = np.zeros(len(self.paths) + 1, dtype=bool)
 
         # The tars whose members only the index knows, and those of which the manifest itself has
         # the offsets.
         from_index = _named(manifests, spelling, has_offsets=False)
-        with_offsets = _named(manifests, spelling, has_offsets=True)
-        states: dict[str, Stamp | str] = dict.fromkeys(from_index, "no tar index was given")
-        self.details: dict[str, str] = {}
-        if index is not None:
-            for tar in from_index:
-                states[tar], self.details[tar] = index.state(tar), index.remark(tar)
-        for tar in with_offsets:
-            states[tar] = _file_state(tar)
-
-        self.stamps: dict[str, Stamp] = {}
-        problems: dict[str, str] = {}
-        for tar, state in states.items():
-            if isinstance(state, Stamp):
-                self.stamps[tar] = state
+        for tar in from_index:
+            if index is None:
+                self._add(tar, "no tar index was given")
             else:
-                problems[tar] = state
-        self.details |= problems
-        self.indexed = sorted(from_index - problems.keys())
+                self._add(tar, index.state(tar), index.remark(tar))
+        self.indexed = sorted(from_index & self.stamps.keys())
+        for tar in _named(manifests, spelling, has_offsets=True):
+            self._add(tar, _file_state(tar))
 
-        self.unusable = np.zeros(len(self.paths) + 1, dtype=bool)
-        self.missing = np.zeros(len(self.paths) + 1, dtype=bool)
-        for tar, problem in problems.items():
-            number = numbers[tar]
-            self.unusable[number] = True
-            self.missing[number] = problem.startswith(("missing", "No such file"))
+    def _add(self, tar: str, state: Stamp | str, remark: str = "") -> None:
+        """A tar that is used with this stamp, or is not for this reason."""
+        if isinstance(state, Stamp):
+            self.stamps[tar] = state
+            self.details[tar] = remark
+            return
+        number = self._number_of[tar]
+        self.details[tar] = state
+        self.unusable[number] = True
+        self.missing[number] = state.startswith(("missing", "No such file"))
 
     def numbers(self, tars: Sequence[str]) -> np.ndarray:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""

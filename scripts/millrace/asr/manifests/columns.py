@@ -19,39 +19,50 @@ TEXT, SECONDS = pa.large_string(), pa.float64()
 # Codes of `problem`; 0 means none so far. The names are the reasons of the ledger.
 REASONS = (
     "",
-    *(
-        "json_damaged",
-        "json_encoding",
-        "not_an_object",
-        "no_tar_path",
-        "no_member_name",
-        "segment_of_member",
-    ),
-    *("text_not_utf8", "text_is_nested", "empty_transcript"),
-    *("duration_missing", "duration_not_numeric", "duration_nan", "duration_infinite"),
-    *("duration_not_positive", "duration_implausible", "longer_than_last_edge"),
-    *("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file", "empty_member"),
-    *("duplicate_row", "contradicting_row"),
+    "json_damaged",
+    "json_encoding",
+    "not_an_object",
+    "no_tar_path",
+    "no_member_name",
+    "segment_of_member",
+    "text_not_utf8",
+    "not_a_text",
+    "empty_transcript",
+    "duration_missing",
+    "duration_not_numeric",
+    "duration_nan",
+    "duration_infinite",
+    "duration_not_positive",
+    "duration_implausible",
+    "longer_than_last_edge",
+    "tar_missing",
+    "tar_not_indexed",
+    "not_in_tar",
+    "not_a_file",
+    "empty_member",
+    "duplicate_row",
+    "contradicting_row",
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
+# Types of columns; null is that of a column without any value.
+_IS_NUMBER = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+_IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 # Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least
 # from 0.
 SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
 
 
-def check_type(column: pa.Field, wanted: pa.DataType, path: Path) -> None:
-    """Raise MillraceError, with file and column, if a column of this type can never become
-    `wanted`."""
-    types, noun, remedy = pa.types, "text", "Write one text a row"
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    bad = types.is_nested(kind)
-    if wanted == SECONDS:
-        bad |= types.is_boolean(kind) or (types.is_temporal(kind) and not types.is_duration(kind))
-        noun, remedy = "number of seconds", "Write seconds, as a number"
-    if bad:
-        raise MillraceError(
-            f"the column {column.name} is {kind}, which is no {noun}", str(path), remedy
-        )
+def check_type(column: pa.Field, is_number: bool, path: Path) -> None:
+    """Raise MillraceError, with file and column, if a column does not hold numbers, or texts."""
+    types = pa.types
+    kind = column.type
+    if types.is_dictionary(kind) and not is_number:
+        kind = kind.value_type  # as pandas has categories
+    noun = "number" if is_number else "text"
+    fitting = _IS_NUMBER if is_number else _IS_TEXT
+    if not any(fits(kind) for fits in fitting):
+        problem = f"the column {column.name} is {kind}, which is no {noun}"
+        raise MillraceError(problem, str(path), f"Write one {noun} a row; a duration in seconds")
 
 
 def note(problem: np.ndarray, mask: np.ndarray | pa.Array | list[bool], reason: str) -> None:
@@ -60,20 +71,16 @@ def note(problem: np.ndarray, mask: np.ndarray | pa.Array | list[bool], reason: 
 
 
 def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
-    """`column` as TEXT: numbers become text, NaN null; bytes that are not UTF-8 are noted and
-    become null."""
+    """`column` as TEXT; bytes that are not UTF-8 are noted and become null."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column.cast(SECONDS)), None, column)
     try:
         result = column.cast(TEXT)
         result.validate(full=True)  # a column that is declared as text need not be UTF-8
         return result
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        result = pa.array(
-            [_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()], TEXT
-        )
+        decoded = [_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()]
+    result = pa.array(decoded, TEXT)
     if problem is not None:
         note(problem, pc.and_not(result.is_null(), column.is_null()), "text_not_utf8")
     return result
@@ -87,47 +94,26 @@ def _decoded(raw: bytes | None) -> str | None:
 
 
 def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
-    """`column` as float64 seconds; what is no positive, finite, plausible number gets its reason
-    noted."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    kind, missing = column.type, np.asarray(column.is_null())
-    note(problem, missing, "duration_missing")
-    if pa.types.is_decimal(kind):
-        column = column.cast(pa.string()).cast(SECONDS)  # the direct cast is off in the last digit
-    elif pa.types.is_duration(kind):
-        nanoseconds = column.cast(pa.duration("ns"), safe=False).cast(pa.int64())
-        column = pc.divide(nanoseconds.cast(SECONDS, safe=False), 1e9)
-    elif not pa.types.is_primitive(kind) and not pa.types.is_null(kind):  # texts and bytes
-        column = pa.array([number(value) for value in column.to_pylist()], SECONDS)
-        note(problem, ~missing & np.asarray(column.is_null()), "duration_not_numeric")
+    """`column`, of numbers, as float64 seconds; what is no positive, finite, plausible number gets
+    its reason noted."""
+    note(problem, column.is_null(), "duration_missing")
     values = np.array(pc.fill_null(column.cast(SECONDS, safe=False), math.nan))
     note(problem, np.isnan(values), "duration_nan")
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
+        is_implausible = (values < SHORTEST_SECONDS) | (values > LONGEST_SECONDS)
         note(problem, values <= 0, "duration_not_positive")
-        note(
-            problem,
-            (values < SHORTEST_SECONDS) | (values > LONGEST_SECONDS),
-            "duration_implausible",
-        )
+    note(problem, is_implausible, "duration_implausible")
     return values
-
-
-def number(value: Any) -> float | None:
-    """A number, or what a text or bytes say as one (`nan` and `inf` too); None for all else."""
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa.Table:
     """A table of tar, tar_member_name, transcript, language, duration_s, (prompt,) row, problem.
 
-    `columns` are all but the last two: `tar` numbers (-1: none), TEXT, and durations of any type.
+    `columns` are all but the last two: `tar` numbers (-1: none), TEXT, and durations.
     """
-    members, language = bare_names(columns["tar_member_name"]), columns["language"]
+    members = bare_names(columns["tar_member_name"])
+    language = columns["language"]
     note(problem, columns["tar"] < 0, "no_tar_path")
     note(problem, pc.fill_null(pc.equal(members, ""), True), "no_member_name")
     note(problem, _invisible(columns["transcript"]), "empty_transcript")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
-from collections import defaultdict
 
 import numpy as np
 import pyarrow as pa
@@ -35,51 +33,6 @@ def bare_names(names: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if b"//" in raw or b"/./" in raw:
         names = pc.replace_substring_regex(names, r"/+(\./+)*", "/")
     return names
-
-
-def with_unicode_forms(members: pa.Table) -> pa.Table:
-    """`members` (tar, name, ...) of whole tars, and again under its other form, NFC or NFD, what
-    has one.
-
-    A form that is a name in that tar, or that of two names, stays out: only what is unambiguous
-    matches.
-    """
-    if _joined(members["name"]).isascii():
-        return members
-    is_other = pc.match_substring_regex(members["name"], r"[^\x00-\x7f]")
-    rows = pc.indices_nonzero(is_other)
-    tars = members["tar"].take(rows).to_pylist()
-    names = members["name"].take(rows).to_pylist()
-    # Several members of one name are one: the last counts.
-    row_of: dict[tuple[int, bytes], int] = {}
-    for tar, name, row in zip(tars, names, rows.to_pylist(), strict=True):
-        row_of[tar, name] = row
-
-    forms = _unambiguous_forms(row_of)
-    rows_of_forms = pa.array(list(forms.values()), pa.int64())
-    again = members.take(rows_of_forms)
-    column = members.column_names.index("name")
-    other_names = pa.array([name for _, name in forms], members["name"].type)
-    again = again.set_column(column, "name", other_names)
-    return pa.concat_tables([members, again])
-
-
-def _unambiguous_forms(row_of: dict[tuple[int, bytes], int]) -> dict[tuple[int, bytes], int]:
-    """The rows of (tar, name), by the other Unicode forms of the names that mean one member
-    only."""
-    rows_of_form: dict[tuple[int, bytes], set[int]] = defaultdict(set)
-    for (tar, name), row in row_of.items():
-        text = name.decode(errors="surrogateescape")
-        for form in ("NFC", "NFD"):
-            normal = unicodedata.normalize(form, text)
-            written = normal.encode(errors="surrogateescape")
-            rows_of_form[tar, written].add(row)
-
-    unambiguous = {}
-    for place, rows in rows_of_form.items():
-        if len(rows) == 1 and place not in row_of:
-            unambiguous[place] = rows.pop()
-    return unambiguous
 
 
 def _joined(texts: pa.Array | pa.ChunkedArray) -> bytes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import posixpath
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import files as manifest_files
 from millrace.asr.manifests.manifest import ALIASES, Manifest, RowRange, readable
 from millrace.common import jsonl, progress
+from millrace.common.errors import MillraceError
 
 # Seconds between two lines of progress.
 _SAID_EVERY = 10.0
@@ -40,11 +40,18 @@ class Reader(Manifest):
     def __post_init__(self) -> None:
         # NeMo names all shards at once: audio__OP_0..127_CL_.tar or audio_{0..127}.tar; 000 is
         # three digits.
-        if shards := re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template):
-            digits = (
-                f":0{len(shards[1])}d" if shards[1].startswith("0") and len(shards[1]) > 1 else ""
-            )
+        shards = re.search(r"(?:_OP_|\{)(\d+)\.\.\d+(?:_CL_|\})", self.tar_template)
+        if shards:
+            first = shards[1]
+            is_filled = first.startswith("0") and len(first) > 1
+            digits = f":0{len(first)}d" if is_filled else ""
             self.tar_template = self.tar_template.replace(shards[0], f"{{shard_id{digits}}}")
+        try:
+            self.tar_template.format(shard_id=0, split=self.split)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            problem = f"{self.tar_template} is no template of tars ({error!r})"
+            remedy = "Write {shard_id}, a whole number, and {split} where they stand in the names"
+            raise MillraceError(problem, "tar_template", remedy) from None
 
     def scan_file(self, file: int) -> set[str]:
         tars = set()
@@ -55,8 +62,8 @@ class Reader(Manifest):
                 row = self._row(value, file)
                 tars.add(row["tar_path"])
                 self.has_prompts |= row["prompt"] is not None
-                if part := row["part_of"]:
-                    self.cut_members.add((row["tar_path"], part))
+                if row["part_of"]:
+                    self.cut_members.add((row["tar_path"], row["part_of"]))
         self.ranges.append(RowRange(file, 0))
         return tars
 
@@ -86,17 +93,19 @@ class Reader(Manifest):
         }
 
     def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:
-        rows = (orjson.loads(each) for each in places if each is not None)
+        rows = (orjson.loads(place) for place in places if place is not None)
         return sorted({self._row(row, file)["tar_path"] for row in rows} - {""})
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        file, tars = rows.file, {tar: number for number, tar in enumerate(self.tars)}
+        file = rows.file
+        tars = {tar: number for number, tar in enumerate(self.tars)}
+        prompts = ["prompt"] if self.has_prompts else []
         with readable(self.files[file]):
             lines = jsonl.lines(self.files[file])
             while piece := list(itertools.islice(lines, self.piece_rows)):
                 values = [self._row(value, file) for _, value, _ in piece]
                 row = (file << 40) + np.array([line for line, _, _ in piece], dtype=np.int64)
-                yield _table(values, tars, row, ["prompt"] if self.has_prompts else [])
+                yield _table(values, tars, row, prompts)
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
         """The fields of a line as they are in the JSON, but `tar_path` resolved; and `problem`, a
@@ -111,14 +120,11 @@ class Reader(Manifest):
             reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
             return {**row, "problem": mc.CODE.get(reason, mc.CODE["json_damaged"])}
         for name, aliases in ALIASES.items():
-            row[name] = next(
-                (value[alias] for alias in aliases if value.get(alias) is not None), None
-            )
-        tar = row["tar_path"]
-        if not isinstance(tar, str) or not tar.strip():
-            tar = self._tar_of_shard(value.get("shard_id"), file)
-        row["tar_path"], member = self.resolved(tar), str(row["tar_member_name"])
-        if (offset := value.get("offset")) is not None:
+            row[name] = _first(value, aliases)
+        row["tar_path"] = self.resolved(self._tar(value, file))
+        member = str(row["tar_member_name"])
+        offset = value.get("offset")
+        if offset is not None:
             part = _PART.fullmatch(member)
             row["part_of"] = part[1] + (part[2] or "") if part else ""
             # A span inside a member would have to be cut; the reader reads whole members.
@@ -126,24 +132,24 @@ class Reader(Manifest):
                 row["problem"] = mc.CODE["segment_of_member"]
         return row
 
-    def _tar_of_shard(self, shard: Any, file: int) -> str:
-        """The tar of a shard by the template; "" if there is none. The file's name may say the
-        number."""
+    def _tar(self, value: dict[str, Any], file: int) -> str:
+        """The tar that a row names, or that of its shard by the template; "" if there is none."""
+        named = _first(value, ALIASES["tar_path"])
+        if isinstance(named, str) and named.strip():
+            return named
+        path = self.files[file]
+        shard = value.get("shard_id")
         if shard is None:
-            shard = manifest_files.shard_number(self.files[file])
-        if isinstance(shard, float) and shard.is_integer():
-            shard = int(shard)  # a table with gaps turns whole numbers into floats
-        unknown = shard is None and "{shard_id" in self.tar_template
-        if unknown or isinstance(shard, bool) or not isinstance(shard, int | float | str | None):
+            shard = manifest_files.shard_number(path)
+        if type(shard) is not int and "{shard_id" in self.tar_template:
             return ""
-        conversions: tuple[Callable[[Any], Any], ...] = (lambda shard: shard, int)
-        for convert in conversions:  # int: a text, but the template wants a number
-            with contextlib.suppress(ValueError, KeyError, IndexError, AttributeError, TypeError):
-                name = self.tar_template.format(shard_id=convert(shard), split=self.split)
-                folder = self.files[file].parent
-                folder = folder.parent if folder.name == manifest_files.SHARDED else folder
-                return name if self.tar_root else posixpath.join(folder.as_posix(), name)
-        return ""
+        name = self.tar_template.format(shard_id=shard, split=self.split)
+        if self.tar_root:
+            return name
+        folder = path.parent
+        if folder.name == manifest_files.SHARDED:
+            folder = folder.parent
+        return posixpath.join(folder.as_posix(), name)
 
 
 class _Reading:
@@ -165,13 +171,16 @@ class _Reading:
         print(f"{self.path}: read once, as it is new: {line}", file=sys.stderr, flush=True)
 
 
+def _first(value: dict[str, Any], names: Sequence[str]) -> Any:
+    """What a line has under the first of `names` that it has."""
+    return next((value[name] for name in names if value.get(name) is not None), None)
+
+
 def _place(value: Any) -> bytes | None:
     """What of a row says which tar it is in, as JSON; None for what is no row."""
     if not isinstance(value, dict):
         return None
-    tar = next(
-        (value[alias] for alias in ALIASES["tar_path"] if value.get(alias) is not None), None
-    )
+    tar = _first(value, ALIASES["tar_path"])
     return orjson.dumps({"tar_path": tar, "shard_id": value.get("shard_id")})
 
 
@@ -184,10 +193,12 @@ def _table(
     }
     for name in ("tar_member_name", "transcript", "language", *prompts):
         values = [row[name] for row in rows]
-        mc.note(problem, [isinstance(value, list | dict) for value in values], "text_is_nested")
-        texts = [value if isinstance(value, str | None) else str(value) for value in values]
+        mc.note(problem, [not isinstance(value, str | None) for value in values], "not_a_text")
+        texts = [value if isinstance(value, str) else None for value in values]
         columns[name] = pa.array(texts, mc.TEXT)
-    durations = pa.array([mc.number(row["duration_s"]) for row in rows], mc.SECONDS)
-    present = np.array([row["duration_s"] is not None for row in rows])
-    mc.note(problem, present & np.asarray(durations.is_null()), "duration_not_numeric")
-    return mc.checked({**columns, "duration_s": durations}, problem, row)
+    values = [row["duration_s"] for row in rows]
+    seconds = [float(value) if type(value) in (int, float) else None for value in values]
+    columns["duration_s"] = pa.array(seconds, mc.SECONDS)
+    is_given = np.array([value is not None for value in values])
+    mc.note(problem, is_given & np.asarray(columns["duration_s"].is_null()), "duration_not_numeric")
+    return mc.checked(columns, problem, row)

@@ -14,9 +14,9 @@ from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.manifest import ALIASES, OPTIONAL, Manifest, RowRange, readable
 from millrace.common.errors import MillraceError
 
-_SCAN_ROWS = (
-    1 << 20
-)  # a row group may hold a whole file of 75 M rows: the scan looks at it in pieces too
+# A row group may hold a whole file of 75 M rows: the scan looks at it in pieces too.
+_SCAN_ROWS = 1 << 20
+_NUMBERS = ("duration_s", "offset", "size")
 
 
 class Reader(Manifest):
@@ -34,33 +34,39 @@ class Reader(Manifest):
         return rows
 
     def scan_file(self, file: int) -> set[str]:
-        path, end = self.files[file], 0
+        path = self.files[file]
         tars: set[str] = set()
-        ranges: list[tuple[int, list[int]]] = []
         with readable(path):
             parquet, columns = self._opened(path)
             self.has_prompts |= bool(columns["prompt"])
             names = [columns[name] for name in columns if name == "tar_path" or name not in ALIASES]
-            for group in range(parquet.metadata.num_row_groups):
-                # Count rows and collect their tars; damage shows here, before anything is built.
-                for read in _batches(parquet, (group,), names, _SCAN_ROWS):
-                    batch = self.own_rows(read, read)
-                    self.rows += len(batch)
-                    paths = batch.column(columns["tar_path"])
-                    paths = paths.dictionary if pa.types.is_dictionary(paths.type) else paths
-                    tars.update(map(self.resolved, pc.unique(mc.text(paths)).to_pylist()))
-                # Join row groups into ranges of at most `piece_rows`, or of one larger group.
-                size = parquet.metadata.row_group(group).num_rows
-                if not ranges or end + size - ranges[-1][0] > self.piece_rows:
-                    ranges.append((end, []))
-                ranges[-1][1].append(group)
-                end += size
-            self.ranges += [RowRange(file, first, tuple(groups)) for first, groups in ranges]
-            if end != parquet.metadata.num_rows:
-                raise OSError(
-                    f"row groups of {end:,} rows in a file of {parquet.metadata.num_rows:,}"
-                )
+            # Count rows and collect their tars; damage shows here, before anything is built.
+            groups = range(parquet.metadata.num_row_groups)
+            for read in _batches(parquet, groups, names, _SCAN_ROWS):
+                batch = self.own_rows(read, read)
+                self.rows += len(batch)
+                paths = batch.column(columns["tar_path"])
+                if pa.types.is_dictionary(paths.type):
+                    paths = paths.dictionary
+                tars.update(map(self.resolved, pc.unique(mc.text(paths)).to_pylist()))
+            self.ranges += self._ranges(file, parquet.metadata)
         return tars
+
+    def _ranges(self, file: int, metadata: pq.FileMetaData) -> list[RowRange]:
+        """Row groups joined into ranges of at most `piece_rows`, or of one larger group. Raises
+        OSError if they are not all rows of the file."""
+        end = 0
+        ranges: list[RowRange] = []
+        for group in range(metadata.num_row_groups):
+            size = metadata.row_group(group).num_rows
+            if ranges and end + size - ranges[-1].first_row <= self.piece_rows:
+                ranges[-1] = ranges[-1]._replace(groups=(*ranges[-1].groups, group))
+            else:
+                ranges.append(RowRange(file, end, (group,)))
+            end += size
+        if end != metadata.num_rows:
+            raise OSError(f"row groups of {end:,} rows in a file of {metadata.num_rows:,}")
+        return ranges
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
         path, first = self.files[rows.file], (rows.file << 40) + rows.first_row
@@ -92,46 +98,42 @@ class Reader(Manifest):
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
         """The file, and the name that each column of `aliases` has in it ("": it lacks this
         optional one)."""
-        schema, aliases = pq.read_schema(path), self.aliases()
-        matches = {name: [one for one in aliases[name] if one in schema.names] for name in aliases}
-        columns = {name: names[0] if names else "" for name, names in matches.items()}
-        if twice := sorted({name for name in columns.values() if schema.names.count(name) > 1}):
-            problem, remedy = (
-                f"there are several columns named {', '.join(twice)}",
-                "Keep one of each name",
+        schema = pq.read_schema(path)
+        columns = {}
+        for name, aliases in self.aliases().items():
+            columns[name] = next((alias for alias in aliases if alias in schema.names), "")
+        missing = [name for name, alias in columns.items() if not alias and name not in OPTIONAL]
+        if missing:
+            present = ", ".join(sorted(schema.names)) or "none"
+            problem = f"there is no column for {', '.join(missing)}; there are {present}"
+            remedy = (
+                "A manifest needs tar_path, tar_member_name, transcript, duration_s (language and"
+                " prompt are optional)"
             )
             raise MillraceError(problem, str(path), remedy)
-        if missing := [name for name in columns if not columns[name] and name not in OPTIONAL]:
-            present = ", ".join(sorted(schema.names)) or "none"
-            needs = (
-                "tar_path, tar_member_name, transcript, duration_s (language and prompt are"
-                " optional)"
-            )
-            problem = f"there is no column for {', '.join(missing)}; there are {present}"
-            raise MillraceError(problem, str(path), f"A manifest needs {needs}")
-        for name in filter(None, columns.values()):
-            mc.check_type(
-                schema.field(name), mc.SECONDS if name == columns["duration_s"] else mc.TEXT, path
-            )
+        for name, alias in columns.items():
+            if schema.names.count(alias) > 1:
+                problem = f"there are several columns named {alias}"
+                raise MillraceError(problem, str(path), "Keep one of each name")
+            if alias:
+                mc.check_type(schema.field(alias), name in _NUMBERS, path)
+
         # Tar paths repeat: as a dictionary each is looked at once.
-        return (
-            pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20),
-            columns,
-        )
+        parquet = pq.ParquetFile(path, read_dictionary=[columns["tar_path"]], buffer_size=1 << 20)
+        return parquet, columns
 
     def _tar_column(
         self, column: pa.Array, tars: dict[str, int], problem: np.ndarray
     ) -> np.ndarray:
+        """The numbers of the tars that a column names, -1 where it names none."""
         if not pa.types.is_dictionary(column.type):
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary).to_pylist()
-        numbers = np.array(
-            [*(tars.get(self.resolved(name), -1) for name in names), -1], dtype=np.int32
-        )
+        known = [tars.get(self.resolved(name), -1) for name in names]
+        numbers = np.array([*known, -1], dtype=np.int32)
         at = np.asarray(pc.fill_null(column.indices, len(names)))
-        if (
-            len(at) and at.min() < 0
-        ):  # a damaged page; an index that is too large raises IndexError by itself
+        # A damaged page; an index that is too large raises IndexError by itself.
+        if len(at) and at.min() < 0:
             raise IndexError(f"index {at.min()} into a dictionary")
         return numbers[at]
 
