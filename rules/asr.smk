@@ -315,7 +315,6 @@ rule asr_report_throughput:
         buckets="results/asr/buckets/bucket_config.json",
         bench=ASR.bench,
         baseline="results/asr/runs/baseline/metrics.json",
-        ideal="results/asr/runs/ideal/metrics.json",
         check="results/asr/runs/check/metrics.json",
         profile="results/asr/runs/profile/metrics.json",
     output:
@@ -353,6 +352,6 @@ rule asr_report_throughput:
         "Report on throughput"
     shell:
         "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
-        " --ideal {input.ideal} --check {input.check} --profile {input.profile} --buckets {input.buckets}"
+        " --check {input.check} --profile {input.profile} --buckets {input.buckets}"
         " --reference {params.reference:q} --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
         " --result {output.result} 2> {log}"

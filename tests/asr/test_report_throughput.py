@@ -26,14 +26,13 @@ BASELINE["shares"] = {"data_wait": 0.6, "forward": 0.4}
 
 
 def _write(
-    folder: Path, machine: dict = CPU, gpu: tuple = (None, None, None), benches: int = 1
+    folder: Path, machine: dict = CPU, gpu: tuple = (None, None), benches: int = 1
 ) -> dict[str, list[str]]:
     runs = {
         "bench": [
             MadeUp(f"bench_{n}", seed=n, machine=machine, gpu=gpu[0]) for n in range(benches)
         ],
         "baseline": [MadeUp("baseline", machine=machine, gpu=gpu[1], **BASELINE)],
-        "ideal": [MadeUp("ideal", machine=machine, gpu=gpu[2], seconds=0.19)],
         "check": [MadeUp("check", machine=machine, steps=50, log_steps=5)],
         "profile": [MadeUp("profile", machine=machine, steps=20, log_steps=5)],
     }
@@ -90,11 +89,11 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     shown = _report(tmp_path, _write(tmp_path, benches=3))
     result = jsonl.read(tmp_path / "result.json")
     assert shown.outline == OUTLINE
-    head = ["", "Baseline", "range", "Millrace", "range", "against the baseline", "Ideal loader"]
+    head = ["", "Baseline", "range", "Millrace", "range", "against the baseline"]
     assert shown.texts[COMPARISON][0] == head
     rows, values = shown.by_name(COMPARISON), shown.by_name(COMPARISON, values=True)
     for measure in result["comparison"].values():
-        for place, role in ((0, "baseline"), (2, "bench"), (5, "ideal")):
+        for place, role in ((0, "baseline"), (2, "bench")):
             if measure[role] is not None:
                 assert values[measure["name"]][place] == pytest.approx(
                     measure[role]["value"], abs=1e-6
@@ -102,25 +101,24 @@ def test_the_tables_hold_the_figures_of_the_runs(tmp_path: Path) -> None:
     samples = result["comparison"]["samples"]
     value, low, high = (f"{samples['bench'][name]:.0f}" for name in ("value", "low", "high"))
     assert rows["Samples/s"][2:5] == [value, f"{low}–{high}", f"{samples['ratio']:.2f} ×"]
-    assert rows["GPU use"] == ["not measured", "", "not measured", "", "–", "not measured"]
+    assert rows["GPU use"] == ["not measured", "", "not measured", "", "–"]
     assert re.fullmatch(r"−\d+\.\d points", rows["Padding in seconds"][4])
     assert rows["Stability"][0] == "200 steps, clean"
     bars = texts(tmp_path / "comparison.svg")
-    assert "Millrace: seconds" in bars and "Ideal loader" in bars
-    assert "Ideal loader: seconds" not in bars, "which repeats batches"
+    assert "Millrace: seconds" in bars
 
     phases = shown.by_name("Share of time by phase")
     assert (
         phases["Wait for data"][1] == "2.0 %"
         and phases["Read and decode in the trainer"][1] == "0.0 %"
     )
-    assert phases["All"] == ["100.0 %"] * 3
+    assert phases["All"] == ["100.0 %"] * 2
     buckets = shown.by_name("Our steps by bucket")
     assert list(buckets) == list(BUCKETS)
     assert sum(int(row[0]) for row in buckets.values()) == 3 * 190
     profile = shown.by_name("Time of the profiled steps by phase")
     assert profile["forward: mel"] == ["25.0", "12.5 %"]
-    roles = ["baseline", *["bench"] * 3, "ideal", "check", "profile"]
+    roles = ["baseline", *["bench"] * 3, "check", "profile"]
     assert [run["role"] for run in result["runs"]] == roles
     assert list(shown.by_name("Runs")) == [run["name"] for run in result["runs"]]
     assert [bucket["name"] for bucket in result["buckets"]] == list(BUCKETS)
@@ -144,10 +142,10 @@ NONE = ["not measured", "not measured", "–"]
 @pytest.mark.parametrize(
     ("machine", "gpu", "row", "there", "label"),
     [
-        (CPU, (None,) * 3, NONE, "There was no GPU", "CPU use (% of the cores)"),
+        (CPU, (None,) * 2, NONE, "There was no GPU", "CPU use (% of the cores)"),
         (
             GPU,
-            (0.93, 0.41, 0.97),
+            (0.93, 0.41),
             ["41.0 %", "93.0 %", "+52.0 points"],
             "NVIDIA H200",
             "GPU use (%)",
@@ -194,7 +192,7 @@ def test_with_bench_alone_there_is_a_page(tmp_path: Path) -> None:
     run = MadeUp("bench", steps=3, log_steps=1, recorded=False, held_out=None).write(tmp_path)
     shown = _report(tmp_path, {"bench": [str(run)]}, buckets=False)
     assert shown.texts[COMPARISON][0] == ["", "Millrace", "range"]
-    assert "No run with an ideal loader" in shown.text and "Profile" not in shown.outline
+    assert "Profile" not in shown.outline
     assert "no bucket configuration was given" in shown.text
 
 

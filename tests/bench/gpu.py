@@ -4,7 +4,7 @@ of it runs.
     PYTHONPATH=scripts:. python -m tests.bench.gpu --folder /tmp/gpu --page docs/measured-gpu.md
 
 Runs the tests that need a device, then calibrates buckets, verifies on all ranks, runs check,
-bench, baseline, ideal and profile by the workflow's own rules, and writes the page. Beside it lies
+bench, baseline and profile by the workflow's own rules, and writes the page. Beside it lies
 the JSON of all figures, written anew with each one that is known, as a lent machine may end.
 """
 
@@ -125,11 +125,11 @@ def page(facts: dict[str, Any]) -> str:
             trials = len(facts["buckets"][name]["trials"])
             row = f"| {name} | {bucket['batch_size']} | {bucket['peak_memory_gb']:.2f} | {trials} |"
             lines.append(row)
-    roles = ["baseline", "bench", "ideal"]
+    roles = ["baseline", "bench"]
     lines += [
         "",
         "| | " + " | ".join(roles) + " | bench / baseline |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| --- | ---: | ---: | ---: |",
     ]
     for measure in result["comparison"].values():
         values = [measure[role] and f"{measure[role]['value']:.4g}" for role in roles]

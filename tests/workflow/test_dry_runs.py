@@ -32,8 +32,8 @@ SHARDS = {
 SPEECH = MANIFESTS | SHARDS | {"speech_report_corpus": 1}
 CARD = SHARDS | {"speech_write_card": 1}
 ASR_DATA = SHARDS | {"asr_build_bucket_manifests": 1}
-# check, bench_1, ideal, baseline and profile.
-ASR_THROUGHPUT = ASR_DATA | {"asr_train_model": 5, "asr_report_throughput": 1}
+# check, bench_1, baseline and profile.
+ASR_THROUGHPUT = ASR_DATA | {"asr_train_model": 4, "asr_report_throughput": 1}
 ASR_CALIBRATE = ASR_DATA | {
     "asr_calibrate_bucket_bs": 7,
     "asr_merge_calibration": 1,

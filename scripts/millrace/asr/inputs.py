@@ -302,7 +302,6 @@ class AsrInputs(RunInputs):
                 "log_steps": max(1, check // 10),
             },
             "bench": same,
-            "ideal": {**same, "loader": "ideal"},
             "baseline": {**same, "loader": "baseline"},
             "profile": {**same, "max_steps": profile + 4, "profile_steps": profile},
             **self.section["runs"],

@@ -13,7 +13,6 @@ from millrace.common.report import figures
 ROLES = {
     "bench": "runs of our pipeline, repeats of each other",
     "baseline": "runs of the baseline: tarfile, random batches, decoding in the trainer",
-    "ideal": "runs with batches replayed from memory",
     "check": "short runs over all buckets",
     "profile": "runs under the profiler",
 }

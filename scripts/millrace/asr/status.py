@@ -13,7 +13,7 @@ from millrace.common.ledger import Ledger
 from millrace.common.workflow.status import partition_files
 
 PAGES = [RUNS_PAGE, "results/asr/report/throughput.html"]
-_MEASURED = re.compile(r"check|ideal|baseline|profile|bench_\d+")  # runs of the throughput report
+_MEASURED = re.compile(r"check|baseline|profile|bench_\d+")  # runs of the throughput report
 
 
 def steps() -> list[tuple[str, str, dict[str, list] | None]]:

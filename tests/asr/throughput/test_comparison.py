@@ -95,7 +95,6 @@ def _on_a_gpu(folder: Path, **changed: dict) -> Throughput:
     made = {
         "bench": {"gpu": 0.95},
         "baseline": {"gpu": 0.4, "loss": (3.0, 2.6), **BASELINE},
-        "ideal": {"gpu": 0.97, "seconds": 0.19},
         "check": {"steps": 50, "log_steps": 5},
     }
     made = {
@@ -108,14 +107,14 @@ def _on_a_gpu(folder: Path, **changed: dict) -> Throughput:
 def test_all_pass(tmp_path: Path) -> None:
     runs = _on_a_gpu(tmp_path)
     assert {criterion.status for criterion in criteria(runs)} == {PASS}
-    assert runs.ratio("samples") > 3 and 1.0 < runs.headroom() < 1.15
+    assert runs.ratio("samples") > 3
     assert not runs.differences()
 
 
 @pytest.mark.parametrize(
     ("group", "name", "changed"),
     [
-        (0, "Throughput", {"bench": {"seconds": 1.0}, "ideal": {"seconds": 0.9}}),
+        (0, "Throughput", {"bench": {"seconds": 1.0}}),
         (0, "GPU use", {"bench": {"gpu": 0.84}}),
         (1, "GPU use", {"bench": {"gpu": 0.89}}),
         (0, "Padding (seconds of audio)", {"bench": {"padding": 0.3}}),
@@ -161,10 +160,9 @@ def test_shares_of_time_are_the_mean_of_the_runs(tmp_path: Path) -> None:
     assert sum(runs.shares("bench").values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("role", ["bench", "baseline", "ideal"])
+@pytest.mark.parametrize("role", ["bench", "baseline"])
 def test_every_run_that_is_compared_has_to_share_the_machine(tmp_path: Path, role: str) -> None:
     lists = {name: [MadeUp(f"{name}_{n}") for n in range(2)] for name in ("bench", "baseline")}
-    lists["ideal"] = [MadeUp("ideal_0")]
     last = lists[role][-1]
     last.machine["cpu"] = "Another"
     runs = _throughput(tmp_path, **lists)
@@ -207,7 +205,7 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
         == PASS
         == _judged(runs, "Padding (seconds of audio)").status
     )
-    assert runs.headroom() is None is runs.ratio("samples")
+    assert runs.ratio("samples") is None
     assert (
         runs.figure("bench", "padding_flops") is None is not runs.figure("bench", "padding_tokens")
     )
@@ -221,7 +219,6 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
     ("name", "made", "reason"),
     [
         ("GPU use", {}, "there is no GPU in this machine"),
-        ("Throughput", {"ideal": {"seconds": 0.5}}, "busy with other work"),
         ("Throughput", {"baseline": {"world_size": 2}}, "ranks is 2 in baseline"),
     ],
 )
@@ -291,15 +288,15 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
     for bucket in runs.buckets:
         steps = [step for step in recorded if step["step"] > 10 and step["bucket"] == bucket.name]
         assert bucket.steps == len(steps) > 0
-        assert bucket.seconds.value == statistics.median(step["seconds"] for step in steps)
-        assert bucket.batch.value == int(240 / BUCKETS[bucket.name][2])
-        assert bucket.peak_memory == max(step["peak_memory_bytes"] for step in steps)
+        assert bucket.step_seconds == statistics.median(step["seconds"] for step in steps)
+        assert bucket.batch_size == int(240 / BUCKETS[bucket.name][2])
+        assert bucket.peak_memory_bytes == max(step["peak_memory_bytes"] for step in steps)
         audio, seconds = (
             sum(step[name] for step in steps) for name in ("audio_seconds", "seconds")
         )
-        assert bucket.rate == pytest.approx(audio / seconds)
+        assert bucket.audio_seconds_per_second == pytest.approx(audio / seconds)
     every = sum(step["audio_seconds"] for step in recorded)
-    assert sum(bucket.seen_seconds for bucket in runs.buckets) == pytest.approx(every)
+    assert 3600 * sum(bucket.seen_hours for bucket in runs.buckets) == pytest.approx(every)
 
 
 def test_cut_and_odd_logs_are_read(tmp_path: Path) -> None:

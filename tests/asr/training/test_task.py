@@ -196,12 +196,6 @@ def test_a_sample_without_part_in_the_loss_is_logged_and_counted(tmp_path, caplo
     assert sum(bool(said.fullmatch(line)) for line in caplog.messages) == 2
 
 
-def test_the_ideal_loader_reads_once_for_all_epochs(tmp_path):
-    task = task_of(write(tmp_path), num_workers=0, batch_seconds=1.0, loader="ideal")
-    for loader in (task.batches(task.plan(epoch, 1), 0, 0) for epoch in (0, 1)):
-        assert len(list(loader)) == len(loader) and loader.inner.bad.planned == 24
-
-
 def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
     path = tmp_path / "calibrated_bs.json"
     settings = LoopSettings(precision="bf16-mixed", grad_acc=2)

@@ -1,5 +1,4 @@
-"""The runs of the baseline, of Millrace, and of a loader that costs nothing, measured against each
-other."""
+"""The runs of the baseline and of Millrace, measured against each other."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ _SHARED = (
     "lr",
     "ranks",
 )
-ROLES = ("baseline", "bench", "ideal", "check", "profile")
+ROLES = ("baseline", "bench", "check", "profile")
 # The roles that are compared, with the name that people read.
-_TITLES = {"baseline": "Baseline", "bench": "Millrace", "ideal": "Ideal loader"}
+_TITLES = {"baseline": "Baseline", "bench": "Millrace"}
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 
@@ -96,22 +95,23 @@ _REFERENCE = {measure.reference: measure for measure in _MEASURES if measure.ref
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket as our runs met it. `steps` are those in which the whole batch was of it."""
+    """A bucket as our runs met it. `steps` are those in which the whole batch was of it; the
+    seconds of a step and the samples of a batch are their medians."""
 
     name: str
     hours: float
     rows: int
-    seen_seconds: float  # of audio, also in steps of several buckets
+    seen_hours: float  # of audio, also in steps of several buckets
     steps: int
-    seconds: Statistic | None
-    batch: Statistic | None
+    step_seconds: float | None
+    batch_size: float | None
     padding: float | None
-    rate: float | None  # seconds of audio a second
-    peak_memory: int | None
+    audio_seconds_per_second: float | None
+    peak_memory_bytes: int | None
 
     @classmethod
     def met(cls, name: str, hours: float, rows: int, runs: Sequence[Run]) -> Bucket:
-        seen = [step["buckets"].get(name) for run in runs for step in run.steps]
+        seen = [step["buckets"].get(name, (0, 0.0)) for run in runs for step in run.steps]
         steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == name]
         audio = math.fsum(step["audio_seconds"] for step in steps)
         padded = math.fsum(step["padded_audio_seconds"] for step in steps)
@@ -121,14 +121,18 @@ class Bucket:
             name=name,
             hours=hours,
             rows=rows,
-            seen_seconds=math.fsum(seconds for _, seconds in filter(None, seen)),
+            seen_hours=math.fsum(seconds for _, seconds in seen) / 3600,
             steps=len(steps),
-            seconds=Statistic.of([step["seconds"] for step in steps]),
-            batch=Statistic.of([float(step["samples"]) for step in steps]),
+            step_seconds=_median([step["seconds"] for step in steps]),
+            batch_size=_median([step["samples"] for step in steps]),
             padding=1 - audio / padded if padded else None,
-            rate=audio / spent if spent else None,
-            peak_memory=max(peaks, default=0) or None,
+            audio_seconds_per_second=audio / spent if spent else None,
+            peak_memory_bytes=max(peaks, default=0) or None,
         )
+
+
+def _median(figures: Sequence[float]) -> float | None:
+    return float(statistics.median(figures)) if figures else None
 
 
 class Throughput:
@@ -148,7 +152,7 @@ class Throughput:
             problem = "there is no run of our own pipeline to report"
             raise MillraceError(problem, "", "Name one with --bench")
         self.runs = {role: [_run(name) for name in folders.get(role, ())] for role in ROLES}
-        self.baseline, self.bench, self.ideal, self.check, self.profile = self.runs.values()
+        self.baseline, self.bench, self.check, self.profile = self.runs.values()
         self.reference = _checked(reference or {})
         self.buckets = _buckets(bucket_config, self.bench) if bucket_config else []
         self.role_names = [(role, title) for role, title in _TITLES.items() if self.runs[role]]
@@ -171,10 +175,10 @@ class Throughput:
             return None
         return self.reference[measure.reference] * measure.scale
 
-    def ratio(self, key: str, over: str = "baseline", of: str = "bench") -> float | None:
-        """How many times the figure of one role is that of another."""
-        new = self.figure(of, key)
-        old = self.figure(over, key)
+    def ratio(self, key: str) -> float | None:
+        """How many times the figure of the baseline is ours."""
+        new = self.figure("bench", key)
+        old = self.figure("baseline", key)
         if new is None or old is None or old.value <= 0:
             return None
         return new.value / old.value
@@ -183,10 +187,6 @@ class Throughput:
         """Time shares by phase, the mean over runs."""
         runs = self.runs[role]
         return {name: math.fsum(run.shares[name] for run in runs) / len(runs) for name in PHASES}
-
-    def headroom(self) -> float | None:
-        """How many times faster training would be with a loader that costs nothing."""
-        return self.ratio("audio_seconds", over="bench", of="ideal")
 
     def regime(self) -> str:
         """In words, what precision is compared: what is kept of a parameter, and what it is
@@ -203,7 +203,7 @@ class Throughput:
         first = self.bench[0]
         ours = _conditions(first)
         lines = []
-        for run in [*self.baseline, *self.bench[1:], *self.ideal]:
+        for run in [*self.baseline, *self.bench[1:]]:
             theirs = _conditions(run)
             for name in _SHARED:
                 new = ours.get(name)

@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
-from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Bucket, Throughput
+from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Throughput
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
 STEPS = 200
 # A loss this share above is comparable: in so short runs, seeds differ by as much.
 _COMPARABLE = 0.05
-# Batches from memory cannot be slower than batches that are read; so much is chance.
-_QUIET = 0.75
 # A bucket that was to have so many batches and has none was left out; fewer may be chance.
 _EXPECTED_BATCHES = 3.0
 
@@ -84,13 +82,6 @@ def _speedup(throughput: Throughput) -> _Finding:
     differences = throughput.differences()
     if differences:
         return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
-    headroom = throughput.headroom()
-    if headroom is not None and headroom < _QUIET:
-        words = (
-            f"{ratio:.2f} times, but the ideal loader reached {headroom:.2f} times Millrace's"
-            " audio-s/s: the machine was busy with other work"
-        )
-        return _Finding(words, ratio, status=UNKNOWN)
 
     ours = throughput.known_figure("bench", "samples").value
     theirs = throughput.known_figure("baseline", "samples").value
@@ -301,25 +292,9 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
         "comparison": comparison,
         "padding_units": UNIT_NAMES,
         "time_shares": {role: throughput.shares(role) for role in roles},
-        "headroom": throughput.headroom(),
         "reference": throughput.reference or None,
-        "buckets": [_bucket(bucket) for bucket in throughput.buckets],
+        "buckets": [asdict(bucket) for bucket in throughput.buckets],
         "criteria": [asdict(criterion) for criterion in judged],
         "profile": next((run.profile for run in throughput.profile if run.profile), None),
         "runs": runs,
     }
-
-
-def _bucket(bucket: Bucket) -> dict[str, Any]:
-    facts = asdict(bucket)
-    for key, name in (("seconds", "step_seconds"), ("batch", "batch_size")):
-        figure = facts.pop(key)
-        facts[name] = figure and {
-            "median": figure["value"],
-            "low": figure["low"],
-            "high": figure["high"],
-        }
-    facts["audio_seconds_per_second"] = facts.pop("rate")
-    facts["peak_memory_bytes"] = facts.pop("peak_memory")
-    facts["seen_hours"] = facts.pop("seen_seconds") / 3600
-    return facts

@@ -10,7 +10,7 @@ from millrace.common.report import figures
 from millrace.common.report.figures import PALETTE, REST, Panel, human_share
 from millrace.common.throughput.run import PHASES, UNITS
 
-ROLE_COLOURS = {"baseline": REST, "bench": PALETTE[0], "ideal": PALETTE[4]}
+ROLE_COLOURS = {"baseline": REST, "bench": PALETTE[0]}
 # Name and colour of each phase of a step.
 PHASE_STYLES = {
     "decode": ("read and decode in the trainer", PALETTE[5]),
@@ -55,18 +55,16 @@ def comparison(throughput: Throughput) -> str:
 def _panel(
     throughput: Throughput, label: str, keys: Sequence[str], shown: Callable[[float], str]
 ) -> Panel:
-    """A bar for each measure of `keys` and each role that has it; of padding the ideal loader's,
-    which repeats batches, says nothing."""
+    """A bar for each measure of `keys` and each role that has it."""
     scale = 100 if shown is human_share else 1
     names, colours, bars = [], [], []
     for key in keys:
         unit = key.removeprefix("padding_")
         for role, name in throughput.role_names:
             figure = throughput.figure(role, key)
-            is_padding = unit != key
-            if figure is None or (is_padding and role == "ideal"):
+            if figure is None:
                 continue
-            names.append(f"{name}: {UNIT_NAMES[unit]}" if is_padding else name)
+            names.append(f"{name}: {UNIT_NAMES[unit]}" if unit != key else name)
             colours.append(ROLE_COLOURS[role])
             bars.append(figure)
     return Panel(

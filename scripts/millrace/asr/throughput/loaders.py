@@ -1,6 +1,6 @@
-"""The loaders to measure ours against: the baseline, and an ideal one that costs nothing.
+"""The loader to measure ours against: the baseline.
 
-The baseline gives random batches of a fixed size, as the original script does: every tar is scanned
+It gives random batches of a fixed size, as the original script does: every tar is scanned
 when first opened, members go through `extractfile`, and the collator decodes them one by one in the
 training process. In its favour, rows are shuffled within a buffer of rows of neighbouring tars, so
 that tars are scanned about once an epoch and not once a sample.
@@ -9,14 +9,10 @@ that tars are scanned about once an epoch and not once a sample.
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import io
 import tarfile
 import time
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +26,8 @@ from millrace.asr.loading.row_table import RowTable
 from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, BadSamples
 from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
-from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.training import seeding
-
-_LOSSLESS = {"FLAC", "WAV", "WAVEX", "AIFF"}
 
 
 class BaselinePlan:
@@ -198,59 +191,22 @@ class TarfileReader:
         return raw
 
 
-class IdealLoader:
-    """Yields as many batches as `inner` has, all of them copies of the first `cache_batches`, in
-    their order.
-
-    They are cached before the first is given, once for all passes, in memory of their own, so that
-    no worker waits for a slot to become free. Samples are trained on several times: the model is of
-    no use.
-    """
-
-    def __init__(self, inner: BatchLoader | BaselineLoader, cache_batches: int = 64) -> None:
-        self.inner, self.cache_batches = inner, cache_batches
-        self._cache: list[Batch] = []
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __iter__(self) -> Iterator[Batch]:
-        if not self._cache:
-            self._fill()
-        for place in range(len(self)):
-            # A copy, as `to` changes the batch in place.
-            batch = copy.copy(self._cache[place % len(self._cache)])
-            batch.step = self.inner.start_step + place
-            yield batch
-
-    def _fill(self) -> None:
-        passing: Any = iter(self.inner)  # a generator, which can be closed
-        with contextlib.closing(passing) as batches:
-            for batch in islice(batches, self.cache_batches):
-                audio = batch.audio.clone()
-                kept = dataclasses.replace(batch, audio=audio, lengths=batch.lengths.clone())
-                if torch.cuda.is_available() and batch.audio.is_pinned():
-                    kept = kept.pin_memory()
-                self._cache.append(kept)
-
-
 def soundfile_wave(raw: bytes) -> np.ndarray:
     """float32 (samples,) at SAMPLING_RATE, as the original script decodes: soundfile, channels
     averaged.
 
-    What soundfile cannot read, or reads in part, and what has another rate is left to our decoder,
-    which resamples, or raises DecodeError.
+    What soundfile cannot read, and what has another rate, is left to our decoder, which resamples,
+    or raises DecodeError.
     """
-    errors = (soundfile.LibsndfileError, RuntimeError, ValueError, MemoryError)
-    with contextlib.suppress(*errors), soundfile.SoundFile(io.BytesIO(raw)) as sound:
-        wave = sound.read(dtype="float32")
-        is_whole = len(wave) >= sound.frames or sound.format not in _LOSSLESS
-        is_sound = len(wave) and np.isfinite(wave).all()
-        if is_whole and is_sound and sound.samplerate == SAMPLING_RATE:
-            if wave.ndim == 2:
-                wave = wave.mean(axis=1)
-            return np.ascontiguousarray(wave, dtype=np.float32)
-    return decode(raw)
+    try:
+        wave, rate = soundfile.read(io.BytesIO(raw), dtype="float32")
+    except (soundfile.LibsndfileError, RuntimeError, ValueError):
+        return decode(raw)
+    if rate != SAMPLING_RATE or not len(wave):
+        return decode(raw)
+    if wave.ndim == 2:
+        wave = wave.mean(axis=1)
+    return np.ascontiguousarray(wave, dtype=np.float32)
 
 
 def _tars(table: RowTable) -> np.ndarray:

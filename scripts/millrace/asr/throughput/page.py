@@ -35,7 +35,6 @@ _GROUPS = {
     "required": "What a run of 200 steps has to reach",
     "project": "What the project wants beyond that",
 }
-_ROLES = {"bench": "benchmark", "ideal": "ideal loader"}
 
 
 def render(
@@ -46,7 +45,6 @@ def render(
     """The page; `svgs` are the figures comparison and phases."""
     bench = throughput.bench[0]
     workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
-    audio = [throughput.figure(role, "audio_seconds") for role in ("ideal", "bench")]
     profile = next((run for run in throughput.profile if run.profile), None)
     return page.render(
         Path(__file__).with_name("throughput.html.j2"),
@@ -65,7 +63,6 @@ def render(
         use_by_rank=_use_by_rank(bench),
         slowest=bench.slowest_rank,
         fixed_batch=next((run.facts.get("fixed_batch_size") for run in throughput.baseline), None),
-        ideal_rates=" against ".join(rate(figure.value) for figure in audio if figure),
     )
 
 
@@ -131,8 +128,7 @@ def _comparison(throughput: Throughput) -> Table:
     for role, name in throughput.role_names:
         figures = [(throughput.figure(role, key), of) for key, of in MEASURES.items()]
         add(name, [_figure(figure, of) for figure, of in figures], _steps(throughput.runs[role]))
-        if role != "ideal":
-            add("range", [_range(figure, _SHOWN[of.kind]) for figure, of in figures])
+        add("range", [_range(figure, _SHOWN[of.kind]) for figure, of in figures])
         if role == "bench" and throughput.baseline:
             changes = [_change(throughput, of) for of in MEASURES.values()]
             add("against the baseline", changes)
@@ -208,36 +204,37 @@ def _phases(throughput: Throughput) -> Table:
 def _buckets(buckets: Sequence[Bucket]) -> Table:
     """Nothing if no steps were recorded by bucket."""
     hours = math.fsum(bucket.hours for bucket in buckets)
-    seen = math.fsum(bucket.seen_seconds for bucket in buckets)
+    seen = math.fsum(bucket.seen_hours for bucket in buckets)
+    rows = [_bucket(bucket, seen, hours) for bucket in buckets if bucket.rows and seen]
+    return Table("Our steps by bucket", _BUCKET_COLUMNS, rows)
 
-    def milliseconds(seconds: float) -> str:
-        return rate(1000 * seconds)
 
-    def median(
-        figure: Statistic | None,
-        shown: Callable[[float], str],
-    ) -> Cell:
-        return _number(figure.value if figure else None, shown)
+_BUCKET_COLUMNS = [
+    "Bucket",
+    "Steps",
+    "Step (ms)",
+    "Batch (samples)",
+    "Audio-s/s",
+    "Padding",
+    "Peak memory",
+    "Share of audio",
+    "Share of hours",
+]
 
-    # Columns, each with what it shows of a bucket.
-    columns: dict[str, Callable[[Bucket], Cell]] = {
-        "Bucket": lambda bucket: Code(bucket.name),
-        "Steps": lambda bucket: _number(bucket.steps, human_count),
-        "Step (ms)": lambda bucket: median(bucket.seconds, milliseconds),
-        "Range (ms)": lambda bucket: _range(bucket.seconds, milliseconds),
-        "Batch (samples)": lambda bucket: median(bucket.batch, human_count),
-        "Range (samples)": lambda bucket: _range(bucket.batch, human_count),
-        "Audio-s/s": lambda bucket: _number(bucket.rate or None, rate),
-        "Padding": lambda bucket: _number(bucket.padding, human_share),
-        "Peak memory": lambda bucket: _number(bucket.peak_memory, human_bytes),
-        "Share of audio": lambda bucket: _number(bucket.seen_seconds / seen, human_share),
-        "Share of hours": lambda bucket: _number(
-            bucket.hours / hours if hours else None, human_share
-        ),
-    }
-    filled = [bucket for bucket in buckets if bucket.rows and seen]
-    rows = [[cell(bucket) for cell in columns.values()] for bucket in filled]
-    return Table("Our steps by bucket", list(columns), rows)
+
+def _bucket(bucket: Bucket, seen: float, hours: float) -> list[Cell]:
+    """The cells of a bucket; `seen` and `hours` are sums over all buckets."""
+    return [
+        Code(bucket.name),
+        _number(bucket.steps, human_count),
+        _number(bucket.step_seconds, lambda seconds: rate(1000 * seconds)),
+        _number(bucket.batch_size, human_count),
+        _number(bucket.audio_seconds_per_second, rate),
+        _number(bucket.padding, human_share),
+        _number(bucket.peak_memory_bytes, human_bytes),
+        _number(bucket.seen_hours / seen, human_share),
+        _number(bucket.hours / hours if hours else None, human_share),
+    ]
 
 
 def _profile(facts: dict[str, Any]) -> list[Table]:
@@ -275,7 +272,7 @@ def _runs(throughput: Throughput) -> Table:
             state = "finished" if run.finished else run.failed or "not finished"
             cells: list[Cell] = [
                 Code(run.name),
-                _ROLES.get(role, role),
+                "benchmark" if role == "bench" else role,
                 _number(run.done_steps, human_count),
                 _number(seconds, lambda value: f"{rate(value)} s"),
                 _number(run.world_size, str),

@@ -11,9 +11,9 @@ from typing import Any
 from millrace.common import cli, settings
 from millrace.common.settings import loader_setting, setting
 
-# `baseline` is what fine-tuning scripts do, `ideal` repeats batches from memory: both only to
-# compare with. `every-bucket` is `bucketed` with a step of every bucket first, for a short check.
-LOADERS = ("bucketed", "baseline", "ideal", "every-bucket")
+# `baseline` is what fine-tuning scripts do, to compare with. `every-bucket` is `bucketed` with a
+# step of every bucket first, for a short check.
+LOADERS = ("bucketed", "baseline", "every-bucket")
 
 
 @dataclass(frozen=True)

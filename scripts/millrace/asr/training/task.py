@@ -25,7 +25,7 @@ from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
-from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan, IdealLoader
+from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.training.options import TrainOptions
 from millrace.common import settings
 from millrace.common.cli import log
@@ -60,7 +60,6 @@ class AsrTask(Task):
         self.durations = self.table.durations()
         self.budgets = read_budgets(options.bucket_dir, options.calibration, options.batch_seconds)
         self._plans: dict[tuple, Plan | BaselinePlan] = {}
-        self._ideal: IdealLoader | None = None
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
         self._logged: set[int] = set()
@@ -171,11 +170,7 @@ class AsrTask(Task):
         loader = self.batch_loader(rank)
         loader.plan = plan
         loader.start_step = start_step
-        if self.options.loader != "ideal":
-            return self.watch(loader)
-        if self._ideal is None:  # one for all epochs: it fills its memory once
-            self._ideal = IdealLoader(loader)
-        return self.watch(self._ideal)
+        return self.watch(loader)
 
     def _baseline_loader(self, plan: LoaderPlan, rank: int) -> BaselineLoader:
         assert isinstance(plan, BaselinePlan)  # see `plan`
