@@ -324,12 +324,6 @@ rule asr_report_throughput:
             category="ASR training",
             labels={"what": "Throughput, baseline against Millrace"},
         ),
-        comparison=report(
-            "results/asr/report/comparison.svg",
-            caption="report/asr_throughput_comparison.rst",
-            category="ASR training",
-            labels={"what": "Rates"},
-        ),
         phases=report(
             "results/asr/report/phases.svg",
             caption="report/asr_throughput_phases.rst",
@@ -353,5 +347,5 @@ rule asr_report_throughput:
     shell:
         "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
         " --check {input.check} --profile {input.profile} --buckets {input.buckets}"
-        " --reference {params.reference:q} --summary {output.summary} --comparison {output.comparison} --phases {output.phases}"
+        " --reference {params.reference:q} --summary {output.summary} --phases {output.phases}"
         " --result {output.result} 2> {log}"

@@ -27,10 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     reference = "name and figures of another system, as asr.throughput.reference (JSON)"
     parser.add_argument("--reference", type=cli.json_object, default={}, help=reference)
     parser.add_argument(
-        "--summary", required=True, help="output: tables and figures as one page (HTML)"
-    )
-    parser.add_argument(
-        "--comparison", required=True, help="output: baseline against Millrace (SVG)"
+        "--summary", required=True, help="output: tables and figure as one page (HTML)"
     )
     parser.add_argument("--phases", required=True, help="output: time by phase (SVG)")
     parser.add_argument("--result", required=True, help="output: all figures (JSON)")
@@ -44,14 +41,10 @@ def main(argv: list[str] | None = None) -> None:
         {role: getattr(args, role) for role in ROLES}, args.buckets, args.reference
     )
     judged = criteria.criteria(throughput)
-    svgs = {
-        "comparison": throughput_figures.comparison(throughput),
-        "phases": throughput_figures.phases(throughput),
-    }
-    figures.save_svg(args.comparison, svgs["comparison"])
-    figures.save_svg(args.phases, svgs["phases"])
+    phases = throughput_figures.phases(throughput)
+    figures.save_svg(args.phases, phases)
     atomic.write_json(args.result, criteria.result(throughput, judged))
-    atomic.write_text(args.summary, throughput_page.render(throughput, judged, svgs))
+    atomic.write_text(args.summary, throughput_page.render(throughput, judged, phases))
     for criterion in judged:
         cli.log.info(
             "%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar

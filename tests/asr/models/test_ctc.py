@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.asr.models.ctc_base import Costs, prepared_labels
+from millrace.asr.models.ctc_base import prepared_labels
 from millrace.asr.models.registry import build, load
 from millrace.common.errors import MillraceError
 from tests.asr.clips import TEXTS, batch
@@ -42,8 +42,7 @@ def test_loss_is_the_sum_over_characters_of_the_clips():
 
 def test_labels_that_ctc_cannot_emit_are_dropped_with_their_reason():
     labels = [[1, 2, 3, 3], [1, 2, 3, 3], []]
-    costs = Costs([5, 4, 9], np.zeros(3), np.zeros(3))
-    prepared = prepared_labels(batch([1.0] * 3), labels, 0, costs)
+    prepared = prepared_labels(batch([1.0] * 3), labels, 0, [5, 4, 9])
     assert prepared.dropped == ((1, "text_too_long"), (2, "no_text"))
     assert prepared.host["label_lengths"] == [4, 0, 0]
 

@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import Prepared
-from millrace.asr.models.ctc_base import Costs, CtcBase, prepared_labels
+from millrace.asr.models.base import Flops, Prepared
+from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.folder import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
 from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
@@ -74,13 +74,12 @@ class CtcPreparer:
         convolutions, rest = self.config.flops()
         count = np.array(steps, dtype=np.float64)
         longest = count.max(initial=0)
-        costs = Costs(
-            steps=steps,
-            flops=count * convolutions + count * rest,
-            padded_flops=longest * convolutions + count * rest,
+        flops = Flops(
+            used=count * convolutions + count * rest,
+            padded=longest * convolutions + count * rest,
         )
         tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
-        return prepared_labels(batch, labels, BLANK, costs, tensors)
+        return prepared_labels(batch, labels, BLANK, steps, flops, tensors)
 
 
 class CtcModel(CtcBase):

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import AsrModel, Prepared, meter_counts
+from millrace.asr.models.base import AsrModel, Flops, Prepared, meter_counts
 from millrace.asr.models.labels import padded_ids
-
-
-class Costs(NamedTuple):
-    """What the clips of a batch take: steps of the model, operations, those with padding."""
-
-    steps: Sequence[int]
-    flops: np.ndarray
-    padded_flops: np.ndarray
 
 
 def prepared_labels(
     batch: Batch,
     labels: list[list[int]],
     blank: int,
-    costs: Costs,
-    tensors: dict[str, Tensor] | None = None,
+    steps: Sequence[int],
+    flops: Flops | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> Prepared:
     """The batch with its labels, less those that CTC cannot emit in the clip's steps; `tensors` are
     kept."""
@@ -38,7 +29,7 @@ def prepared_labels(
     for row, label in enumerate(labels):
         # CTC emits one label a step, and a blank between equal neighbours.
         repeats = sum(first == second for first, second in pairwise(label))
-        if label and len(label) + repeats <= costs.steps[row]:
+        if label and len(label) + repeats <= steps[row]:
             continue
         reason = "text_too_long" if label else "no_text"
         dropped.append((int(batch.sample_ids[row]), reason))
@@ -50,8 +41,8 @@ def prepared_labels(
         batch,
         {**(tensors or {}), "targets": targets},
         count=sum(lengths),
-        counts=meter_counts(batch.lengths.tolist(), batch.audio.shape[1], *costs),
-        host={"steps": costs.steps, "label_lengths": lengths},
+        counts=meter_counts(batch.lengths.tolist(), batch.audio.shape[1], steps, flops),
+        host={"steps": steps, "label_lengths": lengths},
         dropped=dropped,
     )
 

@@ -3,7 +3,6 @@ torch."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,8 @@ def problems(section: Mapping[str, Any]) -> Iterator[str]:
         remedy = "Give a folder with config.json and the weights; nothing is fetched from a hub"
         yield f"model{'_path' if section['model_path'] else ''}: {folder} is {kind}. {remedy}"
     else:
-        close = difflib.get_close_matches(name, NAMES, 1)
-        nearest = f"did you mean `{close[0]}`? " if close else ""
         known = (
             f"known are {', '.join(NAMES)}, with random weights; model_path takes a folder with a"
             " model"
         )
-        yield f"model: there is no model {name!r}; {nearest}{known}"
+        yield f"model: there is no model {name!r}; {known}"

@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ _GROUPS = {
 def render(
     throughput: Throughput,
     judged: list[Criterion],
-    svgs: Mapping[str, str],
+    phases_svg: str,
 ) -> str:
-    """The page; `svgs` are the figures comparison and phases."""
+    """The page, with the figure of the phases."""
     bench = throughput.bench[0]
     workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
     profile = next((run for run in throughput.profile if run.profile), None)
@@ -50,7 +50,7 @@ def render(
         Path(__file__).with_name("throughput.html.j2"),
         tiles=_tiles(throughput, judged),
         throughput=throughput,
-        svgs=svgs,
+        phases_svg=phases_svg,
         criteria=[_criteria(group, judged) for group in _GROUPS],
         comparison=_comparison(throughput),
         phases=_phases(throughput),

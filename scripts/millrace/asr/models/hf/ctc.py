@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
-from millrace.asr.models.ctc_base import Costs, CtcBase, prepared_labels
+from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.hf.model import HfModel
 from millrace.asr.models.mel import padded_to
 
@@ -23,7 +22,6 @@ class Waveforms:
 
     def __init__(self, extractor: Any, config: Any) -> None:
         self.extractor = extractor
-        self.config = config
         # (kernel, stride) of each convolution.
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
         self.min_samples = 1  # the fewest that give one step
@@ -56,25 +54,6 @@ class Waveforms:
             samples = (samples - kernel) // stride + 1
         return max(samples, 1)
 
-    def flops(self, samples: Sequence[int]) -> np.ndarray:
-        """float64 (B,): a forward pass over clips."""
-        config = self.config
-        width = config.hidden_size
-
-        # A layer's products with weights, and attention over all pairs of steps.
-        steps = np.array([self.steps(length) for length in samples], dtype=np.float64)
-        products = 4 * width**2 + 2 * width * config.intermediate_size
-        total = config.num_hidden_layers * (steps * products + 2 * width * steps**2)
-
-        # The convolutions before it.
-        counts = np.asarray(samples, dtype=np.float64)
-        inputs = 1
-        for (kernel, stride), outputs in zip(self.convolutions, config.conv_dim, strict=True):
-            counts = counts / stride
-            total = total + counts * kernel * inputs * outputs
-            inputs = outputs
-        return 2 * total
-
 
 @dataclass
 class HfCtcPreparer:
@@ -84,16 +63,10 @@ class HfCtcPreparer:
     features: Waveforms
 
     def __call__(self, batch: Batch) -> Prepared:
-        lengths = batch.lengths.tolist()
-        width = batch.audio.shape[1]
         references = [self.reference(text) for text in batch.transcripts]
         labels = [self.tokenizer(text).input_ids if text else [] for text in references]
-        costs = Costs(
-            steps=[self.features.steps(length) for length in lengths],
-            flops=self.features.flops(lengths),
-            padded_flops=self.features.flops([width] * len(lengths)),
-        )
-        return prepared_labels(batch, labels, self.tokenizer.pad_token_id, costs)
+        steps = [self.features.steps(length) for length in batch.lengths.tolist()]
+        return prepared_labels(batch, labels, self.tokenizer.pad_token_id, steps)
 
     def reference(self, transcript: str) -> str:
         """The transcript in the tokenizer's characters, and in its case if it has only one."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,7 +23,6 @@ class WhisperMel:
     """Mel of the samples that the encoder always takes, `max_samples`; holds no weights."""
 
     def __init__(self, extractor: Any, config: Any) -> None:
-        self.config = config
         self.mel = LogMel(extractor.feature_size, extractor.n_fft, extractor.hop_length)
         self.samples_per_step = 2 * extractor.hop_length
         # 30 s for the published models.
@@ -34,26 +32,6 @@ class WhisperMel:
         """Arguments of the model, in its dtype."""
         audio = padded_to(prepared["audio"], self.max_samples)
         return {"input_features": self.mel(audio[:, : self.max_samples]).to(dtype)}
-
-    def flops(self, samples: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """float64 (B,): a forward pass over clips and the decoder's tokens."""
-        config = self.config
-        width = config.d_model
-
-        # Encoder: a layer's products with weights, and attention over all pairs of steps.
-        heard = np.minimum(np.asarray(samples, dtype=np.float64), self.max_samples)
-        steps = heard / self.samples_per_step
-        products = 4 * width**2 + 2 * width * config.encoder_ffn_dim
-        encoder = config.encoder_layers * (steps * products + 2 * width * steps**2)
-
-        # Decoder: attention to its own tokens (causal: half of all pairs) and to the encoder's
-        # steps; head.
-        written = np.asarray(tokens, dtype=np.float64)
-        products = 6 * width**2 + 2 * width * config.decoder_ffn_dim
-        layer = written * products + steps * 2 * width**2
-        layer = layer + width * written**2 + 2 * width * written * steps
-        head = written * width * config.vocab_size
-        return 2 * (encoder + config.decoder_layers * layer + head)
 
 
 @dataclass
@@ -87,7 +65,7 @@ class Seq2SeqPreparer:
             "decoder_input_ids": padded_ids(inputs, pad),
             "labels": padded_ids([label or [IGNORE] for label in labels], IGNORE),
         }
-        counts = self._counts(batch, [len(ids) for ids in inputs])
+        counts = meter_counts(lengths, batch.audio.shape[1], [len(ids) for ids in inputs])
         return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
 
     def _reason(self, length: int, label: Sequence[int]) -> str:
@@ -97,15 +75,6 @@ class Seq2SeqPreparer:
         if len(label) > self.max_target:
             return "text_too_long"
         return ""
-
-    def _counts(self, batch: Batch, tokens: Sequence[int]) -> dict[str, float]:
-        lengths = batch.lengths.tolist()
-        longest = max(tokens, default=0)
-        flops = self.features.flops(lengths, tokens)
-        padded = self.features.flops(
-            [self.features.max_samples] * len(tokens), [longest] * len(tokens)
-        )
-        return meter_counts(lengths, batch.audio.shape[1], tokens, flops, padded)
 
     def label(self, transcript: str, language: str | None) -> list[int]:
         """Ids that the decoder is to write: Whisper's language and task, if the model has them;
@@ -161,41 +130,21 @@ class Seq2SeqModel(HfModel):
         return self.features.max_samples / SAMPLING_RATE
 
     def transcribe(self, prepared: Prepared) -> list[str]:
-        return self._written(prepared)
-
-    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
-        codes = getattr(self.hf.generation_config, "lang_to_id", None) or {}
-        if not len(prepared) or not codes:
-            return super().recognise(prepared, language)
-        names = {number: token.strip("<|>") for token, number in codes.items()}
-        code = _code(language)
-        if not language:
-            inputs = self.features.on_device(prepared, self.hf.dtype)
-            found = self.hf.detect_language(
-                **inputs, generation_config=self.hf.generation_config
-            ).tolist()
-            languages = [names.get(number, "") for number in found]
-        elif code in names.values():
-            languages = [language] * len(prepared)
-        else:
-            problem = f"the model has no language {language!r}"
-            known = ", ".join(sorted(names.values()))
-            raise MillraceError(problem, "--language", f"It knows {known}")
-        return list(zip(languages, self._written(prepared, code), strict=True))
+        return [text for _, text in self.recognise(prepared)]
 
     @torch.no_grad()
-    def _written(self, prepared: Prepared, code: str = "") -> list[str]:
-        """Greedy transcriptions, in the language of a Whisper code if there is one."""
+    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
         if not len(prepared):
             return []
-        longest = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
         inputs: dict[str, Any] = dict(self.features.on_device(prepared, self.hf.dtype))
         settings = self.hf.generation_config
         settings.max_length = None
-        if getattr(settings, "lang_to_id", None):
+        known = getattr(settings, "lang_to_id", None) or {}
+        if known:
             inputs["task"] = "transcribe"
-            if code:
-                inputs["language"] = code
+        if known and language:
+            inputs["language"] = self._known_code(language, known)
+        longest = 16 + int(16 * prepared["audio"].shape[1] / SAMPLING_RATE)
         written = self.hf.generate(
             **inputs,
             max_new_tokens=min(longest, self.preparer.max_target - 8),
@@ -203,7 +152,15 @@ class Seq2SeqModel(HfModel):
             num_beams=1,
         )
         texts = self.processor.tokenizer.batch_decode(written, skip_special_tokens=True)
-        return [" ".join(text.split()) for text in texts]
+        return [(language, " ".join(text.split())) for text in texts]
+
+    def _known_code(self, language: str, known: Mapping[str, int]) -> str:
+        code = _code(language)
+        if f"<|{code}|>" not in known:
+            problem = f"the model has no language {language!r}"
+            names = ", ".join(sorted(token.strip("<|>") for token in known))
+            raise MillraceError(problem, "--language", f"It knows {names}")
+        return code
 
 
 def _code(language: str | None) -> str:

@@ -15,7 +15,7 @@ from transformers.models.qwen3_asr.modeling_qwen3_asr import (
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import Prepared, meter_counts
+from millrace.asr.models.base import Flops, Prepared, meter_counts
 from millrace.asr.models.labels import labelled
 from millrace.asr.models.mel import LogMel
 from millrace.common.errors import MillraceError
@@ -157,13 +157,13 @@ class QwenPreparer:
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
         whole = [-(-count // self.chunk) * self.chunk for count in frames]
         longest = [max(texts, default=0)] * len(texts)
-        flops = self.flops(frames, tokens, texts)
+        used = self.flops(frames, tokens, texts)
         padded = self.flops(whole, tokens, longest)
         return Prepared(
             batch,
             tensors,
             count=len(tensors["answers"]),
-            counts=meter_counts(lengths, width, texts, flops, padded),
+            counts=meter_counts(lengths, width, texts, Flops(used, padded)),
             host={
                 "audio_tokens": tokens,
                 "width": width,
