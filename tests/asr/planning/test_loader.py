@@ -3,15 +3,19 @@ trainers ask."""
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import shutil
+from itertools import islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from millrace.asr.planning.loader import current_rank, open_loader
+from millrace.asr.planning.loader import RankLoader, current_rank, open_loader
 from millrace.common.errors import MillraceError
 from millrace.common.loading.decode import DecodeError
 from tests.asr.audio_tars import corpus
@@ -195,12 +199,73 @@ def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
         )  # the pass after it is a whole one
 
 
-@pytest.mark.parametrize("other", [{"seed": 1}, {"seconds": 2.0}, {"rank": 0, "world_size": 2}])
-def test_a_state_of_another_plan_is_refused(tmp_path, other):
+@pytest.mark.parametrize(
+    ("members", "other", "message"),
+    [
+        (8, {"seed": 1}, "taken with seed 42, and the loader has 1"),
+        (8, {"seconds": 2.0}, "taken with seconds 1.0, and the loader has 2.0"),
+        (8, {"split": "dev"}, "taken with split train, and the loader has dev"),
+        (7, {}, "taken with buckets [0-9a-f]{16}, and the loader has [0-9a-f]{16}"),
+    ],
+)
+def test_a_state_of_other_buckets_or_settings_is_refused_by_name(tmp_path, members, other, message):
+    state = open_loader(corpus(tmp_path / "old"), seconds=1.0).state_dict()
+    buckets = corpus(tmp_path / "new", members=members)
+    config = buckets / "bucket_config.json"
+    same = json.loads(config.read_text())
+    config.write_text(json.dumps({**same, "splits": {"dev": same["buckets"][0]}}))
+    for world_size in (1, 2):
+        options = {"seconds": 1.0, "rank": 0, "world_size": world_size, **other}
+        with pytest.raises(MillraceError, match=message):
+            open_loader(buckets, **options).load_state_dict(state)
+
+
+def test_buckets_of_the_same_lengths_but_other_samples_are_refused(tmp_path):
     buckets = corpus(tmp_path)
-    state = open_loader(buckets, seconds=1.0).state_dict()
-    with pytest.raises(MillraceError, match="epoch 0 belongs to another plan"):
-        open_loader(buckets, **{"seconds": 1.0, **other}).load_state_dict(state)
+    state = open_loader(buckets).state_dict()
+    second = buckets / "train/b_3_5.parquet"
+    table = pq.read_table(second)
+    ids = pa.array(table["sample_id"].to_numpy() + np.uint64(100))
+    column = table.schema.get_field_index("sample_id")
+    pq.write_table(table.set_column(column, "sample_id", ids), second)
+    with pytest.raises(MillraceError, match="taken with buckets"):
+        open_loader(buckets).load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_other_ranks_read_the_rest_of_the_epoch_and_then_whole_ones(tmp_path, workers):
+    buckets = corpus(tmp_path)
+
+    def ranks(world_size: int) -> list[RankLoader]:
+        return [
+            open_loader(buckets, workers, seconds=0.4, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+
+    def rows(batch) -> list[int]:
+        return [] if batch.filler else batch.rows.tolist()
+
+    # Two steps of two ranks, one of three, and the rest with one.
+    seen, state, done = [], None, 0
+    for world_size, steps in ((2, 2), (3, 1), (1, None)):
+        loaders = ranks(world_size)
+        for loader in loaders:
+            loader.set_epoch(1)
+            if state:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+            assert len(loader) == done + loader.steps_left
+            seen += [row for batch in islice(loader, steps) for row in rows(batch)]
+        (state,) = {
+            json.dumps(loader.state_dict()): loader.state_dict() for loader in loaders
+        }.values()
+        done += steps or 0
+    assert sorted(seen) == list(range(24))
+
+    # The same epoch again, and the next one, are whole.
+    assert sorted(row for batch in loader for row in rows(batch)) == list(range(24))
+    assert len(loader) == len(loader.plan)
+    loader.set_epoch(2)
+    assert sorted(row for batch in loader for row in rows(batch)) == list(range(24))
 
 
 def own_decode(member: bytes) -> np.ndarray:

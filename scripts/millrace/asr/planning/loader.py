@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
-from millrace.asr.planning.planner import plan_epoch
+from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.common.errors import MillraceError
-from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.loader import BatchDataset, BatchLoader
 
 
 def open_loader(
@@ -34,12 +35,17 @@ def open_loader(
     Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root`
     is the folder that tars were moved to. Raises MillraceError.
     """
-    place = _checked_place(rank, world_size)
+    place = checked_place(rank, world_size)
     table = RowTable.open(bucket_dir, split=split, tar_root=tar_root)
-    plans = partial(
-        plan_epoch, table.durations(), BatchBudget(seconds), seed, world_size=place.world_size
-    )
-    return RankLoader(BucketedDataset(table, rank=place.rank, **options), workers, plans=plans)
+    durations = table.durations()
+    basis: Basis = {
+        "split": split,
+        "seconds": float(seconds),
+        "seed": seed,
+        "buckets": _digest(table, durations),
+    }
+    plans = EpochPlans(durations, BatchBudget(seconds), seed, place.world_size, basis)
+    return RankLoader(BucketedDataset(table, rank=place.rank, **options), workers, plans)
 
 
 def current_rank() -> tuple[int, int]:
@@ -52,16 +58,43 @@ def current_rank() -> tuple[int, int]:
 
 
 class RankLoader(BatchLoader):
-    """A loader that refuses to be read in another rank than it was opened for: each sample would
-    come twice.
+    """The batches of one rank, whose state any number of ranks can go on from.
 
-    That is where ranks start later than the loader, as in a script that Lightning starts again for
-    each GPU.
+    `load_state_dict` of a state by other ranks plans the rest of its epoch: the next pass has the
+    rows that were not handed out, each once; passes after it are whole. It raises MillraceError for
+    a state of other rows, budget or seed.
+
+    Read in another rank than it was opened for, it is refused: each sample would come twice. That
+    is where ranks start later than the loader, as in a script that Lightning starts again for each
+    GPU.
     """
 
+    def __init__(
+        self, dataset: BatchDataset, workers: int, plans: EpochPlans, **options: Any
+    ) -> None:
+        super().__init__(dataset, workers, plans=plans, **options)
+        self.epoch_plans = plans
+
+    @property
+    def steps_left(self) -> int:
+        """Batches of the next pass, which begins in the middle after `load_state_dict`."""
+        return len(self.plan) - (self._resume_at or 0)
+
+    def __len__(self) -> int:
+        """Steps of the epoch, those that were done with other ranks included."""
+        return sum(steps for _, steps in self.plan.spans) + len(self.plan)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in which plan the loader stands, and what that rests on: a few hundred bytes."""
+        return self.epoch_plans.state(self.plan, self._position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        plan, step = self.epoch_plans.resumed(state)
+        self.plan = plan
+        self._position = self._resume_at = step
+
     def __iter__(self) -> Iterator[Any]:
-        plan: Any = self.plan  # of plan_epoch: it knows its world size
-        opened = _Place(self.dataset.rank, plan.world_size, "open_loader")
+        opened = _Place(self.dataset.rank, self.plan.world_size, "open_loader")
         running = _running()
         if running.source and opened[:2] != running[:2]:
             remedy = (
@@ -70,7 +103,21 @@ class RankLoader(BatchLoader):
             raise MillraceError(
                 f"the loader was opened for {opened}, but this is {running}", remedy=remedy
             )
-        return super().__iter__()
+        if self._resume_at is None and self.plan.spans:
+            self.plan = self.epoch_plans(self.plan.epoch)
+        yield from super().__iter__()
+
+
+# Rows whose ids take part in the digest of buckets: those of all would be gigabytes to read.
+_DIGESTED_ROWS = 1024
+
+
+def _digest(table: RowTable, durations: list[np.ndarray]) -> str:
+    """A digest of the durations of all rows and of the ids of some that are spread over them."""
+    count = min(_DIGESTED_ROWS, len(table))
+    spread = np.linspace(0, len(table) - 1, count).astype(np.int64)
+    ids = [row.sample_id for row in table.rows(spread)]
+    return digest([*durations, np.array(ids, dtype=np.uint64)])
 
 
 class _Place(NamedTuple):
@@ -107,7 +154,7 @@ def _running() -> _Place:
     )
 
 
-def _checked_place(rank: int | None, world_size: int | None) -> _Place:
+def checked_place(rank: int | None, world_size: int | None) -> _Place:
     """This rank, as given and as it runs. Raises MillraceError if they differ."""
     running = _running()
     if running.source:

@@ -1,0 +1,144 @@
+"""EpochPlans: from its state any number of ranks goes on, and every row of an epoch comes once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.epochs import EpochPlans, digest
+from millrace.asr.planning.plan import Plan
+from millrace.common.errors import MillraceError
+
+EPOCHS = 2
+
+
+def plans_of(durations: list[np.ndarray], world_size: int = 2, **basis: Any) -> EpochPlans:
+    basis = {"rows": digest(durations), "seconds": 20.0, "seed": 7, **basis}
+    return EpochPlans(durations, BatchBudget(20.0), 7, world_size, basis)
+
+
+def random_durations(rng: np.random.Generator) -> list[np.ndarray]:
+    """Up to four buckets, of which some are empty, of up to 100 rows in all."""
+    rows = int(rng.integers(1, 100))
+    cuts = np.sort(rng.integers(0, rows + 1, 3))
+    seconds = rng.uniform(0.2, 8.0, rows).astype(np.float32)
+    return np.split(seconds, cuts)
+
+
+def rows_of(plan: Plan, steps: range) -> list[int]:
+    """What all ranks train on in these steps: fillers have no part in the loss."""
+    places = [(step, rank) for step in steps for rank in range(plan.world_size)]
+    real = [plan.batch(*place) for place in places if not plan.is_filler(*place)]
+    return [row for rows in real for row in rows.tolist()]
+
+
+def trained_through(rng: np.random.Generator) -> tuple[int, dict[int, list[int]], int]:
+    """The number of rows, the rows of every epoch through random stops, and the changes."""
+    durations = random_durations(rng)
+    plans = plans_of(durations)
+    seen: dict[int, list[int]] = {epoch: [] for epoch in range(EPOCHS)}
+    state: dict[str, Any] | None = None
+    changes = 0
+    while True:
+        plans = replace(plans, world_size=int(2 ** rng.uniform(0, 6.02)))  # 1 to 64, often few
+        plan, step = plans.resumed(json.loads(json.dumps(state))) if state else (plans(0), 0)
+        # Often few steps or none, so that stops come one after the other inside an epoch.
+        left = int(rng.choice([0, 1, 1, 2, 8]))
+        while True:
+            end = min(len(plan), step + left)
+            seen[plan.epoch] += rows_of(plan, range(step, end))
+            left -= end - step
+            step = end
+            # At an epoch's end, a stop comes before the next epoch is planned or after it.
+            if step < len(plan) or (left == 0 and rng.random() < 0.5):
+                break
+            if plan.epoch == EPOCHS - 1:
+                return sum(map(len, durations)), seen, changes
+            plan, step = plans(plan.epoch + 1), 0
+        state = plans.state(plan, step)
+        changes += 1
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.long)]
+)
+def test_every_row_of_each_epoch_comes_once_through_random_stops_and_ranks(numbers):
+    changes = 0
+    for number in numbers:
+        rows, seen, stops = trained_through(np.random.default_rng(number))
+        changes += stops
+        for epoch in range(EPOCHS):
+            assert sorted(seen[epoch]) == list(range(rows)), f"plan {number}, epoch {epoch}"
+    assert changes > 2 * len(numbers)
+
+
+DURATIONS = [np.full(300, 2.0, np.float32), np.full(200, 3.0, np.float32)]
+
+
+def test_a_state_of_many_changes_is_small_and_the_same_on_every_rank():
+    plans = plans_of(DURATIONS)
+    plan, step = plans(0), 0
+    for world_size in (3, 2, 1, 5, 2, 7, 64):
+        state = plans.state(plan, step + 1)
+        plans = replace(plans, world_size=world_size)
+        plan, step = plans.resumed(state)
+    assert len(plan.spans) == 7
+    assert len(json.dumps(plans.state(plan, 0))) < 500
+
+
+def test_ranks_that_did_nothing_leave_no_trace():
+    plans = plans_of(DURATIONS)
+    state = plans.state(plans(0), 4)
+    others = replace(plans, world_size=5)
+    plan, step = plans.resumed(others.state(*others.resumed(state)))
+    assert (plan.crc32, step) == (plans(0).crc32, 4)
+
+
+def test_after_an_epochs_end_other_ranks_have_nothing_left_of_it():
+    plans = plans_of(DURATIONS)
+    plan, step = replace(plans, world_size=3).resumed(plans.state(plans(1), len(plans(1))))
+    assert (plan.epoch, plan.world_size, step) == (1, 3, len(plan))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 8}, "taken with seed 7, and the loader has 8"),
+        ({"seconds": 21.0}, "taken with seconds 20.0, and the loader has 21.0"),
+        ({"rows": "0" * 16}, f"taken with rows {digest(DURATIONS)}, and the loader has 0000"),
+        ({"split": "dev"}, "taken with split None, and the loader has dev"),
+    ],
+)
+def test_a_state_that_rests_on_something_else_is_refused_by_its_name(other, message):
+    plans = plans_of(DURATIONS)
+    state = plans.state(plans(0), 1)
+    with pytest.raises(MillraceError, match=message):
+        plans_of(DURATIONS, 3, **other).resumed(state)
+
+
+def test_a_state_whose_plan_would_be_another_one_now_is_refused():
+    plans = plans_of(DURATIONS)
+    state = plans.state(plans(0), 1)
+    for change in ({"plan_crc32": 1}, {"step": 1000}, {"step": -1}):
+        with pytest.raises(MillraceError, match="epoch 0 belongs to another plan"):
+            replace(plans, world_size=3).resumed({**state, **change})
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 0, "step": 1}, {"epoch": "first"}, []])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(MillraceError, match="this is no state of a loader"):
+        plans_of(DURATIONS).resumed(state)
+
+
+def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():
+    plans = plans_of(DURATIONS)
+    plan = plans(1)
+    state = {"epoch": 1, "step": 3, "plan_crc32": plan.crc32}
+    assert plans.resumed(state)[1] == 3
+    with pytest.raises(MillraceError, match="belongs to another plan"):
+        replace(plans, world_size=3).resumed(state)
