@@ -97,9 +97,8 @@ CHAINS = {
     "tensor twice": [ToTensor(), ToTensor()],
     "jitter last": [ToTensor(), Normalize(), ColorJitter()],
     "lengths": [ToTensor(), grey, Normalize()],
-    "one for three": [ToTensor(), Normalize([0.449], [0.226])],
     "own constants": [ToTensor(), Normalize([0.14, 0.28, 0.43], [0.1, 0.2, 0.3])],
-    "own constants turned": [ToTensor(), Normalize([0.43, 0.28, 0.14], [0.3, 0.2, 0.1])],
+    "one for three": [ToTensor(), Normalize([0.449], [0.226])],
 }
 
 

@@ -84,16 +84,6 @@ def sleeping() -> DataLoader:
     return DataLoader(Sleeping(), batch_size=4, num_workers=2)
 
 
-class Diverging(torch.nn.Linear):
-    """Its loss is no number."""
-
-    def __init__(self) -> None:
-        super().__init__(1, 1)
-
-    def forward(self, batch: dict) -> torch.Tensor:
-        return super().forward(batch["square"]).sum() * float("nan")
-
-
 def sluggish() -> DataLoader:
     """Its first batch is slow too: nobody can tell whether the next one hangs."""
     return DataLoader(Sleeping(first=3), batch_size=4, num_workers=2)

@@ -7,14 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import fields
 
-from millrace.audit.check_loader import make_parser
+from millrace.audit.check_loader import make_options, make_parser
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Options, parse_args
 
 WORLDS = {
     "": "",
@@ -36,10 +34,9 @@ def audits(jobs: Mapping[str, list[str]], within: str = "") -> dict[str, dict]:
 
 def run(guard: Guard, argv: list[str]) -> tuple[dict[str, Result], list[Finding]]:
     """Results and findings of an audit with the command's options; the worst findings first."""
-    args = vars(make_parser().parse_args(argv))
-    given = {field.name: args[field.name] for field in fields(Options) if field.name in args}
-    options = Options(**{**given, "args": parse_args(args["arg"])})
-    results, findings = audit(options, list(filter(None, args["only"].split(","))), guard)
+    args = make_parser().parse_args(argv)
+    only = list(filter(None, args.only.split(",")))
+    results, findings = audit(make_options(args), only, guard)
     findings.sort(key=lambda finding: VERDICTS.index(finding.verdict), reverse=True)
     return results, findings
 

@@ -32,7 +32,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     first("--list", action="store_true", help="list what is looked for")
     first("--explain", metavar="ENTRY", help="symptom, cause and fix of an entry, such as DP5")
-    first("--search", metavar="WORDS", help="entries that speak of these, such as worker_init_fn")
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the factories")
     add("--val-loader", default="", help="the loader of evaluation, named alike")
     add("--model", default="", help="module:factory of the model that is trained")
@@ -77,36 +76,53 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     if args.loader is None:
-        said = entries.explain(args.explain) if args.explain else ""
-        print(said or (entries.search(args.search) if args.search else entries.listing()))
+        print(entries.explain(args.explain) if args.explain else entries.listing())
         return 0
+
     try:
         only = [entries.get(name).name for name in filter(None, args.only.split(","))]
-        ignored, values = gate.reasons(args.ignore), parse_args(args.arg)
-        known = {field.name for field in fields(Options)} & vars(args).keys()
-        given = {name: getattr(args, name) for name in known}
-        given |= {"args": values, "together": args.ranks is not None, "ranks": args.ranks or 2}
+        ignored = gate.reasons(args.ignore)
+        options = make_options(args)
         sys.path.insert(0, str(Path.cwd()))
-        probes, findings = audit(Options(**given), only)
+        probes, findings = audit(options, only)
     except MillraceError as error:
         cli.log.error("%s", error)
         return 2  # as argparse does; 1 is a bug of the loader
-    command = shlex.join(["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])])
+
+    command = ["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])]
     context = {
         "loader": args.loader,
-        "command": command,
+        "command": shlex.join(command),
         "probes": probes,
         "only": only,
         "ignored": ignored,
     }
     report = document.document(findings, context)
-    if path := args.json or (args.out and args.out / "findings.json"):
-        plain = json.loads(json.dumps(report), parse_constant=lambda name: None)  # JSON has no NaN
-        atomic.write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
-    if args.out:
-        atomic.write_text(args.out / "findings.html", page.page(report))
+    write(report, args.out, args.json)
     print(terminal.text(report))
     return 0 if args.exit_zero else document.exit_code(report, args.strict)
+
+
+def make_options(args: argparse.Namespace) -> Options:
+    """What of the command line the probes need."""
+    known = {field.name for field in fields(Options)} & vars(args).keys()
+    given = {name: getattr(args, name) for name in known}
+    given["args"] = parse_args(args.arg)
+    given["ranks"] = args.ranks or 2
+    given["together"] = args.ranks is not None
+    return Options(**given)
+
+
+def write(report: dict, folder: Path | None, path: Path | None) -> None:
+    """Write findings.json and findings.html to the folder, or the JSON alone to `path`."""
+    if path is None and folder is not None:
+        path = folder / "findings.json"
+    if path is not None:
+        # JSON has no NaN.
+        plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
+        atomic.write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
+    if folder is not None:
+        atomic.write_text(folder / "findings.html", page.page(report))
 
 
 if __name__ == "__main__":

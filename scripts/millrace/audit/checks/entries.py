@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millrace.common.errors import MillraceError
@@ -17,8 +16,7 @@ FAMILIES = {
     "preprocessing": "Preprocessing, labels and order",
 }
 
-# A block an entry: `name family status: title`, then its fields; `more` has words to search for,
-# and links.
+# A block an entry: `name family status: title`, then its fields.
 CATALOGUE = """
 DP1 randomness version-dependent: Randomness repeats in workers, epochs or ranks
   symptom: the same crops, flips or noise come back in every worker, every epoch or every rank
@@ -29,7 +27,7 @@ DP1 randomness version-dependent: Randomness repeats in workers, epochs or ranks
     in worker_init_fn get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
   versions: historic: NumPy's global state (torch seeds it in workers since 1.9); live: copies and
     constants
-  more: fork augmentation github.com/pytorch/pytorch/issues/5059
+  links: github.com/pytorch/pytorch/issues/5059
 DP2 randomness live: Samples come once per worker or once per rank
   symptom: an epoch is num_workers times too long, or all ranks train on the same samples
   cause: each worker and rank iterates its copy of an IterableDataset in full (torch refuses a
@@ -38,7 +36,7 @@ DP2 randomness live: Samples come once per worker or once per rank
   fix: in __iter__ take sample i if i % (world_size * num_workers) == rank * num_workers +
     worker_id; datasets: split_dataset_by_node(ds, rank, world_size); map-style:
     sampler=DistributedSampler(ds)
-  more: duplicate get_worker_info shard ddp github.com/huggingface/datasets/issues/5360
+  links: github.com/huggingface/datasets/issues/5360
 DP3 randomness live: Ranks make different numbers of steps
   symptom: training hangs at the end of an epoch until a collective times out; or metrics count
     samples twice
@@ -47,22 +45,21 @@ DP3 randomness live: Ranks make different numbers of steps
   fix: stop all ranks at the smallest number of steps, repeat samples on short ranks, or `with
     model.join():` (drop_last=True alone leaves ranks uneven); evaluation: drop repeated samples by
     id
-  more: nccl timeout padding ddp all_reduce github.com/huggingface/datasets/issues/6437
+  links: github.com/huggingface/datasets/issues/6437
 DP4 contract live: Samples of unequal shape do not collate
   symptom: "stack expects each tensor to be equal size" in mid-epoch; batch_size=1 works
   cause: default_collate stacks a field and needs one shape; padding without lengths or mask is
     silent
   fix: collate_fn= with pad_sequence(..., batch_first=True) that returns lengths or a mask; else a
     list
-  more: ragged attention_mask variable
-    docs.pytorch.org/docs/stable/data.html#working-with-collate-fn
+  links: docs.pytorch.org/docs/stable/data.html#working-with-collate-fn
 DP5 contract live: pin_memory does not reach tensors of the batch
   symptom: pin_memory=True, but .to(device, non_blocking=True) copies synchronously; no error
   cause: torch pins tensors, objects with .pin_memory(), mappings and sequences, and leaves other
     objects as they are; what .pin_memory() returns replaces the batch: None loses it
   fix: def pin_memory(self): self.x = self.x.pin_memory(); return self; or collate into a dict or
     named tuple
-  more: custom dataclass pinned docs.pytorch.org/docs/stable/data.html#memory-pinning
+  links: docs.pytorch.org/docs/stable/data.html#memory-pinning
 DP6 contract version-dependent: The loader fails or differs under spawn or forkserver
   symptom: "Can't pickle local object" on another platform or Python; or transforms vanish without
     an error
@@ -74,28 +71,28 @@ DP6 contract version-dependent: The loader fails or differs under spawn or forks
   versions: Python 3.14 starts workers with forkserver on Linux, before it fork; historic:
     vision#8066, lost transforms of wrap_dataset_for_transforms_v2, mended by vision#8067 in
     torchvision 0.16.1
-  more: closure h5py windows macos multiprocessing_context github.com/pytorch/vision/issues/8066
+  links: github.com/pytorch/vision/issues/8066
 DP7 contract live: __len__ and __getitem__ disagree
   symptom: IndexError in mid-epoch; or samples seen twice or never; or `for x in dataset` never ends
   cause: __len__ counts another list than __getitem__ reads, or self.items[i % n] wraps: ds[len(ds)]
     is ds[0]
   fix: let both read one list made in __init__, without % n: ds[len(ds)] must raise IndexError
     (KeyError for keys); an IterableDataset's __len__ must be what it yields over all workers
-  more: modulo length sampler duplicate off-by-one github.com/pytorch/pytorch/issues/45040
+  links: github.com/pytorch/pytorch/issues/45040
 DP8 contract live: A last batch of one sample meets batch norm
   symptom: "Expected more than 1 value per channel when training" in the last batch of an epoch
   cause: len(dataset) % batch_size == 1 on a rank: BatchNorm in training mode gets (1, C), one value
     a channel
   fix: drop_last=True on the training loader, not on evaluation; or GroupNorm, LayerNorm, frozen
     BatchNorm
-  more: batch_norm BatchNorm1d github.com/pytorch/pytorch/issues/4534
+  links: github.com/pytorch/pytorch/issues/4534
 DP9 contract live: Memory grows in every worker
   symptom: memory climbs over an epoch until the kernel kills a worker (exit code 137, no traceback)
   cause: a cache in the dataset keeps every sample, once per worker; or reading a large list of
     Python objects writes reference counts and so copies its pages into the worker (copy-on-write)
   fix: functools.lru_cache(maxsize=...), np.memmap, Arrow, Tensor.share_memory_(); no list of
     objects
-  more: leak oom killed refcount rss github.com/pytorch/pytorch/issues/13246
+  links: github.com/pytorch/pytorch/issues/13246
 DP10 preprocessing live: Normalisation is out of range, or fitted on the wrong split
   symptom: a pretrained model scores far below its figure; validation lies below train without a
     reason
@@ -103,20 +100,20 @@ DP10 preprocessing live: Normalisation is out of range, or fitted on the wrong s
     val
   fix: transform=weights.transforms() for pretrained weights; else mean and std of train alone,
     everywhere
-  more: normalize normalise imagenet leakage docs.pytorch.org/vision/stable/models.html
+  links: docs.pytorch.org/vision/stable/models.html
 DP11 preprocessing live: Channels are BGR where RGB is expected
   symptom: no error; red and blue are swapped, and predictions that depend on colour get worse
   cause: cv2.imread and VideoCapture return BGR; PIL, torchvision and pretrained weights use RGB
   fix: cv2.cvtColor(image, cv2.COLOR_BGR2RGB) after reading; image[:, :, ::-1] needs .copy() for
     torch
-  more: opencv negative stride docs.pytorch.org/vision/stable/models.html
+  links: docs.pytorch.org/vision/stable/models.html
 DP12 preprocessing live: Values are scaled wrongly, twice or not at all
   symptom: the loss is huge or NaN from step 0; or images are nearly black (values up to 1/255)
   cause: ToTensor divides uint8 by 255, not floats, 16 bits or PIL modes I and F; or uint8 is
     divided twice
   fix: transforms.v2: ToImage(), ToDtype(torch.float32, scale=True); or one division, by 65535 for
     16 bits
-  more: uint16 range docs.pytorch.org/vision/stable/generated/torchvision.transforms.ToTensor.html
+  links: docs.pytorch.org/vision/stable/generated/torchvision.transforms.ToTensor.html
 DP13 preprocessing live: Transforms stand in the wrong order
   symptom: TypeError at the first sample, or images that are cropped or flipped after they were
     normalised
@@ -124,7 +121,7 @@ DP13 preprocessing live: Transforms stand in the wrong order
     channels
   fix: Compose([operations on images, ToTensor(), Normalize(mean, std)]) with a mean and a std a
     channel
-  more: albumentations ToTensorV2 docs.pytorch.org/vision/stable/transforms.html
+  links: docs.pytorch.org/vision/stable/transforms.html
 DP14 preprocessing live: Every epoch has the same order
   symptom: each epoch brings the samples in one order; the loss has the period of an epoch
   cause: the epoch in seed + epoch stays 0 without set_epoch, and persistent workers keep their
@@ -134,14 +131,15 @@ DP14 preprocessing live: Every epoch has the same order
     Accelerate call it; persistent_workers=True: keep the epoch in shared memory
     (torch.zeros(1).share_memory_())
   versions: live; datasets reaches persistent workers since 2.21
-  more: exclusive github.com/huggingface/datasets/issues/6673 github.com/starVLA/starVLA/issues/470
+  links: github.com/huggingface/datasets/issues/6673
+    github.com/starVLA/starVLA/issues/470
 DP15 contract live: /dev/shm or descriptors do not suffice for the batches in flight
   symptom: "worker (pid N) is killed by signal: Bus error" or "received 0 items of ancdata" (Docker)
   cause: workers hand batches over in /dev/shm (64 MB in Docker by default), a descriptor a tensor:
     those of a batch x prefetch_factor x num_workers x ranks of the node must fit
   fix: docker run --shm-size=8g or --ipc=host, fewer num_workers, a smaller prefetch_factor;
     descriptors: ulimit -n, or set_sharing_strategy("file_system"), whose files lie in /dev/shm too
-  more: shared memory many open github.com/pytorch/pytorch/issues/5040
+  links: github.com/pytorch/pytorch/issues/5040
     github.com/pytorch/pytorch/issues/973
 resume randomness live: Resuming in mid-epoch repeats, skips or reorders samples
   symptom: after a restart from a checkpoint some samples come twice and others never; no error
@@ -150,28 +148,27 @@ resume randomness live: Resuming in mid-epoch repeats, skips or reorders samples
   fix: save epoch and batches trained; draw the order from seed + epoch, then skip; restore before
     iter()
   versions: live; accelerate 1.15 replays the order of epoch 0 (accelerate#4195)
-  more: state_dict skip_first_batches StatefulDataLoader
-    github.com/huggingface/accelerate/issues/4195
+  links: github.com/huggingface/accelerate/issues/4195
 labels preprocessing live: Labels train on prompt or padding, or not on the end
   symptom: the model repeats prompts, never stops or answers "!"; the loss looks fine
   cause: the mask counts from the left and the tokenizer pads left; prompt, audio or padding places
     are not -100; or pad_token is eos_token, and masking the padding masks every EOS
   fix: count the prompt from the first attention_mask 1; labels = -100 on prompt, audio and where
     attention_mask is 0 (not where input_ids is pad_token_id: that may be EOS)
-  more: padding_side collator sft github.com/QwenLM/Qwen3-ASR/issues/70
+  links: github.com/QwenLM/Qwen3-ASR/issues/70
 splits preprocessing live: One recording lies in two splits
   symptom: validation looks better than new recordings will
   cause: segments, crops or copies of one recording were dealt over train and validation one by one
   fix: split by recording (speaker, patient) before cutting: GroupShuffleSplit().split(X,
     groups=recording)
-  more: leakage overlap duplicate scikit-learn.org/stable/modules/cross_validation.html
+  links: scikit-learn.org/stable/modules/cross_validation.html
 stale contract live: The index does not fit its files
   symptom: wrong bytes or labels for a sample, new samples that never come, FileNotFoundError in
     mid-epoch
   cause: files were replaced, added or removed after the index or cache was built
   fix: build the index again; keep size and time or a digest of each file in it and compare them on
     opening
-  more: offsets manifest mtime missing docs.pytorch.org/docs/stable/data.html#map-style-datasets
+  links: docs.pytorch.org/docs/stable/data.html#map-style-datasets
 edges contract live: Samples are lost at the edges of an epoch
   symptom: an epoch makes fewer steps than expected, or none; evaluation misses samples
   cause: drop_last=True drops up to batch_size - 1 samples, on an IterableDataset in every worker,
@@ -179,14 +176,14 @@ edges contract live: Samples are lost at the edges of an epoch
     remainder
   fix: drop_last=False on evaluation; batch_size at most a rank's samples; range(rank, n,
     world_size)
-  more: zero empty loader github.com/pytorch/pytorch/issues/33413
+  links: github.com/pytorch/pytorch/issues/33413
 end contract live: The loader hangs, dies, never ends or needs too much memory
   symptom: no batch comes, a worker is killed, an epoch does not end, or the machine swaps
   cause: fork copied a lock or thread (OpenCV, OpenMP), an iterator has no end, or each worker loads
     it all
   fix: cv2.setNumThreads(0) or multiprocessing_context="spawn"; timeout=60; islice, with_epoch; load
     less
-  more: deadlock freeze oom infinite StopIteration exited github.com/pytorch/pytorch/issues/1355
+  links: github.com/pytorch/pytorch/issues/1355
 """
 
 
@@ -201,12 +198,12 @@ class Entry:
     symptom: str
     cause: str
     fix: str
-    more: str
+    links: str
     versions: str = "live with every torch 2"
 
     @property
     def urls(self) -> list[str]:
-        return [f"https://{word}" for word in self.more.split() if "/" in word]
+        return [f"https://{link}" for link in self.links.split()]
 
 
 def _parse(block: str) -> Entry:
@@ -223,20 +220,21 @@ ENTRIES = {entry.name: entry for entry in map(_parse, re.split(r"\n(?! )", CATAL
 def get(name: str) -> Entry:
     """The entry of a name in any case; an unknown name is an error that lists the nearest."""
     names = {known.lower(): known for known in ENTRIES}
-    if (wanted := name.strip().lower()) not in names:
-        near = [names[each] for each in difflib.get_close_matches(wanted, names, 3, 0.5)] or ENTRIES
+    wanted = name.strip().lower()
+    if wanted not in names:
+        near = [names[key] for key in difflib.get_close_matches(wanted, names, 3, 0.5)] or ENTRIES
         raise MillraceError(f"there is no entry {name!r}", remedy=f"Nearest: {', '.join(near)}")
     return ENTRIES[names[wanted]]
 
 
-def listing(names: Iterable[str] = ENTRIES) -> str:
+def listing() -> str:
     """Entries, a line each, by family."""
     lines = []
     for family, title in FAMILIES.items():
-        own = [
-            f"  {name:<7} {ENTRIES[name].title}" for name in names if ENTRIES[name].family == family
-        ]
-        lines += [title, *own] if own else []
+        lines.append(title)
+        for entry in ENTRIES.values():
+            if entry.family == family:
+                lines.append(f"  {entry.name:<7} {entry.title}")
     return "\n".join(lines)
 
 
@@ -245,21 +243,7 @@ def explain(name: str) -> str:
     entry = get(name)
     lines = [f"{entry.name}  {entry.title}", f"{FAMILIES[entry.family]}; {entry.status}"]
     for field in ("symptom", "cause", "fix", "versions"):
-        lines += textwrap.wrap(
-            f"{field:<8}  {getattr(entry, field)}", 100, subsequent_indent=" " * 10
-        )
-    return "\n".join([*lines, *(f"link      {url}" for url in entry.urls)])
-
-
-def search(words: str) -> str:
-    """The entries that have all these words, as `listing` shows them."""
-    wanted = words.lower().split()
-    texts = {name: " ".join(vars(entry).values()).lower() for name, entry in ENTRIES.items()}
-    names = [name for name, text in texts.items() if all(word in text for word in wanted)]
-    if not names:
-        known = sorted({word for text in texts.values() for word in re.findall(r"\w{3,}", text)})
-        near = [each for word in wanted for each in difflib.get_close_matches(word, known)]
-        raise MillraceError(
-            f"no entry has {words!r}", remedy=f"Nearest: {', '.join(near) or 'see --list'}"
-        )
-    return listing(names)
+        text = f"{field:<8}  {getattr(entry, field)}"
+        lines += textwrap.wrap(text, 100, subsequent_indent=" " * 10)
+    lines += [f"link      {url}" for url in entry.urls]
+    return "\n".join(lines)

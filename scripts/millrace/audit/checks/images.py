@@ -3,7 +3,7 @@ did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,8 +26,6 @@ class Field:
     max: list[float]
     whole: bool  # values have no fractions
     distinct: int  # values
-    grid: bool  # values below 1/255 are multiples of 1/65025
-    small: int  # distinct values below 1/255
 
     @property
     def shown(self) -> Seen:
@@ -61,7 +59,6 @@ class Value(NamedTuple):
     shape: Sequence[int] = ()
     min: float | None = None
     max: float = 0
-    grey: bool = False  # an image of equal channels
 
     @property
     def is_image(self) -> bool:
@@ -90,14 +87,12 @@ class Step(NamedTuple):
     at: int  # its place there
     name: str  # of its class
     is_albumentations: bool
-    was_called: bool
     taken: Value | None  # None if it was not called, or nobody knows
     gave: Value | None
     raised: str  # the exception's type; "" if none
     mean: list[float]
     std: list[float]
     max_pixel_value: list[float]
-    shown: Seen
 
     @classmethod
     def parse(cls, path: str, at: int, seen: Seen) -> Step:
@@ -106,14 +101,12 @@ class Step(NamedTuple):
             at=at,
             name=seen["class"],
             is_albumentations="albumentations" in seen["module"],
-            was_called="in" in seen,
-            taken=Value(**seen["in"]) if seen.get("in") else None,
+            taken=Value(**seen["in"]) if "in" in seen else None,
             gave=Value(**seen["out"]) if "out" in seen else None,
             raised=seen.get("raised", ""),
             mean=seen.get("mean", []),
             std=seen.get("std", []),
             max_pixel_value=seen.get("max_pixel_value", []),
-            shown=seen,
         )
 
     @property
@@ -139,7 +132,6 @@ class Constants(NamedTuple):
     path: str
     mean: list[float]
     std: list[float]
-    shown: Seen
 
 
 class Split(NamedTuple):
@@ -166,36 +158,30 @@ class Values(NamedTuple):
 
     @classmethod
     def parse(cls, seen: Seen) -> Values:
-        sets = seen.get("sets", {})
+        sets = {name: Split.parse(each) for name, each in seen.get("sets", {}).items()}
         return cls(
             expect=seen["expect"],
             chains=[Chain.parse(chain) for chain in seen["chains"]],
-            attributes=[
-                Constants(row["path"], row["mean"], row["std"], row) for row in seen["constants"]
-            ],
+            attributes=[Constants(**row) for row in seen["constants"]],
             fields=[Field(name, **field) for name, field in seen["fields"].items()],
-            train=Split.parse(sets["train"]) if sets else None,
-            val=Split.parse(sets["val"]) if sets else None,
+            train=sets.get("train"),
+            val=sets.get("val"),
         )
 
     @property
     def images(self) -> list[Field]:
         return [field for field in self.fields if field.image]
 
-    def called(self, *names: str) -> Iterator[Step]:
-        """Transforms of these classes that were called."""
-        for chain in self.chains:
-            for step in chain.steps:
-                if step.name in names and step.was_called:
-                    yield step
+    @property
+    def called(self) -> list[Step]:
+        """Transforms that were called."""
+        return [step for chain in self.chains for step in chain.steps if step.taken]
 
     @property
     def constants(self) -> list[Constants]:
         """Of each Normalize that was called, and of attributes."""
-        steps = self.called("Normalize")
-        return [Constants(step.title, step.mean, step.std, step.shown) for step in steps] + (
-            self.attributes
-        )
+        steps = [step for step in self.called if step.name == "Normalize"]
+        return [Constants(step.title, step.mean, step.std) for step in steps] + self.attributes
 
 
 class Colours(NamedTuple):
@@ -204,20 +190,6 @@ class Colours(NamedTuple):
     images: list[str]  # fields of colour images
     orders: dict[str, list[str]]  # by field: "RGB", "BGR", ..., "grey", "unread" or "mixed"
     places: list[str]  # attributes that listed the files
-    negative: str  # an array with a negative stride, if any
-    raised: str  # the exception's type; "" if none
-    shown: Seen
-
-    @classmethod
-    def parse(cls, seen: Seen) -> Colours:
-        return cls(
-            images=seen["images"],
-            orders=seen["orders"],
-            places=seen["places"],
-            negative=seen["negative"],
-            raised=seen["raised"]["type"] if seen["raised"] else "",
-            shown={name: seen[name] for name in ("orders", "places", "raised")},
-        )
 
     @property
     def order(self) -> str:
@@ -226,6 +198,10 @@ class Colours(NamedTuple):
             if len(set(found)) == 1 and sorted(found[0]) == ["B", "G", "R"]:
                 return found[0]
         return ""
+
+    @property
+    def shown(self) -> Seen:
+        return {"orders": self.orders, "places": self.places}
 
 
 def short(values: list[float]) -> str:

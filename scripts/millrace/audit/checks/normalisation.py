@@ -27,9 +27,9 @@ TWICE = 1.001 / 255  # the largest value of what was scaled twice
 def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
     """Constants are in the order of the colours, fitted on training, and give what is expected."""
     data = Values.parse(values)
-    order = Colours.parse(colours).order
+    order = Colours(**colours).order
     where, needed = constants_order(data)
-    if needed == "other" or (needed == "BGR" and order != "BGR"):
+    if needed == "BGR" and order != "BGR":
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
         fix = f"give the constants in the order of the images; {WEIGHTS}"
         yield failed(cause, fix=fix)
@@ -55,12 +55,9 @@ def _ranges(data: Values) -> Iterator[Finding]:
 
 
 def constants_order(data: Values) -> tuple[str, str]:
-    """Return (where, order) of the first constants that are well known, or fit the images turned
-    only."""
+    """Return (where, order) of the first constants that are well known."""
     for constants in data.constants:
         order = _well_known_order(constants)
-        if not order and any(_fits_turned(constants, field) for field in data.images):
-            order = "other"
         if order:
             return f"{constants.path} has {short(constants.mean)}", order
     return "", ""
@@ -78,16 +75,6 @@ def _well_known_order(constants: Constants) -> str:
 
 def _is_known(values: list[float]) -> bool:
     return any(_apart(values, known) <= 1e-3 * max(1, *known) for known in KNOWN)
-
-
-def _fits_turned(constants: Constants, field: Field) -> bool:
-    """Whether the images had the means of the constants in the other order."""
-    mean, std = constants.mean, constants.std
-    if not len(mean) == len(std) == field.channels == 3:
-        return False
-    before = [z * s + m for z, s, m in zip(field.mean, std, mean, strict=True)]
-    distance = _apart(before, mean)
-    return distance > 0.3 * min(std) and 4 * _apart(before, mean[::-1]) < distance
 
 
 def _apart(a: list[float], b: list[float]) -> float:
@@ -133,50 +120,28 @@ def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Fi
         return
     for name in sorted(train.fields.keys() & val.fields):
         ours, theirs = train.fields[name], val.fields[name]
-        if theirs.channels != ours.channels or not 0.5 < max(ours.std) < 2:
+        are_known = any(len(each.mean) in (1, ours.channels) for each in constants)
+        if not are_known or theirs.channels != ours.channels or not 0.5 < max(ours.std) < 2:
             continue
         share = theirs.count / (theirs.count + ours.count)
         pairs = zip(ours.mean, theirs.mean, strict=True)
         both = [(1 - share) * t + share * v for t, v in pairs]
         means = {"train": ours.mean, "train + val": both, "val": theirs.mean}
         off = {split: max(map(abs, mean)) for split, mean in means.items()}
-        used = [each for each in constants if len(each.mean) in (1, ours.channels)]
-        best = _better_fitted(off, bool(used))
-        if best:
+        best = min(("train + val", "val"), key=lambda split: off[split])
+        # Rounded constants leave a mean of up to 0.005.
+        if off[best] <= 0.005 and off["train"] >= max(10 * off[best], 0.01):
             cause = f"{name}: constants of {best}: its mean is {off[best]:.2g}, "
             cause += f"train's {off['train']:.2g}"
-            shown = {"means": off, "constants": [each.shown for each in used[:1]]}
             fix = "compute mean and std of the training split alone, and use them for both"
-            yield failed(cause, shown, fix)
-
-
-def _better_fitted(off: dict[str, float], constants_seen: bool) -> str:
-    """The set whose mean is 0, if that of train is not; `off`: how far the means are from 0."""
-    best = min(("train + val", "val"), key=lambda split: off[split])
-    # Rounded constants leave a mean of up to 0.005; if no constants are seen, only 0 proves
-    # anything.
-    most = 0.005 if constants_seen else 1e-4
-    least = 0.01 if off[best] > 1e-4 else 1e-3
-    if off[best] <= most and off["train"] >= max(10 * off[best], least):
-        return best
-    return ""
+            yield failed(cause, {"means": off}, fix)
 
 
 @check("DP11", "values", "colours")
-def colours(values: Seen, seen: Seen) -> Iterator[Finding]:
+def colours(values: Seen, seen: Seen) -> Finding:
     """The channels are red, green, blue, or as the constants are."""
-    data = Colours.parse(seen)
+    data = Colours(**seen)
     where, needed = constants_order(Values.parse(values))
-    if data.negative:
-        fix = "add .copy(): img[:, :, ::-1].copy(), or use cv2.cvtColor"
-        cause = f"an array with a negative stride, which torch refuses: {data.negative}"
-        verdict = "fail" if data.raised == "ValueError" else "pass"
-        yield Finding("DP11", verdict, cause, data.shown, fix)
-    yield _channels(data, where, needed)
-
-
-def _channels(data: Colours, where: str, needed: str) -> Finding:
-    """Compare the order of the channels with that of the constants."""
     order = data.order
     if order and order == needed != "RGB":
         cause = f"the channels are {order}, and so are the constants: {where}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from millrace.audit.probes.figures import batched, channel_axis, draw
-from millrace.audit.runner import trace
 from millrace.audit.runner.digest import members
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
@@ -40,19 +41,13 @@ def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[s
 def relisted(value: Any, listed: str) -> Any:
     """Return a copy of a list, or of an entry of it, with another file in place of those like
     it."""
-    kind = type(value)
     if isinstance(value, (str, Path)):
         is_like = Path(value).suffix == Path(listed).suffix
-        return kind(listed) if is_like else value
-    if isinstance(value, Mapping):
-        return kind({key: relisted(item, listed) for key, item in value.items()})
+        return type(value)(listed) if is_like else value
+    if isinstance(value, dict):
+        return {key: relisted(item, listed) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        make = getattr(value, "_make", kind)  # of a named tuple
-        return make([relisted(item, listed) for item in value])
-    if hasattr(value, "__dict__") and not callable(value):
-        changed = copy.copy(value)
-        vars(changed).update(relisted(vars(value), listed))
-        return changed
+        return [relisted(item, listed) for item in value]
     return value
 
 
@@ -61,13 +56,10 @@ def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
     file)}."""
     replaced = {}
     for path, owner in list(walk(loader, "loader", code=True)):
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
-            is_column = getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist")
-            rows = value.tolist() if is_column else value
-            if not isinstance(rows, (dict, list, tuple)) or not rows:
+        for name, rows in list(getattr(owner, "__dict__", {}).items()):
+            if not isinstance(rows, (list, tuple)) or not rows:
                 continue
-            entry = next(iter(rows.values() if isinstance(rows, dict) else rows))
-            for file, root in files(entry, owner, SUFFIXES):
+            for file, root in files(rows[0], owner, SUFFIXES):
                 new = folder / f"probe{Path(file).suffix}"
                 listed = os.path.relpath(new, root) if root else str(new)
                 setattr(owner, name, relisted(rows, listed))
@@ -80,15 +72,14 @@ def write(like: str, colour: tuple[int, ...], file: Path) -> None:
     """Write an image of one colour in the format and size of another, with what the loader has
     loaded."""
     pil = sys.modules.get("PIL.Image")
-    if pil is None:
-        opencv = sys.modules["cv2"]
-        pixels = opencv.imread(like)
-        pixels[...] = colour[::-1]
-        opencv.imwrite(str(file), pixels)
+    if pil is not None:
+        with pil.open(like) as image:
+            pil.new("RGB", image.size, colour).save(file)
         return
-    with pil.open(like) as image:
-        mode = "RGBA" if image.mode == "RGBA" else "RGB"
-        pil.new("RGB", image.size, colour).convert(mode).save(file)
+    opencv = sys.modules["cv2"]
+    pixels = opencv.imread(like)
+    pixels[...] = colour[::-1]
+    opencv.imwrite(str(file), pixels)
 
 
 def images(batch: Any) -> dict[str, list[float]]:
@@ -99,68 +90,44 @@ def images(batch: Any) -> dict[str, list[float]]:
         axis = channel_axis(tensor.shape)
         if axis is not None and tensor.shape[axis] >= 3:
             channels = tensor.double().movedim(axis, 0).flatten(1)
-            means[name] = channels.mean(1).tolist()[:3]
+            means[name] = channels[:3].mean(1).tolist()
     return means
 
 
 def order(means: dict[str, list[float]]) -> str:
     """Say which colour each channel answers to: "RGB", "BGR", ..., or "grey", "unread", "mixed"."""
-    columns = zip(*means.values(), strict=True)
-    middle = [sum(column) / 3 for column in columns]
-    rows = []
-    for row in means.values():
-        rows.append([value - m for value, m in zip(row, middle, strict=True)])
-    size = max(map(max, rows))
-    largest = max(abs(value) for row in means.values() for value in row)
-    if size < 1e-4 * largest:
+    answers = torch.tensor(list(means.values()), dtype=torch.float64)
+    rows = answers - answers.mean(0)
+    size = rows.max()
+    if size < 1e-4 * answers.abs().max():
         return "unread"
-    if all(max(row) - min(row) < 0.1 * size for row in rows):
+    if (rows.amax(1) - rows.amin(1) < 0.1 * size).all():
         return "grey"
     # Each colour has a channel that answers to it, and to the others hardly.
-    tops = [row.index(max(row)) for row in rows]
-    if sorted(tops) != [0, 1, 2] or any(sorted(row)[1] >= 0.3 * max(row) for row in rows):
+    second, first = rows.sort(1).values[:, 1:].unbind(1)
+    tops = rows.argmax(1).tolist()
+    if sorted(tops) != [0, 1, 2] or (second >= 0.3 * first).any():
         return "mixed"
     return "".join("RGB"[tops.index(channel)] for channel in range(3))
-
-
-def negative_stride(value: Any) -> str:
-    """Name an array in a sample that is a view with a negative stride, as img[:, :, ::-1] is."""
-    for name, part in [("sample", value), *members(value)]:
-        strides = getattr(part, "strides", None)
-        if isinstance(strides, tuple) and any(step < 0 for step in strides):
-            return f"{name} of shape {tuple(part.shape)} with strides {strides}"
-    return ""
 
 
 def colours(target: Target, options: Options, rank: Rank) -> Seen:
     """Let the loader read red, green and blue images, and note which channel answers to which.
 
-    `orders`: of each field, twice with other seeds. `negative`: an array that torch refuses, if
-    any.
+    `orders`: of each field, twice with other seeds. `places`: attributes that listed the files.
     """
     reseed(options.seed)
     loader = target.loader()
-    note: Seen = {
-        "images": [],
-        "negative": "",
-        "places": [],
-        "orders": {},
-        "raised": None,
-    }
-    try:
-        samples, batch = next(draw(loader, rank, 1))
-        note["images"] = list(images(batch))
-        note["negative"] = next(filter(None, map(negative_stride, samples)), "")
-        replaced = replace(loader, rank.scratch) if note["images"] else {}
-        note["places"] = list(replaced)
+    seen: Seen = {"images": [], "places": [], "orders": {}}
+    with contextlib.suppress(Exception):  # other probes say what a loader raises
+        _, batch = next(draw(loader, rank, 1))
+        seen["images"] = list(images(batch))
+        replaced = replace(loader, rank.scratch) if seen["images"] else {}
+        seen["places"] = list(replaced)
         for seed in (options.seed, options.seed + 1) if replaced else ():
             for field, means in answers(loader, rank, replaced, seed).items():
-                note["orders"].setdefault(field, []).append(order(means))
-    except Exception as error:
-        note["raised"] = trace.described(error)
-        if "strides" in str(error) and "negative" in str(error):
-            note["negative"] = str(error)
-    return note
+                seen["orders"].setdefault(field, []).append(order(means))
+    return seen
 
 
 def answers(

@@ -40,28 +40,34 @@ def flat(value: Any) -> list | None:
     parts = list(inner)
     if not parts or any(not callable(part) or isinstance(part, type) for part in parts):
         return None
-    steps = []
-    for part in parts:
-        steps += flat(part) or [part]
-    return steps
+    return [step for part in parts for step in flat(part) or [part]]
 
 
-def look(value: Any) -> dict:
+def look(value: Any) -> Seen:
     """Describe what a transform took or gave: kind, dtype, shape, range; of several values the
     image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
-        first = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
-        value = value.get("image", first) if isinstance(value, Mapping) else first
-    note: dict = {"type": type(value).__name__, "kind": "other"}
-    if hasattr(value, "getextrema") and hasattr(value, "mode"):
-        note |= {"kind": "PIL", "dtype": value.mode}
-    elif hasattr(value, "dtype") and hasattr(value, "shape"):
-        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
-        note |= {"kind": kind, "dtype": str(value.dtype).split(".")[-1], "shape": list(value.shape)}
-        if 0 not in value.shape and "complex" not in note["dtype"]:
-            note |= {"min": float(value.min()), "max": float(value.max())}
-            note["grey"] = len(value.shape) == 3 and bool((value[:1] == value).all())
-    return note
+        parts = value if isinstance(value, Mapping) else dict(enumerate(value))
+        value = parts.get("image", next(iter(parts.values())))
+    seen: Seen = {"type": type(value).__name__, "kind": "other"}
+    if hasattr(value, "getextrema"):
+        return {**seen, "kind": "PIL", "dtype": value.mode}
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return seen
+
+    seen["kind"] = "tensor" if isinstance(value, torch.Tensor) else "array"
+    seen["dtype"] = str(value.dtype).removeprefix("torch.")
+    seen["shape"] = list(value.shape)
+    with contextlib.suppress(Exception):  # empty, or complex
+        seen |= {"min": float(value.min()), "max": float(value.max())}
+    return seen
+
+
+def widen(seen: Seen, other: Seen) -> None:
+    """Let the range of a value also span that of another one."""
+    if "min" in seen and "min" in other:
+        seen["min"] = min(seen["min"], other["min"])
+        seen["max"] = max(seen["max"], other["max"])
 
 
 def numbers(value: Any) -> list[float] | None:
@@ -77,44 +83,36 @@ def numbers(value: Any) -> list[float] | None:
     return [float(number) for number in value]
 
 
-def watch(step: Any) -> dict:
+def watch(step: Any) -> Seen:
     """Let a transform note what it takes and gives; its class keeps its name, and it stays an
     instance."""
     kind = type(step)
-    note: Seen = {
+    seen: Seen = {
         "class": getattr(step, "__name__", kind.__name__),
         "module": str(getattr(step, "__module__", "")),
     }
-    constants = {
-        name: numbers(getattr(step, name, None)) for name in ("mean", "std", "max_pixel_value")
-    }
-    note |= {name: value for name, value in constants.items() if value}
+    for name in ("mean", "std", "max_pixel_value"):
+        constants = numbers(getattr(step, name, None))
+        if constants:
+            seen[name] = constants
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
-        taken: dict = {}
-        with contextlib.suppress(Exception):
-            taken = look(args or named)
-        before = note.setdefault("in", taken)
-        if "min" in taken and "min" in before:
-            before |= {
-                "min": min(before["min"], taken["min"]),
-                "max": max(before["max"], taken["max"]),
-            }
+        taken = look(args or named)
+        widen(seen.setdefault("in", taken), taken)
         try:
             result = kind.__call__(self, *args, **named)
         except Exception as error:
-            note.update({"raised": type(error).__name__, "text": str(error)[:200], "in": taken})
+            seen.update({"raised": type(error).__name__, "in": taken})
             raise
-        with contextlib.suppress(Exception):
-            note["out"] = look(result)
+        given = look(result)
+        widen(seen.setdefault("out", given), given)
         return result
 
     # Functions, and classes with slots or a metaclass, are not watched: constants are read.
+    methods = {"__call__": call, "__module__": kind.__module__}
     with contextlib.suppress(Exception):
-        step.__class__ = type(
-            kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__}
-        )
-    return note
+        step.__class__ = type(kind.__name__, (kind,), methods)
+    return seen
 
 
 def inventory(loader: Any) -> dict[str, list[Seen]]:
@@ -203,10 +201,7 @@ def measured(tensor: torch.Tensor) -> Seen:
         values = values.movedim(1, 0)  # a channel for each column
     else:
         values = values.flatten()[None]
-    # Eight-bit values are whole; scaled twice they are multiples of 1/65025, many of them below
-    # 1/255.
     few = values[:, : 40000 // len(values)]
-    small = few[(few > 0) & (few < 1 / 255)] * 65025
     return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).split(".")[-1],
@@ -220,8 +215,6 @@ def measured(tensor: torch.Tensor) -> Seen:
         "max": values.amax(1),
         "whole": bool((few == few.round()).all()),
         "distinct": few.unique().numel(),
-        "grid": bool(((small - small.round()).abs() < 0.01).all()),
-        "small": small.round().unique().numel(),
     }
 
 
@@ -240,8 +233,6 @@ def merged(rows: list[Seen]) -> Seen:
         "max": torch.stack(columns["max"]).amax(0).tolist(),
         "whole": all(columns["whole"]),
         "distinct": max(columns["distinct"]),
-        "grid": all(columns["grid"]),
-        "small": max(columns["small"]),
     }
 
 
@@ -273,8 +264,6 @@ def values(target: Target, options: Options, rank: Rank) -> Seen:
         0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values()
     )
     if unit and (val := target.val_loader()) is not None:
-        if not figures(val, rank, 1, start * 0.1)["fields"]:  # nothing to compare: read nothing
-            return note
         train = figures(target.loader(), rank, None, start * 0.4)
         note["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
     return note

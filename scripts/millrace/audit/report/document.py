@@ -15,7 +15,6 @@ from millrace.audit.runner.probes import Result
 VERSION = 1
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
 EMPTY: tuple[Any, ...] = ("", None, [], {})
-SHOWN = ("look", "model")  # probes of which something is shown
 VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
@@ -26,14 +25,12 @@ def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
     (names).
     """
     probes = context["probes"]
-    look, model = ((probes[name].data or [{}])[0] if name in probes else {} for name in SHOWN)
-    learned = model.get("overfit")
+    look = probes["look"].data[0] if probes["look"].data else {}
     report = {
         "version": VERSION,
         "loader": context["loader"],
         "command": context["command"],
         "environment": {key: look[key] for key in PLACE if key in look},
-        "measured": {"Overfit one batch (loss)": learned} if learned else {},
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": _entries(findings, context.get("only") or ENTRIES),
         "probes": [_probe(name, result) for name, result in probes.items()],
@@ -44,23 +41,21 @@ def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
 def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
     """Each entry with its findings, the worst first."""
     found: dict[str, list[dict]] = {name: [] for name in ENTRIES if name in names}
-    for finding in sorted(findings, key=lambda each: VERDICTS.index(each.verdict)):
-        known = ENTRIES[finding.entry]
+    for finding in sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict)):
         row = asdict(finding)
-        del row["entry"]
+        known = ENTRIES[finding.entry]
         if finding.verdict == "fail" and not finding.fix:
             row["fix"] = known.fix
-        found.get(finding.entry, []).append(row)
-    nothing = asdict(Finding("", "not decidable", "no check gave a result"))
-    return [
-        {
-            "name": name,
-            "title": ENTRIES[name].title,
-            "link": ENTRIES[name].urls[0],
-            "findings": rows or [{**nothing, "entry": name}],
-        }
-        for name, rows in found.items()
-    ]
+        if known.name in found:
+            found[known.name].append(row)
+
+    entries = []
+    for name, rows in found.items():
+        nothing = Finding(name, "not decidable", "no check gave a result")
+        known = ENTRIES[name]
+        entry = {"name": name, "title": known.title, "link": known.urls[0]}
+        entries.append({**entry, "findings": rows or [asdict(nothing)]})
+    return entries
 
 
 def _probe(name: str, result: Result) -> dict:
@@ -73,14 +68,16 @@ def _probe(name: str, result: Result) -> dict:
 def exit_code(document: dict, strict: bool = False) -> int:
     """0; 1 with a fail (`strict`: or a verdict not decidable); 2 not loadable; 3 the loader hung or
     died."""
-    look = next(each["status"] for each in document["probes"] if each["name"] == "look")
-    if look == "raised":
+    look = gate.first_look(document)
+    if look["status"] == "raised":
         return 2
-    if look != "ok" or "end" in [entry["name"] for entry in select(document, "fail")]:
+    ended = [entry["name"] for entry in select(document, "fail")]
+    if look["status"] != "ok" or "end" in ended:
         return 3
-    return int(
-        document["counts"]["fail"] > 0 or (strict and document["counts"]["not decidable"] > 0)
-    )
+    counts = document["counts"]
+    if counts["fail"]:
+        return 1
+    return int(strict and counts["not decidable"] > 0)
 
 
 def select(document: dict, verdict: str) -> list[dict]:
@@ -95,35 +92,37 @@ def remarks(document: dict) -> dict[str, list[tuple[str, ...]]]:
     for entry in select(document, "not decidable"):
         for row in entry["findings"]:
             if row["verdict"] == "not decidable":
-                said = row["cause"], row["needs"] and f"needs {row['needs']}"
-                undecided.setdefault(said, []).append(entry["name"])
-    ignored = [
-        (e["name"], e["findings"][0], f"reason: {e['reason']}") for e in select(document, "ignored")
-    ]
+                needs = f"needs {row['needs']}" if row["needs"] else ""
+                undecided.setdefault((row["cause"], needs), []).append(entry["name"])
+
+    ignored: list[tuple[str, ...]] = []
+    for entry in select(document, "ignored"):
+        worst = entry["findings"][0]
+        cause = f"{worst['verdict']}: {worst['cause']}"
+        ignored.append((entry["name"], cause, f"reason: {entry['reason']}"))
     return {
-        "Not decidable": [(" ".join(names), *said) for said, names in undecided.items()],
-        "Ignored": [
-            (name, f"{row['verdict']}: {row['cause']}", reason) for name, row, reason in ignored
-        ],
-        "Measured": [(name, shown(value)) for name, value in document["measured"].items()],
+        "Not decidable": [(" ".join(names), *words) for words, names in undecided.items()],
+        "Ignored": ignored,
     }
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What evidence says, a name and a line each, without what is empty and without stacks."""
-    return [
-        (str(key), shown(each))
-        for key, each in mapping.items()
-        if each not in EMPTY and key != "trace"
-    ]
+    lines = []
+    for key, value in mapping.items():
+        if value not in EMPTY and key != "trace":
+            lines.append((str(key), shown(value)))
+    return lines
 
 
 def shown(value: Any) -> str:
     """A value of the evidence on one line: the first of a long list, no control characters."""
     if isinstance(value, Mapping):
-        return f"({', '.join(map(': '.join, pairs(value)))})"
+        return f"({', '.join(': '.join(pair) for pair in pairs(value))})"
     if isinstance(value, list | tuple):
-        more = [f"... {len(value)} in all"] if len(value) > 12 else []
-        return f"[{', '.join([*map(shown, value[:12]), *more])}]"
+        rows = [shown(row) for row in value[:12]]
+        if len(value) > 12:
+            rows.append(f"... {len(value)} in all")
+        return f"[{', '.join(rows)}]"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -9,48 +9,61 @@ from millrace.audit.checks import entries
 from millrace.common.errors import MillraceError
 
 
+def first_look(document: dict) -> dict:
+    """How the first probe ended: whether the loader gave a batch."""
+    return next(probe for probe in document["probes"] if probe["name"] == "look")
+
+
 def with_reasons(document: dict, reasons: Mapping[str, str]) -> dict:
     """The report, where an entry that is no pass and has a reason is ignored, and all others
     count."""
     entries = []
     for entry in document["entries"]:
         verdict = entry["findings"][0]["verdict"]  # the worst is the first
-        reason = reasons.get(entry["name"]) if verdict in ("fail", "not decidable") else None
-        entries.append({**entry, "verdict": "ignored" if reason else verdict, "reason": reason})
+        reason = reasons.get(entry["name"])
+        if reason and verdict in ("fail", "not decidable"):
+            entries.append({**entry, "verdict": "ignored", "reason": reason})
+        else:
+            entries.append({**entry, "verdict": verdict, "reason": None})
     numbers = Counter(entry["verdict"] for entry in entries)
-    return {
-        **document,
-        "entries": entries,
-        "counts": {name: numbers[name] for name in document["counts"]},
-    }
+    counts = {verdict: numbers[verdict] for verdict in document["counts"]}
+    return {**document, "entries": entries, "counts": counts}
 
 
 def check(document: dict, refuse: str, place: str) -> None:
     """Raise MillraceError if an entry fails that `refuse` names (all, none, or names with commas),
     or if the loader gave no batch."""
-    look = next(probe for probe in document["probes"] if probe["name"] == "look")
-    if look["status"] != "ok" and refuse != "none":
+    if refuse == "none":
+        return
+    look = first_look(document)
+    if look["status"] != "ok":
         problem = f"the loader {look['status']}: {look['error']}. Training does not start"
         raise MillraceError(problem, place, "Mend that, or set audit.refuse: none")
+
     names = refuse.split(",")
     fails = [entry for entry in document["entries"] if entry["verdict"] == "fail"]
-    if fails := [entry for entry in fails if refuse == "all" or entry["name"] in names]:
-        first, more = fails[0], [entry["name"] for entry in fails[1:]]
-        row, others = first["findings"][0], f"; so do {', '.join(more)}" * bool(more)
-        problem = (
-            f"{first['name']} fails ({first['title']}): {row['cause']}{others}. Training does not"
-            " start"
-        )
-        remedy = f"Fix: {row['fix']}. If it is meant so, set audit.ignore: {{{first['name']}: why}}"
-        raise MillraceError(problem, place, f"{remedy}, or audit.refuse: none")
+    refused = [entry for entry in fails if refuse == "all" or entry["name"] in names]
+    if not refused:
+        return
+    name, title = refused[0]["name"], refused[0]["title"]
+    worst = refused[0]["findings"][0]
+    problem = f"{name} fails ({title}): {worst['cause']}"
+    if len(refused) > 1:
+        problem += f"; so do {', '.join(entry['name'] for entry in refused[1:])}"
+    remedy = f"Fix: {worst['fix']}. If it is meant so, set audit.ignore: {{{name}: why}}"
+    raise MillraceError(
+        f"{problem}. Training does not start", place, f"{remedy}, or audit.refuse: none"
+    )
 
 
 def reasons(pairs: Iterable[str] | None) -> dict[str, str]:
     """Reasons by entry, of texts such as `DP9=it is bounded by the corpus`; MillraceError if one
     has none."""
-    parts = [pair.partition("=") for pair in pairs or ()]
-    if bare := [entry for entry, _, reason in parts if not reason.strip()]:
-        raise MillraceError(
-            f"{bare[0]} is to be ignored without a reason", remedy=f"Write {bare[0]}=why"
-        )
-    return {entries.get(entry).name: reason for entry, _, reason in parts}
+    found = {}
+    for pair in pairs or ():
+        name, _, reason = pair.partition("=")
+        if not reason.strip():
+            problem = f"{name} is to be ignored without a reason"
+            raise MillraceError(problem, remedy=f"Write {name}=why")
+        found[entries.get(name).name] = reason
+    return found

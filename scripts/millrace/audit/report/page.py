@@ -31,26 +31,28 @@ PAGE = Template("""<!DOCTYPE html>
 def page(document: dict) -> str:
     """The page of a report."""
     sections = {"Fails": "".join(map(_fail, select(document, "fail")))}
-    sections |= {title: _table(rows) for title, rows in remarks(document).items()}
+    for title, rows in remarks(document).items():
+        sections[title] = _table(rows)
     for title in ("Pass", "Not applicable"):
         entries = select(document, title.lower())
-        sections[title] = _table(
-            [(e["name"], e["title"], e["findings"][0]["cause"]) for e in entries]
-        )
+        rows = [(entry["name"], entry["title"], entry["findings"][0]["cause"]) for entry in entries]
+        sections[title] = _table(rows)
     sections["Probes"] = _table([tuple(probe.values()) for probe in document["probes"]])
+
     css = resources.files("millrace.common.report").joinpath("page.css").read_text(encoding="utf-8")
-    tiles = (
+    tiles = [
         f"<div><dt>{name}</dt><dd>{count}</dd></div>" for name, count in document["counts"].items()
-    )
+    ]
+    bodies = [
+        f"<section><h2>{title}</h2>{body}</section>" for title, body in sections.items() if body
+    ]
     return PAGE.substitute(
         style=css + STYLE,
         title=_html(f"Audit of {document['loader']}"),
         environment=_html(shown(document["environment"])[1:-1]),
         command=_html(document["command"]),
         tiles="".join(tiles),
-        sections="".join(
-            f"<section><h2>{n}</h2>{body}</section>" for n, body in sections.items() if body
-        ),
+        sections="".join(bodies),
     )
 
 
