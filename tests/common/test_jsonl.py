@@ -21,12 +21,9 @@ def test_clean_json_needs_no_repair(value):
     assert jsonl.loads(json.dumps(value).encode()) == (value, [])
 
 
-@pytest.mark.parametrize(
-    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
-)
-def test_other_encodings_are_refused_by_name(encoding):
-    with pytest.raises(jsonl.BadJson, match=f"(?i){encoding}.*convert it to UTF-8") as caught:
-        jsonl.loads('{"value": "ä"}'.encode(encoding))
+def test_utf_16_is_refused_by_name():
+    with pytest.raises(jsonl.BadJson, match=r"not in UTF-8.*convert the file to UTF-8") as caught:
+        jsonl.loads('{"value": "ä"}'.encode("utf-16"))
     assert caught.value.reason == "json_encoding"
 
 
@@ -104,9 +101,8 @@ def test_another_encoding_is_named_and_a_cut_character_is_damage():
     assert caught.value.reason == "json_damaged"
 
 
-def test_line_breaks_typed_into_texts_and_a_second_bom_are_read():
+def test_line_breaks_typed_into_texts_are_read():
     assert jsonl.loads(b'{"a": "x\ty\r\nz"}') == ({"a": "x\ty\r\nz"}, ["json_control"])
-    assert jsonl.loads(b"\xef\xbb\xbf" * 2 + b'{"a": 1}') == ({"a": 1}, ["json_bom"])
 
 
 def test_nan_and_infinity_are_read_and_counted():
@@ -191,9 +187,3 @@ def test_a_line_that_is_too_long_is_a_reject_and_the_rest_is_read(tmp_path, monk
     assert [number for number, _, _ in rows] == [1, 2, 3, 4]
     assert [rows[0][1], rows[2][1]] == [{"a": 1}, {"a": 2}]
     assert rows[1][1].reason == "json_damaged" and len(rows[3][1]) == longest - 2
-
-
-def test_a_large_document_of_lists_and_little_else_is_refused():
-    assert jsonl.loads(b"[" + b"[]," * 1000 + b"1]")[0]
-    with pytest.raises(jsonl.BadJson, match="5 MiB that hold 2,000,001 lists and objects"):
-        jsonl.loads(b"[" + b"[]," * 2_000_000 + b"1]")

@@ -168,7 +168,7 @@ def test_cancelled_jobs_are_tried_again_and_those_of_a_lost_node_elsewhere(
 
 
 @needs_slurm
-def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
+def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
     slurm, start, corpus, undisturbed, tmp_path: Path
 ):
     workflow = on_cluster(tmp_path, corpus, 10)
@@ -191,10 +191,13 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
         )
         assert re.search(rf"2 suspended.* {STEP}\)", line) and "`scancel --name=millrace_" in line
     workflow.run("--unlock")
-    successor = start(workflow)
-    successor.until(lambda text: "This run waits for them" in text)
+    refused = workflow.call("speech_manifest")
+    assert refused.returncode == 1
+    assert "Slurm jobs of a killed run go on: 2 suspended" in refused.stderr
     subprocess.run(["scontrol", "resume", ",".join(slow)], check=True)
-    assert "has been submitted" not in successor.succeeds()
+    while (done := workflow.call("speech_manifest", "--until", STEP)).returncode:
+        assert "Slurm jobs of a killed run go on" in done.stderr
+    assert "has been submitted" not in done.stderr
     assert sorted(each[1:3] for each in records(tmp_path)) == [
         (country, "COMPLETED") for country in COUNTRIES
     ]
@@ -203,7 +206,7 @@ def test_a_killed_snakemake_is_followed_by_one_that_waits_for_its_jobs(
 
 @pytest.mark.long
 @pytest.mark.e2e
-def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
+def test_while_a_local_step_of_a_killed_snakemake_lives_its_successor_is_refused(
     start, corpus, undisturbed, tmp_path: Path
 ):
     workflow = Workflow(tmp_path, **config(corpus, 3))
@@ -224,14 +227,12 @@ def test_a_local_step_of_a_killed_snakemake_ends_before_its_successor_starts(
     os.kill(steps[0], signal.SIGSTOP)
     killed.kill()
     workflow.run("--unlock")
-    said = workflow.call("speech_manifest", "-n").stderr
-    assert f"{STEP} (process {steps[0]}). The next run ends them" in said
-    successor = start(workflow)
-    successor.until(lambda text: "This run ends them" in text)
+    line = f"steps of a killed run go on here: {STEP}. Wait for them, or have them save and end: "
+    for arguments in (["-n"], []):
+        assert line + f"`kill {steps[0]}`" in workflow.call("speech_manifest", *arguments).stderr
+    os.kill(steps[0], signal.SIGTERM)
     os.kill(steps[0], signal.SIGCONT)
-    successor.succeeds()
-    assert (
-        not Path(f"/proc/{steps[0]}").exists() or not Path(f"/proc/{steps[0]}/environ").read_bytes()
-    )
+    while (done := workflow.call("speech_manifest", "--until", STEP)).returncode:
+        assert line in done.stderr
     outputs = digests(workflow)
     assert outputs.items() <= undisturbed.items() and len(outputs) == 3 * len(undisturbed) // 10

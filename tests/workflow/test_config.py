@@ -196,7 +196,6 @@ def test_steps_and_config_have_the_same_defaults(lane):
             ["write `speech: {max_cer: 0.2}`", "--config 'speech={max_cer: 0.2}'"],
         ),
         ({"asr.training.lr": 0.2}, ["--config 'asr={training: {lr: 0.2}}'"]),
-        ({"max_cer": 0.2}, ["max_cer: no such section", "--config 'speech={max_cer: 0.2}'"]),
         (speech(split_fractions=[0.9, 0.1]), ["speech.split_fractions: must be keys with values"]),
         ({"asr": {"runs": {"a b": {}}}}, ["asr.runs", "'a b'", "letters, digits"]),
         ({"asr": {"runs": {"..": {}}}}, ["asr.runs", "'..'", "not . or .."]),
@@ -204,7 +203,6 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"image": {"runs": {"..": {}}}}, ["image.runs", "'..'", "not . or .."]),
         ({"asr": {"training": {"lr": "1e-3x"}}}, ["asr.training.lr", "number"]),
         ({"asr": {"seed": 2**31}}, ["asr.seed", "maximum"]),
-        ({"asr": {"training": {"eval_steps": 10**30}}}, ["asr.training.eval_steps", "too large"]),
         (
             {"asr": {"calibration": {"min_bs": 8}, "runs": {"a": {"adam_beta1": 0.8}}}},
             [
@@ -284,36 +282,24 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (
-            b"speech:\n\tmax_cer: 1\n",
-            "line 2: the file is not valid YAML (found character '\\t' that cannot",
-        ),
-        (b"speech:\n  a: [1\n", "line 2: the file is not valid YAML (expected ',' or ']'"),
-        (
-            b"speech: a: b\n",
-            "line 1: the file is not valid YAML (mapping values are not allowed here)",
-        ),
-        (b"lanes: []\na: \xff\n", "line 2: the file is not UTF-8"),
+        (b"speech:\n\tmax_cer: 1\n", "line 2, column 1"),
+        (b"speech: a: b\n", 'mapping values are not allowed here in "'),
+        (b"lanes: []\na: \xff\n", "#x00ff"),
         (b"", "the file has no keys at its top"),
         (b"- speech\n", "the file has no keys at its top"),
-        (b"lanes: " + 5000 * b"[", "the file has too many brackets inside of each other"),
-        (None, "the file cannot be read (Is a directory)"),
     ],
 )
-def test_a_config_file_that_is_no_yaml_is_named_with_its_line(
-    tmp_path: Path, raw: bytes | None, words: str
-):
+def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path, raw: bytes, words):
     path = tmp_path / "config.yaml"
-    path.mkdir() if raw is None else path.write_bytes(raw)
+    path.write_bytes(raw)
     with pytest.raises(SystemExit) as caught:
         workflow_config.check_syntax(path)
     (line,) = str(caught.value.code).splitlines()
     assert line.startswith(f"Millrace: {path}") and words in line
 
 
-def test_yaml_json_and_no_config_file_pass(tmp_path: Path):
-    (tmp_path / "config.json").write_text('{\n\t"lanes": []\n}')
-    for path in (tmp_path / "config.json", tmp_path / "none.yaml", ROOT / "config.yaml"):
+def test_yaml_and_no_config_file_pass(tmp_path: Path):
+    for path in (tmp_path / "none.yaml", ROOT / "config.yaml"):
         workflow_config.check_syntax(path)
 
 

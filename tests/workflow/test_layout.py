@@ -99,7 +99,6 @@ NOUNS = [path for path in MODULES if path not in STEPS]
 # Their job is the command line or the config.
 MAY_KNOW = (
     *("common/cli.py", "common/training/launch.py", "common/settings.py"),
-    "common/yaml_anchors.py",
     *("common/workflow/config.py", "asr/training/options.py"),
     *("asr/calibration/options.py", "common/hub/server.py", "image/training/options.py"),
     # A published model's configuration.yaml, and those that users train with.

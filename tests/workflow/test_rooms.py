@@ -28,7 +28,7 @@ ROOMS = {
             "hashing",
         ),
         "settings",
-        *("stopping", "path_map", "yaml_anchors"),
+        *("stopping", "path_map"),
         "debian",
         *("machine", "report", "hub", "workflow", "training", "loading", "throughput"),
         *("fingerprints", "leaks"),

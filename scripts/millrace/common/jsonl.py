@@ -18,10 +18,7 @@ from millrace.common.errors import Damaged
 
 # Bytes of a line; lists of a clique's versions, or of words, take some hundred kilobytes.
 LONGEST_LINE = 16 << 20
-# Lists and objects take 80 bytes of memory each, and of a file at least two: from this size on, a
-# file with one in 16 bytes is no text with numbers, and would take 30 times its size.
-_LARGE = 4 << 20
-_BYTES_PER_LIST = 16
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class BadJson(ValueError):
@@ -43,15 +40,7 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
     if raw[:3] == b"\xef\xbb\xbf":
         raw, repairs = raw[3:], ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
-        raise BadJson(
-            "json_empty",
-            "the file is empty" if not raw else "nothing but blanks or zero bytes in the file",
-        )
-    if len(raw) > _LARGE:
-        lists = raw.count(b"[") + raw.count(b"{")
-        if lists * _BYTES_PER_LIST > len(raw):
-            problem = f"{len(raw) >> 20} MiB that hold {lists:,} lists and objects, and little else"
-            raise BadJson("json_damaged", problem)
+        raise BadJson("json_empty", "nothing but blanks or zero bytes, if anything")
     try:
         return orjson.loads(raw), repairs
     except orjson.JSONDecodeError as strict:
@@ -104,20 +93,14 @@ def _loads_leniently(raw: bytes, repairs: list[str], strict: ValueError) -> tupl
 
 def _text(raw: bytes, strict: ValueError) -> str:
     """The text of a document in UTF-8; raises BadJson for other encodings."""
-    encoding = json.detect_encoding(raw)
     try:
-        text = raw.decode(encoding).lstrip("\ufeff")
+        return raw.decode()
     except UnicodeDecodeError as error:
-        if raw.lstrip()[:1] in (b"{", b"[") and error.reason != "unexpected end of data":
+        is_json = raw.lstrip()[:1] in (b"{", b"[") or raw[:2] in _UTF_16
+        if is_json and error.reason != "unexpected end of data":
             problem = f"not in UTF-8 (byte {error.start}); convert the file to UTF-8"
             raise BadJson("json_encoding", problem) from None
         raise BadJson("json_damaged", f"not valid JSON ({strict})") from None
-    if encoding.startswith("utf-8"):
-        return text
-    if text.lstrip()[:1] in ("{", "["):
-        problem = f"the file is {encoding.upper()}; convert it to UTF-8"
-        raise BadJson("json_encoding", problem)
-    raise BadJson("json_damaged", f"not valid JSON ({strict})")
 
 
 def _integer(text: str) -> int | float:
@@ -160,7 +143,7 @@ def lines(
                 )
                 yield number, BadJson("json_damaged", problem), []
                 continue
-            if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            if number == 1 and raw[:2] in _UTF_16:
                 yield 1, BadJson("json_encoding", "the file is UTF-16; convert it to UTF-8"), []
                 return
             if not (raw := raw.rstrip()):

@@ -90,7 +90,7 @@ def children(parent: int, recursive: bool = False) -> list[int]:
     return pids
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, its cause, the cause of that. torch raises a worker's death at any statement, also
     in the middle of a checkpoint, whose half written file then raises an error of its own."""
     while error is not None:
@@ -102,7 +102,7 @@ def lost_worker(error: BaseException) -> MillraceError | None:
     """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other
     errors."""
     pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"
-    deaths = [death for each in _chain(error) if (death := re.match(pattern, str(each)))]
+    deaths = [death for each in causes(error) if (death := re.match(pattern, str(each)))]
     if not deaths:
         return None
     # Where it noticed in the middle of a read, only the cause names the signal.

@@ -35,7 +35,7 @@ def repository(endpoint: str, **options) -> Repository:
 
 def tree(hub: Repository) -> dict[str, str]:
     """SHA-256 of the large files below data/, by path."""
-    hub.look()
+    hub.exists()
     return {entry.path: entry.lfs.sha256 for entry in hub.tree() if entry.path.startswith("data/")}
 
 

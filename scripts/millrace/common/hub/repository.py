@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.common.errors import MillraceError
+from millrace.common.processes import causes
 from millrace.common.settings import setting
 
 LOCAL = "local"
@@ -20,18 +21,21 @@ _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-.](?![-.]))*(?<![-.])"
 _ENDPOINT = (
     r"local|https://[A-Za-z0-9_.-]+(:[0-9]+)?/?|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/?"
 )
-# What no further attempt mends: status -> what is wrong, what to do.
+# The statuses that no further attempt mends: what is wrong, what to do.
 _FINAL = {
     400: ("the Hub refuses the request", "Mend what it names, and publish again"),
     401: ("the Hub accepts no token of yours", "Log in with `hf auth login`, or set HF_TOKEN"),
-    402: ("the account's storage is used up", "Free some of it, or extend it"),
     403: ("the token may not do this", "Use one with write access to the repository"),
     404: ("no such repository, or the token may not see it", "Check `repo`, or use another token"),
     413: (
         "the Hub takes no files or requests of this size",
         "Make smaller shards: speech.max_shard_size_gb",
     ),
+    422: ("the Hub refuses the request", "Mend what it names, and publish again"),
 }
+RUN_AGAIN = (
+    "Mend what it names, or run the same command again: what was sent is not sent a second time"
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ class Repository:
             )
         self.name = {"repo_id": self.repo_id, "repo_type": self.kind}  # for the client
 
-    def look(self) -> bool:
-        """Note the head; False if there is no such repository. Raises MillraceError if the public
+    def exists(self) -> bool:
+        """Whether there is such a repository; notes its head. Raises MillraceError if the public
         can read what is to be private."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -84,15 +88,16 @@ class Repository:
                 raise
             return False
         if self.private and not info.private:
-            remedy = (
-                "Make it private in its settings on the Hub, choose another, or set `private:"
-                " false`"
-            )
-            raise MillraceError(
-                "the repository is public, and private was asked", self.repo_id, remedy
-            )
+            problem = "the repository is public, and private was asked"
+            remedy = "Make it private on the Hub, choose another, or set `private: false`"
+            raise MillraceError(problem, self.repo_id, remedy)
         self.head = info.sha
         return True
+
+    def create(self) -> None:
+        """Create it, as private as it is to be."""
+        self.api.create_repo(**self.name, private=self.private, exist_ok=True)
+        self.exists()
 
     def tree(self, paths: Sequence[str] | None = None) -> list[Any]:
         """The files at the head, by a request for each 1,000; or those of `paths` that exist, by
@@ -110,11 +115,13 @@ class Repository:
 def flags(section: Mapping[str, Any], server_dir: str, *names: str) -> str:
     """The `hub` section of a lane's config as those of add_flags, and its other keys `names`, for a
     shell."""
-    keys = ("endpoint", "repo", *names)
-    texts = [f"--{name.replace('_', '-')} {shlex.quote(str(section[name]))}" for name in keys]
-    return " ".join(
-        [*texts, *([] if section["private"] else ["--public"]), f"--server-dir {server_dir}"]
-    )
+    parts = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(section[name]))}"
+        for name in ("endpoint", "repo", *names)
+    ]
+    if not section["private"]:
+        parts.append("--public")
+    return " ".join([*parts, f"--server-dir {server_dir}"])
 
 
 def add_flags(parser: Any) -> None:
@@ -131,10 +138,7 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
     """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
     endpoint, token = args.endpoint, None  # of HF_TOKEN or the client's login
     if not re.fullmatch(_ENDPOINT, endpoint):
-        remedy = (
-            "Write local or https://<host> (http:// only of this machine); tokens belong into"
-            " HF_TOKEN"
-        )
+        remedy = "Write local or https://<host>; tokens belong into HF_TOKEN"
         raise MillraceError("--endpoint is not the address of a Hub", "", remedy)
     with contextlib.ExitStack() as stack:
         if endpoint == LOCAL:
@@ -153,23 +157,30 @@ def connected(args: Any, kind: str) -> Iterator[Repository]:
         yield Repository(HfApi(endpoint=endpoint, token=token), args.repo, kind, not args.public)
 
 
-def final(error: BaseException | None, repo_id: str) -> MillraceError | None:
-    """What to tell people of an error that a further attempt would not mend; None of all others."""
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", 0)
-        if 400 <= status < 500 and status not in (408, 409, 412, 425, 429):
-            problem, remedy = _FINAL.get(status, _FINAL[400])
-            return MillraceError(f"{problem} ({words(error)})", repo_id, remedy)
-        if isinstance(error, OSError) and error.filename:  # a file of ours
-            return MillraceError(str(error.strerror), str(error.filename), "Run the workflow again")
-        if type(error) is ValueError:  # the client's own check of the card, say
-            return MillraceError(words(error), repo_id)
-        if type(error).__name__ == "OfflineModeIsEnabled":
-            return MillraceError(
-                "HF_HUB_OFFLINE is set, so the client sends nothing", repo_id, "Unset it"
-            )
-        error = error.__cause__ or error.__context__
-    return None
+@contextlib.contextmanager
+def explained(repo_id: str) -> Iterator[None]:
+    """Raise what the client raises inside as a MillraceError that says what to do."""
+    try:
+        yield
+    except MillraceError:
+        raise
+    except Exception as error:  # the client lets through what its transports raise, of many kinds
+        raise explanation(error, repo_id) from error
+
+
+def explanation(error: BaseException, repo_id: str) -> MillraceError:
+    """What to tell people of an error of the client, or of what lies behind it."""
+    for cause in causes(error):
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
+        if status in _FINAL:
+            problem, remedy = _FINAL[status]
+            return MillraceError(f"{problem} ({words(cause)})", repo_id, remedy)
+        if isinstance(cause, OSError) and cause.filename:  # a file of ours
+            return MillraceError(str(cause.strerror), str(cause.filename), "Run the workflow again")
+        if type(cause).__name__ == "OfflineModeIsEnabled":
+            problem = "HF_HUB_OFFLINE is set, so the client sends nothing"
+            return MillraceError(problem, repo_id, "Unset it")
+    return MillraceError(f"not published ({words(error)})", repo_id, RUN_AGAIN)
 
 
 def words(error: BaseException) -> str:

@@ -66,16 +66,9 @@ class Lanes:
         self._left_over = ""
         if is_main_process:
             try:
-                self._left_over = left_over.settle(
-                    self._say, self._is_run, on_cluster=jobs is not None
-                )
+                self._left_over = left_over.check(self._say, self._is_run, jobs is not None)
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
-            except KeyboardInterrupt:
-                sys.exit(
-                    "Millrace: interrupted before anything was started; what a killed run left"
-                    " goes on"
-                )
             if self._is_run:
                 run_lock.enter()
                 _forget_shown()

@@ -1,7 +1,7 @@
 """What a killed run has left: jobs in Slurm's queue, and processes of its steps on this host.
 
 They go on without their Snakemake. A run that starts beside them would run their steps twice at
-once, so it waits for the jobs, and ends the processes.
+once, so it is refused while they live.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +22,6 @@ from millrace.common.workflow.snakemake_state import is_locked
 # Names the run in the environment of its local steps. Steps in Slurm's jobs have none: the queue
 # lists them.
 MARK = "MILLRACE_RUN"
-PAUSE = 5.0  # seconds between two looks at the queue
-PATIENCE = 120.0  # seconds that a step may need to save, from SIGTERM to SIGKILL
 # A run's jobs have one name, [<slurm-jobname-prefix>_]<uuid>, and the comment
 # rule_<rule>[_wildcards_<...>].
 _RUN = re.compile(r"([\w-]+_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -83,75 +79,56 @@ def steps() -> list[Step]:
     return sorted(alive)
 
 
-def end(processes: list[Step]) -> None:
-    """End the steps: SIGTERM to the first process of each, which may save; SIGKILL to all that are
-    late."""
-    asked, late = set(), time.monotonic() + PATIENCE
-    while processes:
-        is_late = time.monotonic() > late
-        for process in processes if is_late else _first(processes):
-            if is_late or process not in asked:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
-                asked.add(process)
-        time.sleep(0.1)
-        processes = steps()
-
-
 def _first(processes: list[Step]) -> list[Step]:
     """Those that none of the others has started."""
     pids = {process.pid for process in processes}
     return [process for process in processes if process.parent not in pids]
 
 
-def describe(who: str, processes: list[Step], queue: list[Job]) -> list[str]:
-    """What is left of a killed run, and what `who` does about it."""
+def describe(processes: list[Step], queue: list[Job]) -> list[str]:
+    """What is left of a killed run, and how it ends."""
     lines = []
     if processes:
         names = ", ".join(sorted({process.step for process in processes} - {""})) or "unknown"
-        pids = ", ".join(str(process.pid) for process in _first(processes))
-        ends = f"{who} ends them with SIGTERM, and lets them save"
-        lines.append(f"steps of a killed run on this host: {names} (process {pids}). {ends}")
+        pids = " ".join(str(process.pid) for process in _first(processes))
+        problem = f"steps of a killed run go on here: {names}"
+        lines.append(f"{problem}. Wait for them, or have them save and end: `kill {pids}`")
     if queue:
-        states, names = (
-            ", ".join(f"{count} {name}" for name, count in Counter(each).most_common())
-            for each in ([job.state for job in queue], [job.step for job in queue])
-        )
+        states = _tally(job.state for job in queue)
+        names = _tally(job.step for job in queue)
         cancel = "; ".join(f"scancel --name={run}" for run in sorted({job.run for job in queue}))
-        waits = f"{who} waits for them, and what they finish counts. To cancel them: `{cancel}`"
-        lines.append(f"Slurm jobs of a killed run: {states} ({names}). {waits}")
+        problem = f"Slurm jobs of a killed run go on: {states} ({names})"
+        lines.append(f"{problem}. Wait for them, as what they finish counts, or type `{cancel}`")
     return lines
 
 
-def settle(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
-    """Say what a killed run has left, and let it end if this run `acts`; what is left, with its
-    lock.
+def _tally(words: Iterable[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
-    While the lock is there nothing is waited for or ended: its holder lives, or the user has not
-    decided.
+
+def check(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
+    """Say what a killed run has left, with its lock; "" if there is nothing.
+
+    Raises MillraceError if this run `acts` beside it: Snakemake itself refuses only while the lock
+    is there.
     """
     locked = is_locked()
     if locked and not run_lock.stale():
         return ""
-    processes = steps()
-    queue = _queue(say, acts, on_cluster)
-    if not locked and acts:
-        _end_and_wait(say, processes, queue)
-        return ""
-
-    lines = describe("The next run", processes, queue)
+    lines = describe(steps(), _queue(say, acts, on_cluster))
     if locked:
         lines = [run_lock.stale(". ".join([*lines, run_lock.UNLOCK]))]
-    is_said_by_snakemake = locked and acts
-    if not is_said_by_snakemake:
+    elif lines and acts:
+        raise MillraceError(" ".join(lines))
+    if not acts:
         for line in lines:
             say(line)
     return " ".join(lines)
 
 
 def _queue(say: Callable[[str], None], acts: bool, on_cluster: bool) -> list[Job]:
-    """The Slurm jobs of a killed run; none if Slurm does not answer a run that asks only to say
-    so."""
+    """The Slurm jobs of a killed run; where Slurm does not answer, a run that needs none of it goes
+    on."""
     # Not where squeue may be installed, but was never used.
     if not on_cluster and not os.path.isdir("logs/slurm"):
         return []
@@ -160,19 +137,5 @@ def _queue(say: Callable[[str], None], acts: bool, on_cluster: bool) -> list[Job
     except MillraceError as error:
         if on_cluster and acts:
             raise
-        if on_cluster:
-            say(str(error))
+        say(str(error))
         return []
-
-
-def _end_and_wait(say: Callable[[str], None], processes: list[Step], queue: list[Job]) -> None:
-    """End the local steps of a killed run, and wait for its Slurm jobs."""
-    for line in describe("This run", processes, []):
-        say(line)
-    end(processes)
-    while queue:
-        for line in describe("This run", [], queue):
-            say(line)
-        time.sleep(PAUSE)
-        with contextlib.suppress(MillraceError):  # it answers later
-            queue = jobs()

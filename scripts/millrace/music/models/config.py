@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from millrace.common.errors import MillraceError
-from millrace.common.yaml_anchors import TOO_MANY, are_too_many
 
 _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a frame of
 _LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
@@ -228,12 +227,6 @@ class _Loader(yaml.SafeLoader):
             problem, mark = f"the key {repeated[-1].value} is there twice", repeated[-1].start_mark
             raise yaml.constructor.ConstructorError(None, None, problem, mark)
         return super().construct_mapping(node, deep)
-
-    def get_single_node(self) -> yaml.Node | None:
-        root = super().get_single_node()
-        if root is not None and are_too_many(root):
-            raise yaml.MarkedYAMLError(problem=TOO_MANY, problem_mark=root.start_mark)
-        return root
 
 
 _Loader.add_implicit_resolver(
