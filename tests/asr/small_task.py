@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from millrace.asr.loading.collate import Batch
+from millrace.common.training import meters
 from millrace.common.training.task import Task
 
 
@@ -24,7 +25,8 @@ class Loudness(nn.Module):
         self.head = nn.Linear(8, 1)
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        hidden = self.power(audio.square().mean(dim=1, keepdim=True))
+        with meters.part("power"):
+            hidden = self.power(audio.square().mean(dim=1, keepdim=True))
         for layer in self.layers:
             hidden = torch.relu(layer(hidden))
         return self.head(hidden).squeeze(1)

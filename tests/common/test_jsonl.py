@@ -187,3 +187,9 @@ def test_a_line_that_is_too_long_is_a_reject_and_the_rest_is_read(tmp_path, monk
     assert [number for number, _, _ in rows] == [1, 2, 3, 4]
     assert [rows[0][1], rows[2][1]] == [{"a": 1}, {"a": 2}]
     assert rows[1][1].reason == "json_damaged" and len(rows[3][1]) == longest - 2
+
+
+def test_a_large_document_of_lists_and_little_else_is_refused():
+    assert jsonl.loads(b"[" + b"[]," * 1000 + b"1]")[0]
+    with pytest.raises(jsonl.BadJson, match="5 MiB that hold 2,000,001 lists and objects"):
+        jsonl.loads(b"[" + b"[]," * 2_000_000 + b"1]")

@@ -30,6 +30,7 @@ from millrace.music.audio import recording
 from millrace.music.features.h5_files import read_file
 from millrace.music.features.metadata import read_metadata
 from millrace.music.features.track import Contract
+from millrace.music.models.config import read_yaml
 from millrace.speech.audio.cut import cut, probe
 from millrace.speech.corpus import alignment
 
@@ -181,6 +182,12 @@ def read_h5(path: Path) -> object:
     return [track.refused for track in read_file(path.parent, path.name, [], Contract())]
 
 
+ANCHORS = "a0: &a0 {k0: x, k1: x, k2: x, k3: x, k4: x, k5: x, k6: x, k7: x, k8: x}\n" + "".join(
+    f"a{level}: &a{level} {{{', '.join(f'k{key}: *a{level - 1}' for key in range(9))}}}\n"
+    for level in range(1, 10)
+)
+
+
 def parse_alignment(path: Path) -> object:
     return len(alignment.parse(path.read_bytes()).segments)
 
@@ -252,8 +259,20 @@ BOMBS = [
         {"alignment": (parse_alignment, "BadJson: not valid JSON, or nested too deeply")},
     ),
     Bomb(
+        "JSON of empty lists",
+        lambda path: write_repeated(path, b'{"segments":[', b"[],", 20 * MEBIBYTE, b"1]}"),
+        lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 20 * MEBIBYTE, b"1]}"),
+        {"alignment": (parse_alignment, "BadJson: 19 MiB that hold 6,990,502 lists")},
+    ),
+    Bomb(
         "JSONL of a long line",
         lambda path: write_repeated(path, b'{"a": "', b"x", 100 * MEBIBYTE, b'"}\n'),
+        lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
+        LINES,
+    ),
+    Bomb(
+        "JSONL of empty lists",
+        lambda path: write_repeated(path, b"[", b"[],", 15 * MEBIBYTE, b"1]\n"),
         lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
         LINES,
     ),
@@ -286,6 +305,14 @@ BOMBS = [
         lambda path: write_h5(path, 1 << 20, 1 << 20, 1),
         lambda path: write_h5(path, 1024, 1024, 1),
         {"features": (read_h5, "chunk_too_large")},
+    ),
+    Bomb(
+        "YAML",
+        lambda path: path.write_text(ANCHORS),
+        lambda path: path.write_bytes((ROOT / "config.yaml").read_bytes()),
+        {
+            "music model": (read_yaml, "aliases are not read"),
+        },
     ),
 ]
 

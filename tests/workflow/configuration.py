@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 
-from millrace.common.workflow.config import DEFAULT_LANES, LANES, load_schema
+from millrace.common.workflow.config import DEFAULT_LANES, LANE_NAMES, load_schema
 from millrace.music.models.config import ClewsConfig
 from millrace.music.training import conf_keys
 from tests.workflow.workflow import ROOT
@@ -53,7 +53,7 @@ def rows(properties: dict, schema: dict, above: str = "") -> Iterator[str]:
 def page() -> str:
     """The whole page."""
     parts = [HEAD.format(lanes=", ".join(f"`{lane}`" for lane in DEFAULT_LANES))]
-    for lane in LANES:
+    for lane in LANE_NAMES:
         schema = load_schema(ROOT / f"rules/schemas/{lane}.schema.yaml")
         parts.append(f"\n## {lane}\n\n{HEADS}")
         parts += [f"{row}\n" for row in rows(schema["properties"], schema)]

@@ -44,7 +44,7 @@ def objects(rule: dict) -> Iterator[dict]:
         yield from objects(child)
 
 
-@pytest.mark.parametrize("lane", workflow_config.LANES)
+@pytest.mark.parametrize("lane", workflow_config.LANE_NAMES)
 def test_schemas_are_valid_closed_explained_and_complete(lane):
     whole = schema(lane)
     Draft202012Validator.check_schema(whole)
@@ -65,8 +65,8 @@ def test_schemas_are_valid_closed_explained_and_complete(lane):
 
 def test_the_config_that_is_shipped_is_valid_and_complete_where_it_overrides():
     checked = workflow_config.checked_config(CONFIG, SCHEMAS)
-    assert set(checked) == {"lanes", *workflow_config.LANES}
-    for lane in workflow_config.LANES:
+    assert set(checked) == {"lanes", *workflow_config.LANE_NAMES}
+    for lane in workflow_config.LANE_NAMES:
         assert set(CONFIG.get(lane, {})) <= set(schema(lane)["properties"])
         assert set(checked[lane]) == set(schema(lane)["properties"])
         for key, value in CONFIG.get(lane, {}).items():
@@ -95,7 +95,7 @@ def test_checking_does_not_change_what_it_was_given():
     assert given == speech(max_cer=0.5)
 
 
-@pytest.mark.parametrize("lane", workflow_config.LANES)
+@pytest.mark.parametrize("lane", workflow_config.LANE_NAMES)
 def test_steps_and_config_have_the_same_defaults(lane):
     """By hand and under Snakemake the same thing happens."""
     rules = schema(lane)["properties"]

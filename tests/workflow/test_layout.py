@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from millrace.common.workflow.config import LANES
+from millrace.common.workflow.config import LANE_NAMES
 from tests.workflow.workflow import ROOT
 
 VERBS = (
@@ -108,8 +108,8 @@ MAY_KNOW = (
 
 def test_every_lane_has_rules_schema_package_and_targets(rules):
     files = {path.stem for path in (ROOT / "rules").glob("*.smk")}
-    assert files == {"common", *LANES}
-    for lane in LANES:
+    assert files == {"common", *LANE_NAMES}
+    for lane in LANE_NAMES:
         assert (ROOT / f"rules/schemas/{lane}.schema.yaml").is_file()
         assert (ROOT / f"scripts/millrace/{lane}/__init__.py").is_file()
         assert (ROOT / f"tests/{lane}/__init__.py").is_file()
@@ -135,7 +135,7 @@ def test_rules_belong_to_the_lane_of_their_file(rules):
 
 def test_target_rules_are_local_and_without_wildcards(rules):
     targets = [rule for rule in rules.values() if not rule["shell"]]
-    assert {"all", *LANES} <= {rule["name"] for rule in targets}
+    assert {"all", *LANE_NAMES} <= {rule["name"] for rule in targets}
     for rule in targets:
         assert rule["local"], f"{rule['name']} would be sent to the cluster"
         assert not rule["wildcards"] and not rule["outputs"] and not rule["unnamed_outputs"], rule[
@@ -195,19 +195,19 @@ def test_rules_hold_no_python(rules):
 
 
 def test_every_step_belongs_to_a_rule_and_has_tests(jobs):
-    steps = {f"{path.parent.name}_{path.stem}" for path in STEPS if path.parent.name in LANES}
+    steps = {f"{path.parent.name}_{path.stem}" for path in STEPS if path.parent.name in LANE_NAMES}
     assert steps == set(jobs) | BY_HAND
     missing = [
         name
         for path in STEPS
-        if path.parent.name in LANES
+        if path.parent.name in LANE_NAMES
         and not (ROOT / (name := f"tests/{path.parent.name}/test_{path.stem}.py")).is_file()
     ]
     assert not missing, missing
 
 
 def test_every_wildcard_is_constrained():
-    for lane in LANES:
+    for lane in LANE_NAMES:
         text = (ROOT / f"rules/{lane}.smk").read_text()
         constrained = set(
             re.findall(
@@ -269,7 +269,10 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_what_a_parse_of_the_workflow_imports_is_light():
-    modules = ["millrace.common.workflow.lanes", *(f"millrace.{lane}.inputs" for lane in LANES)]
+    modules = [
+        "millrace.common.workflow.lanes",
+        *(f"millrace.{lane}.inputs" for lane in LANE_NAMES),
+    ]
     program = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"

@@ -18,6 +18,10 @@ from millrace.common.errors import Damaged
 
 # Bytes of a line; lists of a clique's versions, or of words, take some hundred kilobytes.
 LONGEST_LINE = 16 << 20
+# Lists and objects take 80 bytes of memory each, and of a file at least two: from this size on, a
+# file with one in 16 bytes is no text with numbers, and would take 30 times its size.
+_LARGE = 4 << 20
+_BYTES_PER_LIST = 16
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -41,6 +45,11 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
         raw, repairs = raw[3:], ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
         raise BadJson("json_empty", "nothing but blanks or zero bytes, if anything")
+    if len(raw) > _LARGE:
+        lists = raw.count(b"[") + raw.count(b"{")
+        if lists * _BYTES_PER_LIST > len(raw):
+            problem = f"{len(raw) >> 20} MiB that hold {lists:,} lists and objects, and little else"
+            raise BadJson("json_damaged", problem)
     try:
         return orjson.loads(raw), repairs
     except orjson.JSONDecodeError as strict:

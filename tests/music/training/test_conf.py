@@ -191,6 +191,7 @@ def test_what_no_key_takes_is_refused(override, message):
         ),
         ("data: {nworkers: '4'}\n", "c.yaml: data.nworkers: the value is '4'"),
         ("training: [1]\n", "c.yaml: training is [1]. Give keys, such as training."),
+        ("data: &data\n  more: *data\n", "c.yaml:2: this is not YAML (aliases are not read)"),
     ],
 )
 def test_mistakes_in_a_file_are_refused_by_its_name(text, message, tmp_path):

@@ -124,7 +124,6 @@ class Panel:
     ]  # a colour, or one per bar; their lengths
     notes: Sequence[str]  # at the ends of the bars
     ranges: Sequence[tuple[float, float]] = ()  # hairlines
-    marks: Sequence[float] = ()  # upright lines
     whole: bool = False  # only whole numbers occur
 
     def __post_init__(self) -> None:
@@ -143,9 +142,6 @@ class Panel:
             if high > low:
                 axes.plot([low, high], [bar, bar], color=INK, linewidth=1.1)
             ends[bar] = max(ends[bar], high)
-        for bar, mark in enumerate(self.marks):
-            axes.plot([mark, mark], [bar - 0.42, bar + 0.42], color=INK, linewidth=1.6)
-            ends[bar] = max(ends[bar], mark)
         place: dict[str, Any] = {
             "textcoords": "offset points",
             "va": "center_baseline",

@@ -3,13 +3,12 @@
     with StepProfiler(folder, 20, device) as profiler:
         loop.train(task, settings, folder, on_step=profiler.on_step)
 
-The loop marks its steps and phases; forward hooks of all modules mark the parts of the model.
+The loop marks its steps and phases, a model the parts of its forward pass (see meters.part).
 Profiled steps are slower than others: read shares here, rates in the benchmark.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import tempfile
@@ -21,13 +20,11 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
-from torch.nn.modules import module as modules
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from millrace.common import atomic
 from millrace.common.throughput.run import PROFILE
 from millrace.common.training.meters import MARK
-from millrace.common.training.task import TrainingStep
 
 Span = tuple[float, float]  # begin and end, in seconds
 
@@ -44,7 +41,6 @@ _ORDER = {
 }
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::")  # how torch.distributed names what it does
 _OPERATORS = 15
-_DEPTH = 3  # of single children (wrappers) that are gone through to find the model's parts
 
 
 class StepProfiler:
@@ -59,26 +55,26 @@ class StepProfiler:
     ) -> None:
         self.folder, self.device = folder, torch.device(device)
         activities = [ProfilerActivity.CPU]
-        activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
-        chosen = schedule(skip_first=skip - 1, wait=0, warmup=1, active=max(steps, 1), repeat=1)
-        options = {"schedule": chosen, "on_trace_ready": self._write, "acc_events": True}
-        self._profile = None if rank else profile(activities=activities, **options)
-        self._hooks = contextlib.ExitStack()
+        if self.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = None
+        if rank == 0:
+            self._profile = profile(
+                activities=activities,
+                schedule=schedule(
+                    skip_first=skip - 1, wait=0, warmup=1, active=max(steps, 1), repeat=1
+                ),
+                on_trace_ready=self._write,
+                acc_events=True,
+            )
         self._failed = False
-        self._parts: dict[int, str] = {}  # label of a part by its id(); empty outside of forward
-        self._open: list[tuple[int, record_function]] = []
 
     def __enter__(self) -> StepProfiler:
         if self._profile is not None:
-            self._hooks.callback(modules.register_module_forward_pre_hook(self._before).remove)
-            self._hooks.callback(
-                modules.register_module_forward_hook(self._after, always_call=True).remove
-            )
             self._profile.start()
         return self
 
     def __exit__(self, kind: type | None, *error: object) -> None:
-        self._hooks.close()
         self._failed = kind is not None
         if self._profile is not None:
             self._profile.stop()
@@ -92,13 +88,10 @@ class StepProfiler:
             self._profile.step()
 
     def _write(self, running: profile) -> None:
-        self._hooks.close()
-        phases = (
-            table(running.events(), running.key_averages(), self.device.type)
-            if not self._failed
-            else {}
-        )
-        if not phases.get("steps"):
+        if self._failed:
+            return
+        phases = table(running.events(), running.key_averages(), self.device.type)
+        if not phases["steps"]:
             return
         with (
             tempfile.TemporaryDirectory() as scratch,
@@ -107,54 +100,6 @@ class StepProfiler:
             running.export_chrome_trace(f"{scratch}/{TRACE}")
             shutil.copyfile(f"{scratch}/{TRACE}", partial)
         atomic.write_json(self.folder / PROFILE, phases)
-
-    def _before(self, module: torch.nn.Module, _: Any) -> None:
-        if isinstance(module, TrainingStep):
-            # A model that marks its parts itself (see meters.part) calls some of them past their
-            # hooks.
-            own = getattr(module.model, "marks_parts", False)
-            self._parts = {} if own else {id(part): label for label, part in parts_of(module)}
-        elif label := self._parts.get(id(module)):
-            mark = record_function(f"{MARK}forward: {label}")
-            mark.__enter__()
-            self._open.append((id(module), mark))
-
-    def _after(self, module: torch.nn.Module, *_: Any) -> None:
-        if self._open and self._open[-1][0] == id(module):
-            self._open.pop()[1].__exit__(None, None, None)
-        elif isinstance(module, TrainingStep):
-            # Checkpointed parts run again within the backward pass: not part of forward.
-            self._parts = {}
-
-
-def parts_of(step: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The parts of a model that are worth a line, by name: its children, or those of what wraps
-    them.
-
-    Lists of layers are taken apart; the layers of a list share a name.
-    """
-    parts: list[tuple[str, torch.nn.Module]] = []
-    total = _parameters(step)
-
-    def visit(module: torch.nn.Module, depth: int) -> None:
-        children = list(module.named_children())
-        heavy = sum(_parameters(child) > 0 for _, child in children)
-        for name, child in children:
-            holds_most = heavy <= 2 and _parameters(child) > 0.9 * total
-            has_parts = len(list(child.children())) > 0
-            if isinstance(child, torch.nn.ModuleList):
-                parts.extend((name, layer) for layer in child)
-            elif depth and holds_most and has_parts:
-                visit(child, depth - 1)
-            else:
-                parts.append((name, child))
-
-    visit(step, _DEPTH)
-    return parts
-
-
-def _parameters(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str) -> dict[str, Any]:

@@ -62,13 +62,11 @@ class _Loop:
         stop: StopSignals,
         on_step: Hook,
     ) -> None:
-        self.task, self.settings, self.folder, self.ranks, self.stop = (
-            task,
-            settings,
-            folder,
-            ranks,
-            stop,
-        )
+        self.task = task
+        self.settings = settings
+        self.folder = folder
+        self.ranks = ranks
+        self.stop = stop
         self.on_step = on_step
         folder.mkdir(parents=True, exist_ok=True)
         self.fabric = devices.launch(ranks, settings)
@@ -275,19 +273,24 @@ class _Loop:
             self.peak = 0
         self.log.line("train", at.optimizer_step, line, self.task.describe)
 
+    def _is_evaluation_due(self) -> bool:
+        at, settings = self.position, self.settings
+        step = at.optimizer_step
+        if step in self.evaluations:
+            return False
+        if self.finished:
+            return True
+        if step == 0:
+            return bool(settings.eval_at_start)
+        if settings.eval_steps and step % settings.eval_steps == 0:
+            return True
+        # The rest of an epoch, planned anew for other ranks, begins at step 0 too: it has spans.
+        return self.task.every_epoch and at.step == 0 and not at.spans
+
     def _evaluate_if_due(self) -> None:
-        step, settings = self.position.optimizer_step, self.settings
-        periodic = step > 0 and settings.eval_steps and step % settings.eval_steps == 0
-        ended = (
-            self.task.every_epoch
-            and step > 0
-            and self.position.step == 0
-            and not self.position.spans
-        )
-        due = self.finished or periodic or ended or (step == 0 and settings.eval_at_start)
-        if not due or step in self.evaluations:
+        if not self._is_evaluation_due():
             return
-        model = self.updates.model
+        step, model = self.position.optimizer_step, self.updates.model
         if self.device.type == "cuda":
             # Evaluation's shapes are others: what the steps have left in the allocator's cache, in
             # pieces of their own sizes, must not stand beside them.
@@ -296,8 +299,7 @@ class _Loop:
         with seeding.preserved(), torch.no_grad(), self.fabric.autocast():
             metrics = self.exchange.from_main(self.task.evaluate(model, self.fabric))
         model.train()
-        earlier = [self._score(each) for at, each in self.evaluations.items() if at]
-        if step and self._score(metrics) < min(earlier, default=math.inf):
+        if step and self._is_best(metrics):
             self._save()
             # Before the line is written: a run that is killed in between evaluates again.
             if self.ranks.is_main:
@@ -307,6 +309,11 @@ class _Loop:
         self.log.sync()
         self._observe(metrics)
         self.window.clock.lap("evaluate")
+
+    def _is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether the score is below those of all trained weights before."""
+        earlier = [self._score(known) for step, known in self.evaluations.items() if step]
+        return self._score(metrics) < min(earlier, default=math.inf)
 
     def _score(self, metrics: dict[str, float]) -> float:
         """The task's score of an evaluation; infinite if it has none, so that nothing is better."""

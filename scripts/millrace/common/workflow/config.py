@@ -21,7 +21,7 @@ from millrace.common.errors import MillraceError
 
 # Lanes in the order of the data: the name of rule file, script folder, config section and results
 # folder.
-LANES = ("speech", "asr", "music", "image", "audit")
+LANE_NAMES = ("speech", "asr", "music", "image", "audit")
 # Those that are built if the config has no `lanes`.
 DEFAULT_LANES = ["speech", "asr"]
 # YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
@@ -89,15 +89,15 @@ def checked_config(
     check: bool = True,
 ) -> dict:
     """As validate_config, but of the values only, and raises MillraceError."""
-    known = {lane: load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANES}
+    known = {lane: load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANE_NAMES}
     problems = [
         f"  {key}: no such section{_right_place(str(key), value)}"
         for key, value in config.items()
-        if key not in ("lanes", *LANES)
+        if key not in ("lanes", *LANE_NAMES)
     ]
     wanted = config.get("lanes", DEFAULT_LANES)
-    if not isinstance(wanted, list) or any(lane not in LANES for lane in wanted):
-        problems.append(f"  lanes: must be a list of {', '.join(LANES)}, not {wanted!r}")
+    if not isinstance(wanted, list) or any(lane not in LANE_NAMES for lane in wanted):
+        problems.append(f"  lanes: must be a list of {', '.join(LANE_NAMES)}, not {wanted!r}")
     result: dict[str, Any] = {"lanes": wanted}
     for lane, schema in known.items():
         section = {} if config.get(lane) is None else config[lane]
@@ -316,8 +316,8 @@ def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
 def _right_place(name: str, value: Any) -> str:
     """How to write a key of a section that stands at the top: `speech.max_cer`."""
     section, *keys = name.split(".")
-    if section not in LANES:
-        return _suggest(name, ["lanes", *LANES])
+    if section not in LANE_NAMES:
+        return _suggest(name, ["lanes", *LANE_NAMES])
     text = "".join(f"{{{key}: " for key in keys) + str(value) + "}" * len(keys)
     return f"; write `{section}: {text}` into the file, or --config '{section}={text}'"
 

@@ -16,7 +16,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
-from millrace.common.workflow.config import LANES
+from millrace.common.workflow.config import LANE_NAMES
 from millrace.common.workflow.snakemake_state import Call, is_locked
 from millrace.common.workflow.sources import Sources, SourcesMissing
 
@@ -54,7 +54,7 @@ class Lanes:
         self._asked = asked = asked if asked and is_main_process else Call()
         self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
         # A lane whose target is asked for by name is switched on for this run.
-        self.on = [lane for lane in LANES if lane in config["lanes"] or lane in asked.lanes()]
+        self.on = [lane for lane in LANE_NAMES if lane in config["lanes"] or lane in asked.lanes()]
         self._is_run = is_main_process and not dry_run and not asked.only_reads
         self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
@@ -257,7 +257,7 @@ class Lanes:
             if not is_file:
                 return None if rest.startswith("fetch_") else rest if rest in stages else ""
             return next((name for name, stage in stages.items() if stage.makes(target)), "")
-        if owner not in (*LANES, "resources"):
+        if owner not in (*LANE_NAMES, "resources"):
             # All that the config names; and what we do not know by its name.
             return "" if lane in self.config["lanes"] or owner != "all" else None
         return self._stage_of_needed(lane, owner, rest)

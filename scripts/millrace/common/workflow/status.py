@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from millrace.common import progress
 from millrace.common.errors import MillraceError, printable
 from millrace.common.workflow import run_lock, snakemake_state, sources
-from millrace.common.workflow.config import LANES
+from millrace.common.workflow.config import LANE_NAMES
 
 _STATES = ("done", "pending", "running", "failed")
 _STAMP = re.compile(r"\d\d:\d\d:\d\d (\w+) ")  # time and level, before what a step says
@@ -146,7 +146,7 @@ def screen(now: float) -> list[str]:
     written."""
     run = last_run()
     lines = _run_lines(run, now)
-    for lane in LANES:
+    for lane in LANE_NAMES:
         if Path("logs", lane).is_dir() or Path("results", lane).is_dir():
             lines += ["", *_lane_lines(lane, run, now)]
     return lines

@@ -39,7 +39,6 @@ class QwenModel(HfModel):
     model_types = ("qwen3_asr",)
     layouts = layout.LAYOUTS
     hf_classes = ("Qwen3ASRForConditionalGeneration", "Qwen3ASRProcessor")
-    marks_parts = True
     option_types: ClassVar = {field.name: str(field.type) for field in fields(QwenOptions)}
     folder_option_types = option_types
     preparer: QwenPreparer
