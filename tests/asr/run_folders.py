@@ -71,7 +71,6 @@ class MadeUp:
             jsonl.write_lines(run / "steps.jsonl", rows)
             use = {
                 "cpu": 0.83,
-                "trainer_cpu": 0.6,
                 "workers_cpu": 0.23,
                 "gpu": self.gpu,
                 "cores": 16.0,
@@ -83,7 +82,7 @@ class MadeUp:
                 "memory_is": memory,
                 "failed": self.failed,
             }
-            facts |= {"completed": self.failed is None, "model": "ctc", "precision": "32-true"}
+            facts |= {"model": "ctc", "precision": "32-true"}
             atomic.write_json(run / "throughput.json", {**facts, **self.facts})
         return run
 

@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,7 +18,6 @@ from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.measure import BucketMeasure
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.machine.gpu import GpuCounters
 from millrace.common.machine.use import Reading, Sampler, cores
 from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
@@ -29,7 +27,6 @@ from millrace.common.training.ranks import Ranks
 from millrace.common.training.settings import LoopSettings
 from tests.asr.audio_tars import ListedPlan, corpus
 from tests.asr.small_task import SmallTask
-from tests.common.machine.nvml import StandInNvml
 
 # Rows of the batch of each step; rows 12 to 23 are the second bucket.
 STEPS = [[[0, 1, 2]], [[3, 4]], [[12, 13, 14, 15]], [[11, 12]], [[5]], [[20, 21]]]
@@ -86,8 +83,7 @@ def test_a_line_a_step_with_its_bucket_batch_and_padding(tmp_path: Path, buckets
         assert line["peak_memory_bytes"] > 10_000_000
     assert lines[3]["buckets"].keys() == {"b_0_3", "b_3_5"}
     facts = jsonl.read(tmp_path / "throughput.json")
-    assert facts["completed"] and facts["failed"] is None and facts["loader"] == "bucketed"
-    assert facts["steps_recorded"] == 6 and facts["spent_seconds"] == {}
+    assert facts["failed"] is None and facts["loader"] == "bucketed"
     assert facts["peak_memory_bytes"] == max(line["peak_memory_bytes"] for line in lines)
     assert facts["memory_is"] == "resident set of the trainer"
     assert facts["machine"]["device"] == "cpu" and facts["use"]["gpu"] is None
@@ -163,7 +159,7 @@ def test_reasons_for_a_failure(
                 raise error
     facts = jsonl.read(tmp_path / "throughput.json")
     assert facts["folder"] == str(tmp_path) and facts["failed"] == reason
-    assert not facts["completed"] and facts["steps_recorded"] == len(_lines(tmp_path)) == 2
+    assert len(_lines(tmp_path)) == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -196,7 +192,6 @@ def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path)
     for line in lines:
         assert 0 < line["decode_seconds"] + line["read_seconds"] <= line["wait_seconds"]
     assert sum(line["decode_seconds"] for line in lines) == pytest.approx(loader.spent["decode"])
-    assert jsonl.read(tmp_path / "throughput.json")["spent_seconds"] == pytest.approx(loader.spent)
     run = Run(tmp_path)
     assert run.finished and run.shares["decode"] > 0
     assert sum(run.shares.values()) == pytest.approx(1)
@@ -234,25 +229,19 @@ def test_cpu_time_of_workers_is_theirs_and_not_the_trainers() -> None:
 def test_use_counts_only_readings_within_steps() -> None:
     sampler = Sampler()
     sampler.readings = [
-        Reading(0.0, 0.0, 0.0, 0.1, 5),
-        Reading(1.0, 1.0, 2.0, 0.9, 6),
-        Reading(2.0, 2.0, 4.0, 0.7, 9),
-        Reading(3.0, 2.0, 4.0, 0.0, 99),  # an evaluation
-        Reading(4.0, 3.0, 6.0, 0.8, 7),
+        Reading(0.0, 0.0, 0.0, 0.1),
+        Reading(1.0, 1.0, 2.0, 0.9),
+        Reading(2.0, 2.0, 4.0, 0.7),
+        Reading(3.0, 2.0, 4.0, 0.0),  # an evaluation
+        Reading(4.0, 3.0, 6.0, 0.8),
     ]
     use = sampler.use([(0.0, 0.9), (0.95, 2.0), (3.05, 4.5)], cores=4)
-    assert use["seconds"] == 3 and use["cpu"] == pytest.approx(0.75)
-    assert (use["trainer_cpu"], use["workers_cpu"]) == (pytest.approx(0.25), pytest.approx(0.5))
-    assert use["gpu"] == pytest.approx(0.8) and use["gpu_memory_bytes"] == 9
-    assert use["gpu_quantiles"] == pytest.approx([0.72, 0.8, 0.88])
+    assert use == pytest.approx({"cpu": 0.75, "workers_cpu": 0.5, "gpu": 0.8})
 
 
 @pytest.mark.parametrize("spans", [[], [(0.0, 1.0)]])
 def test_use_of_nothing_is_not_measured(spans: list[tuple[float, float]]) -> None:
-    unknown = dict.fromkeys(
-        ("cpu", "trainer_cpu", "workers_cpu", "gpu", "gpu_quantiles", "gpu_memory_bytes")
-    )
-    assert Sampler().use(spans, 4) == {"seconds": 0, "cores": 4, **unknown}
+    assert Sampler().use(spans, 4) == dict.fromkeys(("cpu", "workers_cpu", "gpu"))
 
 
 def test_the_sampler_reads_while_it_runs_and_stops() -> None:
@@ -273,36 +262,19 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     assert cores() > 0
 
 
-@pytest.mark.parametrize(
-    ("visible", "read"),
-    [
-        (None, [0, 1, 2]),
-        ("5,1,3", [5, 1, 3]),
-        ("GPU-e5,GPU-e1,GPU-e4", [5, 1, 4]),
-    ],
-)
-def test_each_rank_reads_its_own_gpu(
-    tmp_path: Path,
-    buckets: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    visible: str | None,
-    read: list[int],
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    for rank, number in enumerate(read):
+def test_each_rank_reads_its_own_gpu(tmp_path: Path, buckets: Path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 10 * device)
+    for rank in range(3):
         # The second of two nodes: its GPUs are counted from 0 again.
         ranks = Ranks(3 + rank, 6, rank, 3)
         recorder = StepRecorder(tmp_path, "cuda", {}, ranks, BucketMeasure(buckets))
         recorder.sampler.read()
-        assert recorder.sampler.readings[0][3:] == (number / 10, number * 1000)
+        assert recorder.sampler.readings[0].gpu == rank / 10
         assert recorder.device.index == rank
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_without_counters_is_not_measured() -> None:
-    sampler = Sampler(GpuCounters(0))
+    sampler = Sampler(0)
     sampler.read()
-    assert sampler.readings[0][3:] == (None, None)
+    assert sampler.readings[0].gpu is None

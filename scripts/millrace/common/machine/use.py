@@ -11,12 +11,11 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
-
-from millrace.common.machine.gpu import GpuCounters
+import torch
 
 _SEARCH_EVERY = 20  # readings: to find its workers psutil goes through all processes of the machine
 
@@ -28,13 +27,13 @@ class Reading(NamedTuple):
     trainer_cpu: float  # seconds, user and system, of this process so far
     workers_cpu: float  # of the living ones that it started
     gpu: float | None  # use, 0 to 1; None: unknown
-    gpu_memory_bytes: int | None  # in use by everybody
 
 
 class Sampler:
-    """Reads counters in a thread from `start` to `stop`; of a GPU if `gpu` is given."""
+    """Reads counters in a thread from `start` to `stop`; `gpu` is CUDA's number of the GPU, if the
+    run has one."""
 
-    def __init__(self, gpu: GpuCounters | None = None, interval: float = 0.5) -> None:
+    def __init__(self, gpu: int | None = None, interval: float = 0.5) -> None:
         self.gpu, self.interval, self.readings = gpu, interval, list[Reading]()
         self._workers: list[psutil.Process] = []
         self._ended = threading.Event()
@@ -59,10 +58,10 @@ class Sampler:
 
     def read(self) -> None:
         """Take a reading now."""
-        gpu: tuple[float | None, int | None] = None, None
+        use = None
         if self.gpu is not None:
             try:
-                gpu = self.gpu.read()
+                use = torch.cuda.utilization(self.gpu) / 100
             except Exception:  # no driver, no nvidia-ml-py, MIG: measuring must never end a run
                 self.gpu = None  # no counters now, none later
         trainer, workers = psutil.Process(), 0.0
@@ -71,17 +70,15 @@ class Sampler:
         for worker in self._workers:
             with contextlib.suppress(psutil.Error):  # it has ended
                 workers += sum(worker.cpu_times()[:2])
-        self.readings.append(
-            Reading(time.perf_counter(), sum(trainer.cpu_times()[:2]), workers, *gpu)
-        )
+        seconds = sum(trainer.cpu_times()[:2])
+        self.readings.append(Reading(time.perf_counter(), seconds, workers, use))
 
-    def use(self, spans: list[tuple[float, float]], cores: float) -> dict[str, Any]:
+    def use(self, spans: list[tuple[float, float]], cores: float) -> dict[str, float | None]:
         """Use during `spans`, the (begin, end) of steps in perf_counter's seconds; None: not
         measured.
 
-        `cpu` and its parts are shares (0 to 1) of `cores`, `gpu` is the mean, `gpu_quantiles` are
-        its 10, 50 and 90 %. Readings more than a fifth of whose interval lies outside (evaluations)
-        do not count.
+        `cpu`, and `workers_cpu` of it, are shares (0 to 1) of `cores`; `gpu` is the mean. Readings
+        more than a fifth of whose interval lies outside (evaluations) do not count.
         """
         # Seconds within spans before each reading: interpolated between the spans' ends.
         ends = np.array([0.0, *(end for span in spans for end in span)])
@@ -91,20 +88,16 @@ class Sampler:
 
         seconds, trainer, workers = np.diff(clocks, axis=0).T
         counts = (seconds > 0) & (covered >= 0.8 * seconds)
-        wall = float(seconds[counts].sum())
-        # A worker that ended takes its time with it.
-        parts = trainer[counts].sum(), workers[counts].clip(0).sum()
-        shares = [float(part / wall / cores) if wall else None for part in (sum(parts), *parts)]
+        available = float(seconds[counts].sum()) * cores
         after = [self.readings[1 + place] for place in np.flatnonzero(counts)]
-        gpu = [one.gpu for one in after if one.gpu is not None]
-        memory = [one.gpu_memory_bytes for one in after if one.gpu_memory_bytes is not None]
+        gpu = [reading.gpu for reading in after if reading.gpu is not None]
+        # A worker that ended takes its time with it.
+        of_workers = float(workers[counts].clip(0).sum())
+        of_trainer = float(trainer[counts].sum())
         return {
-            "seconds": wall,
-            "cores": cores,
-            **dict(zip(("cpu", "trainer_cpu", "workers_cpu"), shares, strict=True)),
+            "cpu": (of_trainer + of_workers) / available if available else None,
+            "workers_cpu": of_workers / available if available else None,
             "gpu": float(np.mean(gpu)) if gpu else None,
-            "gpu_quantiles": np.percentile(gpu, (10, 50, 90)).tolist() if gpu else None,
-            "gpu_memory_bytes": max(memory, default=None),
         }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -25,8 +25,8 @@ import torch
 
 from millrace.common import atomic
 from millrace.common.machine import memory
-from millrace.common.machine.gpu import GpuCounters
 from millrace.common.machine.use import Sampler, cores
+from millrace.common.processes import causes
 from millrace.common.throughput.run import FACTS, RANK_FACTS, STEPS, StepLine
 from millrace.common.training import run_log
 from millrace.common.training.meters import mark, seconds_between
@@ -51,16 +51,12 @@ class StepRecorder:
         self.folder, self.ranks, self._measure = folder, ranks, measure
         self.on_gpu = device == "cuda"
         # Named by its number: of "cuda" alone a thread of its own would read GPU 0, on every rank.
-        self.device = (
-            torch.device("cuda", ranks.local_rank) if self.on_gpu else torch.device(device)
-        )
+        self.device = torch.device(device, ranks.local_rank if self.on_gpu else None)
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
-        self.sampler = Sampler(GpuCounters(ranks.local_rank) if self.on_gpu else None)
-        self.spans: list[
-            tuple[float, float]
-        ] = []  # begin and end of the steps so far, by perf_counter
-        self.spent: Counter[str] = Counter()
+        self.sampler = Sampler(ranks.local_rank if self.on_gpu else None)
+        # Begin and end of the steps so far, by perf_counter.
+        self.spans: list[tuple[float, float]] = []
         self._line: StepLine | None = None  # of the step that runs
         self._begin: Any = None
         self._pending: deque[tuple[StepLine, Any, Any]] = deque()
@@ -83,12 +79,9 @@ class StepRecorder:
             self._handle.close()
         facts = {
             **self.facts,
-            "completed": error is None,
             "failed": None if error is None else _failure(error),
-            "steps_recorded": len(self.spans),
             "machine": machine(self.device),
             "use": use,
-            "spent_seconds": dict(sorted(self.spent.items())),
             "peak_memory_bytes": self._peak or None,
             "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
         }
@@ -106,7 +99,6 @@ class StepRecorder:
                 self._measure(line, batch)
             for name, total in spent.items():
                 seconds = total - before.get(name, 0.0)
-                self.spent[name] += seconds
                 columns = cast("dict[str, float]", line)  # with names that the loader gives
                 columns[f"{name}_seconds"] = columns.get(f"{name}_seconds", 0.0) + seconds
             yield batch
@@ -134,12 +126,12 @@ class StepRecorder:
             return
         line, self._line = self._line, None
         line["step"] = step
-        peak = (
-            torch.cuda.max_memory_allocated(self.device)
-            if self.on_gpu
-            else memory.highest_resident()
-        )
-        line["peak_memory_bytes"], self._peak = peak, max(self._peak, peak)
+        if self.on_gpu:
+            peak = torch.cuda.max_memory_allocated(self.device)
+        else:
+            peak = memory.highest_resident()
+        line["peak_memory_bytes"] = peak
+        self._peak = max(self._peak, peak)
         self.spans.append((self._begin[0], time.perf_counter()))
         if self.ranks.rank:
             return
@@ -174,17 +166,17 @@ def machine(device: torch.device) -> dict[str, Any]:
             ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name")
         )
     facts |= {"device": "cpu", "device_memory_bytes": None}
-    if (
-        device.type == "cuda" and torch.cuda.is_available()
-    ):  # without one the run has failed, and says so
+    # Without a GPU the run has failed, and says so.
+    if device.type == "cuda" and torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
     return facts
 
 
 def _failure(error: BaseException) -> str:
-    if any(map(memory.is_out_of_memory, (error, error.__cause__ or error))):
+    if any(memory.is_out_of_memory(cause) for cause in causes(error)):
         return "out of memory"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "stopped"
-    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

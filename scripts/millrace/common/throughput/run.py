@@ -74,7 +74,7 @@ class Run:
         self.seconds = math.fsum(line["seconds"] for line in self.steady)
 
     def use(self, name: str) -> float | None:
-        """A figure of the sampler: `gpu`, `cpu`, `trainer_cpu`, `workers_cpu` (0 to 1)."""
+        """A figure of the sampler: `gpu`, `cpu`, `workers_cpu` (0 to 1)."""
         return _number((self.facts.get("use") or {}).get(name))
 
     def rate(self, count: str, *lines: dict[str, Any]) -> float | None:
