@@ -114,6 +114,8 @@ rule asr_build_bucket_manifests:
         path_map=ASR.path_map,
         edges=ASR.edges,
         over_max=LANES.flag("asr", "over_max"),
+        on_leak=LANES.flag("asr", "on_leak"),
+        copies=LANES.flag("asr", "copies"),
         seed=LANES.flag("asr", "seed"),
         max_error_fraction=LANES.flag("asr", "max_error_fraction"),
     message:
@@ -122,7 +124,7 @@ rule asr_build_bucket_manifests:
         "python -m millrace.asr.build_bucket_manifests --manifests {params.manifests:q}"
         " --tar-index {input.indices:q} {params.sweep} --tar-root={params.tar_root:q} --tar-template {params.tar_template:q}"
         " --path-map {params.path_map:q}"
-        " {params.edges} {params.over_max} {params.seed} {params.max_error_fraction}"
+        " {params.edges} {params.over_max} {params.on_leak} {params.copies} {params.seed} {params.max_error_fraction}"
         " --threads {threads} --output {output.config} 2> {log}"
 
 

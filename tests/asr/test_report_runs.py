@@ -13,6 +13,7 @@ from millrace.asr import report_runs, train_model
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation.runs import Run, data_uri, worst_clips
 from millrace.common import atomic, jsonl
+from millrace.common.ledger import Ledger
 from tests.asr import audio_tars
 from tests.asr.training.test_task import write, write_splits
 from tests.common.report.pages import Page
@@ -107,6 +108,16 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     assert "The audio is no longer in the buckets." in (tmp_path / "runs.html").read_text()
     for tar in buckets.parent.glob("t*.gone"):
         tar.rename(tar.with_suffix(".tar"))
+
+
+def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
+    buckets, runs = built
+    ledger = Ledger("build", "train", "row", warnings={"also_in_test": 3}).as_dict()
+    atomic.write_json(buckets / "ledger.json", [ledger])
+    assert report(buckets, runs, tmp_path / "runs.html") == 0
+    (buckets / "ledger.json").unlink()
+    shown = Page((tmp_path / "runs.html").read_text())
+    assert "3 rows of train that are also in test: kept." in shown.text
 
 
 def test_what_no_browser_plays_becomes_flac():

@@ -14,9 +14,11 @@ from typing import Any
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.config import bucket_lines, output_folder
 from millrace.asr.buckets.edges import edge_policy
+from millrace.asr.buckets.held_out import BY_BYTES, COPIES
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
+from millrace.common.leaks import leakage
 
 # Where the workflow keeps the speech lane's index, and the indices of tars.
 SPEECH, TARS = "results/speech", "default: those in results/asr/tar_index"
@@ -77,6 +79,9 @@ def make_parser() -> argparse.ArgumentParser:
         default=42,
         help="seed of the order inside a bucket (default %(default)s)",
     )
+    add("--on-leak", choices=leakage.WORDS, default=leakage.REJECT, help=leakage.HELP)
+    copies = "how rows of train with the bytes of dev or test are found (default %(default)s)"
+    add("--copies", choices=COPIES, default=BY_BYTES, help=copies)
     errors = "share of rows in error that is allowed (default %(default)s)"
     add("--max-error-fraction", type=float, default=0.1, help=errors)
     row_group = "rows per row group (default %(default)s)"
@@ -102,6 +107,8 @@ def main(argv: list[str] | None = None) -> None:
         seed=args.seed,
         threads=args.threads,
         row_group=args.row_group,
+        on_leak=args.on_leak,
+        copies=args.copies,
     )
     folder = output_folder(args.output)
     with cli.Progress(
@@ -110,6 +117,8 @@ def main(argv: list[str] | None = None) -> None:
         ledgers = buckets.build(splits, indices, folder, choices, progress.advance)
     for ledger in ledgers:
         cli.log.info("%s", ledger.line())
+        for line in leakage.lines(ledger):
+            cli.log.info("%s", line)
     buckets.check_errors(ledgers, args.max_error_fraction, folder)
     for line in bucket_lines(folder):
         cli.log.info("%s", line)

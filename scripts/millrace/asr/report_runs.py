@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.config import BucketConfig, leak_lines
 from millrace.asr.evaluation import page
 from millrace.asr.evaluation.runs import Run, worst_clips
 from millrace.common import atomic, cli
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     runs = [Run(path) for path in args.runs]
     clips = worst_clips(runs, BucketConfig.read(args.buckets), args.worst)
-    atomic.write_text(args.summary, page.render(runs, clips))
+    atomic.write_text(args.summary, page.render(runs, clips, leak_lines(Path(args.buckets))))
     cli.log.info(
         "%s: %d runs, %d clips to hear",
         args.summary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millrace.asr.buckets.config import totals
+from millrace.asr.buckets.config import leak_lines, read_ledgers, totals
 from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VERIFICATION
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
@@ -48,7 +48,10 @@ def facts() -> dict[str, str]:
     if Path(BUCKETS).is_file():
         built = totals(Path(BUCKETS))
         hours = ", ".join(f"{name} {value:.2f}" for name, value in built.hours)
-        lines[BUCKETS] = f"{built.samples} samples in buckets, {_rejected()}; hours: {hours}"
+        counts = "; ".join(
+            [f"{built.samples} samples in buckets, {_rejected()}", *leak_lines(Path(BUCKETS))]
+        )
+        lines[BUCKETS] = f"{counts}; hours: {hours}"
     for path in sorted(Path("results/asr/runs").glob("*/metrics.json")):
         if not _MEASURED.fullmatch(path.parent.name):
             lines[str(path)] = f"run {path.parent.name}: {_run_line(path)}"
@@ -70,12 +73,10 @@ def _run_line(path: Path) -> str:
 
 def _rejected() -> str:
     """How many rows of all splits the buckets lack, with the reasons, the most frequent first."""
-    ledgers = jsonl.read_or([], Path(BUCKETS).with_name("ledger.json"))
+    ledgers = read_ledgers(Path(BUCKETS))
     if not ledgers:
         return "no ledger of rejected rows"
-    total = Ledger.total(
-        "asr_build_bucket_manifests", "all splits", map(Ledger.from_dict, ledgers), "row"
-    )
+    total = Ledger.total("asr_build_bucket_manifests", "all splits", ledgers, "row")
     if not total.rows_rejected:
         return "no rows rejected"
     return f"{counted(total.rows_rejected, 'row')} rejected ({total.reasons()})"

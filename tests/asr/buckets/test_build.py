@@ -211,8 +211,7 @@ def test_a_tar_under_its_full_and_its_short_path_is_one_tar(tmp_path: Path, monk
     ]
     train = write_manifest(tmp_path / "train.parquet", rows[:50] + short[:9])
     ledgers = build_from(tmp_path / "out", index, train=train, dev=short[40:])
-    assert ledgers["train"].rejected == {"duplicate_row": 9}
-    assert ledgers["train"].warnings == {"also_in_dev": 10}
+    assert ledgers["train"].rejected == {"duplicate_row": 9, "also_in_dev": 10}
     paths = {row["tar_path"] for row in rows_of(tmp_path / "out/dev.parquet")}
     assert paths <= {row["tar_path"] for row in rows}
     # Also where the index was made of both spellings, each in a partition of its own.
@@ -249,7 +248,7 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     ledgers = build_from(
         tmp_path / "out", index, train=rows[:100], dev=rows[95:110], test=rows[110:]
     )
-    assert ledgers["train"].warnings == {"also_in_dev": 5} and not ledgers["dev"].warnings
+    assert ledgers["train"].rejected == {"also_in_dev": 5} and not ledgers["dev"].rejected
     assert len(rows_of(tmp_path / "out" / "dev.parquet")) == 15
     assert len(rows_of(tmp_path / "out" / "test.parquet")) == 10
     names = [
@@ -268,7 +267,7 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     assert set(bucket["bucket_id"].to_pylist()) == {"b_3_5"}
     assert set(bucket["bucket_max_duration"].to_pylist()) == {5.0}
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
-    assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 100
+    assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 95
     # Without them in the next build, their files go; other edges sweep the old buckets.
     choices = BucketChoices(edges=GivenEdges((0.0, 8.0, 30.0)))
     build_from(tmp_path / "out", index, choices, train=rows[:100])
@@ -282,7 +281,7 @@ def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> No
     link = f"{tmp_path}/link"
     dev = [{**row, "tar_path": row["tar_path"].replace(str(tmp_path), link)} for row in rows[:8]]
     ledgers = build_from(tmp_path / "out", index, train=rows, dev=dev)
-    assert ledgers["train"].warnings == {"also_in_dev": 8}
+    assert ledgers["train"].rejected == {"also_in_dev": 8}
     # The index tells of a tar also where only its link is named.
     build_from(tmp_path / "linked", index, train=dev)
     ours = {row["tar_member_name"]: row["offset"] for row in rows_of(tmp_path / "out/dev.parquet")}
@@ -320,13 +319,13 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
     ledgers = build_from(
         tmp_path / "out", index, BucketChoices(parts=8), train=rows, dev=dev, test=test
     )
-    assert ledgers["train"].warnings == {
-        "also_in_dev": 20,
-        "also_in_test": 30,
-        "longer_than_last_edge": 12,
-    }
+    # What dev and test share is of test.
+    dev = rows[5:20]
+    assert ledgers["train"].rejected == {"also_in_dev": 15, "also_in_test": 30}
+    assert ledgers["train"].warnings == {"longer_than_last_edge": 5}
+    assert ledgers["dev"].rejected == {"also_in_test": 5}
     assert ledgers["dev"].warnings == {"longer_than_last_edge": 7}
-    assert ledgers["test"].warnings == {"also_in_dev": 5}
+    assert not ledgers["test"].rejected + ledgers["test"].warnings
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     for name, expected in (("dev", dev), ("test", test)):
         seconds, facts = [row["duration_s"] for row in expected], config["splits"][name]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.files import write_tars
 from millrace.asr.loading import row_table_writer
@@ -264,9 +265,9 @@ def test_prompts_of_a_manifest_come_with_its_rows_and_leave_the_other_buckets_al
         write_manifest(manifest, asked)
     else:
         manifest.write_text("".join(f"{json.dumps(row)}\n" for row in asked))
-    build_from(
-        tmp_path / "with", index, train=manifest, dev=write_manifest(tmp_path / "dev.parquet", rows)
-    )
+    choices = BucketChoices(on_leak="keep")
+    dev = write_manifest(tmp_path / "dev.parquet", rows)
+    build_from(tmp_path / "with", index, choices, train=manifest, dev=dev)
     build_from(tmp_path / "without", index, train=rows)
     expected = {row["tar_member_name"].removeprefix("./"): row["prompt"] or "" for row in asked}
     table = RowTable.open(tmp_path / "with")

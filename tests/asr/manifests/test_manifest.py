@@ -206,7 +206,8 @@ def test_a_shard_id_is_a_whole_number(
     (tmp_path / "dev.jsonl").write_text(json.dumps(line))
     splits = {"train": [tmp_path / "train.jsonl"], "dev": [tmp_path / "dev.jsonl"]}
     manifests = scanned([], splits, "", template)
-    ledgers = buckets.build(manifests, TarIndices([index]), tmp_path / "out", BucketChoices())
+    choices = BucketChoices(on_leak="keep")
+    ledgers = buckets.build(manifests, TarIndices([index]), tmp_path / "out", choices)
     reason = "tar_not_indexed" if "000" in template else "no_tar_path"
     assert ledgers[0].rows_out == rows_out and ledgers[0].rejected == (
         {} if rows_out else {reason: 1}

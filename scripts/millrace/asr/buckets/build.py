@@ -18,6 +18,7 @@ import pyarrow as pa
 from millrace.asr.buckets import config
 from millrace.asr.buckets.edges import EdgePolicy, GivenEdges
 from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, place_of, write_tars
+from millrace.asr.buckets.held_out import BY_BYTES, HeldOut, Rows
 from millrace.asr.buckets.histogram import DurationHistogram, bucket_of
 from millrace.asr.buckets.join import Addresses, TarIndices
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
@@ -29,19 +30,24 @@ from millrace.asr.manifests.manifest import Manifest, RowRange
 from millrace.common import atomic, hashing
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
+from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 
 STAGE = "asr_build_bucket_manifests"
 SPILL = ".spill"
 _LOGGED = 20  # members with contradicting rows in the log; rejects.jsonl has all
+# Held-out splits, the one before that counts where both hold a row.
+_HELD_OUT = ("test", "dev")
+_LEAKS = frozenset(map(leakage.reason, _HELD_OUT))
 # Rejects by choice of the run; all other reasons are errors of manifests or tars.
-CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"])
+CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"]) | _LEAKS
 
 
 @dataclass(frozen=True)
 class BucketChoices:
     """`keep_over_max`: what is longer than the last edge joins the last bucket, else it is
-    rejected.
+    rejected. `on_leak` (leakage.WORDS) is for rows that are also in a held-out split, `copies`
+    (held_out.COPIES) says how those are found whose members are others.
 
     `row_group` in rows; `parts` (a power of two) is for tests: neither it nor `threads` changes the
     result.
@@ -53,19 +59,21 @@ class BucketChoices:
     threads: int = 2
     row_group: int = 1 << 16
     parts: int | None = None
+    on_leak: str = leakage.REJECT
+    copies: str = BY_BYTES
 
 
 @dataclass
 class _Split:
     """A split under way: `tars` are the numbers that the manifest's tars have in the whole build,
-    then -1; `keys` those of the rows that were written."""
+    then -1; `rejects` those of its second pass."""
 
     manifest: Manifest
     tars: np.ndarray
     spill: RowSpill
     ledger: Ledger
     histogram: DurationHistogram
-    keys: list[np.ndarray] = field(default_factory=list)
+    rejects: RejectFile.Part | None = None
 
     @property
     def name(self) -> str:
@@ -93,6 +101,16 @@ class _Part(NamedTuple):
 
     def column(self, name: str) -> np.ndarray:
         return self.table.column(name).to_numpy()[self.in_order.order]
+
+    def members(self, places: np.ndarray) -> Rows:
+        rows = self.rows(places)
+        return Rows(
+            self.in_order.keys[places],
+            rows["tar"].to_numpy(),
+            self.offsets[places],
+            self.sizes[places],
+            rows["tar_member_name"].combine_chunks(),
+        )
 
 
 def build(
@@ -144,7 +162,6 @@ class _Build:
         output_dir: Path,
         choices: BucketChoices,
     ) -> None:
-        # Evaluation splits first: their keys show which train rows they share.
         self.manifests = sorted(manifests, key=lambda each: (each.split == TRAIN, each.split))
         self.index, self.output_dir, self.choices = index, output_dir, choices
         self.tars = TarTable(manifests, index)
@@ -159,6 +176,8 @@ class _Build:
             output_dir / SPILL / "rejects",
         )
         self.contradictions = 0
+        self.held_out = HeldOut(self.tars.paths, choices.copies, choices.threads)
+        self.first_leak = ""
 
     def run(self, advance: Callable[[int], None]) -> list[Ledger]:
         choices = self.choices
@@ -171,13 +190,17 @@ class _Build:
         with contextlib.ExitStack() as stack:
             for split in splits:
                 stack.enter_context(files.writing(split.name, split.manifest.has_prompts))
-                self._write(split, splits, members, files)
+                split.rejects = self.rejects.part(split.name, split.manifest.files)
+            # Held-out splits first: train, and dev, must not hold their rows.
+            for split in sorted(splits, key=lambda split: [*_HELD_OUT, TRAIN].index(split.name)):
+                self._write(split, members, files)
                 split.ledger.check()
                 split.spill.close()
             self.rejects.finish()
             ledger = [ledger.as_dict() for ledger in ledgers]
             atomic.write_json(self.output_dir / "ledger.json", ledger)
-            _check_train(splits, self.output_dir)
+            _check_rows(splits, self.output_dir)
+            self._check_leaks(ledgers)
             # From here on the files change: the config of an older build goes.
             config.remove(self.output_dir)
             write_tars(self.output_dir / "tars.parquet", self.tars.paths, self.tars.stamps)
@@ -283,14 +306,17 @@ class _Build:
             spill.add(pa.table(columns), keys)
         return spill
 
-    def _write(
-        self, split: _Split, splits: list[_Split], members: RowSpill, files: BucketFiles
-    ) -> None:
+    def _check_leaks(self, ledgers: Sequence[Ledger]) -> None:
+        """Raise MillraceError if leaks were found that are an error; the list of rejects has
+        them."""
+        if self.choices.on_leak == leakage.ERROR and self.first_leak:
+            shared = [leak for ledger in ledgers for leak in leakage.rejected(ledger)]
+            where = self.output_dir / self.rejects.path.name
+            raise leakage.error(shared, self.first_leak, where, "asr.on_leak")
+
+    def _write(self, split: _Split, members: RowSpill, files: BucketFiles) -> None:
         """The second pass over a split: part by part in the order of the keys."""
-        rejects = self.rejects.part(split.name, split.manifest.files)
-        other_keys = {
-            other.name: np.sort(np.concatenate(other.keys)) for other in splits if other.keys
-        }
+        held_out: list[Rows] = []
         with ThreadPoolExecutor(1) as writer:
             pending: Future | None = None
             for number in range(self.parts):
@@ -299,9 +325,11 @@ class _Build:
                     continue
                 addresses = None if split.manifest.has_offsets else Addresses(members.read(number))
                 part = self._part(table, addresses)
-                problem = self._checked(split, part, rejects)
+                problem = self._checked(split, part)
                 good = np.flatnonzero(problem == 0)
-                _count(split, part, good, files.edges[-1], other_keys)
+                _count(split, part, good, files.edges[-1])
+                if split.name != TRAIN:
+                    held_out.append(part.members(good))
                 tables = _by_bucket(part, good, files.edges if split.name == TRAIN else None)
                 # One part is written while the next is put in order.
                 if pending:
@@ -309,6 +337,7 @@ class _Build:
                 pending = writer.submit(files.write, split.name, tables)
             if pending:
                 pending.result()
+        self.held_out.add(split.name, held_out)
 
     def _part(self, table: pa.Table, members: Addresses | None) -> _Part:
         """The rows in order, with offset and size of their members; `members` is None where the
@@ -321,8 +350,9 @@ class _Build:
         tars = table.column("tar").to_numpy()[order]
         return _Part(table, in_order, *members.find(in_order.keys, tars))
 
-    def _checked(self, split: _Split, part: _Part, rejects: RejectFile.Part) -> np.ndarray:
-        """The problem of each place, 0 for none. Twins, and what is in no tar, go to `rejects`."""
+    def _checked(self, split: _Split, part: _Part) -> np.ndarray:
+        """The problem of each place, 0 for none. Twins, leaks, and what is in no tar, become
+        rejects."""
         in_order = part.in_order
         problem = np.zeros(len(in_order.order), dtype=np.uint8)
         problem[in_order.twins] = mc.CODE["duplicate_row"]
@@ -334,13 +364,35 @@ class _Build:
         mc.note(problem, part.offsets == -2, "not_in_tar")
         mc.note(problem, part.offsets < 0, "not_a_file")
         mc.note(problem, part.sizes == 0, "empty_member")
+        details |= self._note_leaks(split, part, problem)
 
         rejected = np.flatnonzero(problem)
         if len(rejected):
             texts = pa.array([details.get(place, "") for place in rejected.tolist()])
             rows = part.rows(rejected).append_column("detail", texts)
-            split.ledger.rejected.update(rejects.add(rows, problem[rejected]))
+            assert split.rejects is not None  # since the second pass has begun
+            split.ledger.rejected.update(split.rejects.add(rows, problem[rejected]))
         return problem
+
+    def _note_leaks(self, split: _Split, part: _Part, problem: np.ndarray) -> dict[int, str]:
+        """Note, or count, what is also in a held-out split; what to say of each noted place."""
+        good = np.flatnonzero(problem == 0)
+        members = part.members(good)
+        unreadable = self.held_out.unreadable
+        details: dict[int, str] = {}
+        for leak in self.held_out.leaks(members):
+            reason = leakage.reason(leak.held_out)
+            if self.choices.on_leak == leakage.KEEP:
+                split.ledger.warnings[reason] += 1
+                continue
+            place = int(good[leak.row])
+            problem[place] = mc.CODE[reason]
+            details[place] = leak.detail
+            tar = self.tars.paths[members.tars[leak.row]]
+            self.first_leak = self.first_leak or f"{members.names[leak.row]} in {tar}"
+        if more := self.held_out.unreadable - unreadable:
+            split.ledger.warnings["not_compared"] += more
+        return details
 
     def _contradictions(self, split: _Split, part: _Part, places: np.ndarray) -> list[str]:
         """Of each row of a member what the others say, which is something else."""
@@ -375,28 +427,23 @@ def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -
     return tables
 
 
-def _count(
-    split: _Split, part: _Part, good: np.ndarray, last_edge: float, others: dict[str, np.ndarray]
-) -> None:
-    """Count the rows that are written; `others` are the sorted keys of other splits."""
-    keys = part.in_order.keys[good]
+def _count(split: _Split, part: _Part, good: np.ndarray, last_edge: float) -> None:
+    """Count the rows that are written."""
+    split.ledger.rows_out += len(good)
     # over_max keeps them; if these are many, durations are in another unit.
-    counts = {"longer_than_last_edge": (part.column("duration_s")[good] > last_edge).sum()}
-    for name, theirs in others.items():
-        counts[f"also_in_{name}"] = np.isin(keys, theirs).sum()
-    split.ledger.warnings.update({name: int(count) for name, count in counts.items() if count})
-    split.ledger.rows_out += len(keys)
-    if split.name != TRAIN:
-        split.keys.append(keys)
+    if longer := int((part.column("duration_s")[good] > last_edge).sum()):
+        split.ledger.warnings["longer_than_last_edge"] += longer
 
 
-def _check_train(splits: list[_Split], output_dir: Path) -> None:
+def _check_rows(splits: list[_Split], output_dir: Path) -> None:
+    """Raise MillraceError if no row of train is left, or all rows of dev are in test."""
     for split in splits:
         ledger = split.ledger
-        if split.name == TRAIN and not ledger.rows_out:
+        is_needed = split.name == TRAIN or leakage.reasons(ledger)
+        if is_needed and not ledger.rows_out:
             where, remedy = split.manifest.files[0], "The manifest has no rows: write it again"
             if ledger.rows_in:
                 where = output_dir / "rejects.jsonl"
                 remedy = "The file lists every rejected row with its reason"
-            problem = f"no train row is left of {ledger.rows_in}: {ledger.reasons()}"
+            problem = f"no {split.name} row is left of {ledger.rows_in}: {ledger.reasons()}"
             raise MillraceError(problem, str(where), remedy)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, counted
+from millrace.common.leaks import leakage
+from millrace.common.ledger import Ledger
 
 NAME = "bucket_config.json"
 _BUILD = "Build the buckets: snakemake asr_data"
@@ -184,6 +186,17 @@ def totals(file: Path) -> Totals:
         if bucket["samples"]:
             hours.append((bucket["bucket_id"], bucket["hours"]))
     return Totals(content["total_samples"], hours)
+
+
+def read_ledgers(file: Path) -> list[Ledger]:
+    """The ledgers of the splits, which lie beside the config; none of buckets of another origin."""
+    ledgers = jsonl.read_or([], file.with_name("ledger.json"))
+    return [Ledger.from_dict(ledger) for ledger in ledgers]
+
+
+def leak_lines(file: Path) -> list[str]:
+    """What is said of rows that are also in a held-out split."""
+    return [line for ledger in read_ledgers(file) for line in leakage.lines(ledger)]
 
 
 def bucket_lines(folder: Path) -> Iterator[str]:

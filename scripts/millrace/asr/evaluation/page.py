@@ -24,11 +24,13 @@ _PANELS = (("Training loss", "train", "loss", 1), ("CER of dev (%)", "eval", "ce
 def render(
     runs: Sequence[Run],
     clips: Sequence[Clip],
+    leaks: Sequence[str] = (),
 ) -> str:
-    """The page of these runs."""
+    """The page of these runs; `leaks` says which rows of their data are also held out."""
     return page.render(
         Path(__file__).with_name("runs.html.j2"),
         runs=runs,
+        leaks=leaks,
         tiles=_tiles(runs),
         curves=_learning_curves(runs),
         side_by_side=_side_by_side(runs),

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from millrace.asr.manifests.identity import bare_names
 from millrace.common.errors import MillraceError
+from millrace.common.leaks import leakage
 
 # What all columns are cast to.
 TEXT, SECONDS = pa.large_string(), pa.float64()
@@ -42,6 +43,7 @@ REASONS = (
     "empty_member",
     "duplicate_row",
     "contradicting_row",
+    *map(leakage.reason, ("test", "dev")),
 )
 CODE = {reason: code for code, reason in enumerate(REASONS)}
 # Types of columns; null is that of a column without any value.

@@ -7,7 +7,7 @@ shares with test is one of validation.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millrace.common.errors import MillraceError, counted
@@ -51,16 +51,23 @@ def line(shared: Shared, on_leak: str) -> str:
     return f"{shared}: {'kept' if on_leak == KEEP else 'rejected'}"
 
 
+def rejected(ledger: Ledger) -> list[Shared]:
+    """The leaks that a ledger has rejected."""
+    return _shared(ledger, ledger.rejected)
+
+
 def lines(ledger: Ledger) -> list[str]:
     """The lines of the leaks that a ledger counts: rejected, or kept with a warning."""
-    result = []
-    for counts, on_leak in ((ledger.rejected, REJECT), (ledger.warnings, KEEP)):
-        for name, count in sorted(counts.items()):
-            if name.startswith(_REASON) and count:
-                held_out = name.removeprefix(_REASON)
-                shared = Shared(count, ledger.unit, ledger.scope, held_out)
-                result.append(line(shared, on_leak))
-    return result
+    kept = _shared(ledger, ledger.warnings)
+    return [line(leak, REJECT) for leak in rejected(ledger)] + [line(leak, KEEP) for leak in kept]
+
+
+def _shared(ledger: Ledger, counts: Mapping[str, int]) -> list[Shared]:
+    return [
+        Shared(count, ledger.unit, ledger.scope, name.removeprefix(_REASON))
+        for name, count in sorted(counts.items())
+        if name.startswith(_REASON) and count
+    ]
 
 
 def error(

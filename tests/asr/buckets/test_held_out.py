@@ -1,0 +1,173 @@
+"""Rows of train that are also in dev or test: found by sample and by bytes, and rejected, kept or
+refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.asr import build_bucket_manifests, status
+from millrace.asr.buckets.build import BucketChoices
+from millrace.asr.buckets.held_out import BY_BYTES, NOT_AT_ALL, PAGE, HeldOut, Rows
+from millrace.common.errors import MillraceError
+from tests.asr import audio_tars
+from tests.asr.bucket_corpus import (
+    build_from,
+    files,
+    index_of,
+    rejects,
+    rows_of,
+    write_manifest,
+)
+
+_LONG = np.random.default_rng(0).bytes(3 * PAGE)
+# Alike in the page that is read first.
+_NEARLY = _LONG[:-1] + bytes([_LONG[-1] ^ 1])
+# By tar and member: a and b are of train, the same or not as members of others.
+TARS = {
+    "train.tar": {"a": b"own content", "b": _LONG, "c": b"of dev, once more", "d": _NEARLY},
+    "dev.tar": {"e": b"of dev, once more", "f": b"of dev and of test"},
+    "test.tar": {"g": _LONG, "h": b"of dev and of test", "i": b"as long too"},
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
+    """The rows of each split; train has a row of test, and dev one, by the same tar and member."""
+    monkeypatch.chdir(tmp_path)
+    rows = {}
+    for tar, members in TARS.items():
+        audio_tars.write_tar(Path(tar), members)
+        rows |= {name: _row(tar, name) for name in members}
+    index_of([Path(tar) for tar in TARS], Path("index.parquet"))
+    return {
+        "train": [rows[name] for name in "abcdi"],
+        "dev": [rows[name] for name in "efg"],
+        "test": [rows[name] for name in "ghi"],
+    }
+
+
+def _row(tar: str, name: str) -> dict:
+    row = {"tar_path": tar, "tar_member_name": name, "transcript": name}
+    return {**row, "language": "de", "duration_s": 1.0}
+
+
+def _members(split: str) -> list[str]:
+    paths = (
+        Path("out").glob("train/*.parquet") if split == "train" else [Path(f"out/{split}.parquet")]
+    )
+    return sorted(row["tar_member_name"] for path in paths for row in rows_of(path))
+
+
+@pytest.mark.parametrize(
+    ("copies", "train", "dev", "of_train", "of_dev"),
+    [
+        (BY_BYTES, "ad", "e", {"also_in_test": 2, "also_in_dev": 1}, {"also_in_test": 2}),
+        (NOT_AT_ALL, "abcd", "ef", {"also_in_test": 1}, {"also_in_test": 1}),
+    ],
+)
+def test_what_test_or_dev_holds_is_rejected(corpus, copies, train, dev, of_train, of_dev) -> None:
+    ledgers = build_from(Path("out"), Path("index.parquet"), BucketChoices(copies=copies), **corpus)
+    assert (_members("train"), _members("dev"), _members("test")) == (
+        list(train),
+        list(dev),
+        list("ghi"),
+    )
+    assert (ledgers["train"].rejected, ledgers["dev"].rejected) == (of_train, of_dev)
+    assert not ledgers["train"].warnings + ledgers["dev"].warnings
+    rejected = {
+        (row["split"], row["tar_member_name"]): (row["reason"], row["detail"])
+        for row in rejects(Path("out"))
+    }
+    assert len(rejected) == sum(of_train.values()) + sum(of_dev.values())
+    assert rejected["train", "i"] == ("also_in_test", "is also in test")
+    if copies == BY_BYTES:
+        detail = "the same bytes as g in test.tar, which is in test"
+        assert rejected["train", "b"] == ("also_in_test", detail)
+
+
+def test_kept_rows_stay_and_are_counted(corpus) -> None:
+    choices = BucketChoices(on_leak="keep")
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **corpus)
+    assert (_members("train"), _members("dev")) == (list("abcdi"), list("efg"))
+    # c is in dev, which keeps e; f of dev is in test.
+    assert ledgers["train"].warnings == {"also_in_test": 2, "also_in_dev": 1}
+    assert ledgers["dev"].warnings == {"also_in_test": 2}
+    assert rejects(Path("out")) == []
+
+
+def test_an_error_builds_nothing_and_lists_the_rows(corpus) -> None:
+    words = "2 rows of dev that are also in test and 1 row of train that is also in dev and 2 rows"
+    with pytest.raises(MillraceError, match=words) as error:
+        choices = BucketChoices(on_leak="error")
+        build_from(Path("out"), Path("index.parquet"), choices, **corpus)
+    assert "asr.on_leak" in str(error.value)
+    assert {path for path in files(Path("out")) if "parquet" in path or "config" in path} == set()
+    assert len(rejects(Path("out"))) == 5
+
+
+@pytest.mark.parametrize(("on_leak", "verdict"), [("reject", "rejected"), ("keep", "kept")])
+def test_step_and_run_end_with_the_same_line(corpus, on_leak, verdict, capfd) -> None:
+    arguments = ["--tar-index", "index.parquet", "--output", "results/asr/buckets"]
+    for split, rows in corpus.items():
+        arguments += [f"--{split}", str(write_manifest(Path(f"{split}.parquet"), rows))]
+    assert build_bucket_manifests.main([*arguments, "--on-leak", on_leak]) == 0
+    lines = [
+        f"1 row of train that is also in dev: {verdict}",
+        f"2 rows of train that are also in test: {verdict}",
+        f"2 rows of dev that are also in test: {verdict}",
+    ]
+    seen = capfd.readouterr().err
+    assert all(f" INFO {line}\n" in seen for line in lines)
+    fact = status.facts()[status.BUCKETS]
+    assert all(f"; {line}; " in fact for line in lines)
+
+
+def test_without_rows_that_are_left_there_is_an_error(corpus) -> None:
+    with pytest.raises(MillraceError, match="no dev row is left of 3: 3 also_in_test"):
+        build_from(Path("out"), Path("index.parquet"), **{**corpus, "dev": corpus["test"]})
+
+
+def _rows(contents: list[bytes], path: Path) -> Rows:
+    """Contents in one file, one after the other, as rows of samples that are no others'."""
+    offset = path.stat().st_size if path.exists() else 0
+    with open(path, "ab") as file:
+        file.write(b"".join(contents))
+    sizes = np.array([len(content) for content in contents], np.int64)
+    offsets = offset + np.cumsum(sizes) - sizes
+    names = pa.array([str(offset) for offset in offsets], pa.large_string())
+    return Rows(offsets.astype(np.uint64), np.zeros(len(sizes), np.int32), offsets, sizes, names)
+
+
+@pytest.mark.parametrize(
+    ("content", "pages", "whole", "is_leak"),
+    [
+        (_LONG[:-1], 0, 0, False),
+        (_LONG[::-1], 2, 0, False),
+        (_NEARLY, 2, 2, False),
+        (_LONG, 2, 2, True),
+    ],
+)
+def test_only_what_can_be_equal_is_read(tmp_path, content, pages, whole, is_leak) -> None:
+    path = tmp_path / "a.tar"
+    held_out = HeldOut([str(path)], BY_BYTES, threads=2)
+    held_out.add("test", [_rows([_LONG, b"short"], path)])
+    rows = _rows([content, b"none so long"], path)
+    assert [leak.row for leak in held_out.leaks(rows)] == ([0] if is_leak else [])
+    assert held_out.bytes_read == pages * PAGE + whole * len(_LONG)
+    # What was read of the held-out rows is known; those of the other rows are read again.
+    held_out.bytes_read = 0
+    held_out.leaks(rows)
+    assert held_out.bytes_read == (pages * PAGE + whole * len(_LONG)) // 2
+
+
+def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
+    Path("test.tar").write_bytes(Path("test.tar").read_bytes()[:1000])
+    ledgers = build_from(Path("out"), Path("index.parquet"), **corpus)
+    # b and g, i and c are as long as members of test; only tar and member tell of them.
+    assert ledgers["train"].rejected["also_in_test"] == 1
+    assert ledgers["train"].warnings["not_compared"] >= 1
+    assert "b" in _members("train")
