@@ -112,9 +112,9 @@ class AsrInputs(RunInputs):
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
         keys = ("edges", "num_buckets", "last_edge", "over_max", "seed", "max_error_fraction")
-        keys += ("on_leak", "copies")
+        leaks = ("on_leak", "copies")
         of_tars = ("source", "manifest_dir", "tar_root", "tar_template", "path_map")
-        return {"data": Stage(self.data, {*keys, *of_tars})}
+        return {"data": Stage(self.data, {*keys, *leaks, *of_tars})}
 
     @property
     def listed(self) -> Listed:

@@ -103,7 +103,8 @@ class _Part(NamedTuple):
         return self.table.column(name).to_numpy()[self.in_order.order]
 
     def members(self, places: np.ndarray) -> Rows:
-        rows = self.rows(places)
+        order = pa.array(self.in_order.order[places])
+        rows = self.table.select(["tar", "tar_member_name"]).take(order)
         return Rows(
             self.in_order.keys[places],
             rows["tar"].to_numpy(),

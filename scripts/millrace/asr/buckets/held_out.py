@@ -33,8 +33,13 @@ class Rows(NamedTuple):
 
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows of these numbers."""
-        arrays = (self.keys, self.tars, self.offsets, self.sizes)
-        return Rows(*(array[numbers] for array in arrays), self.names.take(pa.array(numbers)))
+        return Rows(
+            self.keys[numbers],
+            self.tars[numbers],
+            self.offsets[numbers],
+            self.sizes[numbers],
+            self.names.take(pa.array(numbers)),
+        )
 
 
 class Leak(NamedTuple):
@@ -137,8 +142,13 @@ class _Split:
 
     def __init__(self, name: str, parts: Sequence[Rows]) -> None:
         self.name = name
-        *arrays, names = zip(*parts, strict=True)
-        self.rows = Rows(*map(np.concatenate, arrays), pa.concat_arrays(names))
+        self.rows = Rows(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.tars for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
+            pa.concat_arrays([part.names for part in parts]),
+        )
         self.keys = np.sort(self.rows.keys)
         self.by_page: dict[tuple[int, bytes], list[int]] = {}
         self.by_digest: dict[bytes, int] = {}
