@@ -121,7 +121,12 @@ rule image_train_active:
         audit=IMAGE.gate,
     output:
         metrics="results/image/runs/{run}/metrics.json",
-        report="results/image/runs/{run}/report.html",
+        report=report(
+            "results/image/runs/{run}/report.html",
+            caption="report/image_training.rst",
+            category="Images",
+            labels={"what": "Training of the run {run}"},
+        ),
     log:
         "logs/image/train_active/{run}.log",
     benchmark:

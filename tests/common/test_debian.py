@@ -49,6 +49,10 @@ def test_unknown_package_names_itself(tmp_path: Path) -> None:
     with pytest.raises(MillraceError, match=r"apt-get .*no-such-package-anywhere"):
         debian.fetch(["no-such-package-anywhere"], tmp_path)
     assert list(tmp_path.iterdir()) == []
+    # What was fetched before the one that failed, or was killed, is not fetched again.
+    with pytest.raises(MillraceError, match="no-such-package-anywhere"):
+        debian.fetch([PACKAGE, "no-such-package-anywhere"], tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".deb"]
 
 
 @pytest.mark.debian

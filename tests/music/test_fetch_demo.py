@@ -7,6 +7,7 @@ import pytest
 
 from millrace.common import debian
 from millrace.common.errors import MillraceError
+from millrace.music.demo import corpus
 from millrace.music.demo.corpus import FONTS, TUNES
 from millrace.music.demo.synthesis import Synthesiser
 from tests.common.test_debian import need
@@ -46,3 +47,26 @@ def test_a_tune_is_played_the_same_every_time_and_faster_or_higher_as_asked(tmp_
     )
     with pytest.raises(MillraceError, match="not a soundfont that FluidSynth reads"):
         Synthesiser(tune)
+
+
+@pytest.mark.debian
+def test_a_tune_that_was_rendered_before_a_fetch_was_killed_is_not_rendered_again(
+    tmp_path, monkeypatch
+):
+    try:
+        folders = debian.fetch([TUNES, FONTS[0]], tmp_path)
+    except MillraceError as error:
+        need(False, error)
+    monkeypatch.setattr(corpus, "VERSIONS", 2)
+    monkeypatch.setattr(corpus, "SECONDS", 3)
+    tune = min(folders[TUNES].rglob("flying_scotsman.mid"))
+    fonts = [min(folders[FONTS[0]].rglob("*.sf2"))]
+    first = corpus.rendered(tune, fonts, 1, tmp_path / "kept")
+    again = corpus.rendered(tune, [], 1, tmp_path / "kept")  # without a soundfont nothing is played
+    assert [words for words, _ in again] == [words for words, _ in first]
+    assert [array.tobytes() for _, array in again] == [array.tobytes() for _, array in first]
+
+    (kept,) = (tmp_path / "kept").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-100])
+    mended = corpus.rendered(tune, fonts, 1, tmp_path / "kept")
+    assert [array.tobytes() for _, array in mended] == [array.tobytes() for _, array in first]

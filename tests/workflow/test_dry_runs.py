@@ -298,6 +298,17 @@ def test_a_demo_that_was_never_fetched_is_a_hint(tmp_path: Path, target):
     assert not (tmp_path / "results").exists() and not (tmp_path / "resources").exists()
 
 
+def test_a_dry_run_that_is_piped_ends_with_what_differs(tmp_path: Path):
+    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
+    command = Workflow(tmp_path, speech={"countries_root": "corpus"}).command("-n", "speech")
+    done = subprocess.run(
+        command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert "Job stats:" in lines
+    assert lines[-1] == "Millrace: speech: 1 recording new -> 1 of 1 partitions"
+
+
 @pytest.mark.parametrize("argument", ["--list-rules", "--lint", "--unlock"])
 def test_without_a_corpus_what_needs_none_works(tmp_path: Path, argument):
     done = Workflow(tmp_path, speech={"countries_root": "nowhere"}).call(argument)

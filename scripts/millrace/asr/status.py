@@ -12,7 +12,7 @@ from millrace.common.errors import counted
 from millrace.common.ledger import Ledger
 from millrace.common.workflow.status import partition_files
 
-PAGES = [RUNS_PAGE, "results/asr/report/throughput.html"]
+_THROUGHPUT_PAGE = "results/asr/report/throughput.html"
 _MEASURED = re.compile(r"check|baseline|profile|bench_\d+")  # runs of the throughput report
 
 
@@ -32,9 +32,14 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
         ("verify_calibration", VERIFICATION, None),
         ("train_model", "results/asr/runs/{}/metrics.json", None),
         ("report_runs", RUNS_PAGE, None),
-        ("report_throughput", PAGES[1], None),
+        ("report_throughput", _THROUGHPUT_PAGE, None),
         ("upload_model", "results/asr/hub/{}/receipt.json", None),
     ]
+
+
+def pages() -> list[str]:
+    """The pages for people."""
+    return [RUNS_PAGE, _THROUGHPUT_PAGE]
 
 
 def facts() -> dict[str, str]:

@@ -8,8 +8,6 @@ from pathlib import Path
 from millrace.common import jsonl
 from millrace.common.workflow.runs import ACCEPTED, FINDINGS
 
-PAGES: list[str] = []
-
 
 def steps() -> list[tuple[str, str, dict[str, list]]]:
     """Name, output and jobs of each step: those jobs are known that have begun."""
@@ -19,6 +17,11 @@ def steps() -> list[tuple[str, str, dict[str, list]]]:
         step: {f"{log.parent.name}/{log.stem}": [] for log in logs[step]} for step in steps
     }
     return [(step, path.replace("{lane}/{run}", "{}"), jobs[step]) for step, path in steps.items()]
+
+
+def pages() -> list[str]:
+    """The pages for people: none beside those of the runs."""
+    return []
 
 
 def facts() -> dict[str, str]:

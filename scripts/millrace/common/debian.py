@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from millrace.common.cli import Progress
 from millrace.common.errors import MillraceError
 
 OPTIONS = [
@@ -60,9 +61,13 @@ def _download(packages: Sequence[str], folder: Path) -> None:
         for option in (f"Dir::State::Lists={root}/lists", f"Dir::Cache={root}/cache", *OPTIONS):
             apt += ["-o", option]
         _run("apt-get update", [*apt, "update"], root / "new")
-        _run("apt-get download", [*apt, "download", *packages], root / "new")
-        for archive in (root / "new").glob("*.deb"):
-            os.replace(archive, folder / archive.name)
+        with Progress(len(packages), "packages", "download") as progress:
+            for name in packages:
+                _run("apt-get download", [*apt, "download", name], root / "new")
+                # At once, so that a run that is killed has only one to fetch again.
+                for archive in (root / "new").glob("*.deb"):
+                    os.replace(archive, folder / archive.name)
+                progress.advance(1)
 
 
 def _unpacked(folder: Path, package: str) -> Path:

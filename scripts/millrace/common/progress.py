@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-_LINE = re.compile(r"\d[\d.]* of \d[\d.]* \S+ \(\d+ %\).*")
+_LINE = re.compile(r"(\d[\d.]* of \d[\d.]* \S+) \((\d+) %\).*")
+
+
+class Position(NamedTuple):
+    """How far a step is: in words, such as `120 of 600 steps`, and as a share of the whole."""
+
+    text: str
+    share: float
 
 
 def line(done: float, total: float, unit: str, seconds_left: float | None, *details: str) -> str:
@@ -27,3 +35,9 @@ def parse(text: str) -> str:
     else."""
     match = _LINE.search(text)
     return match[0] if match else ""
+
+
+def position(text: str) -> Position | None:
+    """How far a step is, by a line that `line` made; None if the text is about something else."""
+    match = _LINE.search(text)
+    return Position(match[1], int(match[2]) / 100) if match else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millrace.common import jsonl
+from millrace.common import jsonl, progress
+from millrace.common.errors import counted
 from millrace.common.workflow.status import partition_files
 from millrace.image.inputs import INDEX
 
-PAGES = ["results/image/report/readers.html"]
+_READERS_PAGE = "results/image/report/readers.html"
+_RUNS = Path("results/image/runs")
 
 
 def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
@@ -24,8 +26,14 @@ def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     ]
 
 
+def pages() -> list[str]:
+    """The pages for people."""
+    runs = [str(path) for path in sorted(_RUNS.glob("*/report.html"))]
+    return [*runs, _READERS_PAGE]
+
+
 def facts() -> dict[str, str]:
-    """Records, files and rejects of each split."""
+    """Records, files and rejects of each split; accuracies of the runs, before and after."""
     lines = {}
     for split in partition_files("image"):
         path = Path(INDEX.format(split=split))
@@ -35,4 +43,17 @@ def facts() -> dict[str, str]:
                 f"{split}: {ledger['rows_out']} records of {len(index['classes'])} classes in "
                 f"{len(index['files'])} files, {ledger['rows_rejected']} rejected"
             )
+    for path in sorted(_RUNS.glob("*/metrics.json")):
+        lines[str(path)] = f"run {path.parent.name}: {_run_line(path)}"
     return lines
+
+
+def _run_line(path: Path) -> str:
+    """The accuracy of a run on val, from the first evaluation to the last and the best."""
+    metrics = jsonl.read(path)
+    first = metrics["first_evaluation"]
+    last = metrics["last_evaluation"]
+    figures = f"val top-1 {first['acc1']:.1f} % -> {last['acc1']:.1f} %"
+    figures += f" (best {metrics['best']['acc1']:.1f} %)"
+    epochs = counted(metrics["epochs"], "epoch")
+    return f"{figures}, {epochs} in {progress.clock(metrics['seconds'])}"

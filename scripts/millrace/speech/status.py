@@ -10,7 +10,7 @@ from millrace.common.workflow.status import partition_files
 from millrace.speech.country import repeats
 from millrace.speech.inputs import PARTITIONS
 
-PAGES = ["results/speech/report/summary.html"]
+_PAGE = "results/speech/report/summary.html"
 _INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
 
 
@@ -26,9 +26,14 @@ def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
         ("merge_manifest", "results/speech/manifest/{}_manifest.csv", countries),
         ("merge_shards", "results/speech/shards/{}_index.parquet", countries),
         ("merge_index", _INDEX, whole),
-        ("report_corpus", PAGES[0], whole),
+        ("report_corpus", _PAGE, whole),
         ("upload_shards", "results/speech/hub/{}", None),  # not every run publishes
     ]
+
+
+def pages() -> list[str]:
+    """The pages for people."""
+    return [_PAGE]
 
 
 def facts() -> dict[str, str]:

@@ -48,6 +48,15 @@ def write(path: str, age: float, content: str | dict | list = "") -> None:
     os.utime(path, (NOW - age, NOW - age))
 
 
+REPORT = "snakemake speech -s ../Snakefile --report report.html"
+
+
+def ended(lane: str, since: float, failed: bool = False, logs: list[str] | None = None) -> list[str]:
+    """The closing lines of a run of one lane."""
+    run = status.Ended([lane], since, failed, logs or [], REPORT)
+    return status.closing_lines(run)
+
+
 def jobs(run: Run) -> dict[str, status.Job]:
     return {job.step: job for job in status.jobs_of("speech", run, NOW)}
 
@@ -235,14 +244,14 @@ def test_only_ten_failures_of_a_run_are_named_at_its_end():
     write(INDEX, 10_000, {"partitions": {"malta": ids}, "files": {}})
     for age, name in enumerate(ids, 10):
         write(f"logs/speech/create_shards/{name}.log", age, "10:00:01 ERROR cut\n")
-    lines = status.closing_lines(["speech"], NOW - 21.5, True, [])
+    lines = ended("speech", NOW - 21.5, failed=True)
     assert len(lines) == 11 and lines[-1] == "failed: 2 more jobs"
 
 
 def test_a_page_of_an_earlier_run_is_not_opened():
     write("results/speech/report/summary.html", 100)
-    assert status.closing_lines(["speech"], NOW - 60, False, []) == []
-    assert len(status.closing_lines(["speech"], NOW - 120, False, [])) == 2
+    assert ended("speech", NOW - 60) == []
+    assert len(ended("speech", NOW - 120)) == 2
 
 
 def test_a_mark_of_a_long_name_is_put_together():
@@ -262,9 +271,9 @@ def test_a_folder_that_is_missing_is_an_error():
 
 def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
     write(LOG, 50, "10:00:01 ERROR a.wav: cut\n")
-    failed = status.closing_lines(["speech"], NOW - 60, True, ["run.log"])
+    failed = ended("speech", NOW - 60, failed=True, logs=["run.log"])
     assert failed == [f"failed: speech_create_shards {ID}: a.wav: cut (log: {LOG})"]
-    earlier = status.closing_lines(["speech"], NOW - 40, True, ["run.log"])
+    earlier = ended("speech", NOW - 40, failed=True, logs=["run.log"])
     assert earlier == ["failed: no step says why, see run.log"]
 
 
@@ -310,13 +319,50 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
     for run in ("demo", "bench_1"):
         write(f"results/asr/runs/{run}/metrics.json", 40, metrics)
     write("results/asr/report/throughput.html", 30)
-    assert status.closing_lines(["asr"], NOW - 60, False, []) == [
+    assert ended("asr", NOW - 60) == [
         f"asr: 9 samples in buckets, {rejected}; hours: train 1.50, dev 0.25, b_3_5 1.50",
         (
             "asr: run demo: dev WER 1.000 -> 0.500, dev CER 0.900 -> 0.250, test WER 0.600, 600"
             " steps in 0:03:48"
         ),
         f"open {folder}/results/asr/report/throughput.html",
-        "all pages in one: snakemake --report report.html",
+        f"all pages in one: {REPORT}",
     ]
-    assert status.closing_lines(["asr"], NOW, False, []) == []
+    assert ended("asr", NOW) == []
+
+
+def test_the_closing_lines_of_music_say_figures_of_the_same_split_before_and_after(folder):
+    metrics = {
+        "first_evaluation": {"valid/m_MAP": 0.31, "valid/m_ARP": 40.2},
+        "last_evaluation": {"valid/m_MAP": 0.75, "valid/m_ARP": 12.3},
+        "optimizer_steps": 48,
+        "seconds": 31.0,
+    }
+    write("results/music/runs/demo/metrics.json", 50, metrics)
+    test = {"figures": {"m_MAP": 0.701, "m_ARP": 14.04}}
+    write("results/music/runs/demo/test.json", 40, test)
+    write("results/music/report/training.html", 30)
+    assert ended("music", NOW - 60) == [
+        "music: run demo: valid MAP 0.310 -> 0.750, valid NAR (%) 40.2 -> 12.3, 48 steps in 0:00:31",
+        "music: run demo: test MAP 0.701, NAR 14.0 %",
+        f"open {folder}/results/music/report/training.html",
+        f"all pages in one: {REPORT}",
+    ]
+
+
+def test_the_closing_lines_of_images_say_figures_of_the_same_split_before_and_after(folder):
+    metrics = {
+        "first_evaluation": {"acc1": 61.11},
+        "last_evaluation": {"acc1": 98.0},
+        "best": {"acc1": 98.3},
+        "epochs": 1,
+        "seconds": 62.0,
+    }
+    write("results/image/runs/demo/metrics.json", 50, metrics)
+    write("results/image/runs/demo/report.html", 50)
+    write("results/image/runs/older/report.html", 500)
+    assert ended("image", NOW - 60) == [
+        "image: run demo: val top-1 61.1 % -> 98.0 % (best 98.3 %), 1 epoch in 0:01:02",
+        f"open {folder}/results/image/runs/demo/report.html",
+        f"all pages in one: {REPORT}",
+    ]

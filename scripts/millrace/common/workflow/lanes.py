@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -23,6 +24,7 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
+_at_end: list[str] = []  # lines that are printed when Python ends
 
 
 class Stage(NamedTuple):
@@ -62,11 +64,19 @@ class Lanes:
         self._choices: dict[str, dict[str, Any]] = {}
         self._remade: dict[str, list[str]] = {}
         self._said: set[str] = set()
+        # What a pipe shows of a dry run is its end.
+        is_on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+        self._says_at_end = is_main_process and dry_run and not is_on_terminal
         self._parsed = time.time()
         self._left_over = ""
         if is_main_process:
             try:
-                self._left_over = left_over.check(self._say, self._is_run, jobs is not None)
+                self._left_over = left_over.check(
+                    self._say,
+                    self._is_run,
+                    on_cluster=jobs is not None,
+                    unlock=asked.command("--unlock"),
+                )
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
             if self._is_run:
@@ -75,7 +85,8 @@ class Lanes:
 
     def lock_message(self) -> str:
         """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
-        return f"Millrace: {self._left_over or run_lock.holder()}"
+        holder = run_lock.holder(self._asked.command("--unlock"))
+        return f"Millrace: {self._left_over or holder}"
 
     def shell_prefix(self, deployment: str) -> str:
         """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has
@@ -294,16 +305,35 @@ class Lanes:
 
         _forget_shown()
         # The audit is asked for by the rules that train.
-        status.say_last(dict.fromkeys([*self.on, "audit"]), self._parsed, failed, logs)
+        run = status.Ended(
+            lanes=[*dict.fromkeys([*self.on, "audit"])],
+            since=self._parsed,
+            failed=failed,
+            logs=logs,
+            report=self._asked.command("--report report.html"),
+        )
+        status.say_last(run)
 
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
         return jsonl.read_or({}, _CHOICES.format(lane))
 
     def _say(self, message: str) -> None:
         """Print a line, once."""
-        if message not in self._said:
-            print(printable(f"Millrace: {message}"), file=sys.stderr)
+        if message in self._said:
+            return
         self._said.add(message)
+        line = printable(f"Millrace: {message}")
+        if self._says_at_end:
+            _at_end.append(line)
+        else:
+            print(line, file=sys.stderr)
+
+
+@atexit.register
+def _print_at_end() -> None:
+    """Print what was kept for the end, after Snakemake's own lines."""
+    for line in _at_end:
+        print(line, file=sys.stderr)
 
 
 def _forget_shown() -> None:

@@ -19,7 +19,7 @@ from millrace.common import processes
 from millrace.common.workflow.snakemake_state import is_locked
 
 NOTES = Path(".snakemake/millrace.runs")
-UNLOCK = "Type `snakemake --unlock`, then the same command again"
+UNLOCK = "snakemake --unlock"
 
 
 def this_run() -> str:
@@ -57,10 +57,16 @@ def enter() -> None:
         atexit.register(forget)
 
 
-def stale(left: str = "") -> str:
+def remedy(unlock: str) -> str:
+    """How to remove the lock, by the command `unlock`."""
+    return f"Type `{unlock}`, then the same command again"
+
+
+def stale(left: str = "", unlock: str = UNLOCK) -> str:
     """What to tell the user if the lock is that of dead processes of this host, else "".
 
-    `left` says what these left behind. Notes of the dead are removed once there is no lock.
+    `left` says what these left behind, and what to do. Notes of the dead are removed once there is
+    no lock.
     """
     dead, others = _notes()
     if not is_locked():
@@ -69,21 +75,21 @@ def stale(left: str = "") -> str:
                 note.unlink()
     if not dead or others or not is_locked():
         return ""
-    return f"the workflow is locked by a run that was killed ({_names(dead)}). {left or UNLOCK}"
+    return f"the workflow is locked by a run that was killed ({_names(dead)}). {left or remedy(unlock)}"
 
 
-def holder() -> str:
-    """Who holds the lock, and what to do."""
+def holder(unlock: str = UNLOCK) -> str:
+    """Who holds the lock, and what to do; the command `unlock` removes it."""
     others = [note for note in _notes()[1] if note.name != this_run()]
     if not others:
         problem = "the workflow is locked, by whom is unknown"
-        return f"{problem}. If no other Snakemake works here: {UNLOCK}"
+        return f"{problem}. If no other Snakemake works here: {remedy(unlock)}"
     problem = f"the workflow is locked by a run that goes on ({_names(others)})"
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
-        remedy = "Wait until it has ended, or stop it with Ctrl-C there; then the same command"
-        return f"{problem}. {remedy} again"
-    remedy = "If it lives, wait until it has ended. If not:"
-    return f"{problem}, or was killed: look there. {remedy} {UNLOCK}"
+        wait = "Wait until it has ended, or stop it with Ctrl-C there; then the same command"
+        return f"{problem}. {wait} again"
+    wait = "If it lives, wait until it has ended. If not:"
+    return f"{problem}, or was killed: look there. {wait} {remedy(unlock)}"
 
 
 def _notes() -> tuple[list[Path], list[Path]]:

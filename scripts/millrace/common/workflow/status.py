@@ -93,7 +93,7 @@ def mtime(path: str | os.PathLike) -> float:
 
 
 def of_lane(lane: str) -> Any:
-    """The lane's status.py: PAGES; `steps()`: name, output with {} for a job's name, sources of
+    """The lane's status.py: `pages()`; `steps()`: name, output with {} for a job's name, sources of
     each job or None, if those jobs are known that have begun; `facts()`: what there is to say of a
     file, by path."""
     return importlib.import_module(f"millrace.{lane}.status")
@@ -206,19 +206,32 @@ def _job_lines(job: Job, now: float) -> list[str]:
     return [f"{name}{silent}: {job.last_words()}"]
 
 
-def closing_lines(lanes: Iterable[str], since: float, failed: bool, logs: list[str]) -> list[str]:
-    """What a run that began at `since` has made, and its pages; or which of its jobs failed, and
-    why."""
-    if failed:
-        texts = _failures(lanes, since) or [f"no step says why, see {' '.join(logs)}"]
+class Ended(NamedTuple):
+    """A run that has ended: its lanes, when it began (seconds since 1970), Snakemake's logs, and
+    the command that gathers its pages."""
+
+    lanes: list[str]
+    since: float
+    failed: bool
+    logs: list[str]
+    report: str
+
+
+def closing_lines(run: Ended) -> list[str]:
+    """What a run has made, and its pages; or which of its jobs failed, and why."""
+    if run.failed:
+        texts = _failures(run.lanes, run.since) or [f"no step says why, see {' '.join(run.logs)}"]
         return [f"failed: {text}" for text in texts]
-    lanes = list(lanes)
-    facts = [(lane, *fact) for lane in lanes for fact in of_lane(lane).facts().items()]
-    lines = [f"{lane}: {fact}" for lane, path, fact in facts if mtime(path) >= since]
-    pages = [page for lane in lanes for page in of_lane(lane).PAGES if mtime(page) >= since]
+    lines = []
+    pages = []
+    for lane in run.lanes:
+        module = of_lane(lane)
+        facts = module.facts().items()
+        lines += [f"{lane}: {fact}" for path, fact in facts if mtime(path) >= run.since]
+        pages += [page for page in module.pages() if mtime(page) >= run.since]
     lines += [f"open {os.path.abspath(page)}" for page in pages]
     if pages:
-        lines.append("all pages in one: snakemake --report report.html")
+        lines.append(f"all pages in one: {run.report}")
     return lines
 
 
@@ -236,10 +249,10 @@ def _failures(lanes: Iterable[str], since: float) -> list[str]:
     return texts
 
 
-def say_last(*values: Any) -> None:
+def say_last(run: Ended) -> None:
     """Print the closing lines when Python ends, after Snakemake's own; they never fail a run."""
     try:
-        text = "".join(f"Millrace: {line}\n" for line in closing_lines(*values))
+        text = "".join(f"Millrace: {line}\n" for line in closing_lines(run))
     except (MillraceError, OSError, LookupError, TypeError, ValueError) as error:
         text = f"Millrace: no summary of the run: {error}\n"
     atexit.register(lambda: (sys.stderr.write(printable(text)), sys.stderr.flush()))

@@ -11,6 +11,8 @@ import hashlib
 import itertools
 import multiprocessing
 import random
+import shutil
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -60,7 +62,9 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
     splits: dict[str, dict] = {split: {} for split in ("train", *dict.fromkeys(HELD_OUT))}
     records: list[dict[str, Any]] = []
     turns, context = itertools.cycle(TURNS), multiprocessing.get_context("spawn")
-    jobs = [tunes, itertools.repeat(fonts), itertools.repeat(seed)]
+    packages = {name: debian.version(folder) for name, folder in folders.items()}
+    renders = root.parent / f".rendered-{_digest(packages, seed)}"
+    jobs = [tunes, *map(itertools.repeat, (fonts, seed, renders))]
     with (
         contextlib.ExitStack() as files,
         ProcessPoolExecutor(threads, context) as pool,
@@ -70,7 +74,7 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
         for name, *_ in CHUNKS:
             partial = files.enter_context(atomic.replacing(root / "h5" / name))
             h5[name] = files.enter_context(h5py.File(partial, "w"))
-        for row, (tune, versions) in enumerate(zip(tunes, pool.map(render, *jobs), strict=True)):
+        for row, (tune, versions) in enumerate(zip(tunes, pool.map(rendered, *jobs), strict=True)):
             title = titles.get("names", tune.name, fallback=tune.stem)
             clique = splits[split_of.get(tune, "train")].setdefault(f"C-{row}", [])
             for words, magnitudes in versions if row % 8 else [*versions, ("dead link", None)]:
@@ -107,12 +111,35 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
     jsonl.write_lines(root / "metadata/demo.jsonl", records)
     for split, cliques in splits.items():
         atomic.write_json(root / f"metadata/{split}.json", cliques)
-    packages = {name: debian.version(folder) for name, folder in folders.items()}
     counts = {split: len(cliques) for split, cliques in splits.items()}
     atomic.write_json(
         index, {"packages": packages, "seed": seed, "cliques": counts, "tracks": len(records)}
     )
+    shutil.rmtree(renders, ignore_errors=True)
     log.info("%s: %d tracks of %d tunes (%s)", root, len(records), len(tunes), counts)
+
+
+def _digest(packages: dict[str, str], seed: int) -> str:
+    """Names what rendering depends on."""
+    return hashlib.sha256(f"{packages} {seed}".encode()).hexdigest()[:12]
+
+
+def rendered(
+    tune: Path, fonts: Sequence[Path], seed: int, folder: Path
+) -> list[tuple[str, np.ndarray]]:
+    """What `render` returns; kept in `folder`, so that a fetch that is killed goes on from
+    there."""
+    kept = folder / f"{tune.stem}.npz"
+    try:
+        with np.load(kept) as arrays:
+            words = arrays["words"].tolist()
+            return [(text, arrays[f"arr_{number}"]) for number, text in enumerate(words)]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or damaged
+        versions = render(tune, fonts, seed)
+    with atomic.replacing(kept) as partial, open(partial, "wb") as handle:
+        magnitudes = [array for _, array in versions]
+        np.savez(handle, *magnitudes, words=np.array([text for text, _ in versions]))
+    return versions
 
 
 def render(tune: Path, fonts: Sequence[Path], seed: int) -> list[tuple[str, np.ndarray]]:

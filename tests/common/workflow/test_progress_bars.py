@@ -1,0 +1,64 @@
+"""Bars on a terminal move while a job runs, by what its log says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("snakemake_logger_plugin_rich")
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from millrace.common.workflow import progress_bars
+from millrace.common.workflow.progress_bars import ProgressBars
+
+SETTINGS = SimpleNamespace(
+    printshellcmds=False,
+    nocolor=False,
+    quiet=None,
+    debug_dag=False,
+    verbose=False,
+    show_failed_logs=False,
+    stdout=False,
+    dryrun=False,
+)
+
+
+def record(event: LogEvent, **values: object) -> logging.LogRecord:
+    record = logging.LogRecord("snakemake", logging.INFO, "", 0, "", None, None)
+    vars(record).update(event=event, **values)
+    return record
+
+
+def task(bars: ProgressBars):
+    handler = bars.event_handler
+    return handler.progress.tasks[handler.progress_display.rule_tasks["music_fetch_demo"]]
+
+
+def wait_for(bars: ProgressBars, words: str) -> None:
+    end = time.monotonic() + 30
+    while words not in task(bars).description and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_bar_moves_while_its_job_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress_bars, "_LOOK_SECONDS", 0.01)
+    log = tmp_path / "demo.log"
+    bars = ProgressBars(SETTINGS, None)
+    try:
+        stats = {"music_fetch_demo": 2, "total": 2}
+        bars.emit(record(LogEvent.RUN_INFO, stats=stats))
+        job = {"jobid": 1, "rule_name": "music_fetch_demo", "rule_msg": "Fetch", "log": [log]}
+        bars.emit(record(LogEvent.JOB_INFO, **job))
+        log.write_text("10:00:01 INFO demo corpus: 30 of 40 tunes (75 %), 0:00:10 left\nnext\n")
+        wait_for(bars, "30 of 40 tunes")
+        assert task(bars).completed == 0.75
+        assert task(bars).description == "music fetch demo: 30 of 40 tunes"
+
+        bars.emit(record(LogEvent.JOB_FINISHED, job_id=1))
+        time.sleep(0.05)
+        assert task(bars).completed == 1, "the log of a job that has ended counts no more"
+    finally:
+        bars.close()
