@@ -1,4 +1,5 @@
 # What all lanes share: the package on the path, the config checked, the targets of the lanes that are switched on.
+import atexit
 import os
 import sys
 
@@ -44,6 +45,9 @@ LANES = lanes.Lanes(
     jobs=workflow.resource_settings.nodes,
     asked=snakemake_state.parse(sys.argv, get_argument_parser, workflow.modifier.modify_rulename),
 )
+
+# After Snakemake's own lines.
+atexit.register(LANES.print_kept)
 
 # Steps are run as modules of the clone, by the Python that runs Snakemake (or by that of a rule's conda environment).
 shell = snakemake_state.own_shell(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, counted
 from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items, unsaid
@@ -25,7 +25,15 @@ from millrace.common.workflow.sources import (
     Write,
     misplaced,
 )
-from millrace.speech.corpus import alignment, contents, given_splits, media, splits, tables
+from millrace.speech.corpus import (
+    alignment,
+    broken,
+    contents,
+    given_splits,
+    media,
+    splits,
+    tables,
+)
 from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country import Country
@@ -78,7 +86,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     _refuse_dead_links(root, folder)
 
     items = _items(folder.parent, index)
-    corpus = _Corpus(settings, folder, names, heads, items[""], _notes_on(settings, heads))
+    corpus = _Corpus(
+        settings, folder, names, heads, items[""], _notes_on(settings, heads, folder.parent)
+    )
     read_too = [settings.assignment_file, settings.splits_file]
     if os.path.isdir(settings.splits_file):
         read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
@@ -142,7 +152,7 @@ def _refuse_dead_links(root: Path, folder: Path) -> None:
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
 
-def _notes_on(settings: Settings, heads: list[Country]) -> list[str]:
+def _notes_on(settings: Settings, heads: list[Country], results: Path) -> list[str]:
     """Lines for the user about what the tables of the countries hold."""
     path_map = PathMap(settings.path_map)
     for head in heads:
@@ -157,19 +167,26 @@ def _notes_on(settings: Settings, heads: list[Country]) -> list[str]:
         notes.append(
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
-    return [*notes, *_left_out(heads, "json_"), *_left_out(heads, "audio_outside")]
+    for reasons in ("json_", "audio_outside"):
+        notes += _left_out(heads, reasons, results)
+    return notes
 
 
-def _left_out(heads: list[Country], reasons: str) -> list[str]:
+def _left_out(heads: list[Country], reasons: str, results: Path) -> list[str]:
     """A line with the first of the alignment files that are rejected for `reasons`, which begin
-    so."""
+    so, and with the number of segments that leave the shards."""
     rejects = [(head.name, each) for head in heads for each in head.rejected]
     rejects = [(name, each) for name, each in rejects if each["reason"].startswith(reasons)]
     if not rejects:
         return []
     name, reject = rejects[0]
     count = f"{len(rejects)} alignment files are" if len(rejects) > 1 else "1 alignment file is"
-    return [f"{count} left out: {name}: {reject['file']}: {reject['detail']}"]
+    line = f"{count} left out: {name}: {reject['file']}: {reject['detail']}"
+    files = {(name, Path(each["file"]).name) for name, each in rejects}
+    leaving = broken.segments_in_shards(files, results)
+    if leaving:
+        line += f"; {counted(leaving, 'segment')} will leave the shards"
+    return [line]
 
 
 def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:

@@ -51,7 +51,9 @@ def write(path: str, age: float, content: str | dict | list = "") -> None:
 REPORT = "snakemake speech -s ../Snakefile --report report.html"
 
 
-def ended(lane: str, since: float, failed: bool = False, logs: list[str] | None = None) -> list[str]:
+def ended(
+    lane: str, since: float, failed: bool = False, logs: list[str] | None = None
+) -> list[str]:
     """The closing lines of a run of one lane."""
     run = status.Ended([lane], since, failed, logs or [], REPORT)
     return status.closing_lines(run)
@@ -343,7 +345,8 @@ def test_the_closing_lines_of_music_say_figures_of_the_same_split_before_and_aft
     write("results/music/runs/demo/test.json", 40, test)
     write("results/music/report/training.html", 30)
     assert ended("music", NOW - 60) == [
-        "music: run demo: valid MAP 0.310 -> 0.750, valid NAR (%) 40.2 -> 12.3, 48 steps in 0:00:31",
+        "music: run demo: valid MAP 0.310 -> 0.750, valid NAR (%) 40.2 -> 12.3,"
+        " 48 steps in 0:00:31",
         "music: run demo: test MAP 0.701, NAR 14.0 %",
         f"open {folder}/results/music/report/training.html",
         f"all pages in one: {REPORT}",

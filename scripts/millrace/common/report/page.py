@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from millrace.common.report import made_from
 from millrace.common.report.figures import human_bytes, human_count, human_share, inline_svg, label
 
 
@@ -85,4 +86,12 @@ def render(template: str | os.PathLike, **values: Any) -> str:
         environment.tests[kind.__name__] = lambda value, kind=kind: isinstance(value, kind)
     # Such words may be broken.
     environment.tests["long_word"] = lambda text: any(len(word) > 32 for word in text.split())
-    return environment.get_template(path.name).render(values)
+    template_of_page = environment.get_template(path.name)
+    return template_of_page.render(values, made_from=made_from.line(_lane(path)))
+
+
+def _lane(template: Path) -> str:
+    """The lane that a template belongs to; "" for one that is not of this package."""
+    package = Path(__file__).resolve().parents[2]
+    path = template.resolve()
+    return path.relative_to(package).parts[0] if path.is_relative_to(package) else ""

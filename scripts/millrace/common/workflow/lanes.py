@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import os
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
+from millrace.common.report import made_from
 from millrace.common.workflow import left_over, lost, run_lock
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.config import LANE_NAMES
@@ -24,7 +24,6 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
-_at_end: list[str] = []  # lines that are printed when Python ends
 
 
 class Stage(NamedTuple):
@@ -67,6 +66,7 @@ class Lanes:
         # What a pipe shows of a dry run is its end.
         is_on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
         self._says_at_end = is_main_process and dry_run and not is_on_terminal
+        self._kept: list[str] = []
         self._parsed = time.time()
         self._left_over = ""
         if is_main_process:
@@ -97,6 +97,7 @@ class Lanes:
             prefix += f"export PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "
         if self.is_main_process:
             prefix += f"export {left_over.MARK}={run_lock.this_run()}; "
+        prefix += made_from.export(self.config)
         # Snakemake formats the prefix with the command, so braces are doubled.
         return prefix.replace("{", "{{").replace("}", "}}")
 
@@ -314,6 +315,11 @@ class Lanes:
         )
         status.say_last(run)
 
+    def print_kept(self) -> None:
+        """Print what was kept for the end of a dry run."""
+        for line in self._kept:
+            print(line, file=sys.stderr)
+
     def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
         return jsonl.read_or({}, _CHOICES.format(lane))
 
@@ -324,16 +330,9 @@ class Lanes:
         self._said.add(message)
         line = printable(f"Millrace: {message}")
         if self._says_at_end:
-            _at_end.append(line)
+            self._kept.append(line)
         else:
             print(line, file=sys.stderr)
-
-
-@atexit.register
-def _print_at_end() -> None:
-    """Print what was kept for the end, after Snakemake's own lines."""
-    for line in _at_end:
-        print(line, file=sys.stderr)
 
 
 def _forget_shown() -> None:

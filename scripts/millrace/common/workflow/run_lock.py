@@ -75,7 +75,8 @@ def stale(left: str = "", unlock: str = UNLOCK) -> str:
                 note.unlink()
     if not dead or others or not is_locked():
         return ""
-    return f"the workflow is locked by a run that was killed ({_names(dead)}). {left or remedy(unlock)}"
+    problem = f"the workflow is locked by a run that was killed ({_names(dead)})"
+    return f"{problem}. {left or remedy(unlock)}"
 
 
 def holder(unlock: str = UNLOCK) -> str:

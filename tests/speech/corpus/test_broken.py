@@ -1,0 +1,53 @@
+"""What leaves the shards with alignment files that cannot be read any more."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.speech.corpus import broken
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Two recordings in the shards of Malta, one of them with two transcripts."""
+    recordings = [
+        {
+            "video_id": "a_1",
+            "transcripts": [{"path": "/x/a_1_t1_aligned.json"}, {"path": "/x/a_1_ü_aligned.json"}],
+        },
+        {"video_id": "b", "transcripts": [{"path": "/x/b_t1_aligned.json"}]},
+    ]
+    content = {"country": "malta", "recordings": recordings}
+    built = tmp_path / "partitions/built"
+    built.mkdir(parents=True)
+    (built / "malta-train-1-00000.json").write_text(json.dumps(content, ensure_ascii=False))
+    rows = [("a_1", "t1"), ("a_1", "t1"), ("a_1", "ü"), ("b", "t1")]
+    table = pa.table(
+        {"video_id": [row[0] for row in rows], "transcript_id": [row[1] for row in rows]}
+    )
+    shards = tmp_path / "shards/partitions/malta-train-1-00000"
+    shards.mkdir(parents=True)
+    pq.write_table(table, shards / "index.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "segments"),
+    [
+        ({("malta", "a_1_t1_aligned.json")}, 2),
+        ({("malta", "a_1_ü_aligned.json")}, 1),
+        ({("malta", "a_1_t1_aligned.json"), ("malta", "b_t1_aligned.json")}, 3),
+        ({("italy", "a_1_t1_aligned.json")}, 0),
+        ({("malta", "new_t1_aligned.json")}, 0),
+    ],
+)
+def test_the_segments_of_a_broken_alignment_are_counted_in_the_shards(results, files, segments):
+    assert broken.segments_in_shards(files, results) == segments
+
+
+def test_before_anything_is_built_nothing_leaves(tmp_path):
+    assert broken.segments_in_shards({("malta", "a_t1_aligned.json")}, tmp_path) == 0
