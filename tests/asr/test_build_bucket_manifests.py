@@ -73,14 +73,7 @@ def test_a_foreign_corpus_from_the_command_line(tmp_path: Path, run) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
     assert files(tmp_path / "out") == first
 
-    auto = ["--edges", "auto", "--num-buckets", 3, "--over-max", "drop"]
-    assert run(tmp_path / "auto", *common, *auto)[0] == 0
-    config = json.loads((tmp_path / "auto" / "bucket_config.json").read_text())
-    assert config["auto"] == {"num_buckets": 3, "last_edge": 30.0}
-    edges = config["edges"]
-    assert len(edges) == 4 and edges[0] == 0.0 and edges[-1] == 30.0
-    assert {path.stem for path in (tmp_path / "auto" / "train").iterdir()} == set(bucket_ids(edges))
-    assert run(tmp_path / "own", *common, "--edges", 0, 8, 20)[0] == 0
+    assert run(tmp_path / "own", *common, "--edges", 0, 8, 20, "--over-max", "drop")[0] == 0
     own = sorted(path.name for path in (tmp_path / "own" / "train").iterdir())
     assert own == ["b_0_8.parquet", "b_8_20.parquet"]
 

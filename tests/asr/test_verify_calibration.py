@@ -122,7 +122,7 @@ def test_a_missing_calibration_is_said_in_one_line(tmp_path, capfd):
 
 @pytest.mark.parametrize(("steps", "verified"), [(200, [VERIFICATION]), (0, [])])
 def test_calibrations_are_verified_unless_soaks_are_switched_off(steps, verified):
-    section = {"source": "speech", "edges": "default", "num_buckets": 7, "last_edge": 30.0}
+    section = {"source": "speech", "edges": "default"}
     section |= {"ranks": 1, "nodes": 1, "calibration": {"soak_steps": steps, "device": "cpu"}}
     inputs = AsrInputs(section, None, lambda: ["index.parquet"])
     assert inputs.calibrate() == [CALIBRATION, *verified]

@@ -138,28 +138,3 @@ def test_too_many_errors_fail_with_reasons(workflow):
     assert done.returncode != 0
     log = (workflow.folder / "logs/asr/build_bucket_manifests/all.log").read_text()
     assert "max_error_fraction" in log and "Traceback" not in log
-
-
-def test_found_edges_are_calibrated_once_the_buckets_have_names(workflow):
-    calibration = {"enabled": True, "device": "cpu", "max_memory_gb": 4}
-    section = {
-        **workflow.config["asr"],
-        "edges": "auto",
-        "num_buckets": 3,
-        "calibration": calibration,
-    }
-    found = Workflow(workflow.folder, lanes=["asr"], asr=section)
-    for target in (
-        "asr",
-        "asr_train",
-        "asr_calibrate",
-    ):  # what lies there has the seven edges of before
-        assert [job.rule for job in found.dry(target)] == ["asr_build_bucket_manifests"]
-    assert "run again to calibrate them" in found.run("--dry-run")
-    found.run("asr_data")
-    assert sum(job.rule == "asr_calibrate_bucket_bs" for job in found.dry("asr_calibrate")) == 3
-
-
-def test_the_number_of_found_edges_matters_only_to_them(workflow):
-    section = {**workflow.config["asr"], "num_buckets": 5, "last_edge": 20}
-    assert Workflow(workflow.folder, lanes=["asr"], asr=section).dry("asr_data") == []

@@ -167,7 +167,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"speech": 0}, ["speech: must be keys with values", "not 0"]),
         ({"speech": []}, ["speech: must be keys with values", "not []"]),
         ({"asr": {"edges": [3, 2]}}, ["asr.edges", "[3, 2] does not rise"]),
-        ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "auto"]),
+        ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "default"]),
         (
             {"asr": {"runs": {"a": {"epoch": 1}}}},
             ["asr.runs.a.epoch: no such key; did you mean `epochs`?"],
@@ -181,7 +181,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"asr": {"tar_template": "audio_{shard}.tar"}}, ["asr.tar_template", "{shard_id}"]),
         (
             {"asr": {"model": "qwen3-asr-06b"}},
-            ["asr.model: there is no model", "`qwen3-asr-0.6b`? known are ctc"],
+            ["asr.model: there is no model", "known are ctc, qwen3-asr-tiny"],
         ),
         (
             {"asr": {"model_path": "/nowhere/m"}},

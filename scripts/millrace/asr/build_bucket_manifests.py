@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.config import bucket_lines, output_folder
-from millrace.asr.buckets.edges import edge_policy
+from millrace.asr.buckets.edges import edges_of
 from millrace.asr.buckets.held_out import BY_BYTES, COPIES
 from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
@@ -58,19 +58,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
     output = "folder of the buckets, or bucket_config.json in it (default: %(default)s)"
     add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
-    edges = (
-        "seconds, or `default` (0 3 5 7 10 15 20 30), or `auto`: those that pad least (default:"
-        " default)"
-    )
+    edges = "seconds, or `default`, 0 3 5 7 10 15 20 30 (default: default)"
     add("--edges", nargs="+", default=["default"], help=edges)
-    add(
-        "--num-buckets",
-        type=cli.positive_int,
-        default=7,
-        help="of --edges auto (default %(default)s)",
-    )
-    last_edge = "of --edges auto, in seconds (default %(default)s)"
-    add("--last-edge", type=cli.positive_float, default=30.0, help=last_edge)
     over_max = "what is longer than the last edge (default %(default)s)"
     add("--over-max", choices=["keep", "drop"], default="keep", help=over_max)
     add(
@@ -102,7 +91,7 @@ def main(argv: list[str] | None = None) -> None:
     splits = manifests.scanned(args.manifests, named, *how)
     indices = None if splits[0].has_offsets else TarIndices(index_files(args.tar_index))
     choices = buckets.BucketChoices(
-        edges=edge_policy(args.edges, args.num_buckets, args.last_edge),
+        edges=edges_of(args.edges),
         keep_over_max=args.over_max == "keep",
         seed=args.seed,
         threads=args.threads,

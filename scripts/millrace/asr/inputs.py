@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.buckets.edges import EdgePolicy, bucket_ids, edge_policy
+from millrace.asr.buckets.edges import bucket_ids, edges_of
 from millrace.asr.models import known
 from millrace.asr.training import memory
 from millrace.asr.training.options import TrainOptions
-from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 from millrace.common.settings import of_loader
@@ -96,13 +94,11 @@ class AsrInputs(RunInputs):
         return json.dumps({} if self.from_speech else self.section["path_map"], sort_keys=True)
 
     def edges(self, wildcards: Any = None) -> str:
-        """The flags that decide on the edges of the buckets."""
+        """The flag of the edges of the buckets."""
         edges = self.section["edges"]
-        edges = edges if isinstance(edges, str) else " ".join(f"{edge:g}" for edge in edges)
-        keys = [key for key in self._edge_policy.as_dict() or {} if key in self.section]
-        return " ".join(
-            [f"--edges {edges}", *(f"--{k.replace('_', '-')} {self.section[k]}" for k in keys)]
-        )
+        if isinstance(edges, str):
+            return f"--edges {edges}"
+        return "--edges " + " ".join(f"{edge:g}" for edge in edges)
 
     def data(self, wildcards: Any = None) -> list[str]:
         """The bucket parquets' config, when there are samples."""
@@ -111,7 +107,7 @@ class AsrInputs(RunInputs):
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        keys = ("edges", "num_buckets", "last_edge", "over_max", "seed", "max_error_fraction")
+        keys = ("edges", "over_max", "seed", "max_error_fraction")
         leaks = ("on_leak", "copies")
         of_tars = ("source", "manifest_dir", "tar_root", "tar_template", "path_map")
         return {"data": Stage(self.data, {*keys, *leaks, *of_tars})}
@@ -133,33 +129,13 @@ class AsrInputs(RunInputs):
     def bucket_calibrations(self, wildcards: Any = None) -> list[str]:
         """The calibration of every bucket, the largest first: it shows soonest that a model does
         not fit."""
-        edges = self._edge_policy.known_before_build
         self._require("asr.calibration.device", self.section["calibration"]["device"])
-        names = bucket_ids(edges) if edges else BucketConfig.read(BUCKETS).ids
+        names = bucket_ids(edges_of(self.section["edges"]))
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
-    @cached_property
-    def _edge_policy(self) -> EdgePolicy:
-        return edge_policy(*(self.section[name] for name in ("edges", "num_buckets", "last_edge")))
-
-    @cached_property
-    def _nameless(self) -> bool:
-        """Whether the buckets have no names yet: those of `edges: auto` are found when they are
-        built."""
-        if self._edge_policy.known_before_build:
-            return False
-        try:
-            return jsonl.read(BUCKETS)["auto"] != self._edge_policy.as_dict()
-        except (FileNotFoundError, KeyError):
-            return True
-
     def pending_notes(self) -> list[str]:
-        """What of the targets is kept though older than its data; what cannot be named yet."""
+        """What of the targets is kept though older than its data."""
         notes = [self._pinned_note(run) for run in self.section["runs"] if self._is_kept(run)]
-        if self._waits and self.runs():
-            notes.append(
-                "with edges: auto the buckets come first; run again to calibrate them and train"
-            )
         folder, training = (
             self.section["model_path"] or self.section["model"],
             self.section["training"],
@@ -192,10 +168,6 @@ class AsrInputs(RunInputs):
         text = f"run {run} is pinned: it was trained on older data"
         return f"{text} ({newer[0]} is newer). To train it: snakemake {metrics}" if newer else ""
 
-    @property
-    def _waits(self) -> bool:
-        return self._nameless and self.section["calibration"]["enabled"]
-
     def calibration(self, wildcards: Any) -> list[str]:
         """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
         run, own = wildcards.run, self.section["runs"].get(wildcards.run, {})
@@ -209,8 +181,6 @@ class AsrInputs(RunInputs):
     def calibrate(self, wildcards: Any = None) -> list[str]:
         """The merged calibration, whether runs use it or not; verified unless soaks are switched
         off."""
-        if self._nameless:
-            return self.data()
         verified = self.section["calibration"]["soak_steps"]
         if verified and not Path(VERIFICATION).exists():
             device = self.section["calibration"]["device"]
@@ -270,8 +240,9 @@ class AsrInputs(RunInputs):
 
     def audited_runs(self) -> list[str]:
         """The runs of the config that are or will be trained."""
-        waits = self._waits or not self.data()
-        return [run for run in self.section["runs"] if not (waits or self._is_kept(run))]
+        if not self.data():
+            return []
+        return [run for run in self.section["runs"] if not self._is_kept(run)]
 
     def _model(self) -> dict[str, Any]:
         section = self.section
@@ -395,9 +366,8 @@ class AsrInputs(RunInputs):
         return self.section["training"].get("batch_seconds", TrainOptions.batch_seconds)
 
     def runs(self, wildcards: Any = None) -> list[str]:
-        """The metrics of all runs of the config but those kept as they are, or what comes before
-        them."""
-        return self.data() if self._waits or not self.data() else self.reported_runs()
+        """The metrics of all runs of the config but those kept as they are."""
+        return self.reported_runs() if self.data() else []
 
     def reported_runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of the runs on the page of the runs, but for those of `pinned_runs`."""
@@ -408,8 +378,8 @@ class AsrInputs(RunInputs):
         return " ".join(self.metrics(run) for run in self.section["runs"] if self._is_kept(run))
 
     def runs_page(self, wildcards: Any = None) -> list[str]:
-        """The page of the runs, or what comes before it."""
-        return [RUNS_PAGE] if self.runs() and not self._waits else self.runs()
+        """The page of the runs, if there is one to make."""
+        return [RUNS_PAGE] if self.runs() else []
 
     def bench(self, wildcards: Any = None) -> list[str]:
         """The repeats of the benchmark."""
@@ -421,9 +391,8 @@ class AsrInputs(RunInputs):
         return json.dumps(self.section["throughput"]["reference"], sort_keys=True)
 
     def throughput(self, wildcards: Any = None) -> list[str]:
-        """The throughput report, or what comes before it."""
-        report = ["results/asr/report/throughput.html"]
-        return self.data() if self._waits or not self.data() else report
+        """The throughput report."""
+        return ["results/asr/report/throughput.html"] if self.data() else []
 
     def receipts(self, wildcards: Any = None) -> list[str]:
         """The receipts of the published models of all runs, or what comes before them."""

@@ -66,24 +66,11 @@ class ManifestFacts(NamedTuple):
         return cls(row["tars"], content, broken_lines, first_broken)
 
 
-class BuiltManifest(NamedTuple):
-    """A manifest as the buckets were built from it."""
-
-    state: Any
-    broken_lines: int
-
-
 class _Manifests:
     """The manifests of all splits. What was read of one is in a table until the file changes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        files: Mapping[str, list[str]],
-        as_built: Mapping[str, BuiltManifest],
-        table: Tables,
-    ) -> None:
-        self.settings, self.as_built = settings, as_built
+    def __init__(self, settings: Settings, files: Mapping[str, list[str]], table: Tables) -> None:
+        self.settings = settings
         self.split_of = {path: split for split, paths in files.items() for path in paths}
         self.stats = {path: Stat.of(path) for path in self.split_of}
         # Which tars a manifest names depends on these as well: with others the table counts for
@@ -96,27 +83,12 @@ class _Manifests:
         return ManifestFacts.parse(self._table.get(self.stats[path], self._read))
 
     def _read(self, path: str) -> dict[str, Any]:
-        """A row of the table.
-
-        What came broken is rejected by row. What has been broken since it was built, and since it
-        was read last, is a slip: an error.
-        """
         # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
         from millrace.asr.manifests.manifest import manifests_of
 
         tar_root, tar_template = self.settings.tar_root, self.settings.tar_template
         (manifest,) = manifests_of(self.split_of[path], [Path(path)], tar_root, tar_template)
-        row = manifest.facts(0)
-
-        broken_before = (self._table.last(path) or {}).get("broken")
-        if broken_before:
-            known = broken_before[0]
-            if path in self.as_built:
-                known = max(known, self.as_built[path].broken_lines)
-            count, first = row["broken"]
-            if count > known:
-                raise MillraceError(f"{path}, {first}", remedy="Mend the line, or remove it")
-        return row
+        return manifest.facts(0)
 
 
 def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
@@ -134,7 +106,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     items = _items(folder.parent)
     differences.keep(folder / "manifests", items["manifests"])
     as_built = _as_built(folder / "manifests/built/all.json")
-    manifests = _Manifests(settings, files, as_built, table)
+    manifests = _Manifests(settings, files, table)
     facts = {path: manifests.facts(path) for path in manifests.stats}
 
     path_map = PathMap(settings.path_map)
@@ -155,7 +127,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
             groups={"tars": sorted(contents)},
             total=len(tars),
             files=files,
-            others={"manifests": {"all": {"tars": _manifest_entries(states, facts)}}},
+            others={"manifests": {"all": {"tars": _manifest_entries(states)}}},
             notes=notes,
         )
 
@@ -163,7 +135,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
         build,
         items=items,
         then="the buckets",
-        unchanged={path for path, state in states.items() if _is_as_built(path, state, as_built)},
+        unchanged={path for path, state in states.items() if as_built.get(path) == state},
     )
 
 
@@ -191,10 +163,10 @@ def _items(results: Path) -> dict[str, Items]:
     }
 
 
-def _as_built(path: Path) -> dict[str, BuiltManifest]:
-    """The manifests that the buckets were built from, out of the copy of their file."""
-    entries = jsonl.read_or({}, path).get("tars", ())
-    return {entry["path"]: BuiltManifest(entry["is"], entry.get("broken", 0)) for entry in entries}
+def _as_built(path: Path) -> dict[str, Any]:
+    """The states of the manifests that the buckets were built from, out of the copy of their
+    file."""
+    return {entry["path"]: entry["is"] for entry in jsonl.read_or({}, path).get("tars", ())}
 
 
 def _stats_of_tars(facts: Iterable[ManifestFacts], path_map: PathMap) -> dict[str, dict]:
@@ -261,7 +233,7 @@ def _partitions(tars: Mapping[str, dict], assignment: Assignment) -> dict[str, d
 def _states(
     stats: Mapping[str, Stat],
     facts: Mapping[str, ManifestFacts],
-    as_built: Mapping[str, BuiltManifest],
+    as_built: Mapping[str, Any],
     once: DigestCache,
 ) -> dict[str, Any]:
     """What tells each manifest from the one that was built from: the content of JSONL, a digest of
@@ -269,7 +241,7 @@ def _states(
     digest = partial(jsonl.head_tail_digest, block=_COMPARED)
     states: dict[str, Any] = {}
     for path, stat in stats.items():
-        before = as_built[path].state if path in as_built else None
+        before = as_built.get(path)
         if facts[path].content:
             states[path] = facts[path].content
         elif isinstance(before, list) and before[:2] == stat.signature[:2]:
@@ -282,22 +254,10 @@ def _states(
     return states
 
 
-def _is_as_built(path: str, state: Any, as_built: Mapping[str, BuiltManifest]) -> bool:
-    return path in as_built and as_built[path].state == state
-
-
-def _manifest_entries(
-    states: Mapping[str, Any], facts: Mapping[str, ManifestFacts]
-) -> list[dict[str, Any]]:
+def _manifest_entries(states: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The file of the manifests' states: in the form of a partition file, so that `built` compares
     it."""
-    entries = []
-    for path, state in states.items():
-        entry = {"path": path, "size": 0, "is": state}
-        if facts[path].broken_lines:
-            entry["broken"] = facts[path].broken_lines
-        entries.append(entry)
-    return entries
+    return [{"path": path, "size": 0, "is": state} for path, state in states.items()]
 
 
 def _files(content: Mapping) -> dict[str, dict]:

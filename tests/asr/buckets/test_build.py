@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets import build as buckets
-from millrace.asr.buckets.build import BucketChoices, build
-from millrace.asr.buckets.edges import DEFAULT_EDGES, GivenEdges, bucket_ids
-from millrace.asr.buckets.histogram import bucket_of
+from millrace.asr.buckets.build import BucketChoices, bucket_of, build
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
 from millrace.asr.buckets.join import TarIndices
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.manifests.manifest import manifests_of
@@ -269,7 +268,7 @@ def test_splits_are_flat_and_shared_rows_are_named(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert config["splits"]["dev"]["samples"] == 15 and config["total_samples"] == 95
     # Without them in the next build, their files go; other edges sweep the old buckets.
-    choices = BucketChoices(edges=GivenEdges((0.0, 8.0, 30.0)))
+    choices = BucketChoices(edges=(0.0, 8.0, 30.0))
     build_from(tmp_path / "out", index, choices, train=rows[:100])
     left = {name for name in files(tmp_path / "out") if name.endswith(".parquet")}
     assert left == {"train/b_0_8.parquet", "train/b_8_30.parquet", "tars.parquet"}

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.asr.buckets import config
-from millrace.asr.buckets.edges import EdgePolicy, GivenEdges
+from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, place_of, write_tars
 from millrace.asr.buckets.held_out import BY_BYTES, HeldOut, Rows
-from millrace.asr.buckets.histogram import DurationHistogram, bucket_of
 from millrace.asr.buckets.join import Addresses, TarIndices
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.spill import RowSpill, parts_for
@@ -53,7 +52,7 @@ class BucketChoices:
     result.
     """
 
-    edges: EdgePolicy = field(default_factory=GivenEdges)
+    edges: tuple[float, ...] = DEFAULT_EDGES
     keep_over_max: bool = True
     seed: int = 42
     threads: int = 2
@@ -72,7 +71,6 @@ class _Split:
     tars: np.ndarray
     spill: RowSpill
     ledger: Ledger
-    histogram: DurationHistogram
     rejects: RejectFile.Part | None = None
 
     @property
@@ -81,11 +79,10 @@ class _Split:
 
 
 class _Spilled(NamedTuple):
-    """What became of a range of rows in the first pass: `lengths` are counts of a histogram."""
+    """What became of a range of rows in the first pass."""
 
     rows: int
     rejected: Counter
-    lengths: np.ndarray
 
 
 class _Part(NamedTuple):
@@ -184,9 +181,7 @@ class _Build:
         choices = self.choices
         splits = [self._split(manifest) for manifest in self.manifests]
         members = self._spill_all(splits, advance)
-        trains = [split.histogram for split in splits if split.name == TRAIN]
-        edges = choices.edges.edges(trains[0] if trains else self._histogram())
-        files = BucketFiles(self.output_dir, edges, self.tars.paths, choices.row_group)
+        files = BucketFiles(self.output_dir, choices.edges, self.tars.paths, choices.row_group)
         ledgers = [split.ledger for split in splits]
         with contextlib.ExitStack() as stack:
             for split in splits:
@@ -220,7 +215,6 @@ class _Build:
                 seed=choices.seed,
                 row_group=choices.row_group,
                 over_max="keep" if choices.keep_over_max else "drop",
-                auto=choices.edges.as_dict(),
             ),
         )
         return ledgers
@@ -231,15 +225,11 @@ class _Build:
             self.tars.numbers(manifest.tars),
             self._new_spill(f"{manifest.split}.rows"),
             Ledger(STAGE, manifest.split, "row", repaired=manifest.repaired),
-            self._histogram(),
         )
 
     def _new_spill(self, name: str) -> RowSpill:
         self.spills.append(RowSpill(self.output_dir / SPILL / name, self.parts))
         return self.spills[-1]
-
-    def _histogram(self) -> DurationHistogram:
-        return DurationHistogram(self.choices.edges.last_edge)
 
     def _spill_all(self, splits: list[_Split], advance: Callable[[int], None]) -> RowSpill:
         """The first pass: spill all rows, and the members of all indexed tars; returns these."""
@@ -255,14 +245,13 @@ class _Build:
                 spilled = task.result()
                 split.ledger.rows_in += spilled.rows
                 split.ledger.rejected.update(spilled.rejected)
-                split.histogram.counts += spilled.lengths
         return members
 
     def _spill(
         self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
     ) -> _Spilled:
         """Spill the rows of a range that are good so far."""
-        count, lengths = 0, self._histogram()
+        count = 0
         rejected: Counter[str] = Counter()
         for read in split.manifest.read(rows):
             count += len(read)
@@ -273,18 +262,17 @@ class _Build:
             mc.note(problem, self.tars.missing[numbers], "tar_missing")
             mc.note(problem, self.tars.unusable[numbers], "tar_not_indexed")
             if not self.choices.keep_over_max:
-                longer = table.column("duration_s").to_numpy() > self.choices.edges.last_edge
+                longer = table.column("duration_s").to_numpy() > self.choices.edges[-1]
                 mc.note(problem, longer, "longer_than_last_edge")
             if problem.any():
                 rejected.update(part.add(table, problem))
                 good = problem == 0
                 table, numbers = table.filter(pa.array(good)), numbers[good]
-            lengths.add(table.column("duration_s").to_numpy())
             ids = sample_ids(self.tars.hashes[numbers], table.column("tar_member_name"))
             keys = row_keys(ids, self.seed_key)
             split.spill.add(table.append_column("sample_id", pa.array(ids)), keys)
         advance(count)
-        return _Spilled(count, rejected, lengths.counts)
+        return _Spilled(count, rejected)
 
     def _spill_members(self) -> RowSpill:
         """Spill the addresses of all members of the indexed tars, parted by the same key as the
@@ -411,6 +399,16 @@ class _Build:
             line = "%s: rows contradict each other about %s in %s: %s; none is used"
             log.error(line, split.name, member, tar, ", ".join(claims))
         return [", ".join(claims[:number] + claims[number + 1 :]) for number in range(len(claims))]
+
+
+def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
+    """int16 number of the bucket [low, high) of every duration (seconds).
+
+    What is below the first edge joins the first bucket; the last edge itself, and what lies beyond,
+    the last.
+    """
+    inner = np.asarray(edges[1:-1], dtype=np.float64)
+    return np.searchsorted(inner, durations, side="right").astype(np.int16)
 
 
 def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -> list[pa.Table]:

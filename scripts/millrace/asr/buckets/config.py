@@ -114,7 +114,7 @@ class ParquetFacts(NamedTuple):
 @dataclass(frozen=True)
 class Built:
     """A build, for its config: the parquets of `buckets` and of other `splits`, and the choices
-    that it was made with. `auto` is what computed edges depend on (`EdgePolicy.as_dict`)."""
+    that it was made with."""
 
     edges: tuple[float, ...]
     buckets: list[ParquetFacts]
@@ -123,7 +123,6 @@ class Built:
     seed: int
     row_group: int
     over_max: str
-    auto: dict | None
 
 
 def write(folder: Path, built: Built) -> None:
@@ -150,7 +149,7 @@ def write(folder: Path, built: Built) -> None:
         for split, facts in sorted(built.splits.items())
     }
     content = {
-        "auto": built.auto,
+        "auto": None,  # of versions that computed edges
         "buckets": buckets,
         "edges": list(built.edges),
         "over_max": built.over_max,
