@@ -91,11 +91,16 @@ def shuffled(rows: int, key: np.uint64) -> np.ndarray:
     return order.astype(np.uint32)
 
 
-def cut_bucket(durations: np.ndarray, budget: BatchBudget, key: np.uint64, window: int) -> Cut:
-    """Cut a bucket's rows (float32 seconds, above 0) into batches; every row is in exactly one."""
+def cut_bucket(
+    durations: np.ndarray, budget: BatchBudget, key: np.uint64, window: int | None
+) -> Cut:
+    """Cut a bucket's rows (float32 seconds, above 0) into batches; every row is in exactly one.
+
+    Without a `window` there is no sorting: for rows that all last equally long.
+    """
     rows = shuffled(len(durations), key)
 
-    edges = _window_edges(len(rows), window)
+    edges = [0, len(rows)] if window is None else _window_edges(len(rows), window)
 
     # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal
     # duration.

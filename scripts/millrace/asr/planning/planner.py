@@ -27,14 +27,14 @@ def plan_epoch(
     seed: int,
     epoch: int,
     world_size: int,
-    window: int = WINDOW,
+    window: int | None = WINDOW,
     spans: Sequence[tuple[int, int]] = (),
 ) -> Plan:
     """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its
     file.
 
-    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows, cut at the
-    bucket's budget. The batches of a step come from one bucket and cost about the same; the steps
+    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows (None: no sort),
+    cut at the bucket's budget. The batches of a step come from one bucket and cost about the same; the steps
     of every bucket are spread over the epoch. The remaining batches are matched across buckets; if
     they do not fill the last steps, the most expensive of them are split (`split_batches`), and if
     there are too few rows for that, batches are repeated as fillers. A row that alone is over the
@@ -142,12 +142,12 @@ def every_bucket_first(plan: Plan) -> Plan:
 
 
 def _check(
-    lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int
+    lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int | None
 ) -> None:
     if len(budgets) != len(lengths):
         problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
         raise MillraceError(problem, where="batch budgets")
-    if world_size < 1 or window < 1:
+    if world_size < 1 or (window is not None and window < 1):
         problem = f"world size {world_size} and window {window} must be at least 1"
         raise MillraceError(problem, where="batch plan")
     if not any(map(len, lengths)):

@@ -1,0 +1,157 @@
+"""The index of a tar: where its members lie. It is made on first use and kept beside the tar."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import glob
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.asr.loading.reader import TarState
+from millrace.asr.tars.header import MULTI_VOLUME, SPARSE
+from millrace.asr.tars.index import known_index, write_index
+from millrace.asr.tars.partition import scan_all
+from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
+from millrace.common.errors import MillraceError, counted
+
+log = logging.getLogger("millrace")
+
+FOLDER = ".millrace"
+"""The folder beside tars that holds their indices."""
+
+_THREADS = 4
+_GLOB = frozenset("*?[")
+
+
+class IndexedTar(NamedTuple):
+    """A tar as it is, and its members (name, offset, size, kind) in the order they have there."""
+
+    state: TarState
+    members: pa.Table
+
+
+def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[str]:
+    """Absolute paths of the tars that a pattern, or a list of paths and patterns, names.
+
+    Those of a pattern are sorted. Raises MillraceError if a pattern names none, or a tar comes
+    twice.
+    """
+    patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
+    tars: list[str] = []
+    for path in patterns:
+        pattern = os.fspath(path)
+        named = [pattern]
+        if not _GLOB.isdisjoint(pattern) and not os.path.exists(pattern):
+            named = sorted(glob.glob(pattern, recursive=True))
+        if not named:
+            raise MillraceError("no tar has such a path", pattern, "Name the tars' folder")
+        tars += map(os.path.abspath, named)
+
+    seen: set[str] = set()
+    for tar in tars:
+        if tar in seen:
+            raise MillraceError("the tar is named twice", tar, "Name each tar once")
+        seen.add(tar)
+    if not tars:
+        raise MillraceError("no tars are named", "open_tars", "Give a pattern or paths")
+    return tars
+
+
+def open_indices(
+    tars: Sequence[str], cache_dir: str | os.PathLike | None = None
+) -> list[IndexedTar]:
+    """Open the index of each tar, and make those that are missing or of another state of the tar.
+
+    They lie in FOLDER beside the tars, or in `cache_dir`. Several ranks may call this at once.
+    Raises MillraceError if tars are damaged, missing or no tars, and if an index cannot be written.
+    """
+    places = {tar: _place(tar, cache_dir) for tar in tars}
+    stale = [tar for tar in tars if _opened(tar, places[tar]) is None]
+    for folder in sorted({places[tar].parent for tar in stale}):
+        _make([tar for tar in stale if places[tar].parent == folder], places, folder)
+
+    indices = []
+    for tar in tars:
+        opened = _opened(tar, places[tar])
+        if opened is None:
+            raise MillraceError("the tar changes while it is read", tar, "Wait until it is whole")
+        indices.append(opened)
+    return indices
+
+
+def _place(tar: str, cache_dir: str | os.PathLike | None) -> Path:
+    """The path of a tar's index."""
+    folder, name = os.path.split(tar)
+    if cache_dir is None:
+        return Path(folder, FOLDER, f"{name}.parquet")
+    # Tars of one name in several folders share the cache.
+    origin = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+    return Path(os.path.abspath(cache_dir), f"{origin}-{name}.parquet")
+
+
+def _opened(tar: str, place: Path) -> IndexedTar | None:
+    """A tar with the index at `place`; None if there is none of the tar as it is now."""
+    index = known_index(place)
+    if index is None:
+        return None
+    (record,) = index.tars.values()
+    with contextlib.suppress(OSError):
+        now = os.stat(tar)
+        if (record.size, record.mtime_ns) == (now.st_size, now.st_mtime_ns):
+            # Not the recorded path: index and tars may have moved together.
+            state = TarState(tar, record.size, record.mtime_ns, digest=record.digest)
+            return IndexedTar(state, index.members(record.path))
+    return None
+
+
+def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
+    """Scan tars and write their indices, unless another process does it meanwhile."""
+    refused: list[tuple[str, str]] = []
+    try:
+        with _locked(folder):
+            stale = [tar for tar in tars if _opened(tar, places[tar]) is None]
+            if stale:
+                log.info("indexing %s", counted(len(stale), "tar"))
+            for scan in scan_all(stale, _THREADS, CHAINS):
+                problem = _problem(scan)
+                if problem:
+                    refused.append((scan.path, problem))
+                else:
+                    # Keys are made of names as they are written, "./" included.
+                    write_index(places[scan.path], [dataclasses.replace(scan, names=scan.written)])
+    except OSError as error:
+        problem = f"the index of tars cannot be written ({error.strerror})"
+        raise MillraceError(problem, str(folder), "Give a cache_dir that is writable") from None
+    if refused:
+        tar, problem = refused[0]
+        others = f" (the first of {len(refused)} such tars)" if len(refused) > 1 else ""
+        raise MillraceError(f"{problem}{others}", tar, "Make the tar again, or leave it out")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process of the node index the tars of a folder, if the file system has locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        # Without locks several may scan, and each index still appears whole.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _problem(scan: TarScan) -> str:
+    """Why a tar is refused: samples of it would be missing or cut; "" if it is whole."""
+    if scan.status in (*FAILED, *PARTIAL):
+        return f"{scan.status}: {scan.reason}"
+    if np.isin(scan.kinds, (SPARSE, MULTI_VOLUME)).any():
+        return scan.reason
+    return ""

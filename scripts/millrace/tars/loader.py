@@ -1,0 +1,135 @@
+"""The loader of any tars: opens indices, groups samples, plans epochs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.loader import RankLoader, checked_place
+from millrace.asr.planning.planner import WINDOW, plan_epoch
+from millrace.common.errors import MillraceError
+from millrace.tars.dataset import Decode, TarDataset
+from millrace.tars.index import open_indices, tar_paths
+from millrace.tars.samples import TarSamples
+
+Cost = str | Mapping[str, float]
+
+
+class TarLoader(RankLoader):
+    """Batches of samples out of tars, and `samples`, all that there are (of all ranks)."""
+
+    @property
+    def samples(self) -> TarSamples:
+        dataset: Any = self.dataset
+        return dataset.samples
+
+
+def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
+    paths: str | os.PathLike | Sequence[str | os.PathLike],
+    *,
+    batch_size: int | None = None,
+    cost: Cost | None = None,
+    batch_cost: float | None = None,
+    fields: Sequence[str] | None = None,
+    keys: Callable[[str], bool] | Iterable[str] | None = None,
+    decode: Decode | None = None,
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    workers: int = 0,
+    cache_dir: str | os.PathLike | None = None,
+    **options: Any,
+) -> TarLoader:
+    """Shuffled batches of the samples in any tars, those of this rank; no workflow, no manifest.
+
+        from millrace import open_tars
+
+        loader = open_tars("train-*.tar", batch_size=32, fields=["jpg", "cls"], decode={"cls": int})
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                print(batch.ids[0], len(batch.samples[0]["jpg"]), batch.samples[0]["cls"])
+        loader.load_state_dict(loader.state_dict())
+
+    Args:
+        paths: a pattern, or a list of paths and patterns.
+        batch_size: samples of a batch.
+        cost: batches by cost instead (or both bounds): "bytes" of the samples, a field for its
+            bytes alone, or a number above 0 for each key.
+        batch_cost: the bound: number of samples times the highest cost among them.
+        fields: what is read of each sample; without it, all that is there.
+        keys: the samples to take: their keys, or a function that says so of a key.
+        decode: functions of a field's bytes by field, or one function of the whole sample and a
+            numpy generator, which is the same for any number of workers. Runs in the workers.
+        seed: of the shuffle and of these generators.
+        rank: of `world_size`; without both, those of the process that runs.
+        workers: processes that read and decode.
+        cache_dir: the folder of indices; without it, `.millrace` beside the tars.
+        options: those of `BatchLoader`, such as `pin_memory` and `max_bad_fraction`.
+
+    Members are grouped as webdataset does: the key ends at the first dot of the base name, the rest
+    in lower case is the field, and files of one key follow each other. Links have the bytes they
+    lead to. Every epoch is an exact shuffle of all samples, each once; all ranks take the same
+    number of steps, for which a few last batches are smaller. Raises MillraceError for tars that
+    are damaged, and for a key that stands twice, by name.
+    """
+    place = checked_place(rank, world_size)
+    samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir))
+    if keys is not None:
+        samples = samples.with_keys(keys)
+    if fields is not None:
+        samples = samples.with_fields(fields)
+    if isinstance(decode, Mapping):
+        for field in decode:
+            samples.number_of_field(field)
+    if not len(samples):
+        raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
+
+    budget = _budget(batch_size, cost, batch_cost)
+    # Batches of a fixed size need no sorting, and so no windows in which to sort.
+    window = None if cost is None else WINDOW
+    plans = partial(
+        plan_epoch,
+        [_costs(samples, cost)],
+        budget,
+        seed,
+        world_size=place.world_size,
+        window=window,
+    )
+    return TarLoader(TarDataset(samples, decode, seed, place.rank), workers, plans=plans, **options)
+
+
+def _budget(batch_size: int | None, cost: Cost | None, batch_cost: float | None) -> BatchBudget:
+    """The bounds of a batch. Raises MillraceError if there is none, or one is given by half."""
+    if (cost is None) != (batch_cost is None):
+        problem = "cost and batch_cost go together: what a sample costs, and what a batch may"
+        raise MillraceError(problem, "open_tars", "Give both, or batch_size alone")
+    if batch_size is None and cost is None:
+        raise MillraceError("nothing bounds a batch", "open_tars", "Give batch_size, or cost")
+    return BatchBudget(seconds=batch_cost, rows=batch_size)
+
+
+def _costs(samples: TarSamples, cost: Cost | None) -> np.ndarray:
+    """float32 cost of each sample. Raises MillraceError where it is none."""
+    if cost is None:
+        return np.ones(len(samples), np.float32)
+    if isinstance(cost, str):
+        sizes = samples.bytes(None if cost == "bytes" else cost)
+        return np.maximum(sizes, 1).astype(np.float32)  # empty samples are samples
+    costs = np.array([cost.get(key, np.nan) for key in samples.ids.to_pylist()], np.float32)
+    is_wrong = ~(np.isfinite(costs) & (costs > 0))
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        problem = f"its cost is {cost.get(str(samples.ids[row]))}, not a number above 0"
+        raise MillraceError(problem, samples.place(row), "Give cost a number for every key")
+    return costs
+
+
+def _empty_remedy(samples: TarSamples) -> str:
+    skipped = ", ".join(f"{count} with a {reason}" for reason, count in samples.skipped.items())
+    return f"Left out: {skipped}" if skipped else "Choose other keys or other tars"

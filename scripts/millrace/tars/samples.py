@@ -1,0 +1,289 @@
+"""The samples of tars: members with one key, grouped as webdataset does, read by address."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.asr.loading.reader import IndexedTarReader, ReadError, Request, TarState
+from millrace.asr.tars.header import BROKEN_LINK, SYMLINK
+from millrace.common.errors import MillraceError, counted
+from millrace.common.hashing import hash_strings
+from millrace.tars.index import IndexedTar
+
+# As in webdataset: the key ends at the first dot of the base name, the rest is the field.
+_NAME = r"^(?P<key>(?:.*/|)[^.]+)[.](?P<field>[^/]*)$"
+_META = r"^__[^/]*__($|/)"
+
+
+class _Members(NamedTuple):
+    """Members of samples in order: arrays of the tar's number, field's number, address in bytes."""
+
+    tar: np.ndarray
+    field: np.ndarray
+    offset: np.ndarray
+    size: np.ndarray
+
+    def take(self, rows: np.ndarray) -> _Members:
+        return _Members(*(column[rows] for column in self))
+
+
+class TarSamples:
+    """The samples of tars, by number or key: each a dict of its fields' bytes.
+
+        from millrace import open_tars
+
+        samples = open_tars("train-*.tar", batch_size=8).samples
+        print(len(samples), samples.fields, samples.ids[0])
+        print(samples[0].keys(), len(samples["000017"]["jpg"]))
+
+    Numbers are in the order of the tars. `skipped` counts members that belong to no sample, by
+    reason. Raises KeyError, IndexError, and ReadError for bytes that cannot be read.
+    """
+
+    def __init__(
+        self,
+        tars: list[TarState],
+        ids: pa.LargeStringArray,
+        starts: np.ndarray,
+        members: _Members,
+        fields: list[str],
+    ) -> None:
+        self.tars, self.ids, self.fields = tars, ids, fields
+        self.skipped: Counter[str] = Counter()
+        self._starts, self._members = starts, members  # sample n: starts[n] up to starts[n + 1]
+        self.reader = IndexedTarReader(tars=tars)
+
+    @classmethod
+    def of(cls, tars: Sequence[IndexedTar]) -> TarSamples:
+        """Group the members of tars. Raises MillraceError if a key or a field of a sample comes
+        twice, or is not UTF-8."""
+        table = pa.concat_tables(tar.members for tar in tars)
+        numbers = np.repeat(np.arange(len(tars), dtype=np.int32), [len(tar[1]) for tar in tars])
+        names = table["name"].cast(pa.large_binary()).combine_chunks()
+        kinds = table["kind"].to_numpy()
+
+        parts = pc.extract_regex(names, _NAME)
+        is_readable = kinds <= SYMLINK
+        is_meta = pc.match_substring_regex(names, _META).to_numpy(zero_copy_only=False)
+        is_named = parts.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(is_readable & ~is_meta & is_named)
+        parts = parts.take(rows)
+        codes, fields = _fields(_text(parts.field("field"), names, rows))
+        offsets = table["offset"].to_numpy()[rows]
+        sizes = table["size"].to_numpy()[rows]
+        members = _Members(numbers[rows], codes, offsets, sizes)
+
+        states = [tar.state for tar in tars]
+        samples = _grouped(states, _text(parts.field("key"), names, rows), members, fields)
+        samples.skipped = +Counter(
+            {
+                "name without a dot": int((is_readable & ~is_meta & ~is_named).sum()),
+                "name like __this__": int((is_readable & is_meta).sum()),
+                "link to no file": int((kinds == BROKEN_LINK).sum()),
+            }
+        )
+        return samples
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, sample: int | str) -> dict[str, bytes]:
+        if isinstance(sample, str):
+            sample = self.rows_of([sample])[0]
+        if not -len(self) <= sample < len(self):
+            raise IndexError(sample)
+        (read,) = self.read(np.array([sample % len(self)]))
+        if isinstance(read, ReadError):
+            raise read
+        return read
+
+    def rows_of(self, keys: Iterable[str]) -> list[int]:
+        """The numbers of the samples with these keys. Raises KeyError for one that is none."""
+        wanted = pa.array(list(keys), pa.large_string())
+        if not len(self) and len(wanted):
+            raise KeyError(wanted[0].as_py())
+        order = self._order
+        places = np.searchsorted(self._hashes[order], hash_strings(wanted))
+        rows = order[np.minimum(places, len(order) - 1)]
+        is_there = pc.equal(self.ids.take(rows), wanted).to_numpy(zero_copy_only=False)
+        if not is_there.all():
+            raise KeyError(wanted[int(np.argmin(is_there))].as_py())
+        return rows.tolist()
+
+    def read(self, rows: np.ndarray) -> Iterator[dict[str, bytes] | ReadError]:
+        """The samples with these numbers, or why one cannot be read."""
+        members, counts = self._of(rows)
+        raws: list[Any] = list(self.reader.read_many(_requests(members)))
+        names = [self.fields[code] for code in members.field.tolist()]
+        errors = {at: raw for at, raw in enumerate(raws) if isinstance(raw, ReadError)}
+        start = 0
+        for count in counts.tolist():
+            end = start + count
+            failed = [at for at in errors if start <= at < end]
+            if failed:
+                yield errors[failed[0]]
+            else:
+                yield dict(zip(names[start:end], raws[start:end], strict=True))
+            start = end
+
+    def will_need(self, rows: np.ndarray) -> None:
+        """Announce to the kernel that these samples are read next."""
+        self.reader.will_need(_requests(self._of(rows)[0]))
+
+    def bytes(self, field: str | None = None) -> np.ndarray:
+        """int64 bytes of each sample, or of one field of it (0 where it is missing)."""
+        sizes = self._members.size
+        if field is not None:
+            sizes = np.where(self._members.field == self.number_of_field(field), sizes, 0)
+        return np.add.reduceat(sizes, self._starts[:-1]) if len(self) else sizes
+
+    def place(self, row: int) -> str:
+        """Where a sample stands: its key, its tar, and the byte at which its first member lies."""
+        first = self._starts[row]
+        tar = self.tars[self._members.tar[first]].path
+        return f"{self.ids[row]} in {tar} at byte {self._members.offset[first]}"
+
+    def with_keys(self, keys: Callable[[str], bool] | Iterable[str]) -> TarSamples:
+        """Those whose keys are named or for which `keys` is true, in the order of the tars.
+
+        Raises MillraceError for a key that is none.
+        """
+        is_kept = np.zeros(len(self), bool)
+        if callable(keys):
+            is_kept[:] = [bool(keys(key)) for key in self.ids.to_pylist()]
+        else:
+            try:
+                is_kept[self.rows_of(keys)] = True
+            except KeyError as error:
+                problem = f"no sample has the key {error.args[0]}"
+                raise MillraceError(problem, "keys", "Name keys that the tars have") from None
+        counts = np.diff(self._starts)
+        members = self._members.take(np.repeat(is_kept, counts))
+        return self._with(self.ids.filter(pa.array(is_kept)), counts[is_kept], members)
+
+    def with_fields(self, fields: Sequence[str]) -> TarSamples:
+        """The same samples with these fields only. Raises MillraceError if a sample lacks one."""
+        codes = [self.number_of_field(field) for field in fields]
+        for field, code in zip(fields, codes, strict=True):
+            has_field = np.zeros(len(self), bool)
+            has_field[self._sample_of_members()[self._members.field == code]] = True
+            if not has_field.all():
+                lacking = counted(int((~has_field).sum()), "sample")
+                problem = f"{lacking} of {len(self)} have no field {field}"
+                remedy = "Leave it out of fields, or choose the samples with keys"
+                raise MillraceError(problem, self.place(int(np.argmin(has_field))), remedy)
+        is_kept = np.isin(self._members.field, codes)
+        counts = np.bincount(self._sample_of_members()[is_kept], minlength=len(self))
+        samples = self._with(self.ids, counts, self._members.take(is_kept))
+
+        numbers = np.zeros(len(self.fields), np.int32)
+        numbers[codes] = np.arange(len(codes))
+        samples.fields = list(fields)
+        samples._members = samples._members._replace(field=numbers[samples._members.field])
+        return samples
+
+    def number_of_field(self, field: str) -> int:
+        """The place of a field in `fields`. Raises MillraceError if no sample has it."""
+        if field not in self.fields:
+            problem = f"no sample has a field {field}; there are {', '.join(self.fields[:20])}"
+            raise MillraceError(problem, "open_tars", "Name fields in lower case, without a dot")
+        return self.fields.index(field)
+
+    def _with(self, ids: pa.Array, counts: np.ndarray, members: _Members) -> TarSamples:
+        samples = TarSamples(self.tars, ids, _ends(counts), members, self.fields)
+        samples.skipped = self.skipped
+        return samples
+
+    def _of(self, rows: np.ndarray) -> tuple[_Members, np.ndarray]:
+        """The members of samples one after the other, and how many each sample has."""
+        starts = self._starts[rows]
+        counts = self._starts[rows + 1] - starts
+        firsts = np.repeat(starts - _ends(counts)[:-1], counts)
+        return self._members.take(firsts + np.arange(counts.sum())), counts
+
+    def _sample_of_members(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self)), np.diff(self._starts))
+
+    @cached_property
+    def _hashes(self) -> np.ndarray:
+        return hash_strings(self.ids)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return np.argsort(self._hashes, kind="stable")
+
+
+def _text(values: pa.Array, names: pa.Array, rows: np.ndarray) -> pa.LargeStringArray:
+    """Parts of names as text. Raises MillraceError for the first that is not UTF-8."""
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for name in names.take(rows).to_pylist():
+            try:
+                name.decode()
+            except UnicodeDecodeError:
+                problem = f"the member {name!r} has a name that is not UTF-8"
+                raise MillraceError(problem, "tars", "Rename it") from None
+        raise
+
+
+def _fields(texts: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
+    """The number of each field, and the fields in lower case, in the order they first occur."""
+    encoded = texts.dictionary_encode()
+    lower = [text.lower() for text in encoded.dictionary.to_pylist()]
+    fields = list(dict.fromkeys(lower))
+    numbers = {field: number for number, field in enumerate(fields)}
+    table = np.array([numbers[text] for text in lower], np.int32)
+    return table[encoded.indices.to_numpy()], fields
+
+
+def _grouped(
+    tars: list[TarState], keys: pa.LargeStringArray, members: _Members, fields: list[str]
+) -> TarSamples:
+    """Samples of members that follow each other with one key in one tar."""
+    is_first = np.ones(len(keys), bool)
+    if len(keys) > 1:
+        is_other = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+        is_first[1:] = is_other | (np.diff(members.tar) != 0)
+    starts = np.append(np.flatnonzero(is_first), len(keys))
+    samples = TarSamples(tars, keys.take(starts[:-1]), starts, members, fields)
+
+    sample = np.cumsum(is_first) - 1
+    repeated = _repeated(sample * len(fields) + members.field)
+    if repeated is not None:
+        row, again = int(sample[repeated[1]]), int(members.offset[repeated[1]])
+        first, field = int(members.offset[repeated[0]]), fields[members.field[repeated[0]]]
+        problem = f"its field {field} lies at byte {first} and at byte {again}"
+        raise MillraceError(problem, samples.place(row), "Leave one out of the tar")
+    repeated = _repeated(samples._hashes)
+    if repeated is not None:
+        first_place, second_place = (samples.place(row) for row in repeated)
+        remedy = "Keys must differ, and files of one key follow each other: rename, or sort the tar"
+        raise MillraceError(f"the same key as {second_place}", first_place, remedy)
+    return samples
+
+
+def _repeated(values: np.ndarray) -> tuple[int, int] | None:
+    """The places of a value that occurs twice; None if there is none."""
+    order = np.argsort(values, kind="stable")
+    is_same = values[order][1:] == values[order][:-1]
+    if not is_same.any():
+        return None
+    at = int(np.argmax(is_same))
+    return int(order[at]), int(order[at + 1])
+
+
+def _ends(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _requests(members: _Members) -> list[Request]:
+    columns = (members.tar.tolist(), members.offset.tolist(), members.size.tolist())
+    return list(zip(*columns, strict=True))

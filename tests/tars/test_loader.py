@@ -1,0 +1,198 @@
+"""open_tars: an exact shuffle for any number of ranks and workers, bounds of batches, hooks,
+resume."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from millrace.common.errors import MillraceError
+from millrace.tars.dataset import TarBatch
+from millrace.tars.loader import TarLoader, open_tars
+from tests.tars.tars import write_samples, write_tar
+
+SAMPLES = 120
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pattern of three tars of 40 samples."""
+    return write_samples(tmp_path_factory.mktemp("tars"))
+
+
+def ids_of(batches: list[TarBatch]) -> list[str]:
+    return [key for batch in batches if not batch.filler for key in batch.ids]
+
+
+def epoch_of(loader: TarLoader, epoch: int) -> list[TarBatch]:
+    loader.set_epoch(epoch)
+    return [*loader]
+
+
+def test_every_epoch_has_each_sample_once_in_another_order_over_all_tars(tars):
+    loader = open_tars(tars, batch_size=8, seed=3)
+    epochs = [epoch_of(loader, epoch) for epoch in range(3)]
+    orders = [ids_of(batches) for batches in epochs]
+    assert sorted(orders[0]) == sorted(loader.samples.ids.to_pylist())
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+    # The first batches of an epoch come from all tars.
+    assert len({key[0] for key in orders[0][:16]}) == 3
+    again = epoch_of(open_tars(tars, batch_size=8, seed=3), 1)
+    assert [batch.ids for batch in again] == [batch.ids for batch in epochs[1]]
+    assert orders[0] != ids_of(epoch_of(open_tars(tars, batch_size=8, seed=4), 0))
+
+
+def test_a_batch_has_its_size_but_the_last_and_samples_belong_to_their_ids(tars):
+    loader = open_tars(tars, batch_size=16)
+    batches = [*loader]
+    assert sorted(len(batch) for batch in batches) == [8] + [16] * 7
+    assert len(loader) == 8 and len(loader.samples) == SAMPLES
+    for batch in batches:
+        assert [batch.step, batch.planned] == [batches.index(batch), len(batch)]
+        for key, sample in zip(batch.ids, batch.samples, strict=True):
+            number = int(key[2:])
+            assert sample == {"txt": key.encode() * (1 + number % 7), "cls": b"%d" % (number % 10)}
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 8])
+def test_ranks_take_equal_steps_and_share_the_samples(tars, world_size):
+    ranks = [
+        [*open_tars(tars, batch_size=9, rank=rank, world_size=world_size)]
+        for rank in range(world_size)
+    ]
+    assert len({len(batches) for batches in ranks}) == 1
+    assert Counter(ids_of([*chain(*ranks)])) == Counter(
+        open_tars(tars, batch_size=1).samples.ids.to_pylist()
+    )
+
+
+def test_fewer_samples_than_ranks_give_fillers_that_are_marked(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"2")])
+    ranks = [[*open_tars(path, batch_size=4, rank=rank, world_size=3)] for rank in range(3)]
+    assert [len(batches) for batches in ranks] == [1, 1, 1]
+    assert sorted(ids_of([*chain(*ranks)])) == ["a", "b"]
+    assert sum(batch.filler for batches in ranks for batch in batches) == 1
+
+
+BOUNDS = {
+    "bytes": lambda key, sample: sum(map(len, sample.values())),
+    "txt": lambda key, sample: len(sample["txt"]),
+    "column": lambda key, sample: 1.0 + int(key[2:]) % 3,
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_a_batch_costs_at_most_its_bound(tars, kind):
+    keys = open_tars(tars, batch_size=1).samples.ids.to_pylist()
+    column = {key: BOUNDS["column"](key, {}) for key in keys}
+    loader = open_tars(tars, cost=column if kind == "column" else kind, batch_cost=100)
+    batches = [*loader]
+    assert sorted(ids_of(batches)) == sorted(keys)
+    costs = [
+        [BOUNDS[kind](key, sample) for key, sample in zip(batch.ids, batch.samples, strict=True)]
+        for batch in batches
+    ]
+    full = [len(batch) * max(batch) for batch in costs]
+    assert max(full) <= 100 and np.median(full) > 70
+    both = open_tars(tars, batch_size=2, cost="bytes", batch_cost=100)
+    assert {len(batch) for batch in both} == {2}
+
+
+REFUSED = {
+    "no bound": ({}, "nothing bounds a batch"),
+    "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),
+    "no such field": ({"cost": "jpg", "batch_cost": 9}, "no sample has a field jpg"),
+    "no cost": ({"cost": {"0-000": 1.0}, "batch_cost": 9}, "0-001 in .* its cost is None"),
+    "cost of 0": ({"cost": dict.fromkeys(["0-000"], 0), "batch_cost": 9}, "0-000 .* its cost is 0"),
+    "decode of none": ({"batch_size": 4, "decode": {"jpg": len}}, "no sample has a field jpg"),
+    "empty": ({"batch_size": 4, "keys": []}, "the tars hold no samples"),
+    "rank alone": ({"batch_size": 4, "world_size": 2}, "nothing says which rank this is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_decided_is_refused(tars, case):
+    options, words = REFUSED[case]
+    with pytest.raises(MillraceError, match=words):
+        open_tars(tars, **options)
+
+
+def draw(sample: dict[str, bytes], generator: np.random.Generator) -> float:
+    return len(sample["txt"]) + generator.random()
+
+
+def drawn(tars: Path, epoch: int, workers: int, **options) -> dict[str, float]:
+    loader = open_tars(tars, batch_size=8, decode=draw, workers=workers, **options)
+    batches = epoch_of(loader, epoch)
+    loader.close()
+    return {key: value for b in batches for key, value in zip(b.ids, b.samples, strict=True)}
+
+
+def test_a_generator_is_that_of_seed_epoch_and_key_whatever_the_workers(tars):
+    values = drawn(tars, 1, workers=0)
+    assert drawn(tars, 1, workers=2, start_method="spawn") == values
+    assert len(set(values.values())) == SAMPLES
+    assert drawn(tars, 0, workers=0)["0-001"] != values["0-001"]
+    assert drawn(tars, 1, workers=0, seed=1)["0-001"] != values["0-001"]
+
+
+def test_decode_by_field_leaves_other_fields_as_they_are(tars):
+    (batch,) = open_tars(tars, batch_size=200, decode={"cls": int}, keys=["0-013"])
+    assert batch.samples == [{"txt": b"0-013" * 7, "cls": 3}]
+
+
+def test_samples_that_cannot_be_decoded_are_counted_and_too_many_stop_the_loader(tmp_path):
+    members = [(f"{at:04d}.cls", b"x" if at % 100 == 7 else b"1") for at in range(2000)]
+    path = write_tar(tmp_path / "a.tar", members)
+    loader = open_tars(path, batch_size=100, decode={"cls": int}, max_bad_fraction=0.02)
+    batches = [*loader]
+    assert len(ids_of(batches)) == 1980 and loader.bad.reasons == {"decode": 20}
+    assert sum(batch.planned for batch in batches) == 2000
+    strict = open_tars(path, batch_size=100, decode={"cls": int}, max_bad_fraction=0.005)
+    with pytest.raises(MillraceError, match=r"07 in .*a.tar at byte \d+ \(decode\): ValueError"):
+        list(strict)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_tar_that_changes_while_it_is_open_ends_the_epoch(tmp_path, workers):
+    path = write_tar(tmp_path / "a.tar", [(f"{at}.txt", b"1") for at in range(100)])
+    loader = open_tars(path, batch_size=10, workers=workers)
+    write_tar(path, [(f"{at}.txt", b"22") for at in range(100)])
+    with pytest.raises(MillraceError, match=r"has changed .* Open the loader again"):
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_where_its_state_was_taken(tars, workers):
+    whole = epoch_of(open_tars(tars, batch_size=8), 1)
+    loader = open_tars(tars, batch_size=8, workers=workers)
+    loader.set_epoch(1)
+    for batch in loader:
+        if batch.step == 4:
+            state = loader.state_dict()
+            break
+    loader.close()
+    resumed = open_tars(tars, batch_size=8, workers=workers)
+    resumed.load_state_dict(state)
+    assert [batch.ids for batch in resumed] == [batch.ids for batch in whole[5:]]
+    resumed.close()
+    with pytest.raises(MillraceError, match="another plan"):
+        open_tars(tars, batch_size=9).load_state_dict(state)
+
+
+def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):
+    pattern = write_samples(tmp_path, tars=90, samples=2)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    loader = open_tars(pattern, batch_size=7)
+    assert len(ids_of([*loader])) == 180
+    assert before < len(os.listdir("/proc/self/fd")) <= before + 64
+    loader.samples.reader.close()
+    assert len(os.listdir("/proc/self/fd")) == before

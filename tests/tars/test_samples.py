@@ -1,0 +1,252 @@
+"""Samples of tars: grouped as webdataset groups, with the bytes of tarfile; what is refused, and
+where."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.common.errors import MillraceError
+from millrace.tars.__main__ import main
+from millrace.tars.index import FOLDER, open_indices, tar_paths
+from millrace.tars.samples import TarSamples
+from tests.asr.tars.test_scan import DIALECTS, END, archives, header, reference, tar_of
+from tests.tars.tars import write_samples, write_tar
+
+PARTS = ["a", "b", ".", ".", "A", "/", "_", "__", "jpg", "./", "é", "\n", " "]
+NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("".join)
+
+
+def opened(*paths: Path) -> TarSamples:
+    return TarSamples.of(open_indices(tar_paths(paths)))
+
+
+def contents(samples: TarSamples) -> list[tuple[str, dict[str, bytes]]]:
+    return [(key, samples[at]) for at, key in enumerate(samples.ids.to_pylist())]
+
+
+def webdataset_of(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    """The samples of a tar as webdataset gives them."""
+    import webdataset.tariterators as tariterators
+
+    with open(path, "rb") as stream:
+        source = [{"url": str(path), "stream": stream}]
+        samples = list(tariterators.group_by_keys(tariterators.tar_file_expander(source)))
+    for sample in samples:
+        del sample["__url__"]
+    return [(sample.pop("__key__"), sample) for sample in samples]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(names=st.lists(NAMES, min_size=1, max_size=9))
+def test_members_are_grouped_as_webdataset_groups_them(tmp_path, names):
+    written = [name.strip("/") or "n" for name in names]
+    path = write_tar(tmp_path / "a.tar", [(name, name.encode()) for name in written])
+    try:
+        expected = webdataset_of(path)
+    except ValueError as error:
+        assert "duplicate file name" in str(error)
+        with pytest.raises(MillraceError, match=r"its field .* lies at byte \d+ and at byte \d+"):
+            opened(path)
+        return
+    if len(dict(expected)) < len(expected):
+        with pytest.raises(MillraceError, match="the same key as"):
+            opened(path)
+        return
+    samples = opened(path)
+    assert contents(samples) == expected
+    in_samples = sum(len(part) for _, part in expected)
+    assert in_samples + samples.skipped.total() == len(written)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(parts=st.lists(archives(), min_size=1, max_size=2))
+def test_bytes_are_those_of_tarfile_whatever_the_dialect(tmp_path, parts):
+    check_bytes(tmp_path, b"".join(parts))
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if "multi" not in name])
+def test_bytes_are_those_of_tarfile_in_rare_dialects(tmp_path, dialect):
+    content = DIALECTS[dialect][0] + tar_of(("x.a", b"1"), ("x.b", b"22"))
+    if dialect.startswith("sparse"):
+        (tmp_path / "a.tar").write_bytes(content)
+        with pytest.raises(MillraceError, match="sparse members are not supported"):
+            opened(tmp_path / "a.tar")
+    else:
+        check_bytes(tmp_path, content)
+
+
+def check_bytes(folder: Path, content: bytes) -> None:
+    """Every member in a sample has tarfile's bytes, or the tar is refused by name."""
+    path = folder / "a.tar"
+    path.write_bytes(content)
+    try:
+        samples = opened(path)
+    except MillraceError as error:
+        refusals = ("zero_length", "not UTF-8", "the same key", "its field")
+        assert any(words in str(error) for words in refusals), error
+        return
+    found = [body for _, sample in contents(samples) for body in sample.values()]
+    bodies = iter([body for _, body in reference(path)])
+    assert all(body in bodies for body in found)
+    skipped = samples.skipped.total() - samples.skipped["link to no file"]
+    assert len(found) + skipped == len(reference(path))
+
+
+TWICE = {
+    "field": ([[("a.txt", b"1"), ("a.TXT", b"2")]], "its field txt lies at byte 512 and at byte"),
+    "key apart": ([[("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]], "the same key as a in"),
+    "key in two tars": ([[("a.txt", b"1")], [("a.txt", b"2")]], r"the same key as a in .*1\.tar"),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_what_stands_twice_is_refused_with_both_places(tmp_path, case):
+    tars, words = TWICE[case]
+    paths = [write_tar(tmp_path / f"{at}.tar", members) for at, members in enumerate(tars)]
+    with pytest.raises(MillraceError, match=words) as error:
+        opened(*paths)
+    assert str(paths[0]) in str(error.value) and " at byte " in str(error.value)
+
+
+BROKEN = {
+    "cut": lambda content: content[:700],
+    "damaged": lambda content: content[:1024] + b"x" * 512 + content[1536:],
+    "empty": lambda content: b"",
+    "compressed": lambda content: b"\x1f\x8b" + content,
+    "no tar": lambda content: b"x" * 2000,
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_tar_that_is_not_whole_is_refused_by_name_and_the_others_are_indexed(tmp_path, kind):
+    write_samples(tmp_path, tars=2)
+    broken = tmp_path / "a.tar"
+    content = tar_of(("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3"))
+    broken.write_bytes(BROKEN[kind](content))
+    with pytest.raises(MillraceError, match=r"Make the tar again, or leave it out") as error:
+        opened(tmp_path / "*.tar")
+    assert str(error.value).startswith(str(broken))
+    indexed = {path.name for path in (tmp_path / FOLDER).glob("*.parquet")}
+    assert indexed == {"part-0.tar.parquet", "part-1.tar.parquet"}
+
+
+def test_members_of_no_sample_are_counted_by_reason(tmp_path):
+    names = ["README", "__index__", "__meta__/a.txt", "a.txt"]
+    lost = header(b"b.txt", 0, b"2", at_157=b"nowhere")
+    (tmp_path / "a.tar").write_bytes(lost + tar_of(*[(name, b"1") for name in names]) + END)
+    samples = opened(tmp_path / "a.tar")
+    assert samples.ids.to_pylist() == ["a"]
+    reasons = {"name without a dot": 1, "name like __this__": 2, "link to no file": 1}
+    assert samples.skipped == reasons
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+    (tmp_path / "a.tar").write_bytes(header(b"\xff.txt", 0) + END)
+    with pytest.raises(MillraceError, match=r"b'\\xff.txt' has a name that is not UTF-8"):
+        opened(tmp_path / "a.tar")
+
+
+def test_samples_are_read_by_number_and_by_key(tmp_path):
+    samples = opened(write_samples(tmp_path))
+    assert samples["1-002"] == samples[42] == samples[42 - len(samples)]
+    assert samples["1-002"] == {"txt": b"1-002" * 3, "cls": b"2"}
+    assert pickle.loads(pickle.dumps(samples))["2-039"]["cls"] == b"9"
+    for wrong in ("1-2", "", "1-002 "):
+        with pytest.raises(KeyError, match=repr(wrong)):
+            samples[wrong]
+    with pytest.raises(IndexError):
+        samples[len(samples)]
+
+
+def test_a_subset_by_key_and_field_has_what_was_asked_for(tmp_path):
+    samples = opened(write_samples(tmp_path))
+    chosen = samples.with_keys(["2-001", "0-039"]).with_fields(["cls"])
+    assert contents(chosen) == [("0-039", {"cls": b"9"}), ("2-001", {"cls": b"1"})]
+    assert chosen.bytes().tolist() == [1, 1] and chosen.fields == ["cls"]
+    ends = samples.with_keys(lambda key: key.endswith("-000"))
+    assert ends.ids.to_pylist() == ["0-000", "1-000", "2-000"]
+    assert ends.bytes("txt").tolist() == [5, 5, 5]
+
+
+def test_a_key_or_field_that_is_not_there_is_refused(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.cls", b"2"), ("b.txt", b"3")])
+    samples = opened(path)
+    with pytest.raises(MillraceError, match="no sample has the key c"):
+        samples.with_keys(["a", "c"])
+    with pytest.raises(MillraceError, match="no sample has a field jpg; there are txt, cls"):
+        samples.with_fields(["jpg"])
+    with pytest.raises(MillraceError, match=r"b in .* 1 sample of 2 have no field cls"):
+        samples.with_fields(["txt", "cls"])
+
+
+def test_a_tar_that_changed_is_indexed_again_and_a_moved_one_is_not(tmp_path):
+    write_samples(tmp_path / "here", tars=1)
+    opened(tmp_path / "here/*.tar")
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    index = tmp_path / "there" / FOLDER / "part-0.tar.parquet"
+    before = index.stat().st_mtime_ns
+    assert opened(tmp_path / "there/*.tar")["0-001"]["cls"] == b"1"
+    assert index.stat().st_mtime_ns == before
+
+    write_tar(tmp_path / "there/part-0.tar", [("new.cls", b"7")])
+    assert contents(opened(tmp_path / "there/*.tar")) == [("new", {"cls": b"7"})]
+
+
+def test_an_index_is_kept_where_it_can_be_written(tmp_path):
+    pattern = write_samples(tmp_path / "a")
+    write_samples(tmp_path / "b")
+    for folder in "ab":
+        open_indices(tar_paths(tmp_path / folder / "*.tar"), tmp_path / "cache")
+    assert len([*(tmp_path / "cache").glob("*.parquet")]) == 6
+    assert not (tmp_path / "a" / FOLDER).exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(MillraceError, match=r"cannot be written .*Give a cache_dir"):
+        open_indices(tar_paths(pattern), tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [("*.tar", "no tar has such a path"), ([], "no tars"), (["a.tar", "./a.tar"], "named twice")],
+)
+def test_paths_that_name_nothing_or_a_tar_twice_are_refused(tmp_path, monkeypatch, paths, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MillraceError, match=words):
+        tar_paths(paths)
+
+
+PROGRAM = """
+import logging, sys
+from millrace.tars.index import open_indices, tar_paths
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+print(sum(len(tar.members) for tar in open_indices(tar_paths(sys.argv[1]))))
+"""
+
+
+def test_ranks_that_start_at_once_index_once(tmp_path):
+    pattern = write_samples(tmp_path)
+    command = [sys.executable, "-c", PROGRAM, str(pattern)]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [rank.communicate()[0].splitlines() for rank in ranks]
+    assert [lines[-1] for lines in said] == ["240"] * 4
+    assert sum("indexing 3 tars" in lines for lines in said) == 1
+    left = {path.suffix for path in (tmp_path / FOLDER).iterdir()}
+    assert left == {".parquet", ""}
+
+
+def test_the_command_indexes_and_says_what_is_there(tmp_path, capfd):
+    pattern = write_samples(tmp_path)
+    assert main(["index", str(pattern)]) == 0
+    assert "3 tars, 120 samples, fields: ['txt', 'cls']" in capfd.readouterr().err
+    assert len([*(tmp_path / FOLDER).glob("*.parquet")]) == 3
+    os.truncate(tmp_path / "part-1.tar", 1000)
+    assert main(["index", str(pattern)]) == 1
+    assert "part-1.tar: truncated" in capfd.readouterr().err
