@@ -4,10 +4,13 @@ resume."""
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections import Counter
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, count, islice, repeat
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -183,8 +186,71 @@ def test_a_loader_goes_on_where_its_state_was_taken(tars, workers):
     resumed.load_state_dict(state)
     assert [batch.ids for batch in resumed] == [batch.ids for batch in whole[5:]]
     resumed.close()
-    with pytest.raises(MillraceError, match="another plan"):
-        open_tars(tars, batch_size=9).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 9}, "with batch_size 8, and the loader has 9"),
+        ({"seed": 1}, "with seed 0, and the loader has 1"),
+        ({"keys": lambda key: key > "0-001"}, "with samples"),
+        ({"cost": "bytes", "batch_cost": 50}, "with batch_cost 0, and the loader has 50"),
+    ],
+)
+def test_a_state_of_other_samples_or_settings_is_refused_by_name(tars, options, words):
+    state = open_tars(tars, batch_size=8).state_dict()
+    with pytest.raises(MillraceError, match=f"the state was taken {words}"):
+        open_tars(tars, **{"batch_size": 8, **options}).load_state_dict(state)
+
+
+def read_with_restarts(
+    tars: Path, worlds: Iterator[int], random: Random, workers: int = 0
+) -> tuple[list[str], int]:
+    """The ids of an epoch that ends and goes on at random steps, with as many ranks as `worlds`
+    says; and how often it went on."""
+    ids: list[str] = []
+    state = None
+    for stops in count():
+        world_size = next(worlds)
+        ranks = []
+        for rank in range(world_size):
+            options = {"rank": rank, "world_size": world_size, "workers": workers}
+            loader = open_tars(tars, batch_size=2, seed=5, **options)
+            loader.set_epoch(2)
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+            ranks.append(loader)
+        left = ranks[0].steps_left
+        assert {loader.steps_left for loader in ranks} == {left}
+        steps = random.randint(0, min(left, 2))
+        for loader in ranks:
+            ids += ids_of(list(islice(loader, steps)))
+            loader.close()
+        state = ranks[0].state_dict()
+        assert all(loader.state_dict() == state for loader in ranks)
+        if steps == left:
+            return ids, stops
+    raise AssertionError
+
+
+def test_each_sample_comes_once_whatever_ranks_go_on_with_an_epoch(tars):
+    random = Random(1)
+    worlds = iter(lambda: random.choice([1, 2, 3, 5, 8]), 0)
+    resumed = 0
+    while resumed < 50:
+        ids, stops = read_with_restarts(tars, worlds, random)
+        assert Counter(ids) == Counter(open_tars(tars, batch_size=2).samples.ids.to_pylist())
+        resumed += stops
+
+
+@pytest.mark.long
+def test_eight_ranks_of_four_workers_resumed_fifty_times_have_each_sample_once(tmp_path):
+    pattern = write_samples(tmp_path, tars=4, samples=300)
+    resumed = 0
+    while resumed < 50:
+        ids, stops = read_with_restarts(pattern, repeat(8), Random(resumed), workers=4)
+        assert len(ids) == len(set(ids)) == 1200
+        resumed += stops
 
 
 def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from millrace.asr.planning.cut import BatchBudget
+from millrace.asr.planning.epochs import Basis, EpochPlans, digest
 from millrace.asr.planning.loader import RankLoader, checked_place
-from millrace.asr.planning.planner import WINDOW, plan_epoch
+from millrace.asr.planning.planner import WINDOW
 from millrace.common.errors import MillraceError
 from millrace.tars.dataset import Decode, TarDataset
 from millrace.tars.index import open_indices, tar_paths
@@ -21,7 +21,21 @@ Cost = str | Mapping[str, float]
 
 
 class TarLoader(RankLoader):
-    """Batches of samples out of tars, and `samples`, all that there are (of all ranks)."""
+    """Batches of samples out of tars, as `open_tars` gives them.
+
+        from millrace import open_tars
+
+        loader = open_tars("train-*.tar", batch_size=8)
+        print(len(loader), "steps for", len(loader.samples), "samples")
+        for batch in loader:
+            state = loader.state_dict()  # JSON; after this batch
+            break
+        loader.load_state_dict(state)
+        rest = [key for batch in loader for key in batch.ids]
+
+    `samples` are all that there are, of all ranks. `state_dict` and `load_state_dict` go on at the
+    next batch, with any number of ranks and workers; `set_epoch` shuffles anew.
+    """
 
     @property
     def samples(self) -> TarSamples:
@@ -91,16 +105,17 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
 
     budget = _budget(batch_size, cost, batch_cost)
+    costs = [_costs(samples, cost)]
+    basis: Basis = {
+        "seed": seed,
+        "batch_size": batch_size or 0,
+        "batch_cost": batch_cost or 0,
+        "samples": samples.digest,
+        "cost": digest(costs),
+    }
     # Batches of a fixed size need no sorting, and so no windows in which to sort.
     window = None if cost is None else WINDOW
-    plans = partial(
-        plan_epoch,
-        [_costs(samples, cost)],
-        budget,
-        seed,
-        world_size=place.world_size,
-        window=window,
-    )
+    plans = EpochPlans(costs, budget, seed, place.world_size, basis, window)
     return TarLoader(TarDataset(samples, decode, seed, place.rank), workers, plans=plans, **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -66,29 +67,13 @@ class TarSamples:
         twice, or is not UTF-8."""
         table = pa.concat_tables(tar.members for tar in tars)
         numbers = np.repeat(np.arange(len(tars), dtype=np.int32), [len(tar[1]) for tar in tars])
-        names = table["name"].cast(pa.large_binary()).combine_chunks()
-        kinds = table["kind"].to_numpy()
-
-        parts = pc.extract_regex(names, _NAME)
-        is_readable = kinds <= SYMLINK
-        is_meta = pc.match_substring_regex(names, _META).to_numpy(zero_copy_only=False)
-        is_named = parts.is_valid().to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(is_readable & ~is_meta & is_named)
-        parts = parts.take(rows)
-        codes, fields = _fields(_text(parts.field("field"), names, rows))
-        offsets = table["offset"].to_numpy()[rows]
-        sizes = table["size"].to_numpy()[rows]
-        members = _Members(numbers[rows], codes, offsets, sizes)
-
-        states = [tar.state for tar in tars]
-        samples = _grouped(states, _text(parts.field("key"), names, rows), members, fields)
-        samples.skipped = +Counter(
-            {
-                "name without a dot": int((is_readable & ~is_meta & ~is_named).sum()),
-                "name like __this__": int((is_readable & is_meta).sum()),
-                "link to no file": int((kinds == BROKEN_LINK).sum()),
-            }
-        )
+        named = _named(table)
+        codes, fields = _fields(named.fields)
+        offsets = table["offset"].to_numpy()[named.rows]
+        sizes = table["size"].to_numpy()[named.rows]
+        members = _Members(numbers[named.rows], codes, offsets, sizes)
+        samples = _grouped([tar.state for tar in tars], named.keys, members, fields)
+        samples.skipped = named.skipped
         return samples
 
     def __len__(self) -> int:
@@ -211,6 +196,11 @@ class TarSamples:
     def _sample_of_members(self) -> np.ndarray:
         return np.repeat(np.arange(len(self)), np.diff(self._starts))
 
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of which keys these are, in their order."""
+        return hashlib.sha256(self._hashes.data).hexdigest()[:16]
+
     @cached_property
     def _hashes(self) -> np.ndarray:
         return hash_strings(self.ids)
@@ -220,18 +210,50 @@ class TarSamples:
         return np.argsort(self._hashes, kind="stable")
 
 
-def _text(values: pa.Array, names: pa.Array, rows: np.ndarray) -> pa.LargeStringArray:
-    """Parts of names as text. Raises MillraceError for the first that is not UTF-8."""
+class _Named(NamedTuple):
+    """Members that belong to samples: their rows, keys, fields; and how many others there are."""
+
+    rows: np.ndarray
+    keys: pa.LargeStringArray
+    fields: pa.LargeStringArray
+    skipped: Counter[str]
+
+
+def _named(table: pa.Table) -> _Named:
+    """The members whose names have a key and a field. Raises MillraceError for one not UTF-8."""
+    names = table["name"].cast(pa.large_binary()).combine_chunks()
+    kinds = table["kind"].to_numpy()
+    parts = pc.extract_regex(names, _NAME)
+    is_readable = kinds <= SYMLINK
+    is_meta = pc.match_substring_regex(names, _META).to_numpy(zero_copy_only=False)
+    is_named = parts.is_valid().to_numpy(zero_copy_only=False)
+    reasons = {
+        "name without a dot": is_readable & ~is_meta & ~is_named,
+        "name like __this__": is_readable & is_meta,
+        "link to no file": kinds == BROKEN_LINK,
+    }
+    skipped = +Counter({reason: int(is_skipped.sum()) for reason, is_skipped in reasons.items()})
+    rows = np.flatnonzero(is_readable & ~is_meta & is_named)
+    parts = parts.take(rows)
     try:
-        return values.cast(pa.large_string())
+        keys, fields = (parts.field(part).cast(pa.large_string()) for part in ("key", "field"))
     except pa.ArrowInvalid:
-        for name in names.take(rows).to_pylist():
-            try:
-                name.decode()
-            except UnicodeDecodeError:
-                problem = f"the member {name!r} has a name that is not UTF-8"
-                raise MillraceError(problem, "tars", "Rename it") from None
-        raise
+        raise _not_text(names.take(rows).to_pylist()) from None
+    return _Named(rows, keys, fields, skipped)
+
+
+def _not_text(names: list[bytes]) -> MillraceError:
+    """The error for the first of the names that is not UTF-8."""
+    wrong = next(name for name in names if not _is_text(name))
+    return MillraceError(f"the member {wrong!r} has a name that is not UTF-8", "tars", "Rename it")
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fields(texts: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import plan_epoch, replan
+from millrace.asr.planning.planner import WINDOW, plan_epoch, replan
 from millrace.common.errors import MillraceError
 from millrace.common.training.position import Position
 
@@ -34,7 +34,8 @@ class EpochPlans:
     """Gives the plan of an epoch by its number, and goes on in one where other ranks have stopped.
 
     `durations`: seconds of the rows of each bucket. `basis`: what a state must have in common with
-    this loader; it names at least what decides on the rows, the budget and the seed.
+    this loader; it names at least what decides on the rows, the budget and the seed. `window`:
+    that of `plan_epoch`.
 
         plans = EpochPlans(durations, BatchBudget(240.0), 42, 8, {"rows": digest(durations), ...})
         state = plans.state(plans(epoch=3), step=17)
@@ -46,6 +47,7 @@ class EpochPlans:
     seed: int
     world_size: int
     basis: Basis
+    window: int | None = WINDOW
 
     def __call__(self, epoch: int) -> Plan:
         return self._plan(epoch, self.world_size, ())
@@ -91,7 +93,9 @@ class EpochPlans:
         return self._plan(saved.epoch, self.world_size, position.spans), position.step
 
     def _plan(self, epoch: int, world_size: int, spans: Sequence[tuple[int, int]]) -> Plan:
-        return plan_epoch(self.durations, self.budget, self.seed, epoch, world_size, spans=spans)
+        return plan_epoch(
+            self.durations, self.budget, self.seed, epoch, world_size, self.window, spans
+        )
 
     def _check(self, saved: Basis) -> None:
         if not saved:

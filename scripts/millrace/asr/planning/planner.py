@@ -33,13 +33,13 @@ def plan_epoch(
     """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its
     file.
 
-    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows (None: no sort),
-    cut at the bucket's budget. The batches of a step come from one bucket and cost about the same; the steps
-    of every bucket are spread over the epoch. The remaining batches are matched across buckets; if
-    they do not fill the last steps, the most expensive of them are split (`split_batches`), and if
-    there are too few rows for that, batches are repeated as fillers. A row that alone is over the
-    budget makes a batch of its own (`over_budget_batches`). Raises MillraceError for no rows, and
-    for durations not finite and above 0.
+    Inside a bucket: seeded shuffle, sort by duration inside windows of `window` rows (None: no
+    sort), cut at the bucket's budget. The batches of a step come from one bucket and cost about the
+    same; the steps of every bucket are spread over the epoch. The remaining batches are matched
+    across buckets; if they do not fill the last steps, the most expensive of them are split
+    (`split_batches`), and if there are too few rows for that, batches are repeated as fillers. A
+    row that alone is over the budget makes a batch of its own (`over_budget_batches`). Raises
+    MillraceError for no rows, and for durations not finite and above 0.
 
     After `spans`, (world size, steps done) of each stretch of the epoch, it is the plan of the
     rest; the last stretch is replanned only if its world size differs: else go on in that plan at
