@@ -10,7 +10,7 @@ import soundfile
 import soxr
 
 from millrace.common.fingerprints import matches
-from millrace.common.fingerprints.matches import Pieces
+from millrace.common.fingerprints.matches import Known, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
 from millrace.common.fingerprints.words import words
 from millrace.speech.audio.encode import encode_av
@@ -62,8 +62,8 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def known() -> Pieces:
-    return pieces({number: noise(SECONDS, number) for number in range(6)}, 1)
+def known() -> Known:
+    return Known(pieces({number: noise(SECONDS, number) for number in range(6)}, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +73,7 @@ def test_each_piece_of_a_copy_is_found_with_its_offset(known, kind):
     found = matches.find(searched, known)
     assert {match.piece for match in found} == set(np.flatnonzero(searched.recordings == 0))
     for match in found:
-        assert known.recordings[match.of_piece] == 3
+        assert known.pieces.recordings[match.of_piece] == 3
         assert match.offset == pytest.approx(offset, abs=0.02)
         assert 1.0 <= match.seconds <= 3.1 and match.errors <= 0.2
 
@@ -118,7 +118,7 @@ def test_silence_and_hum_are_no_common_sound():
 
     for make in (humming, with_gap, lambda seed: np.zeros(30 * RATE, np.int16)):
         searched = pieces({0: make(1)}, SEARCHED_STEPS)
-        assert matches.find(searched, pieces({0: make(2)}, 1)) == []
+        assert matches.find(searched, Known(pieces({0: make(2)}, 1))) == []
 
 
 def test_words_stand_where_they_are_said_to():

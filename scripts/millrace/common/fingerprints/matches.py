@@ -29,6 +29,8 @@ _MOST_ERRORS_OF_WORD = 0.4
 # ... and all together at most this one, for a second or more.
 _MOST_ERRORS = 0.2
 _LEAST_SECONDS = 1.0
+# Offsets of one copy differ by a step or two; seconds.
+_SAME_OFFSET = 2 * STEP_SECONDS
 # A copy shares half of its own sound, or half of the other piece.
 _LEAST_SHARE = 0.5
 
@@ -55,12 +57,49 @@ class Pieces:
         """Where each piece's words end among all."""
         return np.cumsum(self.counts)
 
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each word: its piece, and its number in it."""
-        pieces = np.repeat(np.arange(len(self), dtype=np.int32), self.counts)
-        firsts = self.ends - self.counts
-        numbers = np.arange(len(self.words)) - np.repeat(firsts, self.counts)
-        return pieces, numbers.astype(np.int32)
+    def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the words at these positions among all: their piece, and their number in it."""
+        ends = self.ends
+        pieces = np.searchsorted(ends, positions, "right")
+        numbers = positions - (ends - self.counts)[pieces]
+        return pieces, numbers
+
+
+class Known:
+    """Pieces that others are compared with: their words are sorted once.
+
+    Takes 12 bytes for each word, and 20 while it is made.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+        rows = pieces.words.astype(np.uint64) << np.uint64(32)
+        rows |= np.arange(len(rows), dtype=np.uint64)
+        rows.sort()
+        self._positions = rows.astype(np.uint32)  # the lower half
+        rows >>= np.uint64(32)
+        self._words = rows.astype(np.uint32)
+
+    def equal(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of equal words: the positions of those of `words`, and of those of the pieces.
+
+        Words that tell nothing apart are left out.
+        """
+        order = np.argsort(words)  # neighbours lie in the processor's cache
+        wanted = words[order]
+        first = np.searchsorted(self._words, wanted, "left")
+        inside = np.flatnonzero(first < len(self._words))
+        hits = inside[self._words[first[inside]] == wanted[inside]]
+        hits = hits[wanted[hits] != SILENCE]
+        counts = np.searchsorted(self._words, wanted[hits], "right") - first[hits]
+        is_rare = counts <= _MOST_OCCURRENCES
+        hits = hits[is_rare]
+        counts = counts[is_rare]
+
+        begins = np.cumsum(counts) - counts
+        within = np.arange(counts.sum()) - np.repeat(begins, counts)
+        places = np.repeat(first[hits], counts) + within
+        return np.repeat(order[hits], counts), self._positions[places].astype(np.int64)
 
 
 class Match(NamedTuple):
@@ -77,20 +116,19 @@ class Match(NamedTuple):
     errors: float
 
 
-def find(searched: Pieces, known: Pieces) -> list[Match]:
-    """The pieces of `searched` that are copies of pieces of `known`, or hold half of one.
+def find(searched: Pieces, known: Known) -> list[Match]:
+    """The pieces of `searched` that are copies of known ones, or hold half of one.
 
     Of `searched` every SEARCHED_STEPS-th word is given, of `known` every word. Equal words at one
     offset show a pair. Where two recordings share a piece, their other pieces are compared at the
     same offset, whatever words they share.
     """
-    comparison = _Comparison(searched, known)
+    comparison = _Comparison(searched, known.pieces)
     found: dict[tuple[int, int], Match] = {}
     for piece, of_piece, shift in _candidates(searched, known).tolist():
         comparison.add(found, piece, of_piece, shift)
-    for match in list(found.values()):
-        comparison.add_neighbours(found, match)
-    return sorted(_copies(found.values(), searched, known))
+    comparison.add_neighbours(found)
+    return sorted(_copies(found.values(), searched, known.pieces))
 
 
 def _copies(matches: Collection[Match], searched: Pieces, known: Pieces) -> Iterator[Match]:
@@ -111,42 +149,29 @@ def _seconds(counts: np.ndarray, steps: int) -> np.ndarray:
     return (counts - 1) * steps * STEP_SECONDS + SPAN_SECONDS
 
 
-def _candidates(searched: Pieces, known: Pieces) -> np.ndarray:
+def _candidates(searched: Pieces, known: Known) -> np.ndarray:
     """Rows (piece, of_piece, shift) of pieces with enough equal words, which stand `shift` steps
     later in the second one."""
-    order = np.argsort(known.words, kind="stable")
-    ordered = known.words[order]
-    first = np.searchsorted(ordered, searched.words, "left")
-    counts = np.searchsorted(ordered, searched.words, "right") - first
-    is_rare = (counts > 0) & (counts <= _MOST_OCCURRENCES)
-    telling = np.flatnonzero(is_rare & (searched.words != SILENCE))
-    first = first[telling]
-    counts = counts[telling]
-
-    # All pairs of a searched word and an equal known one.
-    begins = np.cumsum(counts) - counts
-    within = np.arange(counts.sum()) - np.repeat(begins, counts)
-    of_known = order[np.repeat(first, counts) + within]
-    of_searched = np.repeat(telling, counts)
-    pieces, numbers = searched.places()
-    known_pieces, known_numbers = known.places()
-    votes = np.stack(
-        [
-            pieces[of_searched],
-            known_pieces[of_known],
-            known_numbers[of_known] - SEARCHED_STEPS * numbers[of_searched],
-        ],
-        axis=1,
-    )
-    return _elected(votes)
+    positions, known_positions = known.equal(searched.words)
+    pieces, numbers = searched.places(positions)
+    known_pieces, known_numbers = known.pieces.places(known_positions)
+    shifts = known_numbers - SEARCHED_STEPS * numbers
+    return _elected(pieces, known_pieces, shifts)
 
 
-def _elected(votes: np.ndarray) -> np.ndarray:
-    """The rows (piece, of_piece, shift) that stand in `votes` often.
+def _elected(pieces: np.ndarray, known_pieces: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """The rows (piece, of_piece, shift) that occur often.
 
     Those of the next shift count too, as a copy lies anywhere between two steps.
     """
-    rows, counts = np.unique(votes, axis=0, return_counts=True)
+    order = np.lexsort((shifts, known_pieces, pieces))
+    votes = np.stack([pieces, known_pieces, shifts], axis=1)[order]
+    is_new = np.ones(len(votes), bool)
+    is_new[1:] = (votes[1:] != votes[:-1]).any(axis=1)
+    firsts = np.flatnonzero(is_new)
+    rows = votes[firsts]
+    counts = np.diff(firsts, append=len(votes))
+
     is_same_pair = (rows[1:, :2] == rows[:-1, :2]).all(axis=1)
     is_next_shift = rows[1:, 2] == rows[:-1, 2] + 1
     both = counts.copy()
@@ -176,22 +201,38 @@ class _Comparison:
         if known is None or best.seconds > known.seconds:
             found[piece, of_piece] = best
 
-    def add_neighbours(self, found: dict[tuple[int, int], Match], match: Match) -> None:
+    def add_neighbours(self, found: dict[tuple[int, int], Match]) -> None:
         """Add what other pieces of the same two recordings share at the offset of a match."""
         searched, known = self._searched, self._known
-        others = self._of_recording[int(searched.recordings[match.piece])]
-        known_others = self._known_of_recording[int(known.recordings[match.of_piece])]
-        for piece in others:
-            start = searched.starts[piece] + match.offset
-            end = start + searched.counts[piece] * _SEARCHED_SECONDS
-            for of_piece in known_others:
-                if (piece, of_piece) in found:
-                    continue
-                known_start = known.starts[of_piece]
-                known_end = known_start + known.counts[of_piece] * STEP_SECONDS
-                if start < known_end and known_start < end:
-                    shift = round((start - known_start) / STEP_SECONDS)
-                    self.add(found, piece, of_piece, shift)
+        done: set[tuple[int, int, int]] = set()
+        for match in list(found.values()):
+            recording = int(searched.recordings[match.piece])
+            of_recording = int(known.recordings[match.of_piece])
+            meeting = (recording, of_recording, round(match.offset / _SAME_OFFSET))
+            if meeting in done:
+                continue
+            done.add(meeting)
+            others = self._of_recording[recording]
+            known_others = self._known_of_recording[of_recording]
+            for piece, of_piece in self._overlapping(others, known_others, match.offset):
+                if (piece, of_piece) not in found:
+                    later = searched.starts[piece] + match.offset - known.starts[of_piece]
+                    self.add(found, piece, of_piece, round(later / STEP_SECONDS))
+
+    def _overlapping(
+        self, pieces: np.ndarray, known_pieces: np.ndarray, offset: float
+    ) -> list[tuple[int, int]]:
+        """The pairs of pieces that lie at the same time, if one recording starts at `offset`."""
+        searched, known = self._searched, self._known
+        starts = searched.starts[pieces] + offset
+        ends = starts + searched.counts[pieces] * _SEARCHED_SECONDS
+        known_starts = known.starts[known_pieces]
+        known_ends = known_starts + known.counts[known_pieces] * STEP_SECONDS
+        is_early = starts[:, None] < known_ends
+        is_late = known_starts < ends[:, None]
+        rows, columns = np.nonzero(is_early & is_late)
+        pairs = zip(pieces[rows].tolist(), known_pieces[columns].tolist(), strict=True)
+        return list(pairs)
 
     def _match(self, piece: int, of_piece: int, shift: int) -> Match:
         searched, known = self._searched, self._known

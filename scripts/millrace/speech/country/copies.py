@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from millrace.common import jsonl
 from millrace.common.errors import own_file
 from millrace.common.fingerprints import matches
-from millrace.common.fingerprints.matches import Pieces
+from millrace.common.fingerprints.matches import Known, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import Partition
@@ -95,7 +95,7 @@ def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
     own = sorted(own)
     found: dict[str, Copy] = {}
     for chunk in _chunks(list(held_out)):
-        known_pieces, known = chunk.pieces(), chunk.without_words()
+        known_pieces, known = Known(chunk.pieces()), chunk.without_words()
         del chunk
         for path in own:
             if SPLITS.index(split_of(path)) >= SPLITS.index(known.split):
@@ -121,13 +121,13 @@ def _chunks(held_out: Sequence[Path]) -> Iterator[Prints]:
             yield Prints.read(waiting)
 
 
-def _copies(searched: Prints, known: Prints, known_pieces: Pieces) -> Iterator[Copy]:
+def _copies(searched: Prints, known: Prints, known_pieces: Known) -> Iterator[Copy]:
     """The segments of `searched` that have the bytes, or the sound, of one of `known`."""
     first = known.table.drop_duplicates("sha256").reset_index().set_index("sha256")["index"]
     same = searched.table["sha256"].map(first).dropna().astype(int)
     for row, of_row in same.items():
         yield _copy(searched, int(row), known, int(of_row))
-    if len(known_pieces.words):
+    if len(known_pieces.pieces.words):
         every = 1 if searched.split == "train" else SEARCHED_STEPS
         for match in matches.find(searched.pieces(every), known_pieces):
             yield _copy(searched, match.piece, known, match.of_piece)._replace(offset=match.offset)
