@@ -60,7 +60,7 @@ ROOMS = {
     ],
     "music": ["features", "audio", "sampling", "models", "training", "report", "demo"],
     "image": ["records", "producer", "models", "training"],
-    "audit": ["runner", "probes", "checks", "report"],
+    "audit": ["runner", "splits", "probes", "checks", "report"],
     # No lane: any tars in Python, read by what asr has.
     "tars": ["index", "samples", "dataset", "loader"],
 }

@@ -1,0 +1,138 @@
+"""What is compared of a sample: its bytes, the fingerprint of its sound, its picture."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.audit.splits.samples import Sample
+from millrace.common.errors import MillraceError
+from millrace.common.fingerprints.words import words
+from millrace.common.loading.bad_samples import SampleError
+from millrace.common.loading.decode import DecodeError, decode_channels
+
+# How much sound of one file is decoded: 11 GB as stereo of 48 kHz.
+MOST_SECONDS = 8 * 3600
+_SAMPLES_AT_ONCE = 16  # for a process
+_PICTURES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"II*\0", b"MM\0*", b"P5", b"P6")
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
+
+
+class Content(NamedTuple):
+    """A sample, read and decoded; its `place` is dropped.
+
+    `sha256` of its bytes, "" for a segment of a file; `words`: the fingerprint of its sound, at the
+    steps that were asked for; `pixels`: a digest of its picture; `seconds` of sound (None if nobody
+    knows); `problem`: why it could not be read or decoded, a slug, and `detail` for people.
+    """
+
+    sample: Sample
+    sha256: str = ""
+    words: np.ndarray = np.zeros(0, np.uint32)
+    pixels: str = ""
+    seconds: float | None = None
+    problem: str = ""
+    detail: str = ""
+
+
+def contents(samples: Iterable[Sample], steps: int, workers: int) -> Iterator[Content]:
+    """Read and decode samples in so many processes, in order; words stand `steps` steps apart."""
+    if workers == 1:
+        yield from (read(sample, steps) for sample in samples)
+        return
+    waiting: deque[Future[list[Content]]] = deque()
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        try:
+            for batch in _batches(samples):
+                waiting.append(pool.submit(_read_all, batch, steps))
+                if len(waiting) > 2 * workers:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        except BrokenProcessPool:
+            remedy = "Probably memory ran out: take fewer --workers"
+            raise MillraceError("a process that decodes was killed", remedy=remedy) from None
+
+
+def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    batch: list[Sample] = []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == _SAMPLES_AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _read_all(samples: list[Sample], steps: int) -> list[Content]:
+    return [read(sample, steps) for sample in samples]
+
+
+def read(sample: Sample, steps: int) -> Content:
+    """Read and decode a sample; what cannot be is told in `problem`."""
+    known = Content(sample._replace(place=None), seconds=sample.seconds)
+    if sample.place is None:
+        return known
+    try:
+        if sample.start is not None:
+            return _segment(known, sample.place.path, sample.start, steps)
+        raw = sample.place.read()
+        known = known._replace(sha256=hashlib.sha256(raw).hexdigest())
+        if raw.startswith(_PICTURES) or raw[8:12] == b"WEBP":
+            return known._replace(pixels=_picture(raw))
+        samples, rate = _mono(raw)
+        return _with_words(known, samples, rate, steps)
+    except OSError as error:
+        detail = error.strerror or type(error).__name__
+        return known._replace(problem="cannot_be_opened", detail=detail)
+    except SampleError as error:
+        return known._replace(problem=error.reason, detail=str(error))
+
+
+def _segment(known: Content, path: str, start: float, steps: int) -> Content:
+    """The sound of a segment of a file, which is decoded once for its neighbours too."""
+    samples, rate = _of_file(path)
+    end = len(samples) if known.seconds is None else round((start + known.seconds) * rate)
+    return _with_words(known, samples[round(start * rate) : end], rate, steps)
+
+
+@functools.lru_cache(maxsize=1)
+def _of_file(path: str) -> tuple[np.ndarray, int]:
+    with open(path, "rb") as file:
+        return _mono(file.read())
+
+
+def _mono(raw: bytes) -> tuple[np.ndarray, int]:
+    """The mean of the channels, and the sampling rate. Raises DecodeError."""
+    frames, rate = decode_channels(raw, MOST_SECONDS)
+    if not len(frames):
+        raise DecodeError("no_samples", "the audio holds no samples")
+    return (frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)), rate
+
+
+def _with_words(known: Content, samples: np.ndarray, rate: int, steps: int) -> Content:
+    return known._replace(words=words(samples, rate, steps), seconds=len(samples) / rate)
+
+
+def _picture(raw: bytes) -> str:
+    """The digest of the decoded pixels, as RGB. Raises SampleError."""
+    from PIL import Image  # sound does without
+
+    try:
+        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
+            pixels = image.convert("RGB")
+    # PIL's decoders raise whatever a damaged file makes them run into.
+    except Exception as error:
+        raise SampleError("damaged_picture", str(error) or type(error).__name__) from None
+    size = f"{pixels.width}x{pixels.height}:".encode()
+    return hashlib.sha256(size + pixels.tobytes()).hexdigest()

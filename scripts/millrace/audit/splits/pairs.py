@@ -1,0 +1,205 @@
+"""Pairs of samples in two splits that are the same, or of the same recording."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from millrace.audit.splits.content import Content
+from millrace.common.fingerprints import matches
+from millrace.common.fingerprints.matches import Known, Match, Pieces
+from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
+
+# Sound is compared in stretches: what two long recordings share is found from this length on.
+_STRETCH_SECONDS = 10.0
+# Stretches touch each other: the last word of one looks so many seconds into the next.
+_OVERLAP = SPAN_SECONDS - SEARCHED_STEPS * STEP_SECONDS
+# Words of train that are compared at once: 9 hours of sound.
+_WORDS_AT_ONCE = 500_000
+# Equal transcripts of so many words are no chance, if the durations are equal too ...
+_FEWEST_WORDS = 4
+# ... within so many seconds.
+_SAME_DURATION = 0.01
+
+
+class Split(NamedTuple):
+    """The name of a split that is held out, and its samples, all of whose words are given."""
+
+    name: str
+    contents: Sequence[Content]
+
+
+class Pair(NamedTuple):
+    """A sample that lies in a split too that is held out.
+
+    What is at t seconds in `sample` is at t + `offset` in `held_out`, for `seconds`; both are None
+    if nobody knows. `confidence` is 1 for equal bytes and pixels, the share of equal bits of the
+    fingerprints for sound, and None where nothing was heard or seen.
+    """
+
+    sample: str
+    split: str
+    held_out: str
+    of_split: str
+    how: str
+    offset: float | None
+    seconds: float | None
+    confidence: float | None
+
+
+class Comparison:
+    """Samples of splits that are held out, with which those of others are compared."""
+
+    def __init__(self, splits: Sequence[Split]) -> None:
+        self._rows = [(split.name, content) for split in splits for content in split.contents]
+        contents = [content for _, content in self._rows]
+        self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
+        self._known = Known(_pieces([content.words for content in contents], 1))
+        self._recordings: set[tuple[str, ...]] = set()  # that were named
+
+    def pairs(self, split: str, contents: Iterable[Content]) -> Iterator[Pair]:
+        """The pairs of these samples of `split` with what is held out in other splits; of the
+        samples, words stand SEARCHED_STEPS apart.
+
+        A pair is found in one way, the surest. A sample is named once with each split for equal
+        bytes, pictures or transcripts, and once for each pair of samples that sound alike; a
+        recording is named once with each split.
+        """
+        for chunk in _chunks(contents):
+            found: dict[tuple[int, int], Pair] = {}
+            for number, content in enumerate(chunk):
+                for row, pair in self._equal(split, content):
+                    found.setdefault((number, row), pair)
+            for number, row, pair in self._alike(split, chunk):
+                known = found.get((number, row))
+                if known is None or known.confidence is None:
+                    found[number, row] = pair
+            yield from found.values()
+
+    def _equal(self, split: str, content: Content) -> Iterator[tuple[int, Pair]]:
+        """The first rows of each split that have the same key, the surest first."""
+        for how, key in _KEYS.items():
+            wanted = key(content)
+            done = {split}
+            for row in self._by_key[how].get(wanted, ()):
+                of_split, of = self._rows[row]
+                if of_split in done or not _lasts_as_long(how, content, of):
+                    continue
+                done.add(of_split)
+                if how != _RECORDING or self._is_new(content.sample.recording, split, of_split):
+                    yield row, _pair(split, content, of_split, of, how)
+
+    def _is_new(self, *meeting: str) -> bool:
+        """Whether a recording is named with these splits for the first time."""
+        is_new = meeting not in self._recordings
+        self._recordings.add(meeting)
+        return is_new
+
+    def _alike(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
+        """The pairs of samples that sound alike: (number in `chunk`, row, pair)."""
+        searched = _pieces([content.words for content in chunk], SEARCHED_STEPS)
+        shared: dict[tuple[int, int], list[Match]] = defaultdict(list)
+        for match in matches.find(searched, self._known):
+            number = int(searched.recordings[match.piece])
+            row = int(self._known.pieces.recordings[match.of_piece])
+            if self._rows[row][0] != split:
+                shared[number, row].append(match)
+        for (number, row), stretches in shared.items():
+            of_split, of = self._rows[row]
+            pair = _pair(split, chunk[number], of_split, of, "sound")
+            yield number, row, _heard(pair, stretches)
+
+
+def _by_key(
+    contents: Sequence[Content], key: Callable[[Content], Hashable]
+) -> dict[Hashable, list[int]]:
+    rows: dict[Hashable, list[int]] = defaultdict(list)
+    for row, content in enumerate(contents):
+        value = key(content)
+        if value is not None:
+            rows[value].append(row)
+    return dict(rows)
+
+
+def _transcript(content: Content) -> str | None:
+    words = content.sample.transcript.casefold().split()
+    is_known = len(words) >= _FEWEST_WORDS and content.seconds is not None
+    return " ".join(words) if is_known else None
+
+
+# How a pair is found, but for its sound: the surest first.
+_TRANSCRIPT = "transcript and duration"
+_RECORDING = "recording id"
+_KEYS: dict[str, Callable[[Content], Hashable]] = {
+    "bytes": lambda content: content.sha256 or None,
+    "picture": lambda content: content.pixels or None,
+    _TRANSCRIPT: _transcript,
+    _RECORDING: lambda content: content.sample.recording or None,
+}
+
+
+def _lasts_as_long(how: str, content: Content, of: Content) -> bool:
+    if how != _TRANSCRIPT or content.seconds is None or of.seconds is None:
+        return how != _TRANSCRIPT
+    return abs(content.seconds - of.seconds) <= _SAME_DURATION
+
+
+def _pair(split: str, content: Content, of_split: str, of: Content, how: str) -> Pair:
+    is_sure = how in ("bytes", "picture")
+    is_whole = how == "bytes" and not content.pixels and content.seconds is not None
+    return Pair(
+        content.sample.name,
+        split,
+        of.sample.name,
+        of_split,
+        how,
+        0.0 if is_whole else None,
+        content.seconds if is_whole else None,
+        1.0 if is_sure else None,
+    )
+
+
+def _heard(pair: Pair, stretches: Sequence[Match]) -> Pair:
+    """The pair with the offset of its longest stretch, and the means of all."""
+    seconds = sum(match.seconds for match in stretches)
+    errors = sum(match.errors * match.seconds for match in stretches) / seconds
+    seconds -= (len(stretches) - 1) * _OVERLAP
+    longest = max(stretches, key=lambda match: match.seconds)
+    return pair._replace(offset=longest.offset, seconds=seconds, confidence=1 - errors)
+
+
+def _chunks(contents: Iterable[Content]) -> Iterator[list[Content]]:
+    """Samples without their bytes, as many as are compared at once."""
+    chunk: list[Content] = []
+    size = 0
+    for content in contents:
+        chunk.append(content)
+        size += len(content.words)
+        if size >= _WORDS_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    yield chunk
+
+
+def _pieces(fingerprints: Sequence[np.ndarray], steps: int) -> Pieces:
+    """The stretches of fingerprints whose words stand `steps` apart; `recordings` are their
+    numbers."""
+    step = steps * STEP_SECONDS
+    counts: list[int] = []
+    recordings: list[int] = []
+    starts: list[float] = []
+    for number, words in enumerate(fingerprints):
+        stretches = max(1, round(len(words) * step / _STRETCH_SECONDS))
+        ends = np.linspace(0, len(words), stretches + 1).astype(int)
+        counts += np.diff(ends).tolist()
+        recordings += [number] * stretches
+        starts += (ends[:-1] * step).tolist()
+    return Pieces(
+        np.concatenate([np.zeros(0, np.uint32), *fingerprints]),
+        np.array(counts, np.int64),
+        np.array(recordings, np.int64),
+        np.array(starts, np.float64),
+    )

@@ -1,0 +1,192 @@
+"""Samples of a split, out of what people keep them in: folders, webdataset tars, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from millrace.audit.splits.samples import MEDIA, Place, Sample, described, first
+from millrace.common.errors import MillraceError
+
+Read = Callable[[Path], Iterator[Sample]]
+
+_PATHS = ("audio_filepath", "audio_path", "image_path", "file_name", "file", "path", "audio")
+_EMBEDDED = ("audio", "image", "bytes", "flac", "wav", "mp3", "opus", "jpg", "png")
+_ROWS_AT_ONCE = 256
+_ACCEPTED = "a folder of audio or images, webdataset tars, parquet, or JSONL as NeMo's manifests"
+
+
+def read(paths: Iterable[Path]) -> Iterator[Sample]:
+    """The samples of a split, in the order of their names. Raises MillraceError for what is none of
+    the kinds that are read, and for a split without samples."""
+    count = 0
+    paths = list(paths)
+    for path in paths:
+        for sample in _read_one(path):
+            count += 1
+            yield sample
+    if not count:
+        names = ", ".join(map(str, paths))
+        raise MillraceError("no sample is there", names, f"Give {_ACCEPTED}")
+
+
+def _read_one(path: Path) -> Iterator[Sample]:
+    if path.is_dir():
+        yield from _folder(path)
+        return
+    if not path.exists():
+        raise MillraceError("is not there", str(path), f"Give {_ACCEPTED}")
+    reader = _KINDS.get(path.suffix.lower())
+    if reader is None:
+        problem = f"files that end in {path.suffix or 'nothing'} are not read"
+        raise MillraceError(problem, str(path), f"Give {_ACCEPTED}")
+    yield from reader(path)
+
+
+def _folder(folder: Path) -> Iterator[Sample]:
+    """Audio and images below a folder, with the `.txt` or `.json` beside them; or else the tars and
+    tables in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in files if not path.name.startswith(".")]
+    media = [path for path in files if path.suffix.lower() in MEDIA]
+    for path in media:
+        name = path.relative_to(folder).as_posix()
+        sample = Sample(name, Place(str(path)))
+        yield _with_words(sample, _beside(path))
+    if media:
+        return
+    for path in files:
+        reader = _KINDS.get(path.suffix.lower())
+        if reader is not None and path.suffix != ".json":  # which any file may be called
+            yield from reader(path)
+
+
+def _beside(path: Path) -> dict[str, bytes]:
+    """The contents of the texts beside a file, by their endings."""
+    texts = {ending: path.with_suffix(ending) for ending in (".txt", ".json")}
+    return {ending: text.read_bytes() for ending, text in texts.items() if text.is_file()}
+
+
+def _with_words(sample: Sample, texts: Mapping[str, bytes]) -> Sample:
+    """The sample with its transcript (`.txt`) and the fields of its `.json`, if it holds an
+    object."""
+    if ".txt" in texts:
+        sample = sample._replace(transcript=texts[".txt"].decode(errors="replace"))
+    if ".json" in texts:
+        try:
+            fields = json.loads(texts[".json"])
+        except ValueError:
+            return sample
+        if isinstance(fields, dict):
+            return described(sample, fields)
+    return sample
+
+
+def _tar(path: Path) -> Iterator[Sample]:
+    """The samples of a webdataset tar: neighbours whose names are equal up to the first dot."""
+    key = ""
+    media: list[tarfile.TarInfo] = []
+    texts: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                if not member.isfile():
+                    continue
+                folder, _, base = member.name.rpartition("/")
+                stem, _, ending = base.partition(".")
+                name = f"{folder}/{stem}" if folder else stem
+                if name != key:
+                    yield from _of_tar(path, key, media, texts)
+                    key, media, texts = name, [], {}
+                ending = f".{ending.lower()}"
+                if ending.endswith(MEDIA):
+                    media.append(member)
+                elif ending in (".txt", ".json"):
+                    file = archive.extractfile(member)
+                    texts[ending] = file.read() if file else b""
+            yield from _of_tar(path, key, media, texts)
+    except tarfile.TarError as error:
+        problem = f"cannot be read as a plain tar ({error})"
+        raise MillraceError(problem, str(path), "Unpack it, or write it again") from None
+
+
+def _of_tar(
+    path: Path, key: str, media: list[tarfile.TarInfo], texts: Mapping[str, bytes]
+) -> Iterator[Sample]:
+    for member in media:
+        place = Place(str(path), member.offset_data, member.size)
+        yield _with_words(Sample(f"{path.name}:{key}", place), texts)
+
+
+def _jsonl(path: Path) -> Iterator[Sample]:
+    """The rows of a manifest. An object a line, with the path of a file; a row with an `offset` is
+    a segment of its file."""
+    with open(path, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                problem = f"line {number} is not JSON ({error})"
+                raise MillraceError(problem, str(path), "One JSON object a line is read") from None
+            if not isinstance(fields, dict):
+                raise MillraceError(f"line {number} is not a JSON object", str(path))
+            yield _row(fields, path, number)
+
+
+def _parquet(path: Path) -> Iterator[Sample]:
+    """The rows of a table: bytes in a column (or `bytes` in a struct, as datasets does), or the
+    path of a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(_ROWS_AT_ONCE):
+                for fields in batch.to_pylist():
+                    number += 1
+                    yield _row(fields, path, number)
+    except pa.ArrowException as error:
+        problem = f"cannot be read as parquet ({error})"
+        raise MillraceError(problem, str(path), "Write it again") from None
+
+
+def _row(fields: Mapping[str, Any], path: Path, number: int) -> Sample:
+    """The sample of a row. Raises MillraceError for one that says nothing of a sample."""
+    name = f"{path.name}:{number}"
+    embedded = first(fields, _EMBEDDED)
+    if isinstance(embedded, dict):  # as datasets stores audio and images
+        inner = embedded
+        embedded = inner.get("bytes")
+        fields = {**fields, "path": inner.get("path")} if embedded is None else fields
+    if isinstance(embedded, bytes):
+        return described(Sample(name, Place(name, content=embedded)), fields)
+
+    file = next((fields[key] for key in _PATHS if isinstance(fields.get(key), str)), None)
+    sample = described(Sample(name, None), fields)
+    if file is None:
+        if not sample.transcript and not sample.recording:
+            problem = f"row {number} has no audio, no image, no path, no transcript, no recording"
+            raise MillraceError(problem, str(path), f"Its columns are {', '.join(fields)}")
+        return sample
+    place = os.path.join(path.parent, file)
+    start = fields.get("offset")
+    if isinstance(start, int | float):
+        recording = sample.recording or os.path.realpath(place)
+        sample = sample._replace(start=float(start), recording=recording)
+    return sample._replace(place=Place(place))
+
+
+_KINDS: dict[str, Read] = {
+    ".tar": _tar,
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".json": _jsonl,
+    ".ndjson": _jsonl,
+}

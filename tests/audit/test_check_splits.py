@@ -1,0 +1,322 @@
+"""Samples of train that lie in test too are found in what people keep them in, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from PIL import Image
+
+from millrace.audit import check_splits
+from millrace.audit.splits.content import Content
+from millrace.audit.splits.pairs import Comparison, Split
+from millrace.audit.splits.samples import Sample
+from millrace.common.fingerprints.scale import SEARCHED_STEPS, STEP_SECONDS
+from tests.corpora import RATE, noise
+from tests.workflow.workflow import ROOT
+
+Clips = dict[str, np.ndarray]
+TEXTS = ("the house is in order", "it is the vote of the member", "no question about the law now")
+
+
+def encoded(samples: np.ndarray, form: str) -> bytes:
+    target = io.BytesIO()
+    soundfile.write(target, samples, RATE, format=form)
+    return target.getvalue()
+
+
+def folder(root: Path, clips: Clips, form: str = "FLAC") -> Path:
+    root.mkdir(parents=True)
+    for name, samples in clips.items():
+        (root / f"{name}.{form.lower()}").write_bytes(encoded(samples, form))
+    return root
+
+
+def tar(root: Path, clips: Clips) -> Path:
+    root.mkdir(parents=True)
+    path = root / "a-000.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, samples in clips.items():
+            for ending, body in (("txt", b"a text"), ("flac", encoded(samples, "FLAC"))):
+                member = tarfile.TarInfo(f"part/{name}.{ending}")
+                member.size = len(body)
+                archive.addfile(member, io.BytesIO(body))
+    return path
+
+
+def parquet(root: Path, clips: Clips) -> Path:
+    """As the datasets library writes audio."""
+    root.mkdir(parents=True)
+    audio = [
+        {"bytes": encoded(each, "FLAC"), "path": f"{name}.flac"} for name, each in clips.items()
+    ]
+    pq.write_table(pa.table({"audio": audio, "text": ["a text"] * len(audio)}), root / "a.parquet")
+    return root
+
+
+def manifest(root: Path, clips: Clips) -> Path:
+    """As NeMo names files, and segments of them."""
+    folder(root / "sound", {"all": np.concatenate([*clips.values()])})
+    rows, offset = [], 0.0
+    for samples in clips.values():
+        seconds = len(samples) / RATE
+        row = {"audio_filepath": "sound/all.flac", "offset": offset, "duration": seconds}
+        rows.append(row | {"text": "a text"})
+        offset += seconds
+    return lines(root / "train.jsonl", rows)
+
+
+def lines(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# What the copy, the second of three clips, is called in each.
+KINDS: dict[Callable[[Path, Clips], Path], str] = {
+    folder: "b.flac",
+    tar: "a-000.tar:part/b",
+    parquet: "a.parquet:2",
+    manifest: "train.jsonl:2",
+}
+
+
+class Result:
+    """What the step has found, with its exit code and what it printed."""
+
+    def __init__(self, place: Path, code: int, printed: str) -> None:
+        report = json.loads((place / "pairs.json").read_text())
+        self.code, self.printed = code, printed
+        self.pairs, self.samples = report["pairs"], report["samples"]
+        self.not_read = report["not_read"]
+
+    def names(self) -> list[tuple[str, str, str]]:
+        return [(pair["sample"], pair["held_out"], pair["how"]) for pair in self.pairs]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    def run(train: Path, test: Path, *more: str) -> Result:
+        argv = ["--train", str(train), "--test", str(test), "--workers", "1", *more]
+        code = check_splits.main([*argv, "--json", str(tmp_path / "pairs.json")])
+        return Result(tmp_path, code, capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_cut_copy_is_found_whatever_the_splits_are_kept_in(kind, check, tmp_path):
+    clips = {name: noise(6, number) for number, name in enumerate("abc")}
+    train = kind(tmp_path / "train", clips)
+    test = kind(tmp_path / "test", {"other": noise(5, 9), "b": clips["b"][RATE:]})
+    found = check(train, test)
+    assert found.code == 1 and found.samples == {"train": 3, "test": 2} and not found.not_read
+    (pair,) = found.pairs
+    assert pair["how"] == "sound" and pair["sample"] == KINDS[kind]
+    assert pair["offset"] == pytest.approx(-1.0, abs=0.02)
+    assert 4 <= pair["seconds"] <= 5.1 and 0.8 <= pair["confidence"] < 1
+    assert "-1.0" in found.printed and "1 pair: 1 by sound" in found.printed
+
+
+def test_splits_that_share_nothing_have_no_pair(check, tmp_path):
+    train = folder(tmp_path / "train", {"a": noise(6, 1)})
+    found = check(train, folder(tmp_path / "test", {"a": noise(6, 2)}))
+    assert (found.code, found.pairs) == (0, []) and found.printed.endswith("no pairs\n")
+
+
+def test_equal_bytes_under_another_name_are_found_by_them(check, tmp_path):
+    train = folder(tmp_path / "train", {"a": noise(6, 1), "b": noise(6, 2), "c": noise(6, 2)})
+    found = check(train, folder(tmp_path / "test", {"x": noise(6, 2), "y": noise(6, 2)}))
+    # Each sample of train is named once by its bytes, and with each that sounds alike.
+    by_bytes = [names for names in found.names() if names[2] == "bytes"]
+    assert by_bytes == [("b.flac", "x.flac", "bytes"), ("c.flac", "x.flac", "bytes")]
+    assert {names[:2] for names in found.names()} == {
+        (name, other) for name in ("b.flac", "c.flac") for other in ("x.flac", "y.flac")
+    }
+    assert [pair["confidence"] for pair in found.pairs if pair["how"] == "bytes"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("seconds", [5, 12])
+def test_what_long_recordings_share_is_found_with_its_offset(seconds, check, tmp_path):
+    """A segment of a long recording; and twelve seconds that two of them share."""
+    shared = noise(seconds, 1)
+    train = np.concatenate([noise(33, 2), shared, noise(20, 3)])
+    lead = 0 if seconds == 5 else 47
+    test = np.concatenate([noise(lead, 4), shared, noise(lead, 5)])
+    found = check(folder(tmp_path / "train", {"a": train}), folder(tmp_path / "test", {"x": test}))
+    assert found.names() == [("a.flac", "x.flac", "sound")]
+    assert found.pairs[0]["offset"] == pytest.approx(lead - 33, abs=0.02)
+
+
+def test_validation_is_compared_with_train_and_with_test(check, tmp_path):
+    clips = {name: noise(5, number) for number, name in enumerate("abc")}
+    train = folder(tmp_path / "train", {"a": clips["a"]})
+    validation = folder(tmp_path / "validation", {"v": clips["a"], "w": clips["b"]})
+    test = folder(tmp_path / "test", {"x": clips["b"][1600:], "y": clips["c"]})
+    found = check(train, test, "--validation", str(validation))
+    rows = [
+        (pair["sample"], pair["split"], pair["held_out"], pair["of_split"]) for pair in found.pairs
+    ]
+    assert rows == [
+        ("w.flac", "validation", "x.flac", "test"),
+        ("a.flac", "train", "v.flac", "validation"),
+    ]
+
+
+def test_the_same_picture_is_found_in_another_format(check, tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 255, (32, 40, 3), np.uint8) for _ in range(3)]
+    for path, number in (
+        ("train/a.png", 0),
+        ("train/b.png", 1),
+        ("test/x.bmp", 1),
+        ("test/y.png", 2),
+    ):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels[number]).save(tmp_path / path)
+    found = check(tmp_path / "train", tmp_path / "test")
+    assert found.names() == [("b.png", "x.bmp", "picture")] and found.pairs[0]["confidence"] == 1
+
+
+def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
+    def row(text: str, seconds: float, recording: str = "") -> dict:
+        return {"text": text, "duration": seconds, "recording_id": recording or None}
+
+    train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, "r1")]
+    train += [row("", 3.0, "r1"), row("", 3.0, "r2")]
+    test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, "r1")]
+    found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
+    # A recording is named once. Others may say yes for a second, or the same sentence faster.
+    assert found.names() == [
+        ("a.jsonl:1", "b.jsonl:1", "transcript and duration"),
+        ("a.jsonl:4", "b.jsonl:4", "recording id"),
+    ]
+    assert found.pairs[0]["confidence"] is None and " -  " in found.printed
+
+
+def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path):
+    train = folder(tmp_path / "train", {"a": noise(5, 1), "b": noise(5, 2)})
+    (train / "c.wav").write_bytes(b"no sound")
+    (train / "d.png").write_bytes(b"\x89PNG and no more")
+    whole = (train / "b.flac").read_bytes()
+    (train / "b.flac").write_bytes(whole[: len(whole) // 2])
+    test = lines(tmp_path / "b.jsonl", [{"audio_filepath": "nowhere.wav", "text": "a"}])
+    found = check(train, test)
+    assert found.code == 0 and found.samples == {"train": 4, "test": 1}
+    assert found.not_read == {
+        "train": {"damaged": 1, "not_audio": 1, "damaged_picture": 1},
+        "test": {"cannot_be_opened": 1},
+    }
+    assert "train: 4 samples, 3 of them not read" in found.printed
+    assert "1 x cannot_be_opened, such as b.jsonl:1 (No such file or directory)" in found.printed
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+# How a split is made that is refused, and what is said.
+REFUSED = {
+    "nothing there": (lambda root: root / "nothing", "nothing: is not there. Give a folder of"),
+    "another kind": (
+        lambda root: write(root / "a.zip", b"PK"),
+        "a.zip: files that end in .zip are not read",
+    ),
+    "no tar": (
+        lambda root: write(root / "a.tar", b"x" * 600),
+        "a.tar: cannot be read as a plain tar",
+    ),
+    "no parquet": (
+        lambda root: write(root / "a.parquet", b"x" * 600),
+        "a.parquet: cannot be read as parquet",
+    ),
+    "no JSON": (lambda root: write(root / "a.jsonl", b"{}x\n"), "a.jsonl: line 1 is not JSON"),
+    "a JSON array": (
+        lambda root: write(root / "a.json", b"[1]\n"),
+        "a.json: line 1 is not a JSON object",
+    ),
+    "a row of nothing": (
+        lambda root: write(root / "a.jsonl", b'{"id": 3}\n'),
+        "a.jsonl: row 1 has no audio, no",
+    ),
+    "an empty folder": (lambda root: folder(root / "empty", {}), "empty: no sample is there"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_split_is_refused_by_name(name, tmp_path, capsys):
+    make, said = REFUSED[name]
+    test = folder(tmp_path / "test", {"x": noise(1, 1)})
+    argv = ["--train", str(make(tmp_path)), "--test", str(test), "--workers", "1"]
+    assert check_splits.main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_split_to_compare_with_must_be_given(capsys):
+    with pytest.raises(SystemExit) as end:
+        check_splits.main(["--train", "a"])
+    assert end.value.code == 2 and "give --test or --validation" in capsys.readouterr().err
+
+
+def test_without_numpy_the_command_says_what_to_install():
+    argv = [
+        sys.executable,
+        "-S",
+        "-m",
+        "millrace.audit.check_splits",
+        "--train",
+        "a",
+        "--test",
+        "b",
+    ]
+    environment = {"PYTHONPATH": f"{ROOT}/scripts"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "numpy is not installed: pip install numpy soxr soundfile av miniaudio pyarrow pillow\n"
+    )
+
+
+def test_several_processes_find_what_one_finds(check, tmp_path):
+    clips = {f"{number:02d}": noise(2, number) for number in range(40)}
+    train = folder(tmp_path / "train", clips, "WAV")
+    test = folder(tmp_path / "test", {"x": clips["03"][800:], "y": clips["37"][800:]})
+    one = check(train, test)
+    assert one.names() == [("03.wav", "x.flac", "sound"), ("37.wav", "y.flac", "sound")]
+    assert check(train, test, "--workers", "2").pairs == one.pairs
+
+
+def test_train_is_compared_in_parts_without_a_gap():
+    """Drawn fingerprints of 40 recordings of half an hour each."""
+    rng = np.random.default_rng(0)
+    count = round(1800 / STEP_SECONDS)
+    tracks = [rng.integers(1, 2**32, count, np.uint32) for _ in range(40)]
+    # Of each, a minute is held out.
+    begins = [5_000 + 100 * number for number in range(40)]
+    held_out = [
+        Content(Sample(f"x{number}", None), words=tracks[number][begin : begin + 7_500])
+        for number, begin in enumerate(begins)
+    ]
+    train = (
+        Content(Sample(f"a{number}", None), words=track[::SEARCHED_STEPS])
+        for number, track in enumerate(tracks)
+    )
+    pairs = list(Comparison([Split("test", held_out)]).pairs("train", train))
+    assert [(pair.sample, pair.held_out) for pair in pairs] == [
+        (f"a{number}", f"x{number}") for number in range(40)
+    ]
+    for pair, begin in zip(pairs, begins, strict=True):
+        assert pair.offset == pytest.approx(-begin * STEP_SECONDS, abs=0.05)
+        # Ends of less than a second, where both are cut elsewhere, are not counted.
+        assert 53 <= pair.seconds <= 60.5
