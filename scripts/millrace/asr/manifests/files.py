@@ -49,6 +49,9 @@ SUFFIXES = (
     tuple(suffix for kind in KINDS.values() for suffix in kind.weak_suffixes),
 )
 
+_NEMO_WHOLE = re.compile(r"tarred_audio_manifest(_version_\d+)?\.json")
+_NEMO_SHARD = re.compile(r"manifest_\d+\.json")
+_NEMO_BUCKET = re.compile(r"bucket_?\d+")
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
 # As the Hub names pieces; its older names end in a hash.
 _OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")
@@ -56,17 +59,19 @@ _OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")
 
 def kind_of(paths: Iterable[str | os.PathLike], split: str, where: str) -> str:
     """The one kind of the files of a split; a file with an unknown suffix is taken for parquet."""
-    names = [os.fspath(path) for path in paths]
-    suffixes = {kind: KINDS[kind].suffixes + KINDS[kind].weak_suffixes for kind in KINDS}
-    kinds = [
-        next((kind for kind in KINDS if name.endswith(suffixes[kind])), "parquet") for name in names
-    ]
-    if len(set(kinds)) > 1:
+    kinds = {_kind(os.fspath(path)) for path in paths}
+    if len(kinds) > 1:
         mixed = " and ".join(kind for kind in KINDS if kind in kinds)
-        raise MillraceError(
-            f"{mixed} are mixed in {split}", where, "Give one kind of manifest per split"
-        )
-    return kinds[0]
+        problem = f"{mixed} are mixed in {split}"
+        raise MillraceError(problem, where, "Give one kind of manifest per split")
+    return kinds.pop()
+
+
+def _kind(name: str) -> str:
+    for kind, facts in KINDS.items():
+        if name.endswith(facts.suffixes + facts.weak_suffixes):
+            return kind
+    return "parquet"
 
 
 def find(folder: str | os.PathLike) -> dict[str, list[str]]:
@@ -93,9 +98,12 @@ def _ways(folder: str | os.PathLike, split: str, is_weak: bool) -> list[list[str
     suffixes = SUFFIXES[is_weak]
     whole = {split + suffix for suffix in suffixes}
     plain = [name for name in names if name in whole and not Path(folder, name).is_dir()]
+
     # With a plain file or a weak suffix only names with a number are pieces.
-    piece = re.compile(rf"{split}[-_.].*\d.*" if is_weak or plain else rf"{split}[-_.].+")
+    needs_number = is_weak or bool(plain)
+    piece = re.compile(rf"{split}[-_.].*\d.*" if needs_number else rf"{split}[-_.].+")
     pieces = [name for name in names if piece.fullmatch(_stem(name, suffixes))]
+
     folders = [name for name in names if name in {split, *whole}]
     inside = [_inside(folder, name, split, is_weak) for name in folders]
     ways = [*([name] for name in plain), pieces, *inside]
@@ -117,29 +125,30 @@ def _nemo(folder: str) -> list[str]:
     """The manifests of NeMo's tarred datasets: one of all tars, in its latest version, or one a
     tar; in buckets too."""
     names = _names(folder)
-    whole = [
-        name for name in names if re.fullmatch(r"tarred_audio_manifest(_version_\d+)?\.json", name)
-    ]
+    whole = [name for name in names if _NEMO_WHOLE.fullmatch(name)]
     if whole:
         return [max(whole, key=lambda name: (len(name), name))]
     if SHARDED in names:
-        names = _names(os.path.join(folder, SHARDED))
-        return [f"{SHARDED}/{name}" for name in names if re.fullmatch(r"manifest_\d+\.json", name)]
-    buckets = [name for name in names if re.fullmatch(r"bucket_?\d+", name)]
-    return [f"{name}/{inner}" for name in buckets for inner in _nemo(os.path.join(folder, name))]
+        inner = _names(os.path.join(folder, SHARDED))
+        return [f"{SHARDED}/{name}" for name in inner if _NEMO_SHARD.fullmatch(name)]
+
+    found = []
+    for bucket in names:
+        if _NEMO_BUCKET.fullmatch(bucket):
+            inner = _nemo(os.path.join(folder, bucket))
+            found += [f"{bucket}/{name}" for name in inner]
+    return found
 
 
 def split_of(path: Path) -> str:
     """The split that a manifest's name says, else its folder's name; "" if neither says one."""
+    if path.stem in SPLITS:
+        return path.stem
     piece = _PIECE.fullmatch(path.stem)
-    named = (
-        path.stem
-        if path.stem in SPLITS
-        else piece[1]
-        if piece
-        else path.parent.name.partition(".")[0]
-    )
-    return named if named in SPLITS else ""
+    if piece:
+        return piece[1]
+    folder = path.parent.name.partition(".")[0]
+    return folder if folder in SPLITS else ""
 
 
 def shard_number(path: Path) -> int | None:
@@ -163,16 +172,17 @@ def _stem(name: str, suffixes: Iterable[str]) -> str:
 def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:
     """The only one of several ways to give a split, with all its pieces."""
     if len(ways) > 1:
-        shown = " and ".join(
-            way[0] + (f" (of {len(way)} files)" if len(way) > 1 else "") for way in ways
-        )
-        raise MillraceError(
-            f"there are two manifests of {split}: {shown}", where, "Keep one of them"
-        )
+        shown = []
+        for way in ways:
+            count = f" (of {len(way)} files)" if len(way) > 1 else ""
+            shown.append(way[0] + count)
+        problem = f"there are two manifests of {split}: {' and '.join(shown)}"
+        raise MillraceError(problem, where, "Keep one of them")
     (names,) = ways
     kind_of(names, split, where)  # raises if they are mixed
     for name in names:
-        if "/" not in name and set(re.split(r"[-_.]", name)) & set(SPLITS) - {split}:
+        words = set(re.split(r"[-_.]", name))
+        if "/" not in name and words & set(SPLITS) - {split}:
             remedy = "Rename it, or put it into another folder"
             raise MillraceError(f"{name} names two splits", where, remedy)
 
@@ -196,12 +206,15 @@ def _check_pieces(names: list[str], where: str) -> None:
 
 def _problem_of_pieces(start: str, pieces: list[re.Match]) -> str:
     """What is wrong with the pieces that begin with `start`, as `_OF` matches them."""
-    numbers, total = {int(of[2]) for of in pieces}, int(pieces[0][3])
-    if len(numbers) < len(pieces) or any(int(of[3]) != total for of in pieces):
+    numbers = {int(of[2]) for of in pieces}
+    totals = {int(of[3]) for of in pieces}
+    if len(numbers) < len(pieces) or len(totals) > 1:
         examples = f"{pieces[0][0]} and {pieces[-1][0]}"
         return f"{start}-… are pieces of several sets, such as {examples}"
-    first = 0 if 0 in numbers or total not in numbers else 1
-    missing = [number for number in range(first, first + total) if number not in numbers]
+    total = totals.pop()
+    counts_from_one = 0 not in numbers and total in numbers
+    expected = range(counts_from_one, total + counts_from_one)
+    missing = [number for number in expected if number not in numbers]
     if not missing and len(numbers) == total:
         return ""
     number = missing[0] if missing else total

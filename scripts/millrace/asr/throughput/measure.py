@@ -39,12 +39,18 @@ class BucketMeasure:
             line["planned"] += batch.planned
             line["audio_seconds"] += float(seconds.sum())
             line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
-            numbers = np.searchsorted(self._ends, batch.rows, side="right")
-            for number in np.unique(numbers):
-                inside = numbers == number
-                name = self._names[number]
-                samples, audio = buckets.get(name, (0, 0.0))
-                samples += int(inside.sum())
-                audio += float(seconds[inside].sum())
-                buckets[name] = (samples, audio)
+            self._add(buckets, batch.rows, seconds)
         line["bucket"] = next(iter(buckets)) if len(buckets) == 1 else None
+
+    def _add(
+        self, buckets: dict[str, tuple[int, float]], rows: np.ndarray, seconds: np.ndarray
+    ) -> None:
+        """Add samples and seconds of audio to those of each bucket."""
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(numbers):
+            inside = numbers == number
+            name = self._names[number]
+            samples, audio = buckets.get(name, (0, 0.0))
+            samples += int(inside.sum())
+            audio += float(seconds[inside].sum())
+            buckets[name] = (samples, audio)

@@ -46,8 +46,14 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         places = _places(cu_seqlens, longest, hidden_states.shape[0])
 
         # Query, key and value go there in one copy: (3, windows, heads, longest, head_dim).
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        projected = torch.cat([project(hidden_states) for project in projections], dim=-1)
+        projected = torch.cat(
+            [
+                self.q_proj(hidden_states),
+                self.k_proj(hidden_states),
+                self.v_proj(hidden_states),
+            ],
+            dim=-1,
+        )
         padded = projected.new_zeros(inside.numel(), projected.shape[-1])
         padded = padded.index_copy(0, places, projected)
         heads = padded.view(*inside.shape, 3, self.num_heads, self.head_dim)
