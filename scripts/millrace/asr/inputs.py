@@ -29,6 +29,19 @@ RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
 
 
+def _measured(steps: int) -> dict[str, Any]:
+    """The settings of a run behind the throughput report, of so many steps."""
+    return {
+        "save_steps": 0,
+        "tensorboard": 0,
+        "eval_at_start": 0,
+        "eval_steps": 0,
+        "eval_samples": 64,
+        "max_steps": steps,
+        "log_steps": max(1, steps // 10),
+    }
+
+
 class AsrInputs(RunInputs):
     """Input functions and parameters of the lane's rules.
 
@@ -54,26 +67,29 @@ class AsrInputs(RunInputs):
     def indices(self, wildcards: Any = None) -> list[str]:
         """The tar index of every partition; none where the speech lane has written offsets
         already."""
-        names = [] if self.from_speech else self.sources.required().partitions.get("tars", [])
+        if self.from_speech:
+            return []
+        names = self.sources.required().partitions.get("tars", [])
         return [f"results/asr/tar_index/{name}.parquet" for name in names]
 
     def manifests(self, wildcards: Any = None) -> list[str]:
         """Where the samples come from."""
         if self.from_speech:
             return self.speech_shards()
-        # Touched, re-ordered or with other line ends they are newer, but say the same.
-        same = self.sources.unchanged
-        paths = [path for paths in self.sources.required().files.values() for path in paths]
-        return [self._ancient(path) if path in same else path for path in paths]
+        manifests = []
+        for paths in self.sources.required().files.values():
+            for path in paths:
+                # Touched, re-ordered or with other line ends it is newer, but says the same.
+                is_same = path in self.sources.unchanged
+                manifests.append(self._ancient(path) if is_same else path)
+        return manifests
 
     def manifest_place(self, wildcards: Any = None) -> str:
         """The manifests' folder, as a command cannot name thousands of files; or the speech lane's
         index."""
-        return (
-            next(iter(self.speech_shards()), "")
-            if self.from_speech
-            else self.section["manifest_dir"]
-        )
+        if self.from_speech:
+            return next(iter(self.speech_shards()), "")
+        return self.section["manifest_dir"]
 
     def sweep(self, wildcards: Any = None) -> str:
         """The flag that removes indices of partitions which are no more; none where tars have no
@@ -91,7 +107,8 @@ class AsrInputs(RunInputs):
 
     def path_map(self, wildcards: Any = None) -> str:
         """What prefixes of tar paths are on this machine, as JSON."""
-        return json.dumps({} if self.from_speech else self.section["path_map"], sort_keys=True)
+        prefixes = {} if self.from_speech else self.section["path_map"]
+        return json.dumps(prefixes, sort_keys=True)
 
     def edges(self, wildcards: Any = None) -> str:
         """The flag of the edges of the buckets."""
@@ -120,9 +137,8 @@ class AsrInputs(RunInputs):
     def _parquets(self) -> list[str]:
         try:
             config = BucketConfig.read(BUCKETS)
-        except (
-            MillraceError
-        ):  # there are none yet; a damaged one is named by the step that reads it
+        except MillraceError:
+            # There are none yet; a damaged one is named by the step that reads it.
             return []
         return [str(path) for path in (*config.paths, *config.splits.values())]
 
@@ -134,83 +150,77 @@ class AsrInputs(RunInputs):
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
     def pending_notes(self) -> list[str]:
-        """What of the targets is kept though older than its data."""
+        """What of the targets is kept though older than its data, and odd learning rates."""
         notes = [self._pinned_note(run) for run in self.section["runs"] if self._is_kept(run)]
-        folder, training = (
-            self.section["model_path"] or self.section["model"],
-            self.section["training"],
-        )
-        runs = {name: {**training, **own} for name, own in self.section["runs"].items()}
-        rates = {
-            name: known.learning_rate_note(folder, of.get("lr", 0.0)) for name, of in runs.items()
-        }
-        notes += [f"run {name}: {note}" for name, note in rates.items() if note]
+        for run in self.section["runs"]:
+            rate = self._training(run).get("lr", 0.0)
+            note = known.learning_rate_note(self._model()["model"], rate)
+            notes.append(f"run {run}: {note}" if note else "")
         return [note for note in notes if note]
+
+    def _training(self, run: str) -> dict[str, Any]:
+        """The settings of a run of the config: those of all, and its own."""
+        return {**self.section["training"], **self.section["runs"].get(run, {})}
 
     def _is_kept(self, run: str) -> bool:
         """Whether the run is pinned and finished: then nothing makes it pending."""
-        return bool(self.section["runs"][run].get("pinned")) and Path(self.metrics(run)).exists()
+        is_pinned = bool(self.section["runs"][run].get("pinned"))
+        return is_pinned and Path(self.metrics(run)).exists()
 
     def _pinned_note(self, run: str) -> str:
         """That a run is older than its data, with a file that shows it; "" if it is not."""
         metrics = self.metrics(run)
-        partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS).glob(
-            "*.json"
-        )
-        data = [
-            path
-            for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions)
-            if path.exists()
-        ]
-        newer = [
-            path for path in data if path.stat().st_mtime_ns > Path(metrics).stat().st_mtime_ns
-        ]
-        text = f"run {run} is pinned: it was trained on older data"
-        return f"{text} ({newer[0]} is newer). To train it: snakemake {metrics}" if newer else ""
+        made = Path(metrics).stat().st_mtime_ns
+        partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS)
+        for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions.glob("*.json")):
+            if path.exists() and path.stat().st_mtime_ns > made:
+                return (
+                    f"run {run} is pinned: it was trained on older data ({path} is newer). To train"
+                    f" it: snakemake {metrics}"
+                )
+        return ""
 
     def calibration(self, wildcards: Any) -> list[str]:
         """The merged calibration that runs are trained with; none where `batch_seconds` counts."""
-        run, own = wildcards.run, self.section["runs"].get(wildcards.run, {})
+        run = wildcards.run
         if not Path(self.metrics(run)).exists():
-            key = f"asr.runs.{run}.device" if "device" in own else "asr.training.device"
-            self._require(
-                key, {**self.section["training"], **own}.get("device", "auto"), on_nodes=True
-            )
+            is_own = "device" in self.section["runs"].get(run, {})
+            key = f"asr.runs.{run}.device" if is_own else "asr.training.device"
+            self._require(key, self._training(run).get("device", "auto"), on_nodes=True)
         return [CALIBRATION] if self.section["calibration"]["enabled"] else []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
         """The merged calibration, whether runs use it or not; verified unless soaks are switched
         off."""
-        verified = self.section["calibration"]["soak_steps"]
-        if verified and not Path(VERIFICATION).exists():
+        if not self.data():
+            return []
+        if not self.section["calibration"]["soak_steps"]:
+            return [CALIBRATION]
+        if not Path(VERIFICATION).exists():
             device = self.section["calibration"]["device"]
             self._require("asr.calibration.device", device, on_nodes=True)
-        return [CALIBRATION, *([VERIFICATION] if verified else [])] if self.data() else []
+        return [CALIBRATION, VERIFICATION]
 
     def calibration_arguments(self, wildcards: Any = None) -> str:
         """The flags of calibrate_bucket_bs that the config decides."""
-        chosen = {
-            name: value for name, value in self.section["calibration"].items() if name != "enabled"
-        }
-        return flags({**self._calibrated_training(), **chosen, "world_size": self._world_size})
+        chosen = {**self._calibrated_training(), **self.section["calibration"]}
+        del chosen["enabled"]
+        return flags({**chosen, "world_size": self._world_size})
 
     def verification_arguments(self, wildcards: Any = None) -> str:
         """The flags of verify_calibration that the config decides."""
-        section, names = (
-            self.section["calibration"],
-            ("device", "max_memory_gb", "headroom", "soak_steps"),
-        )
-        return flags({**self._calibrated_training(), **{name: section[name] for name in names}})
+        chosen = self._calibrated_training()
+        for name in ("device", "max_memory_gb", "headroom", "soak_steps"):
+            chosen[name] = self.section["calibration"][name]
+        return flags(chosen)
 
     def _calibrated_training(self) -> dict[str, Any]:
-        training, shared = (
-            self.section["training"],
-            ("precision", "gradient_checkpointing", "grad_acc"),
-        )
-        chosen = {
-            name: training[name] for name in (*shared, "max_bad_fraction") if name in training
-        }
-        return {**self._model(), **chosen, "seed": self.section["seed"]}
+        chosen = {**self._model(), "seed": self.section["seed"]}
+        training = self.section["training"]
+        for name in ("precision", "gradient_checkpointing", "grad_acc", "max_bad_fraction"):
+            if name in training:
+                chosen[name] = training[name]
+        return chosen
 
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself
@@ -218,8 +228,13 @@ class AsrInputs(RunInputs):
         name, repeat = wildcards.run, ""
         if name.startswith("bench_"):
             name, _, repeat = name.rpartition("_")
-        chosen = {**self._model(), "seed": self.section["seed"], **self.section["training"]}
-        chosen |= {key: value for key, value in self.of_run(name).items() if key != "pinned"}
+        chosen = {
+            **self._model(),
+            "seed": self.section["seed"],
+            **self.section["training"],
+            **self.of_run(name),
+        }
+        chosen.pop("pinned", None)
         # Repeats of the benchmark differ in what they draw, or they would measure one draw many
         # times.
         if repeat:
@@ -228,14 +243,13 @@ class AsrInputs(RunInputs):
 
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
-        section, calibrated = self.section, self.section["calibration"]["enabled"]
-        own = {"seed": section["seed"], **section["training"], **section["runs"].get(run, {})}
-        names = {*of_loader(TrainOptions), "seed"} & own.keys()
-        chosen = (
-            self._model() | {name: own[name] for name in sorted(names)} | {"bucket_dir": BUCKETS}
-        )
-        chosen |= {"calibration": CALIBRATION} if calibrated else {}
-        files = [BUCKETS, *([CALIBRATION] if calibrated else [])]
+        own = {"seed": self.section["seed"], **self._training(run)}
+        names = sorted({*of_loader(TrainOptions), "seed"} & own.keys())
+        chosen = {**self._model(), **{name: own[name] for name in names}, "bucket_dir": BUCKETS}
+        files = [BUCKETS]
+        if self.section["calibration"]["enabled"]:
+            chosen["calibration"] = CALIBRATION
+            files.append(CALIBRATION)
         return Audited("millrace.asr.training.task:audited", chosen, files, self._world_size)
 
     def audited_runs(self) -> list[str]:
@@ -255,27 +269,17 @@ class AsrInputs(RunInputs):
     def runs_by_name(self) -> dict[str, dict[str, Any]]:
         """The config's, and those behind the throughput report: only their length and their loader
         differ."""
-        bench, check, profile = (
-            self.section["throughput"][f"{n}_steps"] for n in ("bench", "check", "profile")
-        )
-        same = {
-            "save_steps": 0,
-            "tensorboard": 0,
-            "eval_at_start": 0,
-            "eval_steps": 0,
-            "eval_samples": 64,
-        }
-        same |= {"max_steps": bench, "log_steps": max(1, bench // 10)}
+        steps = self.section["throughput"]
+        check, bench, profile = (steps[f"{name}_steps"] for name in ("check", "bench", "profile"))
         return {
-            "check": {
-                **same,
-                "loader": "every-bucket",
-                "max_steps": check,
-                "log_steps": max(1, check // 10),
+            "check": {**_measured(check), "loader": "every-bucket"},
+            "bench": _measured(bench),
+            "baseline": {**_measured(bench), "loader": "baseline"},
+            "profile": {
+                **_measured(bench),
+                "max_steps": profile + 4,
+                "profile_steps": profile,
             },
-            "bench": same,
-            "baseline": {**same, "loader": "baseline"},
-            "profile": {**same, "max_steps": profile + 4, "profile_steps": profile},
             **self.section["runs"],
         }
 
@@ -315,10 +319,8 @@ class AsrInputs(RunInputs):
         ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
         wants_gpus = device == "cuda" or (device == "auto" and gpus)
         if gpus is not None and gpus < ranks and wants_gpus:
-            problem = (
-                f"{key} is {device} with asr.ranks: {ranks}, and this machine has {gpus or 'no'}"
-                " GPUs"
-            )
+            here = f"this machine has {gpus or 'no'} GPUs"
+            problem = f"{key} is {device} with asr.ranks: {ranks}, and {here}"
             remedy = (
                 f"Set {key}: cpu or fewer ranks, or run where the GPUs are, as with --profile slurm"
             )
@@ -347,15 +349,18 @@ class AsrInputs(RunInputs):
         process) or `all` (all ranks), there are no workers; on a CPU each process may use up its
         limit.
         """
-        section, ranks = self.section, 1 if calibrates == "bucket" else self.section["ranks"]
-        training, limits = section["training"], section["calibration"]
-        workers = 0 if calibrates else training.get("num_workers", 2)
+        training = self.section["training"]
+        limits = self.section["calibration"]
+        ranks = 1 if calibrates == "bucket" else self.section["ranks"]
         on_cpu = self.on_cpu(limits["device"] if calibrates else self.device())
-        mb = 4000 + 1000 * workers + (20 if on_cpu else 8) * known.millions(self._model()["model"])
+        parameter_bytes = 20 if on_cpu else 8
+        mb = 4000 + parameter_bytes * known.millions(self._model()["model"])
         if not calibrates:
+            workers = training.get("num_workers", 2)
             prefetch = training.get("prefetch_factor", TrainOptions.prefetch_factor)
+            mb += 1000 * workers
             mb += memory.batches_mb(workers, prefetch, self._batch_seconds(), not on_cpu)
-        if calibrates and on_cpu:
+        elif on_cpu:
             mb = max(mb, 1.5 * 1024 * limits["max_memory_gb"])
         return round(ranks * mb)
 
@@ -396,8 +401,8 @@ class AsrInputs(RunInputs):
 
     def receipts(self, wildcards: Any = None) -> list[str]:
         """The receipts of the published models of all runs, or what comes before them."""
-        many, repo = len(self.section["runs"]) > 1, self.section["hub"]["repo"]
-        if many and repo and "{run}" not in repo:
+        repo = self.section["hub"]["repo"]
+        if repo and "{run}" not in repo and len(self.section["runs"]) > 1:
             sys.exit(
                 f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}}"
                 " in it"
@@ -407,10 +412,9 @@ class AsrInputs(RunInputs):
 
     def hub_flags(self, wildcards: Any) -> str:
         """Which repository on which Hub a run's model goes to, and its licence."""
-        repo = (self.section["hub"]["repo"] or "local/asr-{run}").replace("{run}", wildcards.run)
-        return repository.flags(
-            {**self.section["hub"], "repo": repo}, "results/asr/hub/server", "licence"
-        )
+        hub = self.section["hub"]
+        repo = (hub["repo"] or "local/asr-{run}").replace("{run}", wildcards.run)
+        return repository.flags({**hub, "repo": repo}, "results/asr/hub/server", "licence")
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""

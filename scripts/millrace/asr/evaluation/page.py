@@ -152,11 +152,9 @@ def _limits(runs: Sequence[Run]) -> list[str]:
                 missing.append(f"{run.name} has no {split}")
             elif rates["recordings"] < _FEW:
                 few.append(f"{split} of {run.name} has {rates['recordings']}")
-    on_cpu = [run.name for run in runs if run.machine.get("device") == "cpu"]
-    lines = [line for run in runs for line in run.hypotheses]
-    samples = {frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}
 
     limits = []
+    on_cpu = [run.name for run in runs if run.machine.get("device") == "cpu"]
     if on_cpu:
         limits.append(
             f"Trained on a CPU: {', '.join(on_cpu)}. Samples per second, use and memory of a GPU,"
@@ -167,6 +165,7 @@ def _limits(runs: Sequence[Run]) -> list[str]:
         limits.append(
             f"Few recordings: {', '.join(few)}. Intervals of so few are too narrow as a rule"
         )
+    lines = [line for run in runs for line in run.hypotheses]
     if any(line["recording"] == line["key"] for line in lines):
         limits.append(
             "Some keys do not end with their span in a recording (<recording>_<start>_<end>,"
@@ -175,6 +174,7 @@ def _limits(runs: Sequence[Run]) -> list[str]:
         )
     if missing:
         limits.append(f"Without error rates: {', '.join(missing)}")
+    samples = {frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}
     if len(samples) > 1:
         limits.append(
             "The runs were evaluated on different samples, so that their rates are not comparable"
