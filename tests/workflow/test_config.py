@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from jsonschema import Draft202012Validator
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config as workflow_config
 from tests.workflow import configuration
-from tests.workflow.workflow import ROOT, Workflow
+from tests.workflow.workflow import PYTHON_M_SNAKEMAKE, ROOT, Workflow
 
 SCHEMAS = ROOT / "rules/schemas"
 CONFIG = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -341,3 +343,14 @@ def test_the_front_page_of_the_report_speaks_of_the_lanes_that_are_on():
         config = workflow_config.checked_config({**CONFIG, "lanes": lanes}, SCHEMAS)
         text = page.render(snakemake=SimpleNamespace(config=config))
         assert [lane for lane, head in heads.items() if f"**{head}**" in text] == lanes
+
+
+def test_the_small_run_of_the_catalogue_can_be_planned(tmp_path: Path):
+    shutil.copytree(ROOT / ".test", tmp_path, dirs_exist_ok=True)
+    command = [*PYTHON_M_SNAKEMAKE, "-s", ROOT / "Snakefile", "--cores", "1", "-n"]
+    done = subprocess.run(
+        [*command, "--directory", tmp_path, "image_fetch_demo"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "image_fetch_demo" in done.stdout, done.stderr
+    catalogue = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())
+    assert catalogue["usage"]["report"] is True
