@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from millrace.asr.buckets.files import SCHEMA, write_tars
+from millrace.asr.buckets.parquets import SCHEMA, write_tars
 from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, build
-from millrace.asr.buckets.join import TarIndices
 from millrace.asr.manifests.manifest import PIECE, manifests_of
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.scan import scan

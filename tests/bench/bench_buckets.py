@@ -142,7 +142,7 @@ def write_index(rows: int, folder: Path, tars: pa.Array) -> None:
 def ours(folder: Path, target: Path) -> None:
     """The bucket build, joined with the index."""
     from millrace.asr.buckets import build as buckets
-    from millrace.asr.buckets.join import TarIndices
+    from millrace.asr.buckets.addresses import TarIndices
     from millrace.asr.manifests.manifest import manifests_of
 
     manifest = manifests_of("train", [folder / "train.parquet"])[0].scan()

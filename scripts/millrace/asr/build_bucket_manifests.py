@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from millrace.asr.buckets import build as buckets
+from millrace.asr.buckets.addresses import TarIndices, index_files, sweep
 from millrace.asr.buckets.config import bucket_lines, output_folder
 from millrace.asr.buckets.edges import edges_of
 from millrace.asr.buckets.held_out import BY_BYTES, COPIES
-from millrace.asr.buckets.join import TarIndices, index_files, sweep
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
 from millrace.common.leaks import leakage

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets import build as buckets
+from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, bucket_of, build
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
-from millrace.asr.buckets.join import TarIndices
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.manifests.manifest import manifests_of
 from millrace.asr.tars.index import TarIndex

@@ -16,7 +16,7 @@ import pytest
 
 from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.buckets.files import write_tars
+from millrace.asr.buckets.parquets import write_tars
 from millrace.asr.loading import row_table_writer
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.reader import IndexedTarReader, ReadError, TarState

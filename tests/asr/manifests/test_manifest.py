@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.asr.buckets import build as buckets
+from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices
-from millrace.asr.buckets.join import TarIndices
 from millrace.asr.manifests.manifest import manifests_of, scanned
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import (

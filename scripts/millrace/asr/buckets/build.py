@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.asr.buckets import config
+from millrace.asr.buckets.addresses import Addresses, TarIndices
 from millrace.asr.buckets.edges import DEFAULT_EDGES
-from millrace.asr.buckets.files import TRAIN, BucketFiles, RejectFile, place_of, write_tars
 from millrace.asr.buckets.held_out import BY_BYTES, HeldOut, Rows
-from millrace.asr.buckets.join import Addresses, TarIndices
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
+from millrace.asr.buckets.parquets import TRAIN, BucketFiles, write_tars
+from millrace.asr.buckets.rejects import RejectFile, place_of
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc

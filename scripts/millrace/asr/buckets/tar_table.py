@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.asr.buckets.join import TarIndices
+from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.identity import portable_names
 from millrace.asr.manifests.manifest import Manifest

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.asr.buckets.join import Addresses, TarIndices, index_files
+from millrace.asr.buckets.addresses import Addresses, TarIndices, index_files
 from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import index_of, write_tar

@@ -1,20 +1,14 @@
-"""The files of a bucket build: bucket parquets, the table of tars, rejects. Their config is
-config.py's."""
+"""The parquets of a bucket build: those of buckets and of other splits, and the table of tars."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
-import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,10 +33,6 @@ SCHEMA = pa.schema(
 )
 # Of the rows of a bucket, as the original script has them: its name, and its upper edge in seconds.
 _OF_BUCKET = [pa.field("bucket_id", mc.TEXT), pa.field("bucket_max_duration", pa.float64())]
-# With what is known of the tar.
-_TAR_REASONS = ("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file")
-# What rejects.jsonl has of a row as it stands in the manifest.
-_REJECTED = ("tar_member_name", "transcript", "language", "duration_s")
 
 
 @dataclass
@@ -67,15 +57,15 @@ class _Writer:
         self.longest = max(self.longest, float(durations.max()))
         self.waiting.append(table)
         self.waiting_rows += len(table)
-        if self.waiting_rows >= self.row_group:
-            whole = self.waiting_rows // self.row_group * self.row_group
-            rows = pa.concat_tables(self.waiting)
-            self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
-            # take, not slice: a slice would keep all of the rows in memory
-            rest = rows.take(np.arange(whole, len(rows)))
-            self.waiting, self.waiting_rows = [], len(rest)
-            if len(rest):
-                self.waiting.append(rest)
+        if self.waiting_rows < self.row_group:
+            return
+        whole = self.waiting_rows // self.row_group * self.row_group
+        rows = pa.concat_tables(self.waiting)
+        self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
+        # take, not slice: a slice would keep all of the rows in memory
+        rest = rows.take(np.arange(whole, len(rows)))
+        self.waiting = [rest] if len(rest) else []
+        self.waiting_rows = len(rest)
 
     def finish(self) -> None:
         if self.waiting_rows:
@@ -84,10 +74,11 @@ class _Writer:
 
     def labelled(self, table: pa.Table) -> pa.Table:
         """The rows with the bucket's name and upper edge, if this is a bucket."""
-        for field_, value in zip(_OF_BUCKET, self.bucket or (), strict=False):
-            table = table.append_column(
-                field_, pa.repeat(pa.scalar(value, field_.type), len(table))
-            )
+        if self.bucket is None:
+            return table
+        for column, value in zip(_OF_BUCKET, self.bucket, strict=True):
+            values = pa.repeat(pa.scalar(value, column.type), len(table))
+            table = table.append_column(column, values)
         return table
 
     def facts(self) -> ParquetFacts:
@@ -113,16 +104,18 @@ class BucketFiles:
     def writing(self, split: str, has_prompts: bool = False) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
         schema = SCHEMA.append(pa.field("prompt", mc.TEXT)) if has_prompts else SCHEMA
-        buckets: list[tuple[str, float] | None] = [None]
+        places: list[tuple[Path, tuple[str, float] | None]] = [
+            (self.folder / f"{split}.parquet", None)
+        ]
         if split == TRAIN:
             schema = pa.schema([*schema, *_OF_BUCKET])
-            buckets = list(zip(self.ids, self.edges[1:], strict=True))
+            buckets = zip(self.ids, self.edges[1:], strict=True)
+            places = [
+                (self.folder / f"{TRAIN}/{name}.parquet", (name, upper)) for name, upper in buckets
+            ]
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
-            for bucket in buckets:
-                path = self.folder / (
-                    f"{TRAIN}/{bucket[0]}.parquet" if bucket else f"{split}.parquet"
-                )
+            for path, bucket in places:
                 parquet = pq.ParquetWriter(
                     stack.enter_context(atomic.replacing(path)),
                     schema,
@@ -142,13 +135,13 @@ class BucketFiles:
         """Append one table per file of the split: its schema's columns, but `tar` (a number) for
         tar_path."""
         for writer, table in zip(self._writers[split], tables, strict=True):
-            if len(table):
-                paths = pa.DictionaryArray.from_arrays(
-                    table.column("tar").combine_chunks(), self.tars
-                )
-                schema = writer.parquet.schema
-                labelled = writer.labelled(table.append_column("tar_path", paths))
-                writer.write(labelled.select(schema.names).cast(schema))
+            if not len(table):
+                continue
+            numbers = table.column("tar").combine_chunks()
+            paths = pa.DictionaryArray.from_arrays(numbers, self.tars)
+            labelled = writer.labelled(table.append_column("tar_path", paths))
+            schema = writer.parquet.schema
+            writer.write(labelled.select(schema.names).cast(schema))
 
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""
@@ -176,75 +169,3 @@ def write_tars(path: Path, tars: Sequence[str], stamps: dict[str, Stamp]) -> Non
     )
     with atomic.replacing(path) as partial:
         pq.write_table(table, partial, compression="zstd")
-
-
-def place_of(files: Sequence[Path], row: int) -> tuple[Path, int]:
-    """The file, and the number in it, of a row as manifests number them."""
-    return files[row >> 40], row & ((1 << 40) - 1)
-
-
-class RejectFile:
-    """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread
-    changes."""
-
-    def __init__(
-        self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path
-    ) -> None:
-        self.path, self.folder = path, folder
-        self.tars = [*tars, None]
-        self.details = details
-        self._parts: list[Path] = []
-        self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
-
-    class Part:
-        """The rejects of one task."""
-
-        def __init__(
-            self, owner: RejectFile, split: str, files: Sequence[Path], path: Path
-        ) -> None:
-            self.owner, self.split, self.files, self.path = owner, split, files, path
-
-        def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
-            """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
-            codes = problem[problem > 0]
-            rows = table.filter(pa.array(problem > 0)).to_pylist()
-            with open(self.path, "ab") as handle:
-                for row, code in zip(rows, codes.tolist(), strict=True):
-                    record = self._record(row, mc.REASONS[code])
-                    handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-            counts = Counter(codes.tolist())
-            return {mc.REASONS[code]: counts[code] for code in sorted(counts)}
-
-        def _record(self, row: dict[str, Any], reason: str) -> dict[str, Any]:
-            file, number = place_of(self.files, row["row"])
-            tar = self.owner.tars[row["tar"]]
-            record = {
-                "reason": reason,
-                "split": self.split,
-                "file": str(file),
-                "row": number,
-                "tar_path": tar,
-            }
-            record |= {name: row[name] for name in _REJECTED}
-            details = [row.get("detail", "")]
-            if reason in _TAR_REASONS:
-                details.insert(0, self.owner.details.get(tar or "", ""))
-            detail = "; ".join(filter(None, details))
-            if detail:
-                record["detail"] = detail
-            return record
-
-    def part(self, split: str, files: Sequence[Path]) -> Part:
-        """A new part; parts are joined in the order in which `part` made them."""
-        with self._lock:
-            self._parts.append(self.folder / f"{len(self._parts):06d}.jsonl")
-            return self.Part(self, split, files, self._parts[-1])
-
-    def finish(self) -> None:
-        """Write the file, empty if no row was rejected."""
-        with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
-            for part in self._parts:
-                if part.exists():
-                    with open(part, "rb") as source:
-                        shutil.copyfileobj(source, target)

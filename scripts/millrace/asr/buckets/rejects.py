@@ -1,0 +1,94 @@
+"""Rows that a bucket build leaves out: rejects.jsonl."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from millrace.asr.manifests import columns as mc
+from millrace.common import atomic
+
+# With what is known of the tar.
+_TAR_REASONS = ("tar_missing", "tar_not_indexed", "not_in_tar", "not_a_file")
+# What rejects.jsonl has of a row as it stands in the manifest.
+_REJECTED = ("tar_member_name", "transcript", "language", "duration_s")
+
+
+def place_of(files: Sequence[Path], row: int) -> tuple[Path, int]:
+    """The file, and the number in it, of a row as manifests number them."""
+    return files[row >> 40], row & ((1 << 40) - 1)
+
+
+class RejectFile:
+    """rejects.jsonl: every rejected row with its reason, file and row, in an order that no thread
+    changes."""
+
+    def __init__(
+        self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path
+    ) -> None:
+        self.path, self.folder = path, folder
+        self.tars = [*tars, None]
+        self.details = details
+        self._parts: list[Path] = []
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    class Part:
+        """The rejects of one task."""
+
+        def __init__(
+            self, owner: RejectFile, split: str, files: Sequence[Path], path: Path
+        ) -> None:
+            self.owner, self.split, self.files, self.path = owner, split, files, path
+
+        def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
+            """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
+            codes = problem[problem > 0]
+            rows = table.filter(pa.array(problem > 0)).to_pylist()
+            with open(self.path, "ab") as handle:
+                for row, code in zip(rows, codes.tolist(), strict=True):
+                    record = self._record(row, mc.REASONS[code])
+                    handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+            counts = Counter(codes.tolist())
+            return {mc.REASONS[code]: counts[code] for code in sorted(counts)}
+
+        def _record(self, row: dict[str, Any], reason: str) -> dict[str, Any]:
+            file, number = place_of(self.files, row["row"])
+            tar = self.owner.tars[row["tar"]]
+            record = {
+                "reason": reason,
+                "split": self.split,
+                "file": str(file),
+                "row": number,
+                "tar_path": tar,
+            }
+            record |= {name: row[name] for name in _REJECTED}
+            details = [row.get("detail", "")]
+            if reason in _TAR_REASONS:
+                details.insert(0, self.owner.details.get(tar or "", ""))
+            detail = "; ".join(filter(None, details))
+            if detail:
+                record["detail"] = detail
+            return record
+
+    def part(self, split: str, files: Sequence[Path]) -> Part:
+        """A new part; parts are joined in the order in which `part` made them."""
+        with self._lock:
+            self._parts.append(self.folder / f"{len(self._parts):06d}.jsonl")
+            return self.Part(self, split, files, self._parts[-1])
+
+    def finish(self) -> None:
+        """Write the file, empty if no row was rejected."""
+        with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
+            for part in self._parts:
+                if part.exists():
+                    with open(part, "rb") as source:
+                        shutil.copyfileobj(source, target)
