@@ -10,10 +10,19 @@ import pytest
 import soundfile
 
 from millrace.speech.audio import cut as audio
-from millrace.speech.audio.damage import mpegts
-from millrace.speech.audio.damage.breaks import Break
 from millrace.speech.audio.stream import StreamRecording
-from tests.speech.audio.recordings import RATE, SECONDS, damaged, exact, offsets, signal, write_av
+from tests.speech.audio.recordings import (
+    RATE,
+    SECONDS,
+    damaged,
+    exact,
+    offset,
+    offsets,
+    signal,
+    write_av,
+)
+
+PACKET = 188  # bytes of a packet of a transport stream
 
 
 def test_flac_that_was_flipped_is_never_wrong(tmp_path):
@@ -147,40 +156,41 @@ def test_what_follows_a_flipped_bit_is_refused_with_its_place(tmp_path, corpus, 
     assert re.search(r"is damaged at \d+\.\d{3} s and .* what follows can't be placed", str(behind))
 
 
-def breaks(path: Path) -> list[Break]:
+def break_of(path: Path) -> int | None:
     with StreamRecording(path) as stream:
-        return stream.breaks
+        return stream.break_at
 
 
-@pytest.mark.parametrize("name", ["opus", "webm", "mkv", "ts"])
+@pytest.mark.parametrize("name", ["opus", "webm", "mkv"])
 def test_no_break_is_seen_where_there_is_none(tmp_path, corpus, name):
     raw, path = corpus[name].read_bytes(), tmp_path / "cut"
     for length in (len(raw), len(raw) // 2, len(raw) // 3 + 1):
         path.write_bytes(raw[:length])
         # Of a file that ends early, nothing but its very end may be called broken.
-        assert all(found.start > 0.97 * length for found in breaks(path)), length
+        found = break_of(path)
+        assert found is None or found > 0.97 * length
     path.write_bytes(raw[: len(raw) // 2] + raw[len(raw) // 2 + 1000 :])
-    assert breaks(path)
+    assert break_of(path) is not None
 
 
-def test_transport_streams_are_walked_alike_in_any_parts(corpus):
-    with StreamRecording(corpus["ts"]) as stream:
-        pid = stream.stream.id
-    raw, random = corpus["ts"].read_bytes(), np.random.default_rng(8)
-    for damage in ("random", "removed", "twice", "flipped"):
-        content = damaged(raw, damage, int(random.integers(len(raw))), 700, random)
-        whole, *parts = (mpegts.find_breaks(content, pid, chunk) for chunk in (1 << 16, 40, 3))
-        assert parts == [whole, whole], damage
+@pytest.mark.parametrize("codec", ["aac", "mp2"])
+@pytest.mark.parametrize("lost", [1, 3, 12])
+def test_a_transport_stream_goes_on_behind_lost_packets(tmp_path, source, codec, lost):
+    path = write_av(tmp_path / "a.ts", source, RATE, codec, "mpegts")
+    sound, content = offsets(path, source), bytearray(path.read_bytes())
+    for share in (0.7, 0.5, 0.3):
+        at = int(share * len(content)) // PACKET * PACKET
+        del content[at : at + lost * PACKET]
+    path.write_bytes(content)
+    assert offsets(path, source) == sound
 
 
-def test_tapped_and_joined_transport_streams_are_whole(tmp_path, corpus):
+@pytest.mark.parametrize("start", [0, 100 * PACKET, 1000])
+def test_joined_transport_streams_are_one_timeline(tmp_path, corpus, source, start):
+    """Also if the first one was tapped in its middle."""
     raw, path = corpus["ts"].read_bytes(), tmp_path / "a.ts"
-    for content in (
-        raw[188 * 100 :],
-        raw[1000:],
-        raw + raw,
-        raw + raw[188 * 3 :],
-        b"".join([raw] * 3),
-    ):
-        path.write_bytes(content)
-        assert breaks(path) == []
+    path.write_bytes(raw[start:] + raw)
+    second = audio.probe(path).duration_seconds - SECONDS
+    segments = audio.cut(path, [(second + at, second + at + 2) for at in (2, 9, 20)], RATE)
+    for at, segment in zip((2, 9, 20), segments, strict=True):
+        assert abs(offset(source[at * RATE : (at + 2) * RATE], segment)) < RATE // 100

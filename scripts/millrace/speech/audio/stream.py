@@ -1,8 +1,8 @@
 """Everything but PCM (Opus, AAC, MP3, FLAC, Vorbis, the audio of a video, ...) through FFmpeg's
 libraries.
 
-Frames are decoded in order and placed on a `Timeline`. What the structure of a Matroska, Ogg or
-MPEG transport stream shows to be broken (see `damage.breaks`) is left out before it is decoded.
+Frames are decoded in order and placed on a `Timeline`. A Matroska or Ogg file ends where its
+structure is broken (see `damage.breaks`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import soxr
 
 from millrace.speech.audio.damage import frames
-from millrace.speech.audio.damage.breaks import find_breaks
+from millrace.speech.audio.damage.breaks import find_break
 from millrace.speech.audio.packets import (
     DTYPES,
     FrameRun,
@@ -80,8 +80,8 @@ class StreamRecording:
             if self.codec_name in _CHECKED:
                 # Else FFmpeg decodes frames whose checksum says that they are damaged.
                 self.codec.options = {"err_detect": "crccheck+explode"}
-            # Those that have not been passed.
-            self.breaks = find_breaks(self.path, self.container_format, self.stream.id)
+            # Byte from which on nothing can be placed.
+            self.break_at = find_break(self.path, self.container_format)
         except BaseException:
             self.container.close()
             raise
@@ -100,16 +100,25 @@ class StreamRecording:
             options["ignore_length"] = "1"
         with contextlib.suppress(av.error.FFmpegError):
             container = self._open_as(None, options)
-            junk = frames.bytes_before(self.path, container.format.name)
-            if not junk:
+            container_format = container.format.name
+            options = self._reading_options(container_format)
+            if not options:
                 return container
             container.close()
-            return self._open_as(container.format.name, {"skip_initial_bytes": str(junk)})
+            return self._open_as(container_format, options)
         problem = "holds no audio that can be recognised (damaged, cut, or not audio at all)"
         label = _REFUSED_EXTENSIONS.get(os.path.splitext(self.path)[1].lower())
         if label:
             problem += f"; if it is {label}, as its name says, that is not supported"
         raise AudioError("audio_load", self.path, problem, _CONVERT if label else "")
+
+    def _reading_options(self, container_format: str) -> dict[str, str]:
+        """How FFmpeg is to read a file of this format."""
+        if container_format == "mpegts":
+            # Packets that are not whole are left out, as their stamps mislead.
+            return {"fflags": "discardcorrupt"}
+        junk = frames.bytes_before(self.path, container_format)
+        return {"skip_initial_bytes": str(junk)} if junk else {}
 
     def _open_as(
         self, container_format: str | None, options: dict[str, str]
@@ -172,18 +181,13 @@ class StreamRecording:
             yield flush
 
     def _placeable(self) -> Iterator[av.Packet]:
-        """The packets outside of breaks; tells the timeline of breaks passed."""
+        """The packets before the break of the file, and the one that flushes the decoder."""
         position = 0  # of the newest packet in the file
         for packet in self.packets():
             position = max(position, packet.pos or 0)
-            while self.breaks and self.breaks[0].stop <= position:
-                self.timeline.pass_break()
-                self.breaks.pop(0)
-            is_broken = bool(self.breaks) and self.breaks[0].start <= position
-            if not (is_broken and packet.size):
+            is_behind = self.break_at is not None and position >= self.break_at
+            if not is_behind or packet.size == 0:
                 yield packet
-            elif not self.breaks[0].ends:
-                self.errors += 1
             elif not self.timeline.ended:
                 self.errors += 1
                 self.timeline.ended = True

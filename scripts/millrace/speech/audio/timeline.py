@@ -70,15 +70,6 @@ class Timeline:
         self._due = 0.0  # stamp that the next frame should have
         self._pause = 0.0  # the newest gap
         self._jitter = 0.0  # by how many seconds stamps of sound packets may be early or late
-        self._damaged = False  # a break of the file's structure lies behind us
-        self._resync = False  # and no frame has been placed since
-
-    def pass_break(self) -> None:
-        """A break of the file's structure lies before the next frame."""
-        self._damaged = self._resync = True
-        # What follows is placed from what came before; a recording without a beginning has no place
-        # at all.
-        self.lost = self.lost or not self.frames
 
     def end(self) -> None:
         """No more frames come; behind a break that ends the recording there would be some."""
@@ -149,7 +140,7 @@ class Timeline:
 
     def _is_extra(self, jump: float, drift: float, length: float) -> bool:
         """Whether damage in a payload of a transport stream has made a frame too many."""
-        if self.container_format != "mpegts" or self._damaged:
+        if self.container_format != "mpegts":
             return False
         return -1.0 <= max(jump, drift) < -0.6 * length
 
@@ -181,8 +172,6 @@ class Timeline:
         Its `jump` from the frame before and its `drift` since the start must both exceed the
         tolerance: stamps that only jitter, or a clock that runs slowly away, insert nothing.
         """
-        if self._damaged:
-            return self._gap_behind_break(jump, length)
         tolerance = max(0.005, 0.6 * length, self._jitter)
         since_origin = now - self.origin
         if jump > tolerance and drift > tolerance:
@@ -206,13 +195,3 @@ class Timeline:
         elif drift < -1.0:
             self.origin += drift
         return 0.0
-
-    def _gap_behind_break(self, jump: float, length: float) -> float:
-        """As `_gap`, in a file whose structure is broken: its stamps are exact, or they are
-        wrong."""
-        tolerance = max(0.003 if self._resync else max(0.005, 0.6 * length), self._jitter)
-        limit = MAX_RESETTABLE_GAP if self._resettable else (self._believed or _MAX_UNSTATED_GAP)
-        self._resync = False
-        if jump > limit or jump < -tolerance:
-            self.lost = True
-        return jump if tolerance < jump <= limit else 0.0
