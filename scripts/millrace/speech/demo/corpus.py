@@ -7,11 +7,12 @@ import hashlib
 import multiprocessing
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from itertools import repeat
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jiwer
 import numpy as np
@@ -55,6 +56,13 @@ ENCODERS = {
 }
 
 
+class _Country(NamedTuple):
+    """What the demo has of a country: facts for its index, and its files by path."""
+
+    summary: dict[str, Any]
+    files: dict[str, dict]  # path relative to the countries' root: size, sha256
+
+
 def fetch(
     countries_root: Path,
     index: Path,
@@ -71,26 +79,60 @@ def fetch(
     files of the user never.
     """
     languages = list(dict.fromkeys(languages))
-    folders: dict[str, Path] = {}  # of unpacked packages
-    if source != "synthesis":
-        names = [name for language in languages for name in packages(language)]
-        try:
-            folders = debian.fetch(names, countries_root.parent / "debian", SYNTHESIS)
-        except MillraceError as error:
-            if source == "debian":
-                raise
-            log.warning(
-                "no recorded prompts (%s): the demo corpus will be synthesised speech", error
-            )
-    unpacked = [[folders[name] for name in packages(language) if folders] for language in languages]
-    files: dict[str, dict] = {}
-    summaries: dict[str, dict] = {}
+    folders = _unpacked(languages, countries_root.parent / "debian", source)
     # Every file of ours, by path. Beside the index, as Snakemake removes the index before each run.
     list_path = index.with_name(f".{index.stem}_files.json")
+    earlier = set(jsonl.read_or([], list_path))
+
+    countries: dict[str, _Country] = {}
+    files: dict[str, dict] = {}
+    for language, country in _built(languages, folders, seed, countries_root, threads):
+        countries[LANGUAGES[language]] = country
+        files |= country.files
+        atomic.write_if_changed(list_path, atomic.json_bytes(sorted(earlier | files.keys())))
+        log.info("%s: %s", LANGUAGES[language], _line(country.summary))
+    for path in sorted(earlier - files.keys()):
+        (countries_root / path).unlink(missing_ok=True)
+    atomic.write_if_changed(list_path, atomic.json_bytes(sorted(files)))
+
+    summaries = {name: country.summary for name, country in countries.items()}
+    hours = round(sum(summary["hours"] for summary in summaries.values()), 4)
+    versions = {name: debian.version(folder) for name, folder in folders.items()}
+    corpus = {
+        "source": "debian" if folders else "synthesised",
+        "seed": seed,
+        "sampling_rate": SAMPLING_RATE,
+        "packages": versions or {"espeakng-loader": metadata.version("espeakng-loader")},
+        "hours": hours,
+        "countries": summaries,
+        "files": files,
+    }
+    atomic.write_if_changed(index, atomic.json_bytes(corpus))
+    recordings = sum(summary["recordings"] for summary in summaries.values())
+    amount = f"{recordings} recordings, {hours:.2f} h"
+    size = sum(file["size"] for file in files.values()) / 2**20
+    log.info("%s: %s speech, %s, %.0f MiB", countries_root, corpus["source"], amount, size)
+
+
+def _unpacked(languages: Sequence[str], folder: Path, source: str) -> dict[str, Path]:
+    """The folders of the languages' packages, by name; none if speech is to be synthesised."""
+    if source == "synthesis":
+        return {}
+    names = [name for language in languages for name in packages(language)]
     try:
-        ours = set(jsonl.read(list_path))
-    except (OSError, ValueError):
-        ours = set()
+        return debian.fetch(names, folder, SYNTHESIS)
+    except MillraceError as error:
+        if source == "debian":
+            raise
+        log.warning("no recorded prompts (%s): the demo corpus will be synthesised speech", error)
+        return {}
+
+
+def _built(
+    languages: Sequence[str], folders: dict[str, Path], seed: int, root: Path, threads: int
+) -> Iterator[tuple[str, _Country]]:
+    """Each language with the country that was made of it, in their order."""
+    unpacked = [[folders[name] for name in packages(language) if folders] for language in languages]
     # A fresh process for each country: the synthesiser's state must not depend on what it said
     # before.
     context = multiprocessing.get_context("spawn")
@@ -98,85 +140,77 @@ def fetch(
         ProcessPoolExecutor(min(threads, len(languages)), context, max_tasks_per_child=1) as pool,
         Progress(len(languages), "countries", "demo corpus") as progress,
     ):
-        built = pool.map(build_country, languages, repeat(seed), repeat(countries_root), unpacked)
-        for language, (summary, written) in zip(languages, built, strict=True):
-            country, skipped = LANGUAGES[language], summary["prompts_skipped"]
-            summaries[country] = summary
-            files |= written
-            atomic.write_if_changed(list_path, atomic.json_bytes(sorted(ours | files.keys())))
-            speech = f"{summary['recordings']} recordings, {summary['hours'] * 60:.1f} min"
-            texts = f"{summary['segments']} segments of {summary['prompts']} prompts"
-            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "none"
-            log.info("%s: %s, %s, %s; skipped: %s", country, language, speech, texts, reasons)
+        built = pool.map(build_country, languages, repeat(seed), repeat(root), unpacked)
+        for language, country in zip(languages, built, strict=True):
+            yield language, country
             progress.advance(1)
-    for path in sorted(ours - files.keys()):
-        (countries_root / path).unlink(missing_ok=True)
-    atomic.write_if_changed(list_path, atomic.json_bytes(sorted(files)))
-    versions = {name: debian.version(folder) for name, folder in folders.items()}
-    corpus = {
-        "source": "debian" if folders else "synthesised",
-        "seed": seed,
-        "sampling_rate": SAMPLING_RATE,
-        "packages": versions or {"espeakng-loader": metadata.version("espeakng-loader")},
-        "hours": round(sum(summary["hours"] for summary in summaries.values()), 4),
-        "countries": summaries,
-        "files": files,
-    }
-    atomic.write_if_changed(index, atomic.json_bytes(corpus))
-    recordings = sum(summary["recordings"] for summary in summaries.values())
-    amount = f"{recordings} recordings, {corpus['hours']:.2f} h"
-    size = sum(file["size"] for file in files.values()) / 2**20
-    log.info("%s: %s speech, %s, %.0f MiB", countries_root, corpus["source"], amount, size)
 
 
-def build_country(
-    language: str, seed: int, root: Path, unpacked: Sequence[Path]
-) -> tuple[dict, dict]:
-    """Write one country's files; return its summary and {path relative to `root`: size, sha256}.
+def _line(summary: dict[str, Any]) -> str:
+    """What was made of a country, for the log."""
+    skipped = summary["prompts_skipped"].items()
+    reasons = ", ".join(f"{count} {reason}" for reason, count in skipped) or "none"
+    speech = f"{summary['recordings']} recordings, {summary['hours'] * 60:.1f} min"
+    texts = f"{summary['segments']} segments of {summary['prompts']} prompts"
+    return f"{summary['language']}, {speech}, {texts}; skipped: {reasons}"
+
+
+def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]) -> _Country:
+    """Write one country's files, and say what they are.
 
     `unpacked` are the folders of its texts and its audio; none of them for synthesis.
     """
     country = LANGUAGES[language]
     skipped: Counter[str] = Counter()
     if unpacked:
-        of_texts, of_audio = unpacked
-        said = recorded(of_texts, of_audio, skipped)
+        said = recorded(*unpacked, skipped)
     else:
         said = synthesised(language, seed)
     prompts = distinct(said, skipped)
     recordings = assemble(prompts, seed, country)
+
     files: dict[str, dict] = {}
     for number, recording in enumerate(recordings):
-        suffix, folder = PLACES[number % len(PLACES)]
-        video_id = f"demo_{language}_{number + 1:02d}"
-        audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
-        alignment = {
-            "audio_file": f"{root.name}/{audio}",
-            "segments": aligned_segments(
-                recording, number, random.Random(f"{seed}:{video_id}:asr")
-            ),
-        }
-        aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
-        for path, content in (
-            (audio, encode(recording.samples, suffix)),
-            (aligned, orjson.dumps(alignment, option=orjson.OPT_INDENT_2)),
-        ):
-            atomic.write_if_changed(root / path, content)
-            files[path] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        files |= _write_recording(recording, number, language, seed, root)
     segments = [segment for recording in recordings for segment in recording.segments]
-    spoken = sum(segment.end - segment.start for segment in segments) / SAMPLING_RATE
+    spoken = sum(segment.end - segment.start for segment in segments)
+    samples = sum(len(recording.samples) for recording in recordings)
     summary = {
         "language": language,
         "recordings": len(recordings),
-        "hours": round(
-            sum(len(recording.samples) for recording in recordings) / SAMPLING_RATE / 3600, 4
-        ),
+        "hours": round(samples / SAMPLING_RATE / 3600, 4),
         "segments": len(segments),
-        "segment_hours": round(spoken / 3600, 4),
+        "segment_hours": round(spoken / SAMPLING_RATE / 3600, 4),
         "prompts": len(prompts),
         "prompts_skipped": dict(sorted(skipped.items())),
     }
-    return summary, files
+    return _Country(summary, files)
+
+
+def _write_recording(
+    recording: Recording, number: int, language: str, seed: int, root: Path
+) -> dict[str, dict]:
+    """Write the audio and the alignment of a country's recording `number`; their facts by path."""
+    country = LANGUAGES[language]
+    suffix, folder = PLACES[number % len(PLACES)]
+    video_id = f"demo_{language}_{number + 1:02d}"
+    audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
+    aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
+    rng = random.Random(f"{seed}:{video_id}:asr")
+    alignment = {
+        "audio_file": f"{root.name}/{audio}",
+        "segments": aligned_segments(recording, number, rng),
+    }
+    return {
+        audio: _write(root / audio, encode(recording.samples, suffix)),
+        aligned: _write(root / aligned, orjson.dumps(alignment, option=orjson.OPT_INDENT_2)),
+    }
+
+
+def _write(path: Path, content: bytes) -> dict[str, Any]:
+    """Write a file of the corpus; its facts for the index."""
+    atomic.write_if_changed(path, content)
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def aligned_segments(recording: Recording, number: int, rng: random.Random) -> list[dict]:
