@@ -4,9 +4,9 @@ figures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,40 +20,53 @@ from millrace.speech.report.corpus import Corpus
 
 # Longer lists of one kind are cut; the ledgers hold all.
 MAX_ROWS = 200
+# The units of ledgers, and what they are called.
+_UNITS = {"segment": "Segments", "file": "Alignment files"}
 
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
     """The page; `svgs` are the figures hours, distributions and rejects, `rates` those of all
     countries."""
-    total, sums = corpus.ledger("segment"), corpus.parts[["hours", "shards", "size"]].sum()
-    tiles = [
-        ("In shards", Number(sums["hours"], human_hours(sums["hours"]))),
-        ("Segments", _count(total.rows_out)),
-        ("Rejected", Number(total.rows_rejected, human_share(total.rows_rejected, total.rows_in))),
-        (
-            "Recordings",
-            _count(sum(sum(country.recordings.values()) for country in corpus.countries)),
-        ),
-        ("Countries", _count(len(corpus.countries))),
-        ("Shards", _count(sums["shards"])),
-        ("Size", _bytes(sums["size"])),
-    ]
-    repairs = _by_reason(corpus, "repaired", "repaired") + _by_reason(
-        corpus, "warnings", "with a warning"
-    )
     return page.render(
         Path(__file__).with_name("corpus.html.j2"),
-        tiles=tiles,
-        total=total,
+        tiles=_tiles(corpus),
+        total=corpus.ledger("segment"),
         svgs=svgs,
         countries=_countries(corpus),
         splits=_splits(corpus),
         subsets=_subsets(corpus),
         rates=_rates(corpus, rates),
-        rejected=_by_reason(corpus, "rejected", "rejected") + _copies(corpus),
-        repairs=repairs + _notes(corpus),
-        ledgers=_ledgers(corpus),
+        rejected=[*_by_reason(corpus, "rejected", "rejected"), *_copies(corpus)],
+        repairs=[
+            *_by_reason(corpus, "repaired", "repaired"),
+            *_by_reason(corpus, "warnings", "with a warning"),
+            *_notes(corpus),
+        ],
+        ledgers=[_ledger(corpus, "segment", "In shards"), _ledger(corpus, "file", "Used")],
     )
+
+
+def _tiles(corpus: Corpus) -> list[tuple[str, Number]]:
+    total = corpus.ledger("segment")
+    hours = corpus.parts["hours"].sum()
+    rejected = human_share(total.rows_rejected, total.rows_in)
+    return [
+        ("In shards", Number(hours, human_hours(hours))),
+        ("Segments", _count(total.rows_out)),
+        ("Rejected", Number(total.rows_rejected, rejected)),
+        ("Recordings", _count(sum(_recordings(corpus)))),
+        ("Countries", _count(len(corpus.countries))),
+        ("Shards", _count(corpus.parts["shards"].sum())),
+        ("Size", _bytes(corpus.parts["size"].sum())),
+    ]
+
+
+def _recordings(corpus: Corpus) -> list[int]:
+    """How many recordings each country has."""
+    return [sum(country.recordings.values()) for country in corpus.countries]
+
+
+# How numbers are shown.
 
 
 def _count(count: float) -> Number:
@@ -67,11 +80,17 @@ def _bytes(size: float) -> Number:
 def _hours(corpus: Corpus) -> Callable[[float], Number]:
     """How hours are shown: the smaller the corpus, the more decimals."""
     total = corpus.parts["hours"].sum()
-    decimals = 1 if total >= 1000 else 2 if total >= 10 else 3
+    if total >= 1000:
+        decimals = 1
+    elif total >= 10:
+        decimals = 2
+    else:
+        decimals = 3
     return lambda hours: Number(round(hours, 6), f"{hours:,.{decimals}f}")
 
 
-def _share(share: float) -> Number:
+def _share(part: float, whole: float) -> Number:
+    share = part / whole if whole else math.nan
     return Number(0, "–") if math.isnan(share) else Number(round(share, 6), human_share(share))
 
 
@@ -79,148 +98,147 @@ def _one_decimal(value: float) -> Number:
     return Number(0, "–") if math.isnan(value) else Number(round(value, 4), f"{value:.1f}")
 
 
-def _with_total(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the sums of its columns as last row."""
-    return pd.concat([table, table.sum(numeric_only=True).to_frame("All").T])
+class _Column(NamedTuple):
+    """A column of a table by country: its cells, and the one of the last row."""
+
+    title: str
+    cells: Sequence[Cell]
+    total: Cell = ""
 
 
-def _table(caption: str, table: pd.DataFrame, shown: Mapping[str, Callable[..., Cell]]) -> Table:
-    """A table by country, with the total as last row. `shown` makes cells of columns that are not
-    counts."""
-    ways = [shown.get(name, _count) for name in table.columns]
-    rows = [[name, *map(_cell, values, ways)] for name, *values in table.itertuples(name=None)]
-    return Table(caption, ["Country", *table.columns], rows[:-1], rows[-1])
+def _summed(
+    title: str, values: Sequence[float], shown: Callable[[float], Number] = _count
+) -> _Column:
+    """Numbers, and their sum."""
+    return _Column(title, [shown(value) for value in values], shown(sum(values)))
 
 
-def _cell(value: Any, shown: Callable[..., Cell]) -> Cell:
-    """The value as `shown`; nothing for a text that the total has not."""
-    return "" if shown in (str, Code) and not isinstance(value, str) else shown(value)
+def _shares(title: str, parts: Sequence[float], wholes: Sequence[float]) -> _Column:
+    """Each part of its whole, and all parts of all."""
+    cells = [_share(part, whole) for part, whole in zip(parts, wholes, strict=True)]
+    return _Column(title, cells, _share(sum(parts), sum(wholes)))
 
 
-def _counts(corpus: Corpus, unit: str, *columns: str) -> pd.DataFrame:
-    """Rows in, out and rejected by country, under these names."""
-    ledgers = [country.ledgers[unit] for country in corpus.countries]
-    rows = [[ledger.rows_in, ledger.rows_out, ledger.rows_rejected] for ledger in ledgers]
-    return pd.DataFrame(rows, corpus.names, columns, dtype="int64")
+def _table(caption: str, names: Sequence[str], columns: Sequence[_Column]) -> Table:
+    """The columns beside the names of countries, and a last row about all."""
+    cells = zip(*(column.cells for column in columns), strict=True)
+    rows = [[name, *row] for name, row in zip(names, cells, strict=True)]
+    titles = ["Country", *(column.title for column in columns)]
+    return Table(caption, titles, rows, ["All", *(column.total for column in columns)])
 
 
 def _countries(corpus: Corpus) -> Table:
-    hours, counts = _hours(corpus), _counts(corpus, "segment", "in", "out", "rejected")
-    columns = {
-        "Language": [country.language for country in corpus.countries],
-        "Recordings": [sum(country.recordings.values()) for country in corpus.countries],
-        "Recorded (h)": [country.source_hours for country in corpus.countries],
-        "Segments found": counts["in"],
-        "Rejected": counts["rejected"],
-        "In shards": counts["out"],
-        "In shards (h)": corpus.hours.sum(axis=1),
-    }
-    table = _with_total(pd.DataFrame(columns, corpus.names))
-    table["Share of hours"] = table["In shards (h)"] / corpus.parts["hours"].sum()
-    shown: dict[str, Callable[..., Cell]] = {
-        "Language": Code,
-        "Recorded (h)": hours,
-        "In shards (h)": hours,
-        "Share of hours": _share,
-    }
-    return _table("Hours and segments per country", table, shown)
+    ledgers = [country.ledgers["segment"] for country in corpus.countries]
+    hours = list(corpus.hours.sum(axis=1))
+    all_hours = sum(hours)
+    columns = [
+        _Column("Language", [Code(country.language) for country in corpus.countries]),
+        _summed("Recordings", _recordings(corpus)),
+        _summed(
+            "Recorded (h)", [country.source_hours for country in corpus.countries], _hours(corpus)
+        ),
+        _summed("Segments found", [ledger.rows_in for ledger in ledgers]),
+        _summed("Rejected", [ledger.rows_rejected for ledger in ledgers]),
+        _summed("In shards", [ledger.rows_out for ledger in ledgers]),
+        _summed("In shards (h)", hours, _hours(corpus)),
+        _Column(
+            "Share of hours",
+            [_share(amount, all_hours) for amount in hours],
+            _share(all_hours, all_hours),
+        ),
+    ]
+    return _table("Hours and segments per country", corpus.names, columns)
 
 
 def _splits(corpus: Corpus) -> Table:
-    hours = _with_total(corpus.hours)
-    counts = [
-        [country.recordings.get(split, 0) for split in SPLITS] for country in corpus.countries
-    ]
-    recordings = _with_total(pd.DataFrame(counts, corpus.names, SPLITS, dtype="int64"))
-    table = pd.DataFrame(index=hours.index)
-    shown: dict[str, Callable[..., Cell]] = {}
+    hours = corpus.hours
+    columns = []
     for split in SPLITS:
-        table[f"{split} recordings"] = recordings[split]
-        table[f"{split} (h)"], shown[f"{split} (h)"] = hours[split], _hours(corpus)
-        table[f"{split} share"], shown[f"{split} share"] = hours[split] / hours.sum(axis=1), _share
-    return _table("Real shares of the splits", table, shown)
+        recordings = [country.recordings.get(split, 0) for country in corpus.countries]
+        of_split = list(hours[split])
+        columns += [
+            _summed(f"{split} recordings", recordings),
+            _summed(f"{split} (h)", of_split, _hours(corpus)),
+            _shares(f"{split} share", of_split, list(hours.sum(axis=1))),
+        ]
+    return _table("Real shares of the splits", corpus.names, columns)
 
 
 def _subsets(corpus: Corpus) -> Table:
     parts = corpus.parts
-    columns = {
-        "Split": parts["split"],
-        "Subset": ["" if math.isnan(number) else f"{number:g}" for number in parts["subset_id"]],
-        "Segments": parts["segments"],
-        "Hours": parts["hours"],
-        "Shards": parts["shards"],
-        "Size of audio": parts["size"],
-    }
-    table = _with_total(pd.DataFrame(columns).set_index(parts["country"]))
-    shown: dict[str, Callable[..., Cell]] = {
-        "Split": str,
-        "Subset": str,
-        "Hours": _hours(corpus),
-        "Size of audio": _bytes,
-    }
-    return _table("Shards per split and subset", table, shown)
+    subsets = ["" if math.isnan(number) else f"{number:g}" for number in parts["subset_id"]]
+    columns = [
+        _Column("Split", list(parts["split"])),
+        _Column("Subset", subsets),
+        _summed("Segments", list(parts["segments"])),
+        _summed("Hours", list(parts["hours"]), _hours(corpus)),
+        _summed("Shards", list(parts["shards"])),
+        _summed("Size of audio", list(parts["size"]), _bytes),
+    ]
+    return _table("Shards per split and subset", list(parts["country"]), columns)
 
 
 def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
-    rows = []
-    for name, rates in [
-        *((country.name, country.rates) for country in corpus.countries),
-        ("All", joined),
-    ]:
-        cells: list[Cell] = [name, _count(len(rates))]
-        seconds = rates["duration_seconds"].astype("float64")
-        cells.append(_one_decimal(seconds.quantile(0.05)))
-        for values in (seconds, *(rates[rate].astype("float64") * 100 for rate in ("cer", "wer"))):
-            cells += map(_one_decimal, [*values.quantile([0.5, 0.95]), values.mean()])
-        rows.append(cells)
-    columns = [
-        "Country",
-        "Segments",
-        *(f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean")),
-    ]
-    columns += [
-        f"{rate} {what} (%)" for rate in ("CER", "WER") for what in ("median", "95 %", "mean")
-    ]
-    return Table(
-        "Quantiles and means of all segments in the manifest", columns, rows[:-1], rows[-1]
-    )
+    columns = ["Country", "Segments"]
+    columns += [f"Duration {what} (s)" for what in ("5 %", "median", "95 %", "mean")]
+    for rate in ("CER", "WER"):
+        columns += [f"{rate} {what} (%)" for what in ("median", "95 %", "mean")]
+    rows = [_rates_row(country.name, country.rates) for country in corpus.countries]
+    caption = "Quantiles and means of all segments in the manifest"
+    return Table(caption, columns, rows, _rates_row("All", joined))
 
 
-def _by_reason(corpus: Corpus, column: str, done: str) -> list[Table]:
+def _rates_row(name: str, rates: pd.DataFrame) -> list[Cell]:
+    seconds = rates["duration_seconds"].astype("float64")
+    cells: list[Cell] = [name, _count(len(rates)), _one_decimal(seconds.quantile(0.05))]
+    percents = [rates[rate].astype("float64") * 100 for rate in ("cer", "wer")]
+    for values in (seconds, *percents):
+        cells += [
+            _one_decimal(values.quantile(0.5)),
+            _one_decimal(values.quantile(0.95)),
+            _one_decimal(values.mean()),
+        ]
+    return cells
+
+
+def _by_reason(corpus: Corpus, column: str, done: str) -> Iterator[Table]:
     """A table of segments and one of files by reason, if there are any; shares for rejects only."""
-    tables, shares = [], column == "rejected"
-    columns = ["Reason", "Meaning", "Count", *(["Share of found"] if shares else []), "Where"]
-    for unit, noun in (("segment", "Segments"), ("file", "Alignment files")):
-        counts, rows_in = corpus.by_reason(unit, column), corpus.ledger(unit).rows_in
+    has_shares = column == "rejected"
+    titles = ["Reason", "Meaning", "Count", "Where"]
+    if has_shares:
+        titles.insert(3, "Share of found")
+    for unit, noun in _UNITS.items():
+        counts = corpus.by_reason(unit, column)
         if counts.empty:
             continue
-        lines = []
-        for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
-            ranked = (
-                by_country[by_country > 0].sort_index().sort_values(ascending=False, kind="stable")
-            )
-            where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
-            name = Code(reason) if " " not in reason else reason
-            lines.append((name, MEANINGS.get(reason, ""), by_country.sum(), where))
-        if (rest := len(counts) - MAX_ROWS) > 0:
-            lines.append(
-                (f"{rest} more", "in the ledger", counts.iloc[MAX_ROWS:].to_numpy().sum(), "")
-            )
-        rows = []
-        for name, meant, count, where in (*lines, ("All", "", counts.to_numpy().sum(), "")):
-            share = [_share(count / rows_in if rows_in else math.nan)] if shares else []
-            rows.append([name, meant, _count(count), *share, where])
-        tables.append(Table(f"{noun} {done}", columns, rows[:-1], rows[-1]))
-    return tables
+        rows: list[list[Cell]] = []
+        for reason, count, meaning, where in _reasons(counts):
+            row = [reason, meaning, _count(count), where]
+            if has_shares:
+                row.insert(3, _share(count, corpus.ledger(unit).rows_in))
+            rows.append(row)
+        yield Table(f"{noun} {done}", titles, rows[:-1], rows[-1])
+
+
+def _reasons(counts: pd.DataFrame) -> Iterator[tuple[Cell, int, str, str]]:
+    """Reason, count, meaning and countries of each row of a table by reason; the last is of all."""
+    for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
+        present = by_country[by_country > 0].sort_index()
+        ranked = present.sort_values(ascending=False, kind="stable")
+        where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
+        name = reason if " " in reason else Code(reason)
+        yield name, by_country.sum(), MEANINGS.get(reason, ""), where
+    more = counts.iloc[MAX_ROWS:]
+    if len(more):
+        yield f"{len(more)} more", more.to_numpy().sum(), "in the ledger", ""
+    yield "All", counts.to_numpy().sum(), "", ""
 
 
 def _copies(corpus: Corpus) -> list[Table]:
     pairs = [pair for country in corpus.countries for pair in country.copies]
     rows = [[pair["recording"], repeats.line(pair)] for pair in pairs[:MAX_ROWS]]
-    table = Table(
-        f"Recordings that repeat another split ({len(pairs)})", ["Recording", "What"], rows
-    )
-    return [table] if pairs else []
+    caption = f"Recordings that repeat another split ({len(pairs)})"
+    return [Table(caption, ["Recording", "What"], rows)] if pairs else []
 
 
 def _notes(corpus: Corpus) -> list[Table]:
@@ -229,13 +247,14 @@ def _notes(corpus: Corpus) -> list[Table]:
     return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
 
 
-def _ledgers(corpus: Corpus) -> list[Table]:
-    tables = []
-    for caption, unit, out in (
-        ("Segments", "segment", "In shards"),
-        ("Alignment files", "file", "Used"),
-    ):
-        table = _with_total(_counts(corpus, unit, "Found", out, "Rejected"))
-        table["Share rejected"] = table["Rejected"] / table["Found"]
-        tables.append(_table(caption, table, {"Share rejected": _share}))
-    return tables
+def _ledger(corpus: Corpus, unit: str, out: str) -> Table:
+    ledgers = [country.ledgers[unit] for country in corpus.countries]
+    found = [ledger.rows_in for ledger in ledgers]
+    rejected = [ledger.rows_rejected for ledger in ledgers]
+    columns = [
+        _summed("Found", found),
+        _summed(out, [ledger.rows_out for ledger in ledgers]),
+        _summed("Rejected", rejected),
+        _shares("Share rejected", rejected, found),
+    ]
+    return _table(_UNITS[unit], corpus.names, columns)
