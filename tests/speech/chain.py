@@ -13,7 +13,7 @@ from millrace.common.workflow.partitions import Stat
 from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
 from millrace.speech.corpus import alignment
-from millrace.speech.corpus.country import version_of
+from millrace.speech.corpus.country_folder import version_of
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SETTINGS = {"split_fractions": FRACTIONS, "train_subset_hours": 100.0, "partition_hours": 0.01}

@@ -55,6 +55,46 @@ RATIOS = ("cer", 100, (50, 95)), ("wer", 100, (50, 95))
 SPLITS = [("train", 1), ("train", 2), ("validation", None), ("test", None)]
 
 
+def _segment(country: str, number: int, rng: np.random.Generator) -> dict:
+    """A row of the manifest."""
+    video, start, length = number // 10, (number % 10) * 21.0, float(rng.uniform(3, 20))
+    split, subset = SPLITS[video % 4]
+    cer = float(rng.choice([rng.uniform(0, 0.3), rng.uniform(0.31, 2.5)], p=[0.9, 0.1]))
+    return {
+        "key": f"{country}_v{video}_{number}",
+        "country": country,
+        "language": "xx",
+        "video_id": f"v{video}",
+        "source_audio_path": f"/a/v{video}.mp3",
+        "start_seconds": start,
+        "end_seconds": start + length,
+        "duration_seconds": round(length, 6),
+        "asr_transcript": '=SUM(A1), "q"\r\n\u202eNA',
+        "human_transcript": ["NA", "null", "a\nb", ""][number % 4],
+        "cer": cer,
+        "wer": cer * 1.5,
+        "split": split,
+        "subset_id": subset,
+    }
+
+
+def _in_shard(number: int, row: dict) -> dict:
+    """A row of the index."""
+    samples = round(row["duration_seconds"] * 16000)
+    split, subset = row["split"], row["subset_id"]
+    folder = f"{safe_name(row['country'])}/{split}"
+    return {name: row.get(name) for name in INDEX_SCHEMA.names} | {
+        "shard": f"{folder}/{split}-{subset}-{number // 80:05d}.tar",
+        "member": "m.flac",
+        "size": 1000 + number,
+        "offset": 512,
+        "sha256": "0",
+        "samples": samples,
+        "sample_rate": 16000,
+        "duration_seconds": samples / 16000,
+    }
+
+
 class Corpus:
     """A corpus as the steps before the report leave it, written with their own writers."""
 
@@ -71,54 +111,38 @@ class Corpus:
         notes: tuple[str, ...] = (),
     ) -> None:
         """`counts` are rejected segments and files, repaired segments, and warnings, by reason."""
-        rejected, file_rejected, repaired, warnings = (*counts, *[None] * (4 - len(counts)))
+        lost, bad, repaired, warnings = map(Counter, (*counts, *[None] * (4 - len(counts))))
         rng = np.random.default_rng(seed)
-        rows, recordings, lost, in_shards = [], [], Counter(rejected or {}), 0
-        for number in range(segments):
-            video, start, length = number // 10, (number % 10) * 21.0, float(rng.uniform(3, 20))
-            split, subset = SPLITS[video % 4]
-            cer = float(rng.choice([rng.uniform(0, 0.3), rng.uniform(0.31, 2.5)], p=[0.9, 0.1]))
-            row = {"key": f"{country}_v{video}_{number}", "country": country, "language": "xx"}
-            row |= {"video_id": f"v{video}", "source_audio_path": f"/a/v{video}.mp3"}
-            row |= {"start_seconds": start, "end_seconds": start + length}
-            row["duration_seconds"] = round(length, 6)
-            row["asr_transcript"] = '=SUM(A1), "q"\r\n\u202eNA'
-            row["human_transcript"] = ["NA", "null", "a\nb", ""][number % 4]
-            row |= {"cer": cer, "wer": cer * 1.5, "split": split, "subset_id": subset}
-            rows.append(row)
-            if number % 10 == 0:
-                recordings.append({**row, "duration_hours": 0.25 if video else None})
-            if cer > 0.3:
-                lost["cer_over_limit"] += 1
-                continue
-            in_shards += 1
-            samples = round(length * 16000)
-            shard = f"{safe_name(country)}/{split}/{split}-{subset}-{video // 8:05d}.tar"
-            place = {
-                "shard": shard,
-                "member": "m.flac",
-                "size": 1000 + number,
-                "offset": 512,
-                "sha256": "0",
-            }
-            place |= {"samples": samples, "sample_rate": 16000, "duration_seconds": samples / 16000}
-            self.index.append({name: row.get(name) for name in INDEX_SCHEMA.names} | place)
-        tables, bad = self.folder / "manifest", Counter(file_rejected or {})
-        path = tables / f"{safe_name(country)}_manifest.csv"
-        country_tables.write_csv(path, country_tables.MANIFEST_COLUMNS, rows)
-        splits = pd.DataFrame(recordings, columns=list(country_tables.SPLITS_COLUMNS))
-        splits.to_csv(tables / f"{safe_name(country)}_splits.csv", index=False)
-        counts = lost, repaired or {}, warnings or {}
-        ledger = Ledger("s", country, "segment", in_shards + lost.total(), in_shards, *counts)
-        files = Ledger("s", country, "file", len(recordings) + bad.total(), len(recordings), bad)
+        rows = [_segment(country, number, rng) for number in range(segments)]
+        placed = [_in_shard(n, row) for n, row in enumerate(rows) if row["cer"] <= 0.3]
+        if len(rows) > len(placed):
+            lost["cer_over_limit"] += len(rows) - len(placed)
         self.rows[country] = rows
-        entry = {
-            "country": country,
-            "language": "xx",
-            "recordings": len(recordings),
-            "notes": list(notes),
-        }
-        self.countries.append(entry | {"segments": ledger.as_dict(), "files": files.as_dict()})
+        self.index += placed
+
+        recordings = self._write_tables(country, rows)
+        found = len(placed) + lost.total()
+        ledger = Ledger("s", country, "segment", found, len(placed), lost, repaired, warnings)
+        files = Ledger("s", country, "file", recordings + bad.total(), recordings, bad)
+        self.countries.append(
+            {
+                "country": country,
+                "language": "xx",
+                "recordings": recordings,
+                "notes": list(notes),
+                "segments": ledger.as_dict(),
+                "files": files.as_dict(),
+            }
+        )
+
+    def _write_tables(self, country: str, rows: list[dict]) -> int:
+        """Write manifest and splits; how many recordings there are. The first has no hours."""
+        path = self.folder / f"manifest/{safe_name(country)}"
+        country_tables.write_csv(f"{path}_manifest.csv", country_tables.MANIFEST_COLUMNS, rows)
+        splits = pd.DataFrame(rows[::10], columns=list(country_tables.SPLITS_COLUMNS))
+        splits["duration_hours"] = [0.25 if number else None for number in range(len(splits))]
+        splits.to_csv(f"{path}_splits.csv", index=False)
+        return len(splits)
 
     def arguments(self) -> list[str]:
         table = pa.Table.from_pylist(self.index, schema=INDEX_SCHEMA)
@@ -180,50 +204,48 @@ def test_the_page_has_its_sections_tables_and_figures(corpus: Corpus) -> None:
     assert reasons | {"italy", "France", "empty land"} <= set(corpus.texts("rejects"))
 
 
-def test_hours_splits_and_subsets_equal_the_inputs(corpus: Corpus) -> None:
-    page, index = corpus.report(), pd.DataFrame(corpus.index)
-    index["hours"] = index["duration_seconds"] / 3600
-    by_country = index.groupby("country")["hours"].sum()
-    by_split = index.groupby(["country", "split"])["hours"].sum()
-    countries = page.by_name(COUNTRIES, values=True)
+def _index_of(corpus: Corpus) -> pd.DataFrame:
+    index = pd.DataFrame(corpus.index)
+    return index.assign(hours=index["duration_seconds"] / 3600)
+
+
+def test_the_numbers_of_countries_equal_the_inputs(corpus: Corpus) -> None:
+    countries = corpus.report().by_name(COUNTRIES, values=True)
+    by_country = _index_of(corpus).groupby("country")["hours"].sum()
     assert list(countries) == ["empty land", "France", "italy", "All"]
     for entry in corpus.countries:
-        name, segments = entry["country"], entry["segments"]
-        hours = by_country.get(name, 0.0)
-        counts = [segments["rows_in"], segments["rows_rejected"], segments["rows_out"]]
+        segments, hours = entry["segments"], by_country.get(entry["country"], 0.0)
         recorded = 0.25 * max(entry["recordings"] - 1, 0)
-        share = hours / by_country.sum()
-        assert countries[name] == [
-            "xx",
-            *close(entry["recordings"], recorded, *counts, hours, share),
-        ]
+        counts = [segments["rows_in"], segments["rows_rejected"], segments["rows_out"]]
+        numbers = [entry["recordings"], recorded, *counts, hours, hours / by_country.sum()]
+        assert countries[entry["country"]] == ["xx", *close(*numbers)]
     for place in range(1, 8):
         whole = sum(countries[name][place] for name in corpus.rows)
         assert countries["All"][place] == pytest.approx(whole, abs=5e-6)
 
-    shares = page.by_name("Real shares of the splits", values=True)
+
+def test_the_shares_of_splits_equal_the_inputs(corpus: Corpus) -> None:
+    shares = corpus.report().by_name("Real shares of the splits", values=True)
+    by_split = _index_of(corpus).groupby(["country", "split"])["hours"].sum()
     for name in ("italy", "France"):
         for place, split in enumerate(("train", "validation", "test")):
-            recordings = len(
-                {row["video_id"] for row in corpus.rows[name] if row["split"] == split}
-            )
-            expected = recordings, by_split[name, split], by_split[name, split] / by_country[name]
-            assert shares[name][3 * place : 3 * place + 3] == close(*expected)
+            videos = {row["video_id"] for row in corpus.rows[name] if row["split"] == split}
+            hours = by_split[name, split]
+            expected = close(len(videos), hours, hours / by_split[name].sum())
+            assert shares[name][3 * place : 3 * place + 3] == expected
 
-    subsets = page.values["Shards per split and subset"][1:-1]
-    index["subset_id"] = [
-        f"{number:g}" if number == number else "" for number in index["subset_id"]
-    ]
+
+def test_the_numbers_of_subsets_equal_the_inputs(corpus: Corpus) -> None:
+    subsets = corpus.report().values["Shards per split and subset"][1:-1]
+    index = _index_of(corpus)
+    index["subset_id"] = [f"{n:g}" if n == n else "" for n in index["subset_id"]]
     parts = dict(list(index.groupby(["country", "split", "subset_id"])))
-    names = [
-        (name, split, str(subset or "")) for name in ("France", "italy") for split, subset in SPLITS
-    ]
-    assert [tuple(row[:3]) for row in subsets] == names
+    names = [(name, *part) for name in ("France", "italy") for part in SPLITS]
+    assert [tuple(row[:3]) for row in subsets] == [(*name, str(n or "")) for *name, n in names]
     for country, split, subset, *numbers in subsets:
         rows = parts[country, split, subset]
-        assert numbers == close(
-            len(rows), rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum()
-        )
+        sums = rows["hours"].sum(), rows["shard"].nunique(), rows["size"].sum()
+        assert numbers == close(len(rows), *sums)
 
 
 def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:

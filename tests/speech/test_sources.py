@@ -237,14 +237,6 @@ def test_ids_that_are_prefixes_or_twins_by_case_or_normal_form_stay_apart(made):
     assert all(recordings[name]["transcripts"][0]["transcript_id"] == "t1" for name in names)
 
 
-def test_audio_file_is_taken_from_the_name_where_the_json_has_none(made):
-    made.add("spain", "x", "x_1")
-    edit(made.aligned("spain", "x_1"), lambda value: value.pop("audio_file"))
-    made.sync()
-    assert made.recordings()["x_1"]["transcripts"][0]["transcript_id"] == "t1"
-    assert made.audio("x_1").name == "x_1.wav"
-
-
 @pytest.mark.parametrize(
     "written",
     ["/old/place/rec.opus", "downloaded_audio/m/rec.wav", "spain/downloaded_audio/m/rec.wav"],
@@ -651,12 +643,11 @@ def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
 
 def rename(corpus: Corpus, name: str, new: str) -> None:
     """Give the files of a German recording another name."""
-    for path in (corpus.root / "germany").glob(f"*/*/{name}*"):
-        path = path.rename(path.with_name(path.name.replace(name, new)))
+    for former in (corpus.root / "germany").glob(f"*/*/{name}*"):
+        path = former.rename(former.with_name(former.name.replace(name, new)))
         if path.suffix == ".json":
-            path.write_text(
-                path.read_text().replace(f"mp4_converted/{name}", f"mp4_converted/{new}")
-            )
+            text = path.read_text()
+            path.write_text(text.replace(f"mp4_converted/{name}", f"mp4_converted/{new}"))
 
 
 @pytest.mark.parametrize("folder", ["germany", "deutschland"])
@@ -747,6 +738,7 @@ def add_copy(corpus: Corpus, video_id: str) -> None:
     shutil.copy(folder / f"{video_id}.wav", folder / "copy.wav")
 
 
+NAMED = "country,video_id,split\n"
 CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
 
 
@@ -754,8 +746,11 @@ CSV = "source_audio_path,video_id,duration_hours,size_mb,split,subset_id\n"
     ("name", "text"),
     [
         ("germany_splits.csv", f"{CSV}x.wav,rec_0000,1,1,test,\n/a/rec_0001.mp4,,1,1,train,4.0\n"),
-        ("list.txt", "germany/rec_0000 test\ngermany/rec_0001\ttrain\n\n# why\nno/such,dev\n"),
-        ("list.csv", "rec_0000,TEST\nrec_0001,train\n"),
+        (
+            "list.csv",
+            "country,video_id,split\ngermany,rec_0000,test\n,rec_0001,train\n\nno,such,dev\n",
+        ),
+        ("list.csv", "split,source_audio_path\nTEST,/a/rec_0000.wav\ntrain,rec_0001\n"),
     ],
 )
 def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
@@ -778,25 +773,36 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
     ("text", "message"),
     [
         (
-            "germany/rec_0000 {other}",
+            f"{NAMED}germany,rec_0000,{{other}}",
             r"germany/rec_0000 is in \w+ there, and germany/rec_0000 in \w+ here",
         ),
-        ("germany/copy {other}", r"germany/rec_0000 is in \w+ there, and germany/copy in \w+ here"),
-        ("germany/new {other}", r"germany/rec_0000 is in \w+ there, and germany/new in \w+ here"),
-        ('video_id,split\n"' + "rec_0000,train\n" * 9999, "cannot be read .field larger"),
+        (
+            f"{NAMED}germany,copy,{{other}}",
+            r"germany/rec_0000 is in \w+ there, and germany/copy in \w+ here",
+        ),
+        (
+            f"{NAMED}germany,new,{{other}}",
+            r"germany/rec_0000 is in \w+ there, and germany/new in \w+ here",
+        ),
+        (f'{NAMED}"' + "rec_0000,train\n" * 9999, "cannot be read .field larger"),
         ("video_id,split,subset_id\nrec_0000,train,1.5", "subset '1.5'"),
-        ("rec_0000 {own}\nrec_0000 {other}", "rec_0000 is in .* there and in .* here"),
-        ("rec_0000 holdout", "recording 'rec_0000', split 'holdout'"),
-        ("", "names no recording"),
+        (
+            f"{NAMED},rec_0000,{{own}}\n,rec_0000,{{other}}",
+            "rec_0000 is in .* there and in .* here",
+        ),
+        (f"{NAMED},rec_0000,holdout", "recording 'rec_0000', split 'holdout'"),
+        ("germany/rec_0000 test\n", "no header with video_id and split.*Write these names"),
+        ("", "no header with video_id and split"),
+        (NAMED, "names no recording"),
     ],
 )
 def test_a_given_split_that_contradicts_is_an_error_that_names_both(corpus, text, message):
     own = corpus.splits("germany")["rec_0000"]
-    if "copy" in text:
+    if ",copy," in text:
         add_copy(corpus, "rec_0000")
-    if "new" in text:
+    if ",new," in text:
         rename(corpus, "rec_0000", "new")
-    file = corpus.folder / "list.txt"
+    file = corpus.folder / "list.csv"
     file.write_text(text.format(own=own, other="validation" if own == "test" else "test"))
     corpus.options["splits_file"] = str(file)
     with pytest.raises(MillraceError, match=message) as caught:

@@ -27,16 +27,16 @@ from millrace.common.workflow.sources import (
 )
 from millrace.speech.corpus import (
     alignment,
+    audio_digests,
     broken,
-    contents,
+    country_folder,
     given_splits,
     media,
     splits,
     tables,
 )
-from millrace.speech.corpus import country as country_folder
 from millrace.speech.corpus.alignment import SUFFIX
-from millrace.speech.corpus.country import Country
+from millrace.speech.corpus.country_folder import Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -167,12 +167,12 @@ def _notes_on(settings: Settings, heads: list[Country], results: Path) -> list[s
         notes.append(
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
-    for reasons in ("json_", "audio_outside"):
+    for reasons in (("json_", "no_audio_file"), ("audio_outside",)):
         notes += _left_out(heads, reasons, results)
     return notes
 
 
-def _left_out(heads: list[Country], reasons: str, results: Path) -> list[str]:
+def _left_out(heads: list[Country], reasons: tuple[str, ...], results: Path) -> list[str]:
     """A line with the first of the alignment files that are rejected for `reasons`, which begin
     so, and with the number of segments that leave the shards."""
     rejects = [(head.name, each) for head in heads for each in head.rejected]
@@ -204,7 +204,7 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}
     countries: dict[str, dict] = {}
     present: set[tuple[str, str]] = set()
-    total = left_out = 0
+    left_out = 0
     for head in corpus.heads:
         country = tables.load(folder / "index", safe_name(head.name))
         present |= {(head.name, video_id) for video_id in country.recordings}
@@ -217,14 +217,13 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         of_country = groups[safe_name(head.name)]
         for content in _partition_contents(country, placed[head.name]).values():
             of_country.append(content["partition"])
-            total += len(content["recordings"])
             write(content["partition"], _as_before(content, folder))
         countries[safe_name(head.name)] = _country_content(country, of_country)
 
     return Partitions(
         assignment,
         groups,
-        total,
+        sum(content["recordings"] for content in countries.values()),
         others={"countries": countries},
         notes=[*corpus.notes, *_notes_on_placing(settings, given.unknown(present), left_out)],
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
@@ -240,7 +239,7 @@ def _note_contents(corpus: _Corpus, assignment: Assignment, audio: DigestCache) 
         for placement in assignment.added
         if "content" not in placement.labels
     }
-    of_new = contents.of(corpus.audio_files(), lambda name, size: name in new, audio)
+    of_new = audio_digests.of(corpus.audio_files(), lambda name, size: name in new, audio)
     for item, content in of_new.items():
         new[item].labels["content"] = content
 
@@ -268,7 +267,7 @@ def _contents_of_renamed(
     def may_be_renamed(name: str, size: int) -> bool:
         return size in sizes and name not in assignment.placements
 
-    return contents.of(corpus.audio_files(), may_be_renamed, audio)
+    return audio_digests.of(corpus.audio_files(), may_be_renamed, audio)
 
 
 def _notes_on_placing(settings: Settings, unknown: str, left_out: int) -> list[str]:

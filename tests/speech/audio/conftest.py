@@ -17,7 +17,6 @@ LOSSY = {
     "mp3": ("libmp3lame", "mp3"),
     "ts": ("aac", "mpegts"),
     "aac": ("aac", "adts"),
-    "live": ("libopus", "webm", "mono", "", {"live": "1"}),  # states no duration
 }
 
 
@@ -34,4 +33,6 @@ def corpus(tmp_path_factory, source) -> dict[str, Path]:
     files = {
         name: write_av(folder / f"{name}.wav", source, RATE, *how) for name, how in LOSSY.items()
     }
-    return {"video": write_video(folder / "video.mp4", source), **files}
+    live = write_av(folder / "live.wav", source, RATE, "libopus", "webm", live="1")
+    # The live one states no duration.
+    return {"video": write_video(folder / "video.mp4", source), "live": live, **files}

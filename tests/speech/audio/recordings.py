@@ -30,20 +30,22 @@ def signal(seconds: float = SECONDS, rate: int = RATE, seed: int = 0) -> np.ndar
     return np.round(np.clip(wave * level, -1, 1) * 32767).astype(np.int16)
 
 
-def write_av(
-    path, samples, rate, codec, container, layout="mono", sample_format="", options=()
-) -> Path:
-    """Encode `samples`, the same in all channels."""
+# Of encoders that would take 8 bits.
+SAMPLE_FORMATS = {"tta": "s16", "wavpack": "s16p"}
+
+
+def write_av(path, samples, rate, codec, container, layout="mono", **options: str) -> Path:
+    """Encode `samples`, the same in all channels; the muxer takes the options."""
     # Without random ids in Matroska and Ogg: what a damaged byte does must be the same in every
     # run.
-    options = {"fflags": "+bitexact", **dict(options)}
+    options = {"fflags": "+bitexact", **options}
     with av.open(str(path), "w", format=container, container_options=options) as target:
         stream = target.add_stream(
             codec, rate=rate, layout=layout, options={"strict": "experimental"}
         )
         stream.bit_rate = 96000
-        if sample_format:
-            stream.format = sample_format
+        if codec in SAMPLE_FORMATS:
+            stream.format = SAMPLE_FORMATS[codec]
         block = np.repeat(samples, stream.layout.nb_channels)[None]
         frame = av.AudioFrame.from_ndarray(block, format="s16", layout=layout)
         frame.sample_rate, frame.pts = rate, 0

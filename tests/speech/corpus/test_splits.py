@@ -5,7 +5,6 @@ import random
 import pytest
 
 from millrace.speech.corpus import splits
-from millrace.speech.corpus.country import clip_hours
 
 FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 
@@ -71,10 +70,3 @@ def test_recordings_without_hours_are_assigned_too():
     assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(
         FRACTIONS
     )
-
-
-def test_hours_that_the_size_contradicts_are_clipped_and_others_left_alone():
-    likely = [(1.0, 100), (1.5, 120), (0.5, 100)]
-    assert clip_hours(likely) == [1.0, 1.5, 0.5]
-    assert clip_hours([*likely, (250.0, 100), (0.0, 200)])[3:] == [2.0, 2.0]
-    assert clip_hours([(0.0, 5), (0.0, 0)]) == [0.0, 0.0]

@@ -10,7 +10,6 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import unquote
 
 import numpy as np
@@ -105,38 +104,55 @@ def expected_json(r: dict) -> dict:
     return {n: r.get(n) for n in FIELD_TYPES} | numbers | {"sampling_rate": float(RATE)}
 
 
+def members(output: Path, shards: list[str]) -> list[tuple[str, str, int, int]]:
+    """Shard, name, offset and size of all members of the shards."""
+    seen = []
+    for shard in shards:
+        with tarfile.open(output / shard) as tar:
+            seen += [(shard, each.name, each.offset_data, each.size) for each in tar.getmembers()]
+    return seen
+
+
+def read(output: Path, entry: dict) -> bytes:
+    """The audio at the address that the index gives."""
+    return (output / entry["shard"]).read_bytes()[entry["offset"] :][: entry["size"]]
+
+
 def test_every_sample_is_where_the_index_says(hostile):
     rows, output, built = hostile
     index = built.index.to_pylist()
-    assert [entry["key"] for entry in index] == [r["key"] for r in rows]
-    assert len({entry["shard"] for entry in index}) > 1
+    shards = list(dict.fromkeys(entry["shard"] for entry in index))
+    assert [entry["key"] for entry in index] == [r["key"] for r in rows] and len(shards) > 1
     assert {status for _, status, _ in built.statuses} == {"completed_local_tar"}
-    seen = []
-    for shard in dict.fromkeys(entry["shard"] for entry in index):
-        with tarfile.open(output / shard) as tar:
-            seen += [
-                (shard, member.name, member.offset_data, member.size) for member in tar.getmembers()
-            ]
+    seen = members(output, shards)
     assert seen[::2] == [(e["shard"], e["member"], e["offset"], e["size"]) for e in index]
-    types = {"string": str, "float64": float}
-    copied = [
-        name
-        for name in columns.INDEX_SCHEMA.names
-        if name in rows[0] and name != "duration_seconds"
-    ]
-    for entry, r, (shard, json_name, offset, size) in zip(index, rows, seen[1::2], strict=True):
-        raw = (output / shard).read_bytes()
-        body, text = raw[entry["offset"] :][: entry["size"]], raw[offset : offset + size]
+    for entry, (shard, json_name, _, _) in zip(index, seen[1::2], strict=True):
+        assert shard == entry["shard"] and json_name == f"{safe_key(entry['key'])}.json"
+        assert entry["member"] == f"{safe_key(entry['key'])}.flac"
+
+
+def test_the_audio_of_every_sample_is_that_of_its_span(hostile):
+    rows, output, built = hostile
+    for entry, r in zip(built.index.to_pylist(), rows, strict=True):
+        body = read(output, entry)
         assert hashlib.sha256(body).hexdigest() == entry["sha256"]
-        stem = safe_key(r["key"])
-        assert entry["member"].split(".") == [stem, "flac"] and json_name == f"{stem}.json"
         heard, rate = soundfile.read(io.BytesIO(body), dtype="int16")
         assert rate == entry["sample_rate"] == RATE
         assert len(heard) == entry["samples"] == entry["duration_seconds"] * RATE
         whole, _ = soundfile.read(r["source_audio_path"], dtype="int16")
-        np.testing.assert_array_equal(
-            heard, whole[round(r["start_seconds"] * RATE) :][: len(heard)]
-        )
+        start = round(r["start_seconds"] * RATE)
+        np.testing.assert_array_equal(heard, whole[start:][: len(heard)])
+
+
+def test_the_json_of_every_sample_and_its_row_of_the_index_say_what_the_manifest_says(hostile):
+    rows, output, built = hostile
+    types = {"string": str, "float64": float}
+    copied = [name for name in columns.INDEX_SCHEMA.names if name in rows[0]]
+    copied.remove("duration_seconds")
+    index = built.index.to_pylist()
+    texts = members(output, list(dict.fromkeys(entry["shard"] for entry in index)))[1::2]
+    for entry, r, (shard, _, offset, size) in zip(index, rows, texts, strict=True):
+        text = (output / shard).read_bytes()[offset : offset + size]
         content = json.loads(text)
         assert content == expected_json(r) and list(content) == list(FIELD_TYPES)
         assert all(type(content[name]) is types[kind] for name, kind in FIELD_TYPES.items())
@@ -163,10 +179,10 @@ def by_datasets(paths: list[str], cache: Path) -> list[dict]:
     return list(datasets.load_dataset("webdataset", data_files=paths, cache_dir=str(cache), **how))
 
 
-@pytest.mark.parametrize("read", [by_webdataset, by_datasets])
-def test_other_readers_read_every_sample(hostile, tmp_path, read):
+@pytest.mark.parametrize("reader", [by_webdataset, by_datasets])
+def test_other_readers_read_every_sample(hostile, tmp_path, reader):
     rows, output, built = hostile
-    samples = read(
+    samples = reader(
         [str(output / shard) for shard in built.index["shard"].unique().to_pylist()], tmp_path
     )
     for sample, entry, r in zip(samples, built.index.to_pylist(), rows, strict=True):
@@ -328,29 +344,31 @@ def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
     empty.write_bytes(b"")
     noise.write_bytes(np.random.default_rng(0).bytes(9000))
     folder.mkdir()
-    done, cer, missing = columns.COMPLETED, columns.OVER_CER, columns.MISSING_SOURCE
-    load, processing = columns.AUDIO_LOAD, columns.PROCESSING
     cases = [
-        (row(good, 0, 1), done, ""),
-        (row(good, 1, 2, cer=0.31), cer, "0.31"),
-        (row(good, 1.1, 2, cer=nan), cer, "unknown"),
-        (row(good, 1.2, 2, cer=None), cer, "unknown"),
-        (row(good, 1.3, 2, cer=0.3), done, ""),
-        (row(tmp_path / "gone.wav", 0, 1), missing, "gone.wav"),
-        (row(empty, 0, 1), load, "empty.mp3"),
-        (row(noise, 0, 1), load, "noise.opus"),
-        (row(noise, 1, 2), load, "noise.opus"),
-        (row(folder, 0, 1), load, "folder.wav"),
-        (row(good, 4, 9), processing, "good.wav"),
-        (row(good, 2, 2, key="none"), processing, "good.wav"),
-        (row(good, 3, 2, key="back"), processing, "good.wav"),
-        (row(good, 3, 4) | {"end_seconds": nan, "key": "nan"}, processing, "good.wav"),
-        (row(good, 0, 1e12, key="endless"), processing, "good.wav"),
-        (row(good, 3, 4, key=""), processing, "key"),
-        (row(good, 0.5, 1, key=row(good, 0, 1)["key"]), processing, "more than once"),
-        (row(good, 3, 4, status=missing, error_message="as was"), missing, "as was"),
-        (row("", 3, 4, key="nowhere"), missing, "nowhere"),
-        (row(good, 3, 4, key="last"), done, ""),
+        (row(good, 0, 1), columns.COMPLETED, ""),
+        (row(good, 1, 2, cer=0.31), columns.OVER_CER, "0.31"),
+        (row(good, 1.1, 2, cer=nan), columns.OVER_CER, "unknown"),
+        (row(good, 1.2, 2, cer=None), columns.OVER_CER, "unknown"),
+        (row(good, 1.3, 2, cer=0.3), columns.COMPLETED, ""),
+        (row(tmp_path / "gone.wav", 0, 1), columns.MISSING_SOURCE, "gone.wav"),
+        (row(empty, 0, 1), columns.AUDIO_LOAD, "empty.mp3"),
+        (row(noise, 0, 1), columns.AUDIO_LOAD, "noise.opus"),
+        (row(noise, 1, 2), columns.AUDIO_LOAD, "noise.opus"),
+        (row(folder, 0, 1), columns.AUDIO_LOAD, "folder.wav"),
+        (row(good, 4, 9), columns.PROCESSING, "good.wav"),
+        (row(good, 2, 2, key="none"), columns.PROCESSING, "good.wav"),
+        (row(good, 3, 2, key="back"), columns.PROCESSING, "good.wav"),
+        (row(good, 3, 4) | {"end_seconds": nan, "key": "nan"}, columns.PROCESSING, "good.wav"),
+        (row(good, 0, 1e12, key="endless"), columns.PROCESSING, "good.wav"),
+        (row(good, 3, 4, key=""), columns.PROCESSING, "key"),
+        (row(good, 0.5, 1, key=row(good, 0, 1)["key"]), columns.PROCESSING, "more than once"),
+        (
+            row(good, 3, 4, status=columns.MISSING_SOURCE, error_message="as was"),
+            columns.MISSING_SOURCE,
+            "as was",
+        ),
+        (row("", 3, 4, key="nowhere"), columns.MISSING_SOURCE, "nowhere"),
+        (row(good, 3, 4, key="last"), columns.COMPLETED, ""),
     ]
     rows = [case[0] for case in cases]
     out, options = tmp_path / "out", ShardOptions()
@@ -543,33 +561,6 @@ def test_a_rate_the_codec_lacks_is_one_error_not_many(sources, tmp_path):
     with pytest.raises(MillraceError, match="opus has no sampling rate"):
         build(sources, tmp_path, ShardOptions(audio_format="opus", sampling_rate=44_100))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def free(monkeypatch) -> SimpleNamespace:
-    """Bytes that are free on the disk."""
-    space = SimpleNamespace(free=1_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: space)
-    return space
-
-
-def test_what_will_not_fit_is_not_started(tmp_path, free, cuts):
-    rows = corpus(tmp_path / "src", recordings=4, segments=8)
-    with pytest.raises(
-        MillraceError, match=r"may need 1\.\d\d? MB, and 1\.0 MB are free.*nothing was started"
-    ):
-        build(rows, tmp_path / "out")
-    assert not cuts and not list((tmp_path / "out").iterdir())
-
-
-def test_old_shards_that_are_replaced_count_as_room(tmp_path, free):
-    rows = corpus(tmp_path / "src", recordings=2, segments=7)
-    wav = ShardOptions(audio_format="wav", max_shard_size_gb=0.0002)
-    build(rows, tmp_path / "out", wav)
-    # Both generations would not fit.
-    free.free -= sum(path.stat().st_size for path in tmp_path.rglob("*.tar"))
-    assert free.free < 500_000
-    assert build([r | {"human_transcript": "other"} for r in rows], tmp_path / "out", wav).kept == 0
 
 
 def test_partition_ids():

@@ -34,18 +34,20 @@ _HEAD = re.compile(
 )
 _END = re.compile(rb'"end(?:_seconds)?"\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*[,}]')
 _TAIL = re.compile(rb"\}\s*\]\s*\}\s*\Z")
+# A later end, in seconds, is a mistyped one: a recording of more than a day would outweigh others.
+_LATEST_END = 86_400.0
 _MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
 
 
 @dataclass
 class Alignment:
-    """The content of one alignment file; `audio_file` is None if the file does not say it.
+    """The content of one alignment file.
 
     `segments` are as written (validated later, one by one); `repairs` names what was mended to read
     the file.
     """
 
-    audio_file: str | None
+    audio_file: str
     segments: list[Any]
     repairs: list[str] = field(default_factory=list)
 
@@ -91,7 +93,8 @@ def parse(raw: bytes) -> Alignment:
     audio_file = value.get("audio_file")
     audio_file = without_nuls(audio_file).strip() if isinstance(audio_file, str) else ""
     if stem(audio_file) in ("", ".."):
-        return Alignment(None, segments, [*repairs, "audio_file_from_name"])
+        problem = "the object has no `audio_file` with the path of its audio; write it there"
+        raise jsonl.BadJson("no_audio_file", problem)
     return Alignment(audio_file, segments, repairs)
 
 
@@ -111,7 +114,7 @@ def peek(path: str, size: int) -> tuple[str, float] | None:
         os.close(handle)
     if not head or not _TAIL.search(tail):
         return None
-    ends = [end for end in map(float, _END.findall(tail)) if 0 < end < 1e6]
+    ends = [end for end in map(float, _END.findall(tail)) if 0 < end < _LATEST_END]
     try:
         audio_file = orjson.loads(head[1]).strip()
     except orjson.JSONDecodeError:
@@ -189,4 +192,4 @@ def _seconds(segment: Any) -> float | None:
     value = field_of(segment, "end") if isinstance(segment, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 < value < 1e6 else None
+    return float(value) if 0 < value < _LATEST_END else None

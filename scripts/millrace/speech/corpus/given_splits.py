@@ -1,5 +1,4 @@
-"""Splits that were drawn elsewhere: a published or former <country>_splits.csv, or a list of
-recordings."""
+"""Splits that were drawn elsewhere: a published or former <country>_splits.csv."""
 
 from __future__ import annotations
 
@@ -48,59 +47,53 @@ class GivenSplits(dict[tuple[str, str], GivenSplit]):
 
 
 def read(path: str) -> GivenSplits:
-    """The splits of a file, or of all `*_splits.csv` in a folder; none for "".
+    """The splits of a CSV, or of all `*_splits.csv` in a folder; none for "".
 
-    A CSV has a header with video_id (or source_audio_path) and split, and perhaps country and
-    subset_id; the file's name may say the country. A list has a recording and a split a line, by a
-    tab, comma or blank, the recording as `country/video_id` or video_id. Raises MillraceError.
+    The header has video_id (or source_audio_path) and split, and perhaps country and subset_id; the
+    file's name may say the country. Raises MillraceError.
     """
     result = GivenSplits()
-    files = sorted(Path(path).glob(f"*{_SUFFIX}")) if path and Path(path).is_dir() else [Path(path)]
-    for file in files if path else ():
-        try:
-            rows = list(_rows(file, file.read_text(encoding="utf-8-sig").splitlines()))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            problem = f"speech.splits_file cannot be read ({error})"
-            raise MillraceError(problem, str(file), "Name a file of text") from None
-        for line, *labels, word, subset in rows:
-            split, (country, video_id) = _WORDS.get(word.strip().lower()), map(str.strip, labels)
-            if not video_id or split is None or not _SUBSET.fullmatch(subset):
-                problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"
-                remedy = f"Give a recording and one of {', '.join(_WORDS)} in each line"
-                raise MillraceError(problem, f"{file}, line {line}", remedy)
-            number = int(float(subset)) if subset and split == "train" else None
-            given = GivenSplit(split, number, f"{file}, line {line}")
-            earlier = result.setdefault((country, video_id), given)
+    if not path:
+        return result
+    files = sorted(Path(path).glob(f"*{_SUFFIX}")) if Path(path).is_dir() else [Path(path)]
+    for file in files:
+        for key, given in _rows(file):
+            earlier = result.setdefault(key, given)
             if earlier[:2] != given[:2]:
-                problem = f"{video_id} is in {earlier.split} there and in {given.split} here"
-                raise MillraceError(
-                    problem, f"{earlier.place} and {given.place}", "Keep one of them"
-                )
-    if path and not result:
-        remedy = "Give a CSV with video_id and split, lines of recording and split, or a folder of "
-        raise MillraceError("speech.splits_file names no recording", path, f"{remedy}*{_SUFFIX}")
+                problem = f"{key[1]} is in {earlier.split} there and in {given.split} here"
+                where = f"{earlier.place} and {given.place}"
+                raise MillraceError(problem, where, "Keep one of them")
+    if not result:
+        remedy = f"Give a CSV with video_id and split, or a folder of *{_SUFFIX}"
+        raise MillraceError("speech.splits_file names no recording", path, remedy)
     return result
 
 
-def _rows(file: Path, lines: list[str]) -> Iterator[tuple[int, str, str, str, str]]:
-    """Line, country, video_id, split and subset of each row."""
-    header = next(csv.reader(lines[:1]), [])
-    if "split" in header and {"video_id", "source_audio_path"} & {*header}:
-        named = unquote(file.name.removesuffix(_SUFFIX)) if file.name.endswith(_SUFFIX) else ""
-        rows = csv.DictReader(lines, restval="")
+def _rows(file: Path) -> Iterator[tuple[tuple[str, str], GivenSplit]]:
+    """Country, video_id and split of each row."""
+    named = unquote(file.name.removesuffix(_SUFFIX)) if file.name.endswith(_SUFFIX) else ""
+    try:
+        rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(), restval="")
+        columns = set(rows.fieldnames or ())
+        if "split" not in columns or not {"video_id", "source_audio_path"} & columns:
+            problem = "speech.splits_file has no header with video_id and split"
+            raise MillraceError(problem, str(file), "Write these names in its first line")
         for row in rows:
             video_id = row.get("video_id") or Path(row.get("source_audio_path", "")).stem
-            yield (
-                rows.line_num,
-                row.get("country") or named,
-                video_id,
-                row["split"],
-                row.get("subset_id", ""),
-            )
-        return
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if line and not line.startswith("#"):
-            mark = next((mark for mark in "\t," if mark in line), None)
-            name, word = [*(part.strip() for part in line.rsplit(mark, 1)), ""][:2]
-            country, _, video_id = name.rpartition("/")
-            yield number, country, video_id, word, ""
+            key = (row.get("country") or named).strip(), video_id.strip()
+            yield key, _given(key[1], row, f"{file}, line {rows.line_num}")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        problem = f"speech.splits_file cannot be read ({error})"
+        raise MillraceError(problem, str(file), "Name a CSV") from None
+
+
+def _given(video_id: str, row: dict[str, str], place: str) -> GivenSplit:
+    """What a row says of its recording."""
+    word, subset = row["split"], row.get("subset_id", "")
+    split = _WORDS.get(word.strip().lower())
+    if not video_id or split is None or not _SUBSET.fullmatch(subset):
+        problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"
+        remedy = f"Give a recording and one of {', '.join(_WORDS)} in each line"
+        raise MillraceError(problem, place, remedy)
+    number = int(float(subset)) if subset and split == "train" else None
+    return GivenSplit(split, number, place)

@@ -194,16 +194,6 @@ class MediaFolder:
         self.outside[path] = known
         return self.stats.get(path)
 
-    def longest_stem(self, name: str) -> str | None:
-        """The longest stem of an audio file that `name` starts with, followed by `_` or nothing."""
-        for stems, written in zip(self._tables[2:], (name, _normal(name)), strict=True):
-            end = len(written)
-            while end > 0:
-                if paths := stems.get(written[:end]):
-                    return alignment.stem(os.path.basename(paths[0]))
-                end = written.rfind("_", 0, end)
-        return None
-
 
 def signature(path: str) -> list[int] | None:
     """That of a regular file; None if there is none, [] for a folder."""

@@ -10,17 +10,22 @@ from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
-from millrace.speech.corpus.country import Country
+from millrace.speech.corpus.country_folder import Country
 from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 from millrace.speech.names import safe_name
 
 SPLITS = ("train", "validation", "test")
 # The order in which the first recordings of a country open the splits.
 _OPENING = ("train", "test", "validation")
+# What counts for a recording whose alignment has no usable time.
+_LEAST_HOURS = 1e-6
 
 
 def assign(
-    new: Sequence[tuple], hours: Mapping, counts: Mapping, fractions: Mapping
+    new: Sequence[tuple[str, float]],
+    hours: Mapping[str, float],
+    counts: Mapping[str, int],
+    fractions: Mapping[str, float],
 ) -> dict[str, str]:
     """Assign new recordings to splits so that the hours of all come close to `fractions`.
 
@@ -32,36 +37,42 @@ def assign(
     least (Pearson's chi-square: relative errors of small splits weigh more); the short ones even
     out the rest.
     """
-    wanted = {split: fractions.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
-    sums = {split: float(hours.get(split, 0.0)) for split in wanted}
-    total = sum(sums.values()) + sum(max(length, 1e-6) for _, length in new)
-    pending = sorted(
-        ((max(length, 1e-6), name) for name, length in new), key=lambda row: (-row[0], row[1])
-    )
+    lengths = {name: max(length, _LEAST_HOURS) for name, length in new}
+    pending = sorted(lengths, key=lambda name: (-lengths[name], name))
+    sums = {split: hours.get(split, 0.0) for split in SPLITS if fractions.get(split, 0.0) > 0}
+    total = sum(sums.values()) + sum(lengths.values())
+    targets = {split: fractions[split] * total for split in sums}
+
     result: dict[str, str] = {}
+    for split in _to_open(targets, counts, len(pending)):
+        # The longest that does not overfill the split, or the shortest there is.
+        fitting = (name for name in pending if lengths[name] <= targets[split])
+        name = next(fitting, pending[-1])
+        pending.remove(name)
+        sums[split] += lengths[name]
+        result[name] = split
 
-    def put(row: tuple[float, str], split: str) -> None:
-        result[row[1]] = split
-        sums[split] += row[0]
-
-    # A split without any recording takes the longest that does not overfill it, or the shortest
-    # there is.
-    empty = [split for split in _OPENING if split in wanted and not counts.get(split)]
-    if "train" in empty and len(pending) < len(wanted) and not any(counts.values()):
-        empty = empty[: len(pending)]
-    for split in sorted(empty[: len(pending)], key=lambda split: wanted[split]):
-        fitting = [row for row in pending if row[0] <= wanted[split] * total] or pending[-1:]
-        pending.remove(fitting[0])
-        put(fitting[0], split)
-    targets = {split: share * total for split, share in wanted.items()}
-    for row in pending:
-        best, least = "", float("inf")
-        for split, target in targets.items():
-            before, after = sums[split] - target, sums[split] + row[0] - target
-            if (growth := (after * after - before * before) / target) < least:
-                best, least = split, growth
-        put(row, best)
+    for name in pending:
+        growth = {
+            split: _growth(sums[split] - target, lengths[name], target)
+            for split, target in targets.items()
+        }
+        split = min(growth, key=lambda split: growth[split])
+        sums[split] += lengths[name]
+        result[name] = split
     return result
+
+
+def _to_open(targets: Mapping[str, float], counts: Mapping[str, int], new: int) -> list[str]:
+    """The splits without a recording that are to get one of the `new`, the smallest first."""
+    empty = [split for split in _OPENING if split in targets and not counts.get(split)]
+    return sorted(empty[:new], key=lambda split: targets[split])
+
+
+def _growth(surplus: float, length: float, target: float) -> float:
+    """By how much the error of a split grows that has `surplus` hours more than its target."""
+    after = surplus + length
+    return (after * after - surplus * surplus) / target
 
 
 _LABELS = ("country", "video_id", "split", "subset_id")

@@ -22,14 +22,14 @@ import orjson
 from millrace.common import atomic
 from millrace.common.path_map import PathMap
 from millrace.common.workflow.partitions import DigestCache
-from millrace.speech.corpus import country as country_folder
-from millrace.speech.corpus.country import Country, Recording
+from millrace.speech.corpus import country_folder, languages
+from millrace.speech.corpus.country_folder import Country, Recording
 from millrace.speech.corpus.media import MediaFolder, signature
 
 # With fewer alignment files than this, starting processes takes longer than reading.
 _MANY = 5000
 # Raise it when the facts change their meaning.
-_VERSION = 4
+_VERSION = 5
 
 
 def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
@@ -73,7 +73,7 @@ def refresh_one(
     settings = [
         _VERSION,
         dict(path_map),
-        country_folder.language_of(folder.name, language_map),
+        languages.of(folder.name, language_map),
         suspects,
     ]
     seen = marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2)
@@ -135,4 +135,4 @@ def load(index: Path, name: str) -> Country:
 
 def facts(index: Path, name: str) -> DigestCache:
     """What a country's alignment files say."""
-    return DigestCache(index / "alignments" / f"{name}.json", 2)
+    return DigestCache(index / "alignments" / f"{name}.json", 3)

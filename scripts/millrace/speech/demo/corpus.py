@@ -163,7 +163,8 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
     country = LANGUAGES[language]
     skipped: Counter[str] = Counter()
     if unpacked:
-        said = recorded(*unpacked, skipped)
+        of_texts, of_audio = unpacked
+        said = recorded(of_texts, of_audio, skipped)
     else:
         said = synthesised(language, seed)
     prompts = distinct(said, skipped)

@@ -16,7 +16,7 @@ from millrace.common.workflow.partitions import Stat
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import MISSING_SOURCE, PENDING, SCHEMA
 from millrace.speech.corpus import alignment
-from millrace.speech.corpus.country import version_of
+from millrace.speech.corpus.country_folder import version_of
 from millrace.speech.manifest import segments
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,14 +77,13 @@ def build(
     and whose tar has the size and SHA-256 written there; with `retry_errors` only if none of its
     segments is in error. Other shards of this partition are removed. What becomes of rows is told
     to `note`: of those that need no audio first, then shard by shard. Raises MillraceError if the
-    disk is, or would get, full; finished shards stay.
+    disk gets full; finished shards stay.
     """
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
     _sweep(plan, output_dir, SHARD_NUMBERS)
     good, runs = _survey(plan, output_dir, retry_errors)
     built = Built(INDEX_SCHEMA.empty_table(), [])
-    _check_disk(plan, [plan.segments[first:end] for first, end in runs], good, output_dir)
     note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
     hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
@@ -281,32 +279,6 @@ def _sweep(plan: Plan, output_dir: Path, shards: int) -> list[Path]:
     return removed
 
 
-def _check_disk(
-    plan: Plan,
-    runs: list[Sequence[PlannedSegment]],
-    good: Collection[tuple[int, int]],
-    output_dir: Path,
-) -> None:
-    """Refuse what will not fit: the segments' upper bounds plus 5 %, less the old shards they
-    replace."""
-    at_most = 1.05 * sum(segment.bytes_at_most for run in runs for segment in run)
-    largest, old = plan.options.max_shard_size_gb * 1e9, 0
-    numbers = {number for number, _ in good}
-    for number in range(SHARD_NUMBERS) if runs else ():
-        with contextlib.suppress(OSError):
-            old += (output_dir / plan.shard(number)).stat().st_size if number not in numbers else 0
-    # An old shard goes when the one in its place is whole.
-    needed = max(at_most - old, min(at_most, largest))
-    output_dir.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(output_dir).free
-    if needed > free:
-        raise MillraceError(
-            f"the shards to build may need {_size(needed)}, and {_size(free)} are free",
-            where=f"partition {plan.partition} in {output_dir}",
-            remedy="Free some space, or choose another --output-dir; nothing was started",
-        )
-
-
 @contextlib.contextmanager
 def _disk_full_explained(output_dir: Path) -> Iterator[None]:
     try:
@@ -319,7 +291,3 @@ def _disk_full_explained(output_dir: Path) -> Iterator[None]:
             where=str(output_dir),
             remedy="Free some space and run the same command again: finished shards are kept",
         ) from error
-
-
-def _size(number: float) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"

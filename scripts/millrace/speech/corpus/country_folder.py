@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-import statistics
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import partitions
-from millrace.speech.corpus import alignment
+from millrace.speech.corpus import alignment, languages
 from millrace.speech.corpus.media import MediaFolder, is_utf8
 from millrace.speech.corpus.roots import AudioOutside
 from millrace.speech.names import safe_name
@@ -98,7 +96,7 @@ def read(
     `language_map` maps countries to languages. Of an alignment file that is new only the ends are
     read, if they say enough; one that has changed, or is among `suspects`, is read whole.
     """
-    country = Country(shown(folder.name), language_of(folder.name, language_map))
+    country = Country(shown(folder.name), languages.of(folder.name, language_map))
     if country.language == "und":
         country.notes.append("language_unknown")
     if listing is None:
@@ -124,7 +122,6 @@ def read(
         country.notes.append("alignment_subfolders")
     if not country.files:
         country.notes.append("no_alignment_files")
-    _correct_hours(country)
     return country
 
 
@@ -190,21 +187,6 @@ def list_alignments(folder: Path) -> list[list] | None:
     return listing
 
 
-def _correct_hours(country: Country) -> None:
-    """Clip the hours of recordings by the sizes of their audio files, one suffix at a time."""
-    by_suffix: dict[str, list[tuple[Recording, int]]] = defaultdict(list)
-    for recording in country.recordings.values():
-        if files := recording.audio_files():
-            largest = max(files, key=lambda audio: audio["size"])
-            by_suffix[os.path.splitext(largest["path"])[1].lower()].append(
-                (recording, largest["size"])
-            )
-    for alike in by_suffix.values():
-        clipped = clip_hours([(recording.hours, size) for recording, size in alike])
-        for (recording, _), hours in zip(alike, clipped, strict=True):
-            recording.hours = hours
-
-
 def _add_transcript(
     country: Country, media: MediaFolder, name: str, path: str, facts: Mapping
 ) -> tuple[str, str] | None:
@@ -212,13 +194,8 @@ def _add_transcript(
     if "reason" in facts:
         return facts["reason"], facts["detail"]
     file_stem = name[: -len(alignment.SUFFIX)]
-    video_id: str | None
-    if (audio_file := facts["audio_file"]) is not None:
-        video_id = alignment.stem(audio_file)
-    elif (video_id := media.longest_stem(file_stem)) is not None:
-        audio_file = video_id
-    else:
-        return "no_audio_file", "no `audio_file`, and no audio file whose name this one starts with"
+    audio_file = facts["audio_file"]
+    video_id = alignment.stem(audio_file)
     try:
         stat = media.find(audio_file)
     except AudioOutside as outside:
@@ -264,92 +241,3 @@ def id_of(folder: Path) -> str:
 
 def shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-# ISO 639-1 codes of the main parliamentary language, by the English name of the country.
-LANGUAGES = {
-    "albania": "sq",
-    "andorra": "ca",
-    "argentina": "es",
-    "armenia": "hy",
-    "australia": "en",
-    "austria": "de",
-    "azerbaijan": "az",
-    "belarus": "be",
-    "bosnia_herzegovina": "bs",
-    "bosnia-herzegovina": "bs",
-    "brazil": "pt",
-    "bulgaria": "bg",
-    "canada": "en",
-    "chile": "es",
-    "colombia": "es",
-    "croatia": "hr",
-    "cyprus": "el",
-    "czechia": "cs",
-    "czech_republic": "cs",
-    "denmark": "da",
-    "england": "en",
-    "estonia": "et",
-    "finland": "fi",
-    "france": "fr",
-    "georgia": "ka",
-    "germany": "de",
-    "greece": "el",
-    "hungary": "hu",
-    "iceland": "is",
-    "ireland": "en",
-    "italy": "it",
-    "kosovo": "sq",
-    "latvia": "lv",
-    "liechtenstein": "de",
-    "lithuania": "lt",
-    "malta": "mt",
-    "mexico": "es",
-    "moldova": "ro",
-    "monaco": "fr",
-    "montenegro": "sr",
-    "netherlands": "nl",
-    "new_zealand": "en",
-    "north_macedonia": "mk",
-    "norway": "no",
-    "poland": "pl",
-    "portugal": "pt",
-    "romania": "ro",
-    "russia": "ru",
-    "san_marino": "it",
-    "scotland": "en",
-    "serbia": "sr",
-    "slovakia": "sk",
-    "slovenia": "sl",
-    "spain": "es",
-    "sweden": "sv",
-    "turkey": "tr",
-    "uk": "en",
-    "ukraine": "uk",
-    "united_kingdom": "en",
-    "united_states": "en",
-    "usa": "en",
-    "wales": "en",
-}
-
-
-def language_of(country: str, language_map: Mapping[str, str]) -> str:
-    """Language code of a country: the config's `language_map`, else the table, else `und`
-    (undetermined)."""
-    name = country.strip().lower().replace(" ", "_")
-    return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
-
-
-def clip_hours(recordings: Sequence[tuple[float, int]]) -> list[float]:
-    """Hours of recordings of one format, given as (hours by their alignment, bytes of audio).
-
-    One absurd time (milliseconds, a slip of the key) would make a recording outweigh all others. So
-    hours are at most twice what the median of hours per byte says; a recording without any time
-    gets what it says.
-    """
-    rates = [hours / size for hours, size in recordings if hours > 0 and size > 0]
-    if not rates:
-        return [hours for hours, _ in recordings]
-    median = statistics.median_low(rates)
-    likely = [(hours, size * median) for hours, size in recordings]
-    return [round(min(hours, 2 * guess) if hours > 0 else guess, 6) for hours, guess in likely]
