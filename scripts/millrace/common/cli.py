@@ -154,8 +154,7 @@ def json_object(text: str) -> dict:
 
 
 class Progress:
-    """Progress of a long step: a bar with ETA on a terminal, a plain line every `interval` seconds
-    in a log.
+    """Progress of a long step: a line every `interval` seconds, with what is left, and at the end.
 
     `total` and the amounts given to `advance` are in `unit` (hours, members, rows).
     """
@@ -164,24 +163,12 @@ class Progress:
         self.total, self.unit, self.label, self.interval = total, unit, label, interval
         self.done, self.errors = 0.0, 0
         self.started = self.last = time.monotonic()
-        self.bar = None
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            layout = "{l_bar}{bar}| {n:.2f}/{total:.2f} {unit} [{elapsed}<{remaining}{postfix}]"
-            self.bar = tqdm(
-                total=total, unit=unit, desc=label, bar_format=layout, dynamic_ncols=True
-            )
 
     def advance(self, amount: float, errors: int = 0) -> None:
         """Count `amount` more units as done, and `errors` more as failed."""
         self.done += amount
         self.errors += errors
-        if self.bar is not None:
-            self.bar.update(amount)
-            if errors:
-                self.bar.set_postfix(errors=self.errors)
-        elif time.monotonic() - self.last >= self.interval:
+        if time.monotonic() - self.last >= self.interval:
             self.last = time.monotonic()
             log.info("%s", self.line())
 
@@ -193,11 +180,8 @@ class Progress:
         return f"{self.label}: {progress.line(self.done, self.total, self.unit, left, *details)}"
 
     def close(self) -> None:
-        """End the bar, or log the last line."""
-        if self.bar is not None:
-            self.bar.close()
-        else:
-            log.info("%s", self.line())
+        """Log the last line."""
+        log.info("%s", self.line())
 
     def __enter__(self) -> Progress:
         return self

@@ -40,7 +40,6 @@ SRUN = (
     "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none"
     " --input=none"
 )
-_TORCHRUN_PORT = 29500  # the default of --master-port
 _MEETING_SECONDS = 600
 # A checkpoint of two billion parameters is 25 GB, which a shared folder may take so long to write.
 _SAVE_SECONDS = 300
@@ -129,10 +128,9 @@ def launch_ranks(arguments: list[str]) -> int:
         handler_registry.register(backend, _rendezvous(backend, meeting, args.node_rank))
         if args.log_dir:
             config.logs_specs = _log_per_rank(args.log_dir)
-            config.role, config.log_line_prefix_template = (
-                "",
-                "${role_name}",
-            )  # lines without a prefix
+            # Lines without a prefix.
+            config.role = ""
+            config.log_line_prefix_template = "${role_name}"
         patience = _SAVE_SECONDS if args.shutdown_timeout is None else args.shutdown_timeout
         with _patient(patience):
             elastic_launch(config, command)(*rest)
@@ -226,28 +224,17 @@ class _Meeting(NamedTuple):
 def _meeting(args: Namespace) -> _Meeting:
     """Say where torchrun's launchers meet, and set how many there are.
 
-    Raises MillraceError for a way of meeting that unpickles what comes over the network, as
-    torchrun's c10d and etcd do.
+    Raises MillraceError if the command line says so: the ways of torchrun listen on all interfaces,
+    and c10d and etcd unpickle what comes over the network.
     """
-    if args.rdzv_backend != "static":
-        remedy = (
-            "Give --master-addr and --master-port on every node, or start the launchers with srun"
-        )
-        problem = (
-            f"--rdzv-backend {args.rdzv_backend} runs code that others on the network may send"
-        )
+    is_chosen = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port
+    if is_chosen or args.nnodes not in ("1", "1:1"):
+        problem = "where ranks meet, and on how many nodes, is not for flags of torchrun to say"
+        remedy = "Leave them out; on several nodes start the launchers with --nodes or srun"
         raise MillraceError(problem, remedy=remedy)
-    if args.rdzv_endpoint:
-        address, _, port = args.rdzv_endpoint.rpartition(":")
-        return _Meeting(address, int(port))
-    if args.master_port:
-        return _Meeting(args.master_addr, args.master_port)
-
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
-    if args.standalone or (nodes == 1 and args.nnodes in ("1", "1:1")):
+    if args.standalone or nodes == 1:
         return _Meeting()
-    if nodes == 1:
-        return _Meeting(args.master_addr, _TORCHRUN_PORT)
     return _meeting_in_slurm(args, nodes)
 
 
@@ -261,21 +248,19 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
         raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    index, job, step = (
-        int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID")
-    )
+    index = int(os.environ["SLURM_NODEID"])
     args.nnodes, args.node_rank = str(nodes), index
 
-    first, count = index * int(args.nproc_per_node), int(args.nproc_per_node)
-    node, last = os.environ["SLURMD_NODENAME"], first + count - 1
-    log.info(
-        "node %s (%s): ranks %d-%d of %d", node, socket.gethostname(), first, last, nodes * count
-    )
+    count = int(args.nproc_per_node)
+    node, first = os.environ["SLURMD_NODENAME"], index * count
+    ranks = f"{first}-{first + count - 1} of {nodes * count}"
+    log.info("node %s (%s): ranks %s", node, socket.gethostname(), ranks)
     address = re.search(r"NodeAddr=(\S+)", text)
     if address is None:
         remedy = "Ask for the address of the node: scontrol show node"
         raise MillraceError("Slurm knows no address of the first node", remedy=remedy)
-    return _Meeting(address[1], job_port(job, step), node)
+    port = job_port(int(os.environ["SLURM_JOB_ID"]), int(os.environ["SLURM_STEP_ID"]))
+    return _Meeting(address[1], port, node)
 
 
 def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[Any], Any]:

@@ -33,10 +33,9 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server(("" if is_name_of_loopback else resolved, port))
     except OSError as error:
-        remedy = "Give another --master-port, and an address of this machine"
-        raise MillraceError(
-            f"cannot listen ({error.strerror})", f"{address}:{port}", remedy
-        ) from error
+        problem, place = f"cannot listen ({error.strerror})", f"{address}:{port}"
+        remedy = "Another program may have this port: submit the job again"
+        raise MillraceError(problem, place, remedy) from error
 
 
 @dataclass(frozen=True)

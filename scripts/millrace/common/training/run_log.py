@@ -1,12 +1,10 @@
-"""What a run writes while it trains: metrics.jsonl, TensorBoard events, a progress bar, sample
-ids."""
+"""What a run writes while it trains: metrics.jsonl, TensorBoard events, log lines, sample ids."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,27 +47,18 @@ class RunLog:
     ) -> None:
         self._metrics = open(folder / METRICS, "ab") if rank == 0 else None  # noqa: SIM115 - as long as the run
         self._ids = open(folder / f"sample_ids.{rank}.jsonl", "ab") if ids else None  # noqa: SIM115
-        self._board = self._bar = None
-        self._first: tuple[int, float] | None = (
-            None  # step and time from which on the rate is measured
-        )
+        self._board = None
+        # Step and time from which on the rate is measured.
+        self._first: tuple[int, float] | None = None
         self._total = 0
         if rank == 0 and tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resumed_step + 1)
-        if rank == 0 and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            first = max(resumed_step, 0)
-            self._bar = tqdm(desc="training", unit="step", initial=first, dynamic_ncols=True)
 
     def step(self, step: int, total_steps: int) -> None:
-        """Move the progress bar, and note how many steps the run has."""
+        """Note that a step is done, and how many steps the run has."""
         self._total, self._first = total_steps, self._first or (step, time.monotonic())
-        if self._bar is not None:
-            self._bar.total = total_steps
-            self._bar.update(step - self._bar.n)
 
     def ids(self, step: int, epoch: int, ids: list[int | str]) -> None:
         if self._ids is not None:
@@ -91,27 +80,23 @@ class RunLog:
             for name, value in _scalars(event, figures):
                 self._board.add_scalar(name, value, step)
             self._board.flush()
-        if describe is not None and event in ("train", "eval"):
-            (self._bar.write if self._bar is not None else log.info)(describe(event, figures))
+        if event not in ("train", "eval"):
+            return
+        if describe is not None:
+            log.info("%s", describe(event, figures))
         elif event == "train":
+            left = self._seconds_left(step)
             gist = self._gist(figures)
-            if self._bar is not None:
-                self._bar.set_postfix_str(", ".join(gist))
-            else:
-                log.info(
-                    "%s", progress.line(step, self._total, "steps", self._seconds_left(step), *gist)
-                )
-        elif event == "eval":
+            log.info("%s", progress.line(step, self._total, "steps", left, *gist))
+        else:
             shown = ", ".join(f"{name} {value:.4g}" for name, value in figures["metrics"].items())
             log.info("step %d: held-out %s", step, shown or "data: none")
 
     def _seconds_left(self, step: int) -> float | None:
-        first, since = self._first or (step, 0.0)
-        return (
-            (time.monotonic() - since) / (step - first) * (self._total - step)
-            if step > first
-            else None
-        )
+        if self._first is None or step == self._first[0]:
+            return None
+        first, since = self._first
+        return (time.monotonic() - since) / (step - first) * (self._total - step)
 
     @staticmethod
     def _gist(figures: dict[str, Any]) -> list[str]:
@@ -121,9 +106,8 @@ class RunLog:
         if "audio_seconds" in rates:
             parts.append(f"{rates['audio_seconds']:.0f} audio-s/s")
         if padding:
-            parts.append(
-                f"padding {100 * padding.get('audio_seconds', next(iter(padding.values()))):.1f} %"
-            )
+            share = padding.get("audio_seconds", next(iter(padding.values())))
+            parts.append(f"padding {100 * share:.1f} %")
         parts.append(f"data wait {100 * figures['time_share']['data_wait']:.1f} %")
         return parts
 
@@ -144,7 +128,7 @@ class RunLog:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for thing in (self._metrics, self._ids, self._board, self._bar):
+        for thing in (self._metrics, self._ids, self._board):
             if thing is not None:
                 thing.close()
 
