@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
+from millrace.common.errors import counted
 
 # More changes than this are listed in a file.
 NAMED = 5
@@ -118,21 +119,16 @@ class Changes(NamedTuple):
     pending: int  # partitions that differ
 
 
-class _States(NamedTuple):
-    """Items of partitions that differ from what was built, then and now, without those that are
-    equal; how many items have vanished with each group."""
+class _Edit(NamedTuple):
+    """What has happened to an item: "changed", "new" or "gone"."""
 
-    before: dict[str, Any]
-    after: dict[str, Any]
-    vanished: Counter[str]
+    kind: str
+    name: str
+    what: str = ""  # that has changed
 
-
-class _Edits(NamedTuple):
-    """What has happened to items."""
-
-    changed: dict[str, str]  # what differs, by name
-    new: list[str]
-    gone: list[str]
+    def line(self) -> str:
+        """The line of the file that lists all of them."""
+        return "\t".join(self[:3] if self.what else self[:2])
 
 
 def compare(
@@ -150,91 +146,82 @@ def compare(
     if not copied:
         return _first(names, total, items, len(pending))
 
-    states = _States({}, {}, Counter())
+    # Items may have moved from partitions that are no more to those that are pending.
+    moved: dict[str, Any] = {}
+    vanished: Counter[str] = Counter()
     groups = {items.group(name) for name in names}
     for name in sorted(copied - set(names)):
-        _add_former(states, copies / f"{name}.json", items, groups, left_out)
-    for name in pending:
-        before = items.of(jsonl.read(copies / f"{name}.json")) if name in copied else {}
-        _add_differing(states, before, items.of(jsonl.read(folder / f"{name}.json")))
+        copy = copies / f"{name}.json"
+        group = items.group(name)
+        if not items.has_output(name) or items.is_merged(group):
+            copy.unlink()  # The merge has deleted them, or no longer reads them.
+            continue
+        former = items.of(jsonl.read(copy))
+        if group in groups:
+            moved.update(former)
+        elif group not in left_out and not items.stage:
+            vanished[group] += len(former)
 
-    edits = _edits(states.before, states.after, items)
-    lines = [f"changed\t{name}\t{kinds}" for name, kinds in edits.changed.items()]
-    lines += [f"new\t{name}" for name in edits.new]
-    lines += [f"gone\t{name}" for name in edits.gone]
-    phrases = [
-        f"{group}: {_count(number, items.noun)} gone" for group, number in states.vanished.items()
-    ]
-    phrases += _phrases(edits, items, are_named=len(lines) <= NAMED)
-    return Changes(phrases, lines, len(pending))
+    before, after = _differing(folder, copies, pending, items)
+    edits = _edits(moved | before, after, items)
+    phrases = [f"{group}: {counted(number, items.noun)} gone" for group, number in vanished.items()]
+    phrases += _phrases(edits, items)
+    return Changes(phrases, [edit.line() for edit in edits], len(pending))
 
 
 def _first(names: Collection[str], total: int, items: Items, pending: int) -> Changes:
     """All is new, if this is no build of an earlier version, which took no copies."""
     if not total or any(os.path.exists(items.outputs[-1].format(name)) for name in names):
         return Changes([], [], 0)
-    return Changes([f"{_count(total, items.noun)} new"], [], pending)
+    return Changes([f"{counted(total, items.noun)} new"], [], pending)
 
 
-def _add_differing(states: _States, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Add the items of a partition that differ; equal ones are most of them, and take the most
-    memory."""
-    same = {item for item in before if before[item] == after.get(item)}
-    states.before.update((item, before[item]) for item in before if item not in same)
-    states.after.update((item, after[item]) for item in after if item not in same)
+def _differing(
+    folder: Path, copies: Path, names: Collection[str], items: Items
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The items of partitions as they were built and as they are, without those that are equal,
+    which are most of them and would take the most memory."""
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for name in names:
+        copy = copies / f"{name}.json"
+        old = items.of(jsonl.read(copy)) if copy.exists() else {}
+        new = items.of(jsonl.read(folder / copy.name))
+        equal = {item for item in old if item in new and old[item] == new[item]}
+        before.update((item, old[item]) for item in old if item not in equal)
+        after.update((item, new[item]) for item in new if item not in equal)
+    return before, after
 
 
-def _add_former(
-    states: _States, copy: Path, items: Items, groups: Collection[str], left_out: Collection[str]
-) -> None:
-    """Add the items of a partition that is no more to the states; `groups` are those of today."""
-    group = items.group(copy.stem)
-    if not items.has_output(copy.stem) or items.is_merged(group):
-        copy.unlink()  # The merge has deleted them, or no longer reads them.
-    elif group in groups:
-        states.before.update(items.of(jsonl.read(copy)))
-    elif group not in left_out and not items.stage:
-        states.vanished[group] += len(items.of(jsonl.read(copy)))
-
-
-def _edits(before: Mapping[str, Any], after: Mapping[str, Any], items: Items) -> _Edits:
+def _edits(before: Mapping[str, Any], after: Mapping[str, Any], items: Items) -> list[_Edit]:
     """What leads from one state of items to another."""
-    changed = {
-        name: " and ".join(items.kinds(before[name], after[name]) or ["content"])
-        for name in after
-        if name in before and before[name] != after[name]
-    }
-    new = [name for name in after if name not in before]
-    gone = [name for name in before if name not in after]
-    return _Edits(changed, new, gone)
+    edits = []
+    for name in after:
+        if name in before and before[name] != after[name]:
+            kinds = items.kinds(before[name], after[name]) or ["content"]
+            edits.append(_Edit("changed", name, " and ".join(kinds)))
+    edits += [_Edit("new", name) for name in after if name not in before]
+    edits += [_Edit("gone", name) for name in before if name not in after]
+    return edits
 
 
-def _phrases(edits: _Edits, items: Items, are_named: bool) -> list[str]:
-    """A phrase for each kind of item: how many have changed, are new, and are gone."""
-    by_noun: dict[str, _Edits] = {}
-
-    def of_noun(name: str) -> _Edits:
-        noun = items.noun_of(name) if items.noun_of else items.noun
-        return by_noun.setdefault(noun, _Edits({}, [], []))
-
-    for name, kinds in edits.changed.items():
-        of_noun(name).changed[name] = f"{items.shown(name)}: {kinds}"
-    for name in edits.new:
-        of_noun(name).new.append(name)
-    for name in edits.gone:
-        of_noun(name).gone.append(name)
+def _phrases(edits: Sequence[_Edit], items: Items) -> list[str]:
+    """A phrase for each kind of item: how many have changed, are new, and are gone; few are
+    named."""
+    by_noun: dict[str, dict[str, list[str]]] = {}
+    for edit in edits:
+        noun = items.noun_of(edit.name) if items.noun_of else items.noun
+        shown = by_noun.setdefault(noun, {"changed": [], "new": [], "gone": []})
+        name = f"{items.shown(edit.name)}: {edit.what}" if edit.what else edit.name
+        shown[edit.kind].append(name)
 
     phrases = []
-    for noun, (changed, new, gone) in by_noun.items():
-        counts = {
-            f"{_count(len(changed), noun)} changed": changed.values(),
-            f"{len(new)} new": new,
-            f"{len(gone)} gone": gone,
-        }
-        parts = [
-            f"{count} ({', '.join(names)})" if names and are_named else count
-            for count, names in counts.items()
-        ]
+    for noun, shown in by_noun.items():
+        parts = []
+        for kind, names in shown.items():
+            count = counted(len(names), noun) if kind == "changed" else str(len(names))
+            listed = f" ({', '.join(names)})" if names and len(edits) <= NAMED else ""
+            parts.append(f"{count} {kind}{listed}")
         phrases.append(", ".join(parts))
     return phrases
 
@@ -258,7 +245,3 @@ def _equal(path: Path, copy: Path) -> bool:
         same_time = one.st_mtime_ns == two.st_mtime_ns
         return one.st_size == two.st_size and (same_time or path.read_bytes() == copy.read_bytes())
     return False
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
