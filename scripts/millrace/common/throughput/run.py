@@ -66,11 +66,12 @@ class Run:
         self.profile = _document(folder / PROFILE)
         self.steps: list[StepLine] = _lines(folder / STEPS)
 
-        # Of three lines or more the first, with the start of workers and first allocations, is not
-        # steady.
-        first = self.windows[0]["step"] if len(self.windows) >= 3 else 0
-        self.steady = self.windows[1:] if first else self.windows
-        self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
+        self.steady, self.steady_steps = self.windows, self.steps
+        if len(self.windows) >= 3:
+            # The first, with the start of workers and first allocations, is not steady.
+            first = self.windows[0]["step"]
+            self.steady = self.windows[1:]
+            self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
         self.seconds = math.fsum(line["seconds"] for line in self.steady)
 
     def use(self, name: str) -> float | None:
@@ -98,13 +99,15 @@ class Run:
         for name in PHASES[1:]:
             spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
             shares[name] = math.fsum(spent) / self.seconds
-        parts = (
-            (step.get("read_seconds", 0.0), step.get("decode_seconds", 0.0))
-            for step in self.steady_steps
-        )
-        own = math.fsum(seconds for part in parts for seconds in part)
+        decode = 0.0
         whole = math.fsum(step["seconds"] for step in self.steady_steps)
-        decode = min(shares["data_wait"], own / whole) if whole else 0.0
+        if whole:
+            spent = (
+                step.get(name, 0.0)
+                for step in self.steady_steps
+                for name in ("read_seconds", "decode_seconds")
+            )
+            decode = min(shares["data_wait"], math.fsum(spent) / whole)
         shares["data_wait"] -= decode
         return {"decode": decode, **shares}
 
@@ -112,16 +115,18 @@ class Run:
     def peak_memory(self) -> int | None:
         """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the
         trainer."""
-        lines = (self.facts, *self.windows, *self.steps)
-        return max(
-            (int(size) for line in lines if (size := line.get("peak_memory_bytes"))), default=None
-        )
+        sizes = [line.get("peak_memory_bytes") for line in (self.facts, *self.windows, *self.steps)]
+        return max((int(size) for size in sizes if size), default=None)
 
     @property
     def lost_samples(self) -> int:
         """Samples left out as unusable, on all ranks."""
-        counts = (count for line in self.windows for count in line["counts"].items())
-        return round(math.fsum(number for name, number in counts if name.startswith("unusable_")))
+        lost = 0.0
+        for line in self.windows:
+            for name, count in line["counts"].items():
+                if name.startswith("unusable_"):
+                    lost += count
+        return round(lost)
 
     def worker_seconds(self, name: str) -> float | None:
         """Seconds a step that workers spend on `read` or `decode`; None if they were not
@@ -142,11 +147,12 @@ class Run:
         """The rank that takes most time before it meets the others, and how many times the fastest
         one's."""
         lines = [line.get("own_seconds_by_rank", ()) for line in self.steady]
-        lines = [seconds for seconds in lines if len(seconds) == self.world_size]
-        totals = [math.fsum(of) for of in zip(*lines, strict=True)]
+        whole = [seconds for seconds in lines if len(seconds) == self.world_size]
+        totals = [math.fsum(seconds) for seconds in zip(*whole, strict=True)]
         if len(totals) < 2 or min(totals) <= 0:
             return None
-        return totals.index(max(totals)), max(totals) / min(totals)
+        slowest = max(totals)
+        return totals.index(slowest), slowest / min(totals)
 
     @property
     def samples(self) -> float:
@@ -165,7 +171,8 @@ class Run:
             count = line["counts"].get("samples", 0)
             if lines and done + count / 2 > samples:
                 break
-            lines, done = [*lines, line], done + count
+            lines.append(line)
+            done += count
         return _losses(lines)[1], int(lines[-1]["step"])
 
     def training_losses(self) -> list[float | None]:
@@ -175,22 +182,27 @@ class Run:
 
 
 def _losses(lines: Iterable[dict[str, Any]]) -> list[float | None]:
-    losses = [(_number(line.get("loss")), line.get("weight", 1.0)) for line in lines]
-    losses = [(loss * weight, weight) for loss, weight in losses if loss is not None]
+    """Of the first and the last quarter of the lines that have a loss."""
+    losses = []
+    for line in lines:
+        loss = _number(line.get("loss"))
+        if loss is not None:
+            weight = line.get("weight", 1.0)
+            losses.append((loss * weight, weight))
     quarter = max(1, len(losses) // 4)
     return [_ratio(losses[:quarter]), _ratio(losses[-quarter:])]
 
 
 def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
     """Sum over sum; None if a number is missing or the divisor is not positive."""
-    numbers: list[tuple[float, float]] = []
-    for above, below in pairs:
-        part, of = _number(above), _number(below)
-        if part is None or of is None:
+    parts, wholes = [], []
+    for part, whole in pairs:
+        if _number(part) is None or _number(whole) is None:
             return None
-        numbers.append((part, of))
-    whole = math.fsum(below for _, below in numbers)
-    return math.fsum(above for above, _ in numbers) / whole if whole > 0 else None
+        parts.append(part)
+        wholes.append(whole)
+    divisor = math.fsum(wholes)
+    return math.fsum(parts) / divisor if divisor > 0 else None
 
 
 def _number(value: Any) -> float | None:
@@ -200,9 +212,15 @@ def _number(value: Any) -> float | None:
 def _lines(path: Path) -> list[Any]:
     """The whole lines of a log (a killed run may have cut its last one) with a step and its
     seconds."""
-    rows: list[Any] = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
-    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
-    return [row for row in rows if _number(row.get("seconds"))]
+    if not path.exists():
+        return []
+    rows = []
+    for _, row, _ in jsonl.lines(path):
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            continue
+        if _number(row.get("seconds")):
+            rows.append(row)
+    return rows
 
 
 def _document(path: Path) -> dict[str, Any] | None:

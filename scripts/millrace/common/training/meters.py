@@ -89,14 +89,21 @@ def figures(per_rank: Sequence[Mapping[str, float]], laps: Mapping[str, float]) 
         total.update(counts)
     sums = dict(sorted(total.items()))
     seconds = sum(spent for name, spent in laps.items() if name not in APART)
-    shares = {name: laps.get(name, 0.0) / seconds if seconds else 0.0 for name in PHASES}
-    padded = {name: sums.get(f"padded_{name}", 0.0) for name in sums}
+
+    def rate(amount: float) -> float:
+        return amount / seconds if seconds else 0.0
+
+    padding = {}
+    for name, useful in sums.items():
+        whole = sums.get(f"padded_{name}", 0.0)
+        if whole > 0:
+            padding[name] = 1.0 - useful / whole
     return {
         "seconds": seconds,
-        "time_share": shares,
+        "time_share": {name: rate(laps.get(name, 0.0)) for name in PHASES},
         "counts": sums,
-        "per_second": {name: count / seconds if seconds else 0.0 for name, count in sums.items()},
-        "padding": {name: 1.0 - sums[name] / whole for name, whole in padded.items() if whole > 0},
+        "per_second": {name: rate(count) for name, count in sums.items()},
+        "padding": padding,
     }
 
 
@@ -119,9 +126,11 @@ class Window:
         if batch.weight:
             self._loss += loss.detach().double() * batch.weight
         self.weight += batch.weight
-        for name, count in {"samples": len(batch.ids), **batch.counts}.items():
+        self.counts["samples"] += len(batch.ids)
+        for name, count in batch.counts.items():
             if isinstance(count, torch.Tensor):
-                self._on_device[name] = self._on_device.get(name, 0.0) + count.detach().double()
+                before = self._on_device.get(name, 0.0)
+                self._on_device[name] = before + count.detach().double()
             else:
                 self.counts[name] += float(count)
 
@@ -133,16 +142,20 @@ class Window:
         own = math.fsum(laps.get(name, 0.0) for name in ("data_wait", "copy", "forward"))
         for name, count in self._on_device.items():
             self.counts[name] += float(count)
+        mine = float(self._loss), self.weight, dict(self.counts), own
+        losses, weights, counts, seconds = zip(*exchange.gathered(mine), strict=True)
+
         self._on_device = {}
-        parts = exchange.gathered((float(self._loss), self.weight, dict(self.counts), own))
-        losses, weights, counts, seconds = zip(*parts, strict=True)
-        weight = math.fsum(weights)
-        loss = math.fsum(losses) / weight if weight else None
         self._loss.zero_()
         self.weight = 0.0
         self.counts.clear()
+
+        weight = math.fsum(weights)
+        loss = math.fsum(losses) / weight if weight else None
         line = {"loss": loss, "weight": weight, **figures(counts, laps)}
-        return line | ({"own_seconds_by_rank": list(seconds)} if len(parts) > 1 else {})
+        if len(seconds) > 1:
+            line["own_seconds_by_rank"] = list(seconds)
+        return line
 
     def state_dict(self) -> dict[str, float]:
         """The loss so far. Counts and times belong to the process: rates are not those of two runs
