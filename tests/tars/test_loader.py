@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 from random import Random
+from threading import enumerate as enumerate_threads
 
 import numpy as np
 import pytest
@@ -172,17 +173,19 @@ def test_a_tar_that_changes_while_it_is_open_ends_the_epoch(tmp_path, workers):
         list(loader)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_goes_on_where_its_state_was_taken(tars, workers):
+# Threads if nothing is decoded, else processes.
+@pytest.mark.parametrize(("workers", "decode"), [(0, None), (2, None), (2, {"cls": bytes})])
+def test_a_loader_goes_on_where_its_state_was_taken(tars, workers, decode):
     whole = epoch_of(open_tars(tars, batch_size=8), 1)
-    loader = open_tars(tars, batch_size=8, workers=workers)
+    options = {"batch_size": 8, "workers": workers, "decode": decode}
+    loader = open_tars(tars, **options)
     loader.set_epoch(1)
     for batch in loader:
         if batch.step == 4:
             state = loader.state_dict()
             break
     loader.close()
-    resumed = open_tars(tars, batch_size=8, workers=workers)
+    resumed = open_tars(tars, **options)
     resumed.load_state_dict(state)
     assert [batch.ids for batch in resumed] == [batch.ids for batch in whole[5:]]
     resumed.close()
@@ -204,7 +207,7 @@ def test_a_state_of_other_samples_or_settings_is_refused_by_name(tars, options, 
 
 
 def read_with_restarts(
-    tars: Path, worlds: Iterator[int], random: Random, workers: int = 0
+    tars: Path, worlds: Iterator[int], random: Random, **workers
 ) -> tuple[list[str], int]:
     """The ids of an epoch that ends and goes on at random steps, with as many ranks as `worlds`
     says; and how often it went on."""
@@ -214,7 +217,7 @@ def read_with_restarts(
         world_size = next(worlds)
         ranks = []
         for rank in range(world_size):
-            options = {"rank": rank, "world_size": world_size, "workers": workers}
+            options = {"rank": rank, "world_size": world_size, **workers}
             loader = open_tars(tars, batch_size=2, seed=5, **options)
             loader.set_epoch(2)
             if state is not None:
@@ -246,11 +249,26 @@ def test_each_sample_comes_once_whatever_ranks_go_on_with_an_epoch(tars):
 @pytest.mark.long
 def test_eight_ranks_of_four_workers_resumed_fifty_times_have_each_sample_once(tmp_path):
     pattern = write_samples(tmp_path, tars=4, samples=300)
+    processes = {"workers": 4, "decode": {"cls": bytes}}
     resumed = 0
     while resumed < 50:
-        ids, stops = read_with_restarts(pattern, repeat(8), Random(resumed), workers=4)
+        ids, stops = read_with_restarts(pattern, repeat(8), Random(resumed), **processes)
         assert len(ids) == len(set(ids)) == 1200
         resumed += stops
+
+
+def test_a_pass_that_is_left_ends_its_threads_and_an_error_comes_in_its_place(tmp_path):
+    pattern = write_samples(tmp_path)
+    loader = open_tars(pattern, batch_size=5, workers=2)
+    passed = iter(loader)
+    assert next(passed).step == 0
+    passed.close()
+    assert not [thread for thread in enumerate_threads() if thread.name.startswith("read")]
+    os.remove(tmp_path / "part-1.tar")
+    seen = []
+    with pytest.raises(MillraceError, match=r"cannot be used, .*tar_missing"):
+        seen += [batch.step for batch in loader]
+    assert seen == list(range(len(seen)))
 
 
 def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):

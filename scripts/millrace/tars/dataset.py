@@ -78,7 +78,7 @@ class TarDataset(Dataset):
         return self.samples.place(row)
 
     def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
-        """No shared memory: samples may be anything."""
+        """No shared memory: what `decode` returns may be anything."""
         return None
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> TarBatch:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,32 @@ from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
 
 Cost = str | Mapping[str, float]
+_AHEAD = 4  # batches that each thread has ready or under way, as many as workers have
+
+
+class ReadAhead:
+    """The batches of a feed in its order, read by threads in advance: they wait for storage only.
+
+    It stands in the place of the DataLoader; an error is raised where its batch would come.
+    """
+
+    num_workers = 0
+
+    def __init__(self, feed: Any, threads: int) -> None:
+        self.feed, self.threads = feed, threads
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting: deque[Future] = deque()
+        pool = ThreadPoolExecutor(self.threads, "read")
+        try:
+            for request in self.feed:
+                waiting.append(pool.submit(self.feed.__getitem__, request))
+                if len(waiting) >= self.threads * _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class TarLoader(RankLoader):
@@ -33,14 +61,20 @@ class TarLoader(RankLoader):
         loader.load_state_dict(state)
         rest = [key for batch in loader for key in batch.ids]
 
-    `samples` are all that there are, of all ranks. `state_dict` and `load_state_dict` go on at the
-    next batch, with any number of ranks and workers; `set_epoch` shuffles anew.
+    Without `decode` there is nothing to compute: then workers are threads of this process, and no
+    bytes have to cross from another one. `samples` are all that there are, of all ranks.
+    `state_dict` and `load_state_dict` go on at the next batch, with any number of ranks and
+    workers; `set_epoch` shuffles anew.
     """
 
-    @property
-    def samples(self) -> TarSamples:
-        dataset: Any = self.dataset
-        return dataset.samples
+    def __init__(
+        self, dataset: TarDataset, workers: int, plans: EpochPlans, **options: Any
+    ) -> None:
+        only_reads = dataset.decode is None
+        super().__init__(dataset, 0 if only_reads else workers, plans, **options)
+        self.samples = dataset.samples
+        if only_reads and workers:
+            self.data_loader = ReadAhead(self.data_loader.dataset, workers)
 
 
 def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
@@ -82,7 +116,7 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
             numpy generator, which is the same for any number of workers. Runs in the workers.
         seed: of the shuffle and of these generators.
         rank: of `world_size`; without both, those of the process that runs.
-        workers: processes that read and decode.
+        workers: processes that read and decode; threads that read if nothing is decoded.
         cache_dir: the folder of indices; without it, `.millrace` beside the tars.
         options: those of `BatchLoader`, such as `pin_memory` and `max_bad_fraction`.
 

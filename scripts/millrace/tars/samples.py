@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -59,7 +60,7 @@ class TarSamples:
         self.tars, self.ids, self.fields = tars, ids, fields
         self.skipped: Counter[str] = Counter()
         self._starts, self._members = starts, members  # sample n: starts[n] up to starts[n + 1]
-        self.reader = IndexedTarReader(tars=tars)
+        self._local = threading.local()
 
     @classmethod
     def of(cls, tars: Sequence[IndexedTar]) -> TarSamples:
@@ -75,6 +76,13 @@ class TarSamples:
         samples = _grouped([tar.state for tar in tars], named.keys, members, fields)
         samples.skipped = named.skipped
         return samples
+
+    @property
+    def reader(self) -> IndexedTarReader:
+        """That of this thread: a reader serves one at a time."""
+        if not hasattr(self._local, "reader"):
+            self._local.reader = IndexedTarReader(tars=self.tars)
+        return self._local.reader
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,7 +112,7 @@ class TarSamples:
 
     def read(self, rows: np.ndarray) -> Iterator[dict[str, bytes] | ReadError]:
         """The samples with these numbers, or why one cannot be read."""
-        members, counts = self._of(rows)
+        members, counts = self.members_of(rows)
         raws: list[Any] = list(self.reader.read_many(_requests(members)))
         names = [self.fields[code] for code in members.field.tolist()]
         errors = {at: raw for at, raw in enumerate(raws) if isinstance(raw, ReadError)}
@@ -120,7 +128,7 @@ class TarSamples:
 
     def will_need(self, rows: np.ndarray) -> None:
         """Announce to the kernel that these samples are read next."""
-        self.reader.will_need(_requests(self._of(rows)[0]))
+        self.reader.will_need(_requests(self.members_of(rows)[0]))
 
     def bytes(self, field: str | None = None) -> np.ndarray:
         """int64 bytes of each sample, or of one field of it (0 where it is missing)."""
@@ -186,7 +194,7 @@ class TarSamples:
         samples.skipped = self.skipped
         return samples
 
-    def _of(self, rows: np.ndarray) -> tuple[_Members, np.ndarray]:
+    def members_of(self, rows: np.ndarray) -> tuple[_Members, np.ndarray]:
         """The members of samples one after the other, and how many each sample has."""
         starts = self._starts[rows]
         counts = self._starts[rows + 1] - starts
@@ -195,6 +203,13 @@ class TarSamples:
 
     def _sample_of_members(self) -> np.ndarray:
         return np.repeat(np.arange(len(self)), np.diff(self._starts))
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_local": None}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
 
     @property
     def digest(self) -> str:
