@@ -92,6 +92,7 @@ rule image_merge_records:
     """Write the index of a split's record files, with lengths, classes, rejects and ledger."""
     input:
         split="results/image/partitions/splits/{split}.json",
+        held_out=IMAGE.held_out,
         reports=LANES.remaking("image", IMAGE.reports, workflow),
     output:
         index="results/image/records/{split}/records.json",
@@ -107,11 +108,12 @@ rule image_merge_records:
         runtime=LANES.runtime(60),
     params:
         max_error_fraction=config["image"]["records"]["max_error_fraction"],
+        on_leak=IMAGE.on_leak,
     message:
         "Write the index of {wildcards.split}"
     shell:
         "python -m millrace.image.merge_records --split {input.split:q} --partitions-dir results/image/partitions"
-        " --index {output.index:q} --max-error-fraction {params.max_error_fraction} --threads {threads} 2> {log:q}"
+        " --index {output.index:q} --held-out {input.held_out:q} {params.on_leak} --max-error-fraction {params.max_error_fraction} --threads {threads} 2> {log:q}"
 
 
 rule image_train_active:

@@ -62,7 +62,7 @@ def test_the_original_command_is_read_as_typed(words, raw):
 
 def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
     raw = odd_tree(tmp_path / "raw")
-    out = convert(raw, tmp_path / "out", "--val-files", "3")
+    out = convert(raw, tmp_path / "out", "--val-files", "3", "--on-leak", "keep")
     classes = ["Gamma", "alpha", "beta", "nested"]
     gamma = ["A.jpeg", "g.pgm", "u.JPG", "v.ppm", "w.tiff", "x.tIf", "y.Webp", "z.BMP", "ä ö.png"]
     nested = ["m.png", "n/2.png", "n-1/1.png", "n/deep/3.png"]
@@ -154,9 +154,8 @@ def test_encoded_records_are_the_files_bytes_and_are_decoded_when_read(tmp_path)
     for split in ("train", "validation"):
         write_picture(raw / split / "a/1.jpg", 1, orientation=6)
         write_picture(raw / split / "b/2.png", 2)
-    out = convert(
-        raw, tmp_path / "out", "--layout", "encoded", "--exif", "apply", "--val-files", "1"
-    )
+    flags = ("--layout", "encoded", "--exif", "apply", "--val-files", "1", "--on-leak", "keep")
+    out = convert(raw, tmp_path / "out", *flags)
     _, images, _, _ = all_records(out / "validation")
     assert images[0].tobytes() == (raw / "validation/a/1.jpg").read_bytes()
     (turned, _), (other, _) = HDF5Record(out / "validation")
@@ -285,7 +284,7 @@ def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_pat
     convert(raw, tmp_path / "out", *SMALL)
     write_picture(raw / "train/class 0/small.png", 1, size=(7, 9))  # 63 pixels
     for path in (raw / "val").rglob("*.png"):
-        write_picture(path, 1, size=(7, 9))
+        write_picture(path, 2, size=(7, 9))
     flags = ("--max-pixels", str(most), "--max-error-fraction", "1", "--train-files", "1")
     out = convert(raw, tmp_path / "out", *SMALL, *flags)
     assert len((out / "train/rejects.jsonl").read_text().splitlines()) == rejected
@@ -461,7 +460,7 @@ def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is
 ):
     raw = small_tree(tmp_path / "raw", classes=2)
     write_picture(raw / "train/only train/1.png", size=(8, 8))
-    write_picture(raw / "val/a class/1.png", size=(8, 8))
+    write_picture(raw / "val/a class/1.png", 1000, size=(8, 8))
     vacant(raw)
     write_picture(raw / "val/class 0/.1/1.gif")
     (raw / "val/class 0" / os.fsdecode(b"\xff.txt")).touch()

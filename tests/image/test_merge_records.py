@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.common.leaks import leakage
 from millrace.common.workflow import sources as workflow_sources
 from millrace.common.workflow.sources import Sources, SourcesMissing
 from millrace.image import create_records, merge_records, sources
@@ -28,7 +29,9 @@ def parse(raw: str = "raw", **options: object) -> Sources:
     return workflow_sources.sync(sources.collect, settings, PARTITIONS)
 
 
-def build(max_error_fraction: str = "0.1", **options: object) -> Path:
+def build(
+    max_error_fraction: str = "0.1", on_leak: str = leakage.REJECT, **options: object
+) -> Path:
     """Parse, and run all jobs that a run would have; returns the records' folder."""
     found, records = parse(**options), Path("results/image/records")
     for split, blocks in found.partitions.items():
@@ -44,6 +47,8 @@ def build(max_error_fraction: str = "0.1", **options: object) -> Path:
             ]
             assert create_records.main(argv) == 0
         argv = ["--split", f"{PARTITIONS}/splits/{split}.json", "--partitions-dir", PARTITIONS]
+        if split == "train":
+            argv += ["--held-out", f"{PARTITIONS}/splits/val.json", "--on-leak", on_leak]
         argv += [
             "--index",
             f"{records}/{split}/records.json",

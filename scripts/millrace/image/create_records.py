@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
+from millrace.common.leaks import leakage
 from millrace.common.workflow import placements
 from millrace.image.records.deal import FilePlan, deal, in_order
 from millrace.image.records.folder import read_tree
@@ -36,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="JSON file to write of a partition: rejects and odd images by file",
     )
     add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help="images at a time")
+    add("--on-leak", choices=leakage.WORDS, default=leakage.REJECT, help=leakage.HELP)
     settings.add_arguments(parser, RecordOptions)
     return parser
 
@@ -43,12 +45,14 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(cli.hyphenated(argv))
+    from millrace.image.records.conversion import Conversion
     from millrace.image.records.convert import convert, finish
 
     if args.partition:
         part = placements.read_partition(args.partition)
         plans = [FilePlan.from_dict(each) for each in part["files"]]
-        facts = convert(plans, part, args.local_scratch_dir / part["split"], args.threads)
+        conversion = Conversion(plans, part, args.local_scratch_dir / part["split"])
+        facts = convert(conversion, args.threads)
         report = {plan.name: noted for plan, noted in zip(plans, facts, strict=True)}
         if args.report:
             atomic.write_json(args.report, report)
@@ -58,13 +62,18 @@ def main(argv: list[str] | None = None) -> None:
     tree = read_tree(args.raw_data_dir, bool(options.allow_empty))
     for note in tree.notes:
         cli.log.warning("%s", note)
+    conversions = []
     for name, rows in tree.rows.items():
         is_shuffled = bool(options.shuffle) and name == "train"
         order = in_order(rows, options.seed) if is_shuffled else rows
         plans = list(deal(name, order, options.files(name, len(rows)), is_shuffled))
-        common = plans, options.of_split(tree, name), args.local_scratch_dir / name
-        convert(*common, args.threads)
-        finish(*common, options.max_error_fraction, args.threads)
+        folder = args.local_scratch_dir / name
+        conversions.append(Conversion(plans, options.of_split(tree, name), folder))
+    for conversion in conversions:
+        convert(conversion, args.threads)
+    train, val = conversions
+    for conversion, held_out in ((val, None), (train, val)):
+        finish(conversion, held_out, args.on_leak, options.max_error_fraction, args.threads)
 
 
 if __name__ == "__main__":

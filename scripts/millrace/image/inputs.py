@@ -31,8 +31,22 @@ class ImageInputs(RunInputs):
 
     def reports(self, wildcards: Any) -> list[str]:
         """What the conversion of a split's partitions wrote last."""
-        names = self.partitions.get(wildcards.split, [])
+        splits = [wildcards.split, *self._held_out(wildcards.split)]
+        names = [name for split in splits for name in self.partitions.get(split, [])]
         return [REPORT.format(block=name) for name in names]
+
+    def held_out(self, wildcards: Any) -> list[str]:
+        """The files of splits whose images this one must not hold."""
+        return [f"{PARTITIONS}/splits/{split}.json" for split in self._held_out(wildcards.split)]
+
+    def _held_out(self, split: str) -> list[str]:
+        return [name for name in self.partitions if split == "train" != name]
+
+    def on_leak(self, wildcards: Any) -> str:
+        """The flag that says what becomes of leaks; none for a split that is held out itself."""
+        if not self.held_out(wildcards):
+            return ""
+        return f"--on-leak {self.section['on_leak']}"
 
     def records(self, wildcards: Any = None) -> list[str]:
         """The index of every split."""
@@ -41,7 +55,7 @@ class ImageInputs(RunInputs):
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"records": Stage(self.records, ("records",))}
+        return {"records": Stage(self.records, ("records", "on_leak"))}
 
     @property
     def listed(self) -> Listed:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millrace.common import cli, jsonl
+from millrace.common.leaks import leakage
 from millrace.image.records.deal import FilePlan
+
+if TYPE_CHECKING:  # which brings Pillow along
+    from millrace.image.records.conversion import Conversion
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -24,6 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="records.json to write, beside the split's record files",
     )
+    held_out = "the same of a split whose images this one must not hold"
+    add("--held-out", type=Path, nargs="?", help=held_out)
+    add("--on-leak", choices=leakage.WORDS, default=leakage.REJECT, help=leakage.HELP)
     add("--max-error-fraction", type=float, default=0.1, help="share of damaged images allowed")
     add(
         "--threads",
@@ -39,13 +47,25 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     from millrace.image.records.convert import finish
 
-    split = jsonl.read(args.split)
-    contents = [jsonl.read(args.partitions_dir / f"{name}.json") for name in split["partitions"]]
-    plans = [FilePlan.from_dict(plan) for content in contents for plan in content["files"]]
-    finish(plans, split, args.index.parent, args.max_error_fraction, args.threads)
-    for path in (args.index.parent.parent / "partitions").glob(f"{split['split']}-*.json"):
-        if path.stem not in split["partitions"]:
+    records = args.index.parent.parent
+    conversion = _conversion(args.split, args.partitions_dir, records)
+    held_out = None
+    if args.held_out:
+        held_out = _conversion(args.held_out, args.partitions_dir, records)
+    finish(conversion, held_out, args.on_leak, args.max_error_fraction, args.threads)
+    for path in (records / "partitions").glob(f"{conversion.name}-*.json"):
+        if path.stem not in conversion.split["partitions"]:
             path.unlink()
+
+
+def _conversion(split_file: Path, partitions: Path, records: Path) -> Conversion:
+    """A split with its partitions and its folder."""
+    from millrace.image.records.conversion import Conversion
+
+    split = jsonl.read(split_file)
+    contents = [jsonl.read(partitions / f"{name}.json") for name in split["partitions"]]
+    plans = [FilePlan.from_dict(plan) for content in contents for plan in content["files"]]
+    return Conversion(plans, split, records / split["split"])
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from millrace.common.ledger import Ledger
 
 def test_a_ledger_says_what_was_rejected_and_what_was_kept() -> None:
     ledger = Ledger("stage", "train", "row", rejected={"also_in_test": 30, "damaged": 2})
-    ledger.warnings["also_in_dev"] = 1
+    ledger.warnings.update({"also_in_dev": 1, leakage.OTHER_LABEL: 2})
     assert leakage.lines(ledger) == [
         "30 rows of train that are also in test: rejected",
         "1 row of train that is also in dev: kept",
+        "2 rows of these with another label where held out",
     ]
     assert leakage.reasons(ledger) == {"also_in_test"}
     assert leakage.lines(Ledger("stage", "train")) == []

@@ -19,6 +19,8 @@ ERROR = "error"  # a leak ends the step
 WORDS = (REJECT, KEEP, ERROR)
 HELP = "what is also in a held-out split is rejected, kept, or an error (default: %(default)s)"
 _REASON = "also_in_"
+# Counts leaks, rejected or kept, whose held-out copy has another label.
+OTHER_LABEL = "other_label_held_out"
 
 
 class Shared(NamedTuple):
@@ -58,8 +60,11 @@ def rejected(ledger: Ledger) -> list[Shared]:
 
 def lines(ledger: Ledger) -> list[str]:
     """The lines of the leaks that a ledger counts: rejected, or kept with a warning."""
-    kept = _shared(ledger, ledger.warnings)
-    return [line(leak, REJECT) for leak in rejected(ledger)] + [line(leak, KEEP) for leak in kept]
+    result = [line(leak, REJECT) for leak in rejected(ledger)]
+    result += [line(leak, KEEP) for leak in _shared(ledger, ledger.warnings)]
+    if others := ledger.warnings.get(OTHER_LABEL, 0):
+        result.append(f"{counted(others, ledger.unit)} of these with another label where held out")
+    return result
 
 
 def _shared(ledger: Ledger, counts: Mapping[str, int]) -> list[Shared]:

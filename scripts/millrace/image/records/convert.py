@@ -9,16 +9,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from millrace.common import atomic, cli, jsonl
 from millrace.common.errors import MillraceError, counted
+from millrace.common.leaks import leakage
+from millrace.common.leaks.leakage import Shared
 from millrace.common.ledger import Ledger
+from millrace.image.records import leaks, prints
+from millrace.image.records.conversion import Conversion
 from millrace.image.records.deal import FilePlan, without
 from millrace.image.records.folder import Row
 from millrace.image.records.pixels import Unusable, read_image, resized
+from millrace.image.records.prints import Print
 from millrace.image.records.record_file import (
     ENCODED,
     RecordFile,
@@ -31,28 +36,45 @@ from millrace.image.records.record_set import INDEX, RecordSet
 _BATCH = 64  # images in memory at a time
 
 
-def convert(
-    plans: Sequence[FilePlan], split: Mapping[str, Any], folder: Path, threads: int
-) -> list[dict]:
-    """Write the record files of `plans` into `folder`, but for those that are right already.
+class _Loaded(NamedTuple):
+    """An image as a record holds it, or why it is unusable; what is odd about it; its print."""
 
-    `split` is of RecordOptions.of_split. Returns what each file notes: its rejects (path, reason,
-    detail), and how many images are odd.
+    record: Any
+    odd: list[str]
+    print: Print | None = None
+
+
+class _Written(NamedTuple):
+    """A record file that was written: what it notes, and the prints of its images."""
+
+    facts: dict[str, Any]
+    prints: list[Print]
+
+
+def convert(conversion: Conversion, threads: int) -> list[dict]:
+    """Write the record files of a split into their folder, with their prints, but for those that
+    are right already.
+
+    Returns what each file notes: its rejects (path, reason, detail), and how many images are odd.
     """
+    plans, split, folder = conversion
     facts, kept = [], 0
     total = sum(len(plan.rows) for plan in plans)
     with cli.Progress(total, "images", "convert") as progress, ThreadPoolExecutor(threads) as pool:
         for plan in plans:
+            dealt = plan.digest(split["pixels"])
             noted = read_facts(folder / plan.name)
             # What could not be read may be readable now.
             is_read = all(reason != "unreadable" for _, reason, _ in noted.get("rejects", ()))
-            if is_read and noted.get("dealt") == plan.digest(split["pixels"]):
+            if is_read and noted.get("dealt") == dealt:
                 kept += 1
                 progress.advance(len(plan.rows), len(noted["rejects"]))
+                prints.ensure(plan, conversion, pool)
             else:
                 # An index never lists files that are not its own.
                 (folder / INDEX).unlink(missing_ok=True)
-                noted = _write(plan, split, folder, pool, progress)
+                noted, known = _write(plan, conversion, pool, progress)
+                prints.write(folder / plan.name, dealt, known)
             facts.append(noted)
     cli.log.info("%s, %d of them kept", counted(len(plans), "record file"), kept)
     return facts
@@ -60,44 +82,45 @@ def convert(
 
 def _write(
     plan: FilePlan,
-    split: Mapping,
-    folder: Path,
+    conversion: Conversion,
     pool: Executor,
     progress: Any = None,
     facts: Any = None,
-) -> dict[str, Any]:
-    """Write one file and return its facts; those given stay, if it is written again without
-    rejects.
+) -> _Written:
+    """Write one file; its facts stay those that are given, if it is written again without rejects.
 
     Of a file with rejects only the facts count: it is always written again.
     """
-    pixels = split["pixels"]
+    pixels = conversion.pixels
     size = None if pixels["layout"] == ENCODED else (pixels["crop"], pixels["crop"])
     encoded_bytes = sum(max(row[1], 0) for row in plan.rows)
-    load = partial(_load, Path(split["folder"]), pixels)
+    load = partial(_load, conversion)
     rejects: list[list[str]] = []
     odd = Counter[str]()
-    with record_writer(folder / plan.name, len(plan.rows), size, encoded_bytes) as writer:
+    known: list[Print] = []
+    path = conversion.folder / plan.name
+    with record_writer(path, len(plan.rows), size, encoded_bytes) as writer:
         for start in range(0, len(plan.rows), _BATCH):
             rows = plan.rows[start : start + _BATCH]
             rejects_before = len(rejects)
             images, labels, ids = [], [], []
-            for number, (image, words) in enumerate(pool.map(load, rows), start):
+            for number, loaded in enumerate(pool.map(load, rows), start):
                 name, *_, label = plan.rows[number]
-                odd.update(words)
-                if isinstance(image, Unusable):
-                    rejects.append([name, image.reason, str(image)])
+                odd.update(loaded.odd)
+                if isinstance(loaded.record, Unusable):
+                    rejects.append([name, loaded.record.reason, str(loaded.record)])
                     continue
-                images.append(image)
+                images.append(loaded.record)
                 labels.append(label)
                 ids.append(plan.first + number * plan.step)
+                known += [loaded.print] if loaded.print else []
             writer.append(images, labels, ids)
             if progress:
                 progress.advance(len(rows), len(rejects) - rejects_before)
 
         if facts and rejects:
             name, reason, detail = rejects[0]
-            where = os.path.join(split["folder"], name)
+            where = str(conversion.source(name))
             raise MillraceError(f"{detail} ({reason}), read before", where, "Run it again")
         digest = plan.digest(pixels)
         writer.facts = {
@@ -107,12 +130,12 @@ def _write(
             "odd": dict(odd),
             **(facts or {}),
         }
-    return writer.facts
+    return _Written(writer.facts, known)
 
 
-def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
-    """An image as a record holds it, or why it is unusable; and what is odd about it."""
-    path = source / row[0]
+def _load(conversion: Conversion, row: Row) -> _Loaded:
+    """An image, read and brought into the form of a record."""
+    path, pixels = conversion.source(row[0]), conversion.pixels
     try:
         if row[1] < 0:
             raise Unusable("missing", "a link to nowhere, or no regular file")
@@ -122,46 +145,52 @@ def _load(source: Path, pixels: dict, row: Row) -> tuple[Any, list[str]]:
                 "has changed since it was listed", str(path), "Run the same command again"
             )
         image, odd = read_image(content, pixels["exif"], path.suffix, pixels["max_pixels"])
+        record: Any = content
         if pixels["layout"] != ENCODED:
-            return resized(image, pixels["resize"], pixels["crop"]), odd
+            record = resized(image, pixels["resize"], pixels["crop"])
+        return _Loaded(record, odd, prints.of_image(row[0], content, image))
     except OSError as error:
-        return Unusable("unreadable", error.strerror or str(error)), []
+        return _Loaded(Unusable("unreadable", error.strerror or str(error)), [])
     except Unusable as error:
-        return error, []
-    return content, odd
+        return _Loaded(error, [])
 
 
 def finish(
-    plans: Sequence[FilePlan],
-    split: Mapping[str, Any],
-    folder: Path,
+    conversion: Conversion,
+    held_out: Conversion | None,
+    on_leak: str,
     max_error_fraction: float,
     threads: int,
 ) -> None:
     """Write `rejects.jsonl`, `ledger.json`, `length.npy` and, last, the index of what `convert`
-    wrote.
+    wrote; `leaks.jsonl` too, if there is a split that is held out.
 
     Rejected images leave gaps: the records are dealt again without them, so that lengths differ by
     one at most, and the few files that this changes are written again. Files that are of no plan
-    now are removed.
+    now are removed. What becomes of leaks says `on_leak` (leakage.WORDS).
     """
-    name, pixels = split["split"], split["pixels"]
+    plans, split, folder = conversion
+    name, pixels = conversion.name, conversion.pixels
     facts = _read_all_facts(plans, pixels, folder)
     rejects = _rejects(facts)
-    rejected = {reject["image"] for reject in rejects}
-    final = without(plans, rejected, name) if rejects else plans
-
     ledger = Ledger("create_records", name, "image", rows_in=sum(len(plan.rows) for plan in plans))
     for noted in facts:
         ledger.warnings.update(noted["odd"])
+    if held_out:
+        rejects += _leaks(conversion, held_out, on_leak, ledger, threads)
+        rejects.sort(key=lambda reject: reject["image"])
+    rejected = {reject["image"] for reject in rejects}
+    final = without(plans, rejected, name) if rejects else plans
+
     ledger.rejected.update(reject["reason"] for reject in rejects)
     ledger.rows_out = sum(len(plan.rows) for plan in final)
     ledger.check()
     jsonl.write_lines(folder / "rejects.jsonl", rejects)
-    cli.log.info("%s", ledger.line())
+    for line in (ledger.line(), *leakage.lines(ledger)):
+        cli.log.info("%s", line)
     _check_number(ledger, final, rejects, split["folder"], max_error_fraction)
 
-    files = _write_changed(final, facts, split, folder, threads)
+    files = _write_changed(final, facts, conversion, threads)
     _remove_others(plans, name, folder)
     atomic.write_json(folder / "ledger.json", ledger.as_dict())
     records = RecordSet(
@@ -199,6 +228,34 @@ def _rejects(facts: Sequence[Mapping]) -> list[dict]:
     return sorted(rejects, key=lambda reject: reject["image"])
 
 
+def _leaks(
+    conversion: Conversion, held_out: Conversion, on_leak: str, ledger: Ledger, threads: int
+) -> list[dict]:
+    """Write `leaks.jsonl`, and return the rejects among the leaks; those that are kept, and those
+    with another label, are counted. Raises MillraceError if leaks are an error."""
+    with ThreadPoolExecutor(threads) as pool:
+        found = leaks.find(conversion, held_out, pool)
+    rows = [leak.as_dict(held_out.name, conversion.split["classes"]) for leak in found]
+    jsonl.write_lines(conversion.folder / "leaks.jsonl", rows)
+    if not found:
+        return []
+
+    if on_leak == leakage.ERROR:
+        (conversion.folder / INDEX).unlink(missing_ok=True)
+        shared = [Shared(len(found), ledger.unit, conversion.name, held_out.name)]
+        first = f"{rows[0]['image']}, {rows[0]['detail']}"
+        where = conversion.folder / "leaks.jsonl"
+        raise leakage.error(shared, first, where, "image.on_leak")
+
+    others = sum(leak.has_other_label for leak in found)
+    if others:
+        ledger.warnings[leakage.OTHER_LABEL] = others
+    if on_leak == leakage.KEEP:
+        ledger.warnings[leakage.reason(held_out.name)] = len(found)
+        return []
+    return [{name: row[name] for name in ("image", "reason", "detail")} for row in rows]
+
+
 def _check_number(
     ledger: Ledger,
     plans: Sequence[FilePlan],
@@ -208,7 +265,7 @@ def _check_number(
 ) -> None:
     """Raise MillraceError if too many images are rejected, or too few are left for all files."""
     examples = "; ".join(f"{reject['image']}: {reject['detail']}" for reject in rejects[:3])
-    problem = ledger.too_many_errors((), max_error_fraction)
+    problem = ledger.too_many_errors(leakage.reasons(ledger), max_error_fraction)
     if problem:
         remedy = "Mend them, or raise max_error_fraction"
         raise MillraceError(f"{problem}: {examples}", source, remedy)
@@ -221,8 +278,7 @@ def _check_number(
 def _write_changed(
     plans: Sequence[FilePlan],
     facts: Sequence[dict],
-    split: Mapping[str, Any],
-    folder: Path,
+    conversion: Conversion,
     threads: int,
 ) -> list[RecordFile]:
     """The files as the index lists them; those that are of another plan by now are written."""
@@ -230,10 +286,10 @@ def _write_changed(
     with ThreadPoolExecutor(threads) as pool:
         for plan, reported in zip(plans, facts, strict=True):
             noted = reported
-            if reported["plan"] != plan.digest(split["pixels"]):
+            if reported["plan"] != plan.digest(conversion.pixels):
                 same = {name: reported[name] for name in ("dealt", "rejects", "odd")}
-                noted = _write(plan, split, folder, pool, facts=same)
-            size = os.path.getsize(folder / plan.name)
+                noted = _write(plan, conversion, pool, facts=same).facts
+            size = os.path.getsize(conversion.folder / plan.name)
             files.append(RecordFile(plan.name, len(plan.rows), size, noted["digest"]))
     return files
 
@@ -244,3 +300,4 @@ def _remove_others(plans: Sequence[FilePlan], split: str, folder: Path) -> None:
     for path in folder.glob(f"{split}-*-of-*.h5"):
         if path not in planned and "dealt" in read_facts(path):
             path.unlink()
+            prints.file_of(path).unlink(missing_ok=True)

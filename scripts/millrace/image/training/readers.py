@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from millrace.common.leaks import leakage
 from millrace.image.producer import quality, shuffle
+from millrace.image.records.conversion import Conversion
 from millrace.image.records.convert import convert, finish
 from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import read_tree
@@ -155,8 +157,9 @@ def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> Recor
     rows = in_order(tree.rows["train"], seed)[: images or None]
     plans = list(deal("train", rows, options.files("train", len(rows)), True))
     split = options.of_split(tree, "train")
-    convert(plans, split, scratch / "train", 1)
-    finish(plans, split, scratch / "train", 1.0, 1)
+    conversion = Conversion(plans, split, scratch / "train")
+    convert(conversion, threads=1)
+    finish(conversion, None, leakage.KEEP, max_error_fraction=1.0, threads=1)
     return RecordSet.open(scratch)
 
 

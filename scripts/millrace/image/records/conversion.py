@@ -1,0 +1,48 @@
+"""The conversion of one split of an image folder: which images become which record files, and where
+both lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millrace.common.errors import MillraceError
+from millrace.image.records.deal import FilePlan
+from millrace.image.records.pixels import Unusable, read_image
+
+
+class Conversion(NamedTuple):
+    """The record files of a split, the split (of RecordOptions.of_split), and the files' folder."""
+
+    plans: Sequence[FilePlan]
+    split: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.split["split"]
+
+    @property
+    def pixels(self) -> dict[str, Any]:
+        """What decides on the bytes of the records."""
+        return self.split["pixels"]
+
+    def source(self, path: str) -> Path:
+        """Where an image lies, of which the split's folder is left out."""
+        return Path(self.split["folder"], path)
+
+    def content(self, path: str) -> tuple[bytes, Any]:
+        """An image that was usable: its bytes, and the picture (PIL). Raises MillraceError."""
+        source = self.source(path)
+        try:
+            content = source.read_bytes()
+            limits = (source.suffix, self.pixels["max_pixels"])
+            return content, read_image(content, self.pixels["exif"], *limits)[0]
+        except (OSError, Unusable) as error:
+            problem = f"cannot be read any more: {error}"
+            raise MillraceError(problem, str(source), "Run it again") from None
+
+    def picture(self, path: str) -> Any:
+        """The picture (PIL) of an image that was usable. Raises MillraceError."""
+        return self.content(path)[1]

@@ -1,0 +1,85 @@
+"""What is known of the pictures of a record file: by it copies in other splits are found.
+
+Beside each record file lies `<name>.prints.json`: of every usable image its path, a digest of its
+bytes, and the perceptual hash of its picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import imagehash
+
+from millrace.common import atomic, jsonl
+from millrace.image.records.conversion import Conversion
+from millrace.image.records.deal import FilePlan
+from millrace.image.records.record_file import read_facts
+
+
+class Print(NamedTuple):
+    """An image's path from its split's folder, the digest of its bytes (hex), and the perceptual
+    hash of its picture, 64 bits as hex: of copies only a few bits differ."""
+
+    path: str
+    digest: str
+    look: str
+
+
+def of_image(path: str, content: bytes, image: Any) -> Print:
+    """The print of an image (PIL), whose file has this content."""
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return Print(path, digest, str(imagehash.phash(image)))
+
+
+def file_of(records: Path) -> Path:
+    """Where the prints of a record file lie."""
+    return records.with_suffix(".prints.json")
+
+
+def write(records: Path, dealt: str, prints: Sequence[Print]) -> None:
+    """Write the prints of a record file; `dealt` is the digest of its plan."""
+    rows = [list(row) for row in prints]
+    atomic.write_json(file_of(records), {"dealt": dealt, "prints": rows})
+
+
+class Labelled(NamedTuple):
+    """An image with its label."""
+
+    print: Print
+    label: int
+
+
+def of_split(conversion: Conversion, pool: Executor) -> Iterator[Labelled]:
+    """The prints of all usable images of a split, in the order of its files."""
+    for plan in conversion.plans:
+        labels = {path: label for path, _, _, label in plan.rows}
+        for row in ensure(plan, conversion, pool):
+            yield Labelled(row, labels[row.path])
+
+
+def ensure(plan: FilePlan, conversion: Conversion, pool: Executor) -> list[Print]:
+    """The prints of a record file, made of the images if there are none of its plan: it was
+    converted before there were prints."""
+    records = conversion.folder / plan.name
+    dealt = plan.digest(conversion.pixels)
+    known = read(records, dealt)
+    if known is not None:
+        return known
+
+    rejected = {path for path, *_ in read_facts(records).get("rejects", ())}
+    paths = [row[0] for row in plan.rows if row[0] not in rejected]
+    made = list(pool.map(lambda path: of_image(path, *conversion.content(path)), paths))
+    write(records, dealt, made)
+    return made
+
+
+def read(records: Path, dealt: str) -> list[Print] | None:
+    """The prints of a record file; None if there are none of this plan."""
+    content = jsonl.read_or({}, file_of(records))
+    if content.get("dealt") != dealt:
+        return None
+    return [Print(*row) for row in content["prints"]]

@@ -1,0 +1,159 @@
+"""Images of train that are in val too: found by bytes and by picture, and rejected, kept or
+refused."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from millrace.common import jsonl
+from millrace.image import create_records, fetch_demo, status
+from millrace.image.records.conversion import Conversion
+from millrace.image.records.deal import deal
+from millrace.image.records.folder import read_tree
+from millrace.image.records.leaks import find
+from millrace.image.records.options import RecordOptions
+from millrace.image.records.record_set import RecordSet
+
+SMALL = ["--train-size", "16", "--val-resize", "16", "--val-size", "16", "--train-files", "2"]
+# What train has of val: in "alike" a photo encoded anew, in "smaller" one of half the size.
+LEAKS = {
+    "cat/same.png": ("bytes", "cat/0.png", ""),
+    "dog/same, other label.png": ("bytes", "cat/1.png", ", which has another label: cat"),
+    "cat/alike.jpg": ("picture", "cat/2.png", ""),
+    "dog/smaller.png": ("picture", "dog/3.png", ""),
+}
+
+
+def photo(number: int) -> Image.Image:
+    """A piece of a photo; no two pieces overlap."""
+    flower = load_sample_images().images[number % 2]
+    top, left = divmod(number // 2 * 100, 600)
+    return Image.fromarray(flower[top : top + 100, left : left + 100])
+
+
+def write(path: Path, picture: Image.Image, **options: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path, **options)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, monkeypatch) -> Path:
+    """Photos in train and val, and four of val in train again."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "raw"
+    for number, label in enumerate(("cat", "cat", "cat", "dog")):
+        write(folder / f"val/{label}/{number}.png", photo(number))
+    for number in range(4, 10):
+        write(folder / f"train/{('cat', 'dog')[number % 2]}/{number}.png", photo(number))
+    for image, (_, original, _) in LEAKS.items():
+        picture = Image.open(folder / "val" / original)
+        if "smaller" in image:
+            picture = picture.resize((50, 50))
+        write(folder / "train" / image, picture, **({"quality": 75} if "alike" in image else {}))
+    return folder
+
+
+def convert(raw: Path, *flags: str, code: int = 0) -> Path:
+    out = Path("results/image/records")
+    argv = ["--raw-data-dir", str(raw), "--local-scratch-dir", str(out), "--threads", "2"]
+    assert create_records.main([*argv, *SMALL, *flags]) == code
+    return out / "train"
+
+
+def rows(path: Path) -> dict[str, dict]:
+    return {row["image"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("on_leak", "verdict", "records"),
+    [("reject", "rejected", 6), ("keep", "kept", 10)],
+)
+def test_what_val_holds_leaves_train_or_stays_and_is_said(
+    raw, capsys, monkeypatch, on_leak, verdict, records
+) -> None:
+    train = convert(raw, "--on-leak", on_leak)
+    assert len(RecordSet.open(train.parent)) == records
+    ledger = jsonl.read(train / "ledger.json")
+    counts = ledger["rejected" if on_leak == "reject" else "warnings"]
+    assert counts["also_in_val"] == 4 and ledger["warnings"]["other_label_held_out"] == 1
+
+    lines = [
+        f"4 images of train that are also in val: {verdict}",
+        "1 image of these with another label where held out",
+    ]
+    seen = capsys.readouterr().err
+    assert all(f" INFO {line}\n" in seen for line in lines)
+    monkeypatch.setattr(status, "partition_files", lambda lane: ["train", "val"])
+    assert all(f"; {line}" in status.facts()[str(train / "records.json")] for line in lines)
+
+    found = rows(train / "leaks.jsonl")
+    assert found.keys() == LEAKS.keys()
+    for image, (what, original, label) in LEAKS.items():
+        detail = f"the same {what} as {original} of val{label}"
+        assert (found[image]["original"], found[image]["detail"]) == (original, detail)
+    rejects = rows(train / "rejects.jsonl")
+    assert rejects.keys() == (LEAKS.keys() if on_leak == "reject" else set())
+    assert all(row["reason"] == "also_in_val" for row in rejects.values())
+    assert "also_in" not in (train.parent / "val/ledger.json").read_text()
+
+
+def test_an_error_writes_no_index_and_names_the_first(raw, capsys) -> None:
+    convert(raw, "--on-leak", "keep")
+    train = convert(raw, "--on-leak", "error", code=1)
+    words = "4 images of train that are also in val, the first: cat/alike.jpg, the same picture as"
+    seen = capsys.readouterr().err
+    assert words in seen and "set image.on_leak to reject" in seen
+    assert not (train / "records.json").exists()
+    assert rows(train / "leaks.jsonl").keys() == LEAKS.keys()
+
+
+def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw) -> None:
+    train = convert(raw, "--on-leak", "keep")
+    kept = {path.name: path.read_bytes() for path in train.iterdir()}
+    convert(raw)
+    assert (train / "records.json").read_bytes() != kept["records.json"]
+    convert(raw, "--on-leak", "keep")
+    assert {path.name: path.read_bytes() for path in train.iterdir()} == kept
+
+
+def test_prints_that_are_missing_are_made_of_the_images(raw) -> None:
+    train = convert(raw)
+    before = {path: path.read_bytes() for path in train.parent.rglob("*.prints.json")}
+    assert len(before) == 4
+    for path in before:
+        path.unlink()
+    convert(raw)
+    assert {path: path.read_bytes() for path in train.parent.rglob("*.prints.json")} == before
+    assert rows(train / "rejects.jsonl").keys() == LEAKS.keys()
+
+
+def test_an_image_of_val_that_goes_comes_back_to_train(raw) -> None:
+    convert(raw)
+    (raw / "val/cat/0.png").unlink()
+    train = convert(raw)
+    assert rows(train / "rejects.jsonl").keys() == LEAKS.keys() - {"cat/same.png"}
+    assert len(RecordSet.open(train.parent)) == 7
+
+
+def test_the_demos_digits_have_no_false_pair(tmp_path: Path) -> None:
+    assert fetch_demo.main(["--index", str(tmp_path / "demo.json")]) == 0
+    options = RecordOptions()
+    tree = read_tree(tmp_path / "demo")
+    train, val = (
+        Conversion(
+            list(deal(split, listed, 1, shuffled=False)),
+            options.of_split(tree, split),
+            tmp_path / split,
+        )
+        for split, listed in tree.rows.items()
+    )
+    with ThreadPoolExecutor(2) as pool:
+        assert find(train, val, pool) == []
+        # All pictures are there: each is found in its own split.
+        assert len(find(val, val, pool)) == len(tree.rows["val"]) == 360
