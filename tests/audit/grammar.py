@@ -233,7 +233,7 @@ def loader(drawn: dict, folder: str, first: int) -> DataLoader:
     if drawn["stream"]:
         return DataLoader(Stream(drawn, content), batch, **settings)
     broken = drawn["broken"]
-    items = length + {"long": -3, "short": 3}.get(broken, 0)
+    items = length + {"long": -3, "short": 1}.get(broken, 0)
     data = (Forgets if broken == "forgets" else Table)(items, length, broken == "wraps", content)
     if drawn["sampler"] == "batches":
         del settings["drop_last"]

@@ -131,7 +131,6 @@ CASES = [
         "a cache of as many as its source says",
         lambda: load(Rows(10**8, Cache(400))),
         verdict="pass",
-        says="for 400 samples",
     ),
     bug("DP9", "a list of all that was made", lambda: load(Rows(MANY, History()), num_workers=1)),
     twin(

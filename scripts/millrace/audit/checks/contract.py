@@ -27,7 +27,6 @@ UNGUARDED = "the script starts workers when it is imported: no guard of __main__
 NOTHING_GONE = "nothing it holds vanished: a global state"
 SMALL = 512  # bytes a sample that allocators may account for
 FEWEST = 8  # measurements that show a growth
-MEANT = re.compile("max|limit|per|epoch|steps")
 
 
 def _mib(size: float) -> str:
@@ -101,68 +100,64 @@ def start_methods(seen: Seen) -> Findings:
     own = seen["own"]
     elsewhere = []
     fails = []
-    for cause, problem in _problems(seen).items():
-        under = f"under {' and '.join(problem.methods)}: {cause}"
+    for problem in _problems(seen):
+        cause = f"under {' and '.join(problem.methods)}: {problem.cause}"
         if own in (None, *problem.methods):
-            fails.append(failed(under, problem.shown))
+            fails.append(failed(cause, problem.shown))
         else:
-            elsewhere.append(under)
+            elsewhere.append(cause)
     if fails:
         return fails
-    compared = "fork, spawn and forkserver"
-    if "forkserver" not in seen["runs"]:
-        compared = "fork and spawn"
-    return passed("; ".join([f"equal samples under {own or compared}", *elsewhere]))
+    return passed("; ".join([f"equal samples under {own or 'fork and spawn'}", *elsewhere]))
 
 
 class Problem(NamedTuple):
     """What goes wrong if workers are started by some methods."""
 
     methods: list[str]
+    cause: str
     shown: Seen
 
 
-def _problems(seen: Seen) -> dict[str, Problem]:
-    """Problems by cause."""
-    problems = {}
+def _problems(seen: Seen) -> list[Problem]:
+    problems = []
     for bad in seen["pickled"]:
         cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
-        problems[cause] = Problem(["spawn", "forkserver"], bad)
+        problems.append(Problem(["spawn", "forkserver"], cause, bad))
     for path in seen["files"]:
         cause = f"{path} is an open file, whose position forked workers share"
-        problems[cause] = Problem(["fork"], {"path": path})
+        problems.append(Problem(["fork"], cause, {"path": path}))
+
     runs = seen["runs"]
-    for method in ("spawn", "forkserver"):
-        changed = (
-            _changed(runs["fork"], runs["fork again"], runs[method]) if method in runs else None
-        )
-        if changed:
-            problems.setdefault(changed["text"], Problem([], changed)).methods.append(method)
+    for method in [name for name in ("spawn", "forkserver") if name in runs]:
+        run = runs[method]
+        if "raised" in runs["fork"] or "raised" in runs["fork again"]:
+            continue
+        if "raised" in run:
+            text = UNGUARDED if run["unguarded"] else run["raised"]["text"][:300]
+            problems.append(Problem([method], text, run["raised"]))
+            continue
+        fields = _differing(runs["fork"], runs["fork again"], run)
+        if fields:
+            vanished = ", ".join(seen["vanished"][:4]) or NOTHING_GONE
+            cause = f"samples differ from those of fork in {', '.join(fields)}; "
+            cause += f"what vanished: {vanished}"
+            problems.append(Problem([method], cause, {"fields": fields}))
     return problems
 
 
-def _changed(fork: Seen, again: Seen, run: Seen) -> Seen | None:
-    """How a method's samples differ from those of a fork in what two forks have in common."""
-    if "raised" in fork or "raised" in again:
-        return None
-    if "raised" in run:
-        text = run["raised"]["text"][:300]
-        return {**run["raised"], "text": UNGUARDED if run.get("unguarded") else text}
-    # A field that is random in the method too may differ: only the seeds of torch are equal.
+def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:
+    """Fields of which a method gives other contents than two forks, which agree.
+
+    A field that is random in the method too may differ: only the seeds of torch are equal.
+    """
     fields = set()
-    for name, other in run["digests"].items():
-        one = fork["digests"].get(name)
-        if one and one == again["digests"].get(name) and other[0] == other[-1] != one[0]:
-            fields.add(name.rpartition(": ")[2] or "the sample")
-    if not fields:
-        return None
-    held, left = fork["holds"], run["holds"]
-    gone = [
-        f"{path}: {held[path]} -> {left.get(path)}" for path in held if left.get(path) != held[path]
-    ]
-    text = f"samples differ from those of fork in {', '.join(sorted(fields))}; "
-    text += f"what vanished: {', '.join(gone[:4])}" if gone else NOTHING_GONE
-    return {"text": text, "fields": sorted(fields), "vanished": gone[:20]}
+    for place, contents in run["digests"].items():
+        of_fork = fork["digests"].get(place)
+        is_stable = of_fork and of_fork == again["digests"].get(place)
+        if is_stable and contents[0] == contents[-1] != of_fork[0]:
+            fields.add(place.rpartition(": ")[2] or "the sample")
+    return sorted(fields)
 
 
 @check("DP7", "look", "epochs")
@@ -199,26 +194,24 @@ def lengths(seen: Seen) -> Finding:
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
         return failed(cause, {"len": size, "index": size, "equals": place})
     if place is None and items.get("longer"):
-        return _too_short(size, items)
+        return _too_short(size, items["longer"])
     return passed(f"len is {size}")
 
 
 def _repeats_on_purpose(size: int, items: Seen) -> bool:
     """Whether an attribute of the data set says how often it gives the items of a list."""
     factors = [number for number in items["numbers"].values() if number > 1]
-    return any(size == factor * each for factor in factors for each in items["lists"].values())
+    return any(size == factor * many for factor in factors for many in items["lists"].values())
 
 
-def _too_short(size: int, items: Seen) -> Finding:
-    """A list has more items than the length: a bug, unless an attribute limits the length."""
-    name, many = next(iter(items["longer"].items()))
+def _too_short(size: int, longer: dict[str, int]) -> Finding:
+    """A list has more items than the length: one more is a bug, several may be meant."""
+    name, many = next(iter(longer.items()))
     cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-    stored = [each for each, value in items["numbers"].items() if value == size]
-    shown = {"len": size, name: many, "stored": stored}
-    if many > size + 1 and (not stored or any(map(MEANT.search, stored))):
-        needs = "whether the shorter length is meant"
-        return undecided(cause, needs, shown)
-    return failed(cause, shown)
+    shown = {"len": size, name: many}
+    if many == size + 1:
+        return failed(cause, shown)
+    return undecided(cause, "whether the shorter length is meant", shown)
 
 
 @check("DP8", "model", "epochs")
@@ -265,12 +258,10 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
 
 
 class Chunk(NamedTuple):
-    """What a worker holds after some more samples, in bytes."""
+    """What a worker holds after some more samples."""
 
     samples: int
-    private: int
-    anonymous: int
-    shared: int
+    held: int  # bytes
 
 
 class Memory(NamedTuple):
@@ -287,8 +278,25 @@ class Memory(NamedTuple):
 
     @classmethod
     def parse(cls, seen: Seen) -> Memory:
-        workers = max(1, seen["workers"])
-        return cls(**{**seen, "new": [Chunk(*row) for row in seen["new"]], "workers": workers})
+        chunks = [Chunk(*row) for row in seen["new"]]
+        return cls(**{**seen, "new": chunks, "workers": max(1, seen["workers"])})
+
+    @property
+    def beyond(self) -> list[Chunk]:
+        """What was read after the `most` entries that the source speaks of."""
+        counts = list(accumulate(chunk.samples for chunk in self.new))
+        return self.new[bisect_right(counts, self.most or 0) :]
+
+    def copies(self) -> tuple[int, str]:
+        """How many copies of the growth there are, and why."""
+        if self.persistent:
+            return self.workers * self.ranks, f"{self.workers} workers x {self.ranks} ranks"
+        # Workers that end with the epoch have together read each sample once a rank, or once if
+        # ranks share.
+        if self.split:
+            return 1, "ranks and workers share the samples and end with the epoch"
+        why = f"{self.ranks} ranks, whose workers share the samples and end with the epoch"
+        return self.ranks, why
 
 
 @check("DP9", "memory")
@@ -297,96 +305,54 @@ def memory(seen: Seen) -> Finding:
     if not seen.get("new"):
         return inapplicable("no sample was read" if seen else NO_LOADER)
     data = Memory.parse(seen)
-    size = data.samples
-    grown, stops = _growth(data.new, data.most)
-    shown = {
-        "bytes_per_new_sample": round(grown),
-        "private": data.new[-1].private,
-        "read": sum(chunk.samples for chunk in data.new),
-        "samples": size,
-        "workers": data.workers,
-        "ranks": data.ranks,
-        "memory": data.machine,
-    }
-    verdict, cause, needs = "pass", "no growth with new samples", ""
-    if grown >= SMALL:
-        cause = f"a worker grows by {grown:.0f} bytes per new sample"
-    if grown >= SMALL and size is None:
-        verdict, needs = "not decidable", "the number of samples: __len__"
-    elif grown >= SMALL and size is not None:
-        entries = min(size, data.most) if stops and data.most else size
-        factor, why = _factor(data, bool(stops))
-        total = grown * entries * factor
-        cause += (
-            f": {_mib(total)} for {entries} samples x {factor} ({why}), of {_mib(data.machine)}"
-        )
-        shown |= {"factor": factor, "extrapolated": round(total)}
-        verdict, needs = _enough(total, grown * factor, data, stops)
-    copied = -_slope(data.new, "shared")
-    if copied > SMALL and (size or 0) > 10_000:
-        cause += f"; copy-on-write of Python lists: {copied:.0f} bytes a sample, "
-        cause += "at most what they hold"
-    return Finding("DP9", verdict, cause, shown, needs=needs)
+    grown = _slope(data.new)
+    shown: Seen = {"bytes per new sample": round(grown), "samples": data.samples}
+    if grown < SMALL:
+        return passed("no growth with new samples", shown)
 
-
-def _enough(total: float, grown: float, data: Memory, stops: bool | None) -> tuple[str, str]:
-    """The verdict on so many bytes in all, and what would decide; `grown`: by each sample."""
+    cause = f"a worker grows by {grown:.0f} bytes per new sample"
+    if data.samples is None:
+        return undecided(cause, "the number of samples: __len__", shown)
+    factor, why = data.copies()
+    total = grown * data.samples * factor
+    cause += f": {_mib(total)} for {data.samples} samples x {factor} ({why}), "
+    cause += f"of {_mib(data.machine)}"
+    shown |= {"factor": factor, "extrapolated": round(total), "memory": data.machine}
     if total <= data.machine:
-        return "pass", ""
-    at_bound = grown * min(data.samples or 0, data.most or 0)
-    if stops is not None or at_bound > data.machine:
-        return "fail", ""
-    if data.most:
+        return passed(cause, shown)
+    if data.most is None:
+        return failed(cause, shown)
+    return _bounded(data, grown, cause, shown)
+
+
+def _bounded(data: Memory, grown: float, cause: str, shown: Seen) -> Finding:
+    """Judge growth that would be too much, of a data set whose source speaks of a bound: only what
+    was measured beyond it says whether it holds."""
+    if data.most == 0:
+        return undecided(cause, "the most entries that its cache takes", shown)
+    if len(data.beyond) < FEWEST:
         needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
-        return "not decidable", needs
-    return "not decidable", "the most entries that its cache takes"
-
-
-def _factor(data: Memory, stops: bool) -> tuple[int, str]:
-    """How many copies of the growth there are, and why."""
-    # Workers that end with the epoch have together read each sample once a rank, or once if ranks
-    # share.
-    if data.persistent or stops:
-        return data.workers * data.ranks, f"{data.workers} workers x {data.ranks} ranks"
-    factor = 1 if data.split else data.ranks
-    shared = "ranks and" if factor == 1 else f"{data.ranks} ranks, whose"
-    return factor, f"{shared} workers share the samples and end with the epoch"
-
-
-def _growth(new: list[Chunk], most: int | None) -> tuple[float, bool | None]:
-    """Bytes per new sample, and whether the growth ends after the `most` entries that the source
-    speaks of.
-
-    Only what was measured says so: None if too few samples were read.
-    """
-    grown = _slope(new, "anonymous")
-    if most is None:
-        return grown, False
-    counts = list(accumulate(chunk.samples for chunk in new))
-    first = bisect_right(counts, most)
-    before, after = new[: first + 1], new[first:]
-    if most == 0 or len(after) < FEWEST:
-        return grown, None
-
+        return undecided(cause, needs, shown)
     # Allocators settle for a while after a cache is full.
-    full, beyond = _slope(before, "anonymous"), _slope(after, "anonymous")
-    if beyond < max(SMALL, full / 3):
-        return full, True
-    return beyond, False
+    if _slope(data.beyond) < max(SMALL, grown / 3):
+        return passed(f"the growth ends after {data.most} samples", shown)
+    return failed(cause, shown)
 
 
-def _slope(chunks: list[Chunk], kind: str) -> float:
-    """Growth per sample of a kind of memory, 0 unless both halves grow. The first fifth is left
-    out: imports and first calls."""
+def _slope(chunks: list[Chunk]) -> float:
+    """Bytes of growth per sample, 0 unless both halves grow. The first fifth is left out: imports
+    and first calls."""
     chunks = chunks[len(chunks) // 5 :]
     if len(chunks) < 4:
         return 0.0
+    middle = len(chunks) // 2
     slopes = []
-    for part in (chunks[: len(chunks) // 2 + 1], chunks[len(chunks) // 2 :]):
-        grown = getattr(part[-1], kind) - getattr(part[0], kind)
-        slopes.append(grown / sum(chunk.samples for chunk in part[1:]))
+    for half in (chunks[: middle + 1], chunks[middle:]):
+        grown = half[-1].held - half[0].held
+        slopes.append(grown / sum(chunk.samples for chunk in half[1:]))
     low, high = sorted(slopes)
-    return (low + high) / 2 if low * high > 0 and 0.25 < low / high < 4 else 0.0
+    is_steady = low > 0 and low > high / 4
+    return (low + high) / 2 if is_steady else 0.0
 
 
 class Flight(NamedTuple):
@@ -452,7 +418,7 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
 
 @check("stale", "contract")
 def stale(seen: Seen) -> Findings:
-    """The files that a data set lists exist, and are no newer than its index."""
+    """The files that a data set lists exist."""
     if not seen.get("paths"):
         return inapplicable("the data set lists no files")
     return [_listed(paths) for paths in seen["paths"]]
@@ -462,7 +428,4 @@ def _listed(paths: Seen) -> Finding:
     if paths["missing"] and paths["needed"]:
         cause = f"{paths['missing']} of {paths['paths']} files in {paths['name']} are missing: "
         return failed(cause + ", ".join(paths["names"]), paths)
-    if "index" in paths:
-        cause = f"{paths['index']} is older than {', '.join(paths['newer'])}"
-        return undecided(cause, "an index written after its files", paths)
     return passed(f"{paths['paths']} files in {paths['name']} exist")
