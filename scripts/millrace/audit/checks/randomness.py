@@ -50,6 +50,7 @@ OWN = (
 
 Place = tuple[int, int, int | None]  # rank, epoch, worker
 Streams = dict[Place, list[Batch]]  # batches of one place, in their order
+Column = list[tuple[Any, str]]  # of a field: indices that were read, and contents
 
 
 class Same(NamedTuple):
@@ -103,18 +104,18 @@ def _repeated_by(
     look: Seen,
 ) -> Finding | None:
     """A finding of the first two workers, epochs or ranks that draw the same."""
-    for pair in _neighbours(streams, AXES[kind]):
+    axis = AXES[kind]
+    for pair in _neighbours(streams, axis):
         one, other = (streams[place] for place in pair)
         same = compare(one, other)
         if same is None:
             continue
         names = [GLOBALS.get(name, f"the generator {name}") for name in same.generators]
         source = " and ".join(names) or "a generator outside the dataset"
-        first, second = (place[AXES[kind]] for place in pair)
+        first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
-        seeds = [_draws(batches[0]).seed for batches in (one, other)]
         shown = {"generators": same.generators, **same.shown, "rank, epoch, worker": pair}
-        shown |= {"worker seeds": seeds, "torch": look["torch"]}
+        shown["worker seeds"] = [_draws(batches[0]).seed for batches in (one, other)]
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
         fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
         return _if_together(failed(cause, shown, fix), kind, look)
@@ -123,31 +124,30 @@ def _repeated_by(
 
 def _neighbours(places: Iterable[tuple], axis: int) -> list[tuple[tuple, tuple]]:
     """Pairs of places that differ in this axis only."""
-    pairs = combinations(places, 2)
-    return [(a, b) for a, b in pairs if [n for n, each in enumerate(a) if each != b[n]] == [axis]]
+    pairs = []
+    for one, other in combinations(places, 2):
+        differing = [at for at, value in enumerate(one) if value != other[at]]
+        if differing == [axis]:
+            pairs.append((one, other))
+    return pairs
 
 
-def _varying(batches: list[Batch]) -> dict[str, list[tuple[Any, str]]]:
-    """(Index, digest) of the fields that vary for an index; or else of batches, as collate_fn may
-    draw."""
-    rows = [
-        (index, sample)
-        for batch in batches
-        for index, sample in zip(batch.indices or (), batch.samples, strict=False)
-    ]
-    names = sorted(rows[0][1], reverse=True) if rows else []
-    varying = {}
-    for name in names:
-        column = [(index, sample.get(name, "")) for index, sample in rows]
-        if _varies(column):
-            varying[name] = column
-    whole = [(0, each.digest) for each in batches if each.indices == batches[0].indices]
+def _varying(batches: list[Batch]) -> dict[str, Column]:
+    """The fields that vary for an index, or else batches, as collate_fn may draw."""
+    columns: dict[str, Column] = defaultdict(list)
+    for batch in batches:
+        for index, sample in zip(batch.indices or (), batch.samples, strict=False):
+            for name, content in sample.items():
+                columns[name].append((index, content))
+    names = sorted(columns, reverse=True)
+    varying = {name: columns[name] for name in names if _varies(columns[name])}
+    whole = [(0, batch.digest) for batch in batches if batch.indices == batches[0].indices]
     if not varying and _varies(whole):
-        varying["batch"] = whole
+        return {"batch": whole}
     return varying
 
 
-def _varies(column: list[tuple[Any, str]]) -> bool:
+def _varies(column: Column) -> bool:
     return len(set(column)) > len({index for index, _ in column})
 
 
@@ -160,7 +160,7 @@ def _draws(batch: Batch) -> Draws:
 def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
     states = [_draws(batches[0]).start, *(_draws(batch).after for batch in batches)]
-    return {name for name in states[-1] if len({each.get(name) for each in states}) > 1}
+    return {name for name in states[-1] if len({state.get(name) for state in states}) > 1}
 
 
 def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
@@ -195,26 +195,14 @@ def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
         if match**count < CHANCE or (match < 1 and copied):
             names = copied or sorted(_used(one) & _used(other) - {"torch"})
             return Same(names, {"field": name, "samples": count, "draws": draws[:4]})
-    return _gone_on_alike(copied if theirs else [], one, other)
+    return None
 
 
-def _chance(draws: list[tuple[Any, str]]) -> float:
+def _chance(draws: Column) -> float:
     """The chance that what an index gives is what it gave another time."""
     of_index = Counter(index for index, _ in draws)
-    squares = ((index, count * count) for (index, _), count in Counter(draws).items())
-    return sum(square / of_index[index] for index, square in squares) / len(draws)
-
-
-def _gone_on_alike(copied: list[str], one: list[Batch], other: list[Batch]) -> Same | None:
-    """Numbers of several generators in one field: one whose states go on alike gives the same
-    ones."""
-    for name in copied:
-        ours, theirs = ([_draws(batch).after.get(name) for batch in part] for part in (one, other))
-        count = min(len(ours), len(theirs))
-        states = ours[:count]
-        if count > 1 and states == theirs[:count] and len(set(states)) == count:
-            return Same([name], {"batches": count, "states": states[:4]})
-    return None
+    alike = sum(count**2 / of_index[index] for (index, _), count in Counter(draws).items())
+    return alike / len(draws)
 
 
 @check("DP2", "look", "epochs", "source")
@@ -267,28 +255,14 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     if shared.from_sampler and dataset.frameworks:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
         return undecided(cause, needs, evidence)
-    return failed(cause, evidence, _how_to_share_out(kind, shared))
+    fix = "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
+    return failed(cause, evidence, fix if shared.from_sampler else "")
 
 
 def _begin_alike(shared: Shares, axis: int) -> bool:
     """Whether two places that differ in this axis only give the same samples in the same order."""
     pairs = [(shared.streams[a], shared.streams[b]) for a, b in _neighbours(shared.streams, axis)]
     return any(ours == theirs and len(set(ours)) >= EXAMPLES for ours, theirs in pairs)
-
-
-def _how_to_share_out(kind: str, shared: Shares) -> str:
-    if shared.from_sampler:
-        return (
-            "sampler=DistributedSampler(dataset) and no shuffle=; if one process trains: --ranks 1"
-        )
-    ranks, workers = shared.ranks, shared.workers
-    fix = (
-        f"In __iter__ yield sample i if i % {ranks * workers} == rank * {workers} + worker_id, "
-        "that is i % (world_size * num_workers) == rank * num_workers + worker_id"
-    )
-    if kind == "ranks":
-        fix += "; Hugging Face datasets: split_dataset_by_node(dataset, rank, world_size)"
-    return fix
 
 
 def _shared_out(
