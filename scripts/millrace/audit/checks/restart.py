@@ -132,10 +132,9 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is
     known."""
     if all(way.error for way in restart.ways):
-        return _raises(rank, restart, restart.ways[0].error)
+        return _wrong(rank, restart, restart.ways[0])
     if not any(restart.left):
-        cause = "nothing is left that can be known again"
-        return undecided(cause, NEED_ID)
+        return undecided("nothing is left that can be known again", NEED_ID)
 
     is_right = any(map(restart.is_right, restart.ways))
     if not is_right and any(way.is_unread for way in restart.ways):
@@ -143,65 +142,48 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
         return undecided(cause, "a longer --timeout")
 
     wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
+    if is_right and calls is not None:  # the loop decides which of the ways is taken
+        wrong = [way for way in wrong if way.told == bool(calls)]
     if not wrong:
         return None
     way = wrong[-1]
-    if is_right:
-        return _depends_on_the_loop(rank, restart, way, calls)
-    return _wrong(rank, restart, way)
-
-
-def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
-    if way.error:
-        return _raises(rank, restart, way.error)
-    return _went_on_elsewhere(rank, restart, way)
-
-
-def _raises(rank: int, restart: Restart, error: str) -> Finding:
-    cause = f"restored in mid-epoch 1 by {restart.how}: it raises {error}"
-    return failed(cause, {"rank": rank, "after batches": restart.at}, SAVE)
-
-
-def _depends_on_the_loop(
-    rank: int, restart: Restart, wrong: Way, calls: list | None
-) -> Finding | None:
-    """One way goes on rightly, with or without set_epoch: the loop decides."""
-    if calls is not None:
-        goes_wrong = wrong.told == bool(calls)
-        return _wrong(rank, restart, wrong) if goes_wrong else None
-    word = "not called" if wrong.told else "called"
-    cause = (
-        f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after the"
-        " restart"
-    )
+    if calls is not None or not is_right:
+        return _wrong(rank, restart, way)
+    word = "not called" if way.told else "called"
+    cause = f"restored in mid-epoch 1 by {restart.how}: right only if set_epoch is {word} after "
+    cause += "the restart"
     needs = "--loop module:function, which shows whether it calls set_epoch before each epoch"
     return undecided(cause, needs, {"rank": rank})
 
 
-def _went_on_elsewhere(rank: int, restart: Restart, way: Way) -> Finding:
-    """The finding where other samples came than those that were left, or in another order."""
-    came, left, first_epoch = way.came, restart.left, restart.epochs[0]
+def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
+    """The finding where a restart raised, or other samples came than those that were left, or in
+    another order."""
+    cause = f"restored in mid-epoch 1 by {restart.how}: "
+    facts: Seen = {"rank": rank, "after batches": restart.at}
+    if way.error:
+        return failed(f"{cause}it raises {way.error}", facts, SAVE)
+
+    left, came = restart.left, way.came
     before, rest, new = (
         Counter(_flat(part)) for part in (restart.epochs[1][: restart.at], left, came)
     )
-    lists = {"replayed": list((new & before) - rest), "skipped": list(rest - new)}
-    if not way.ended[0]:  # what did not come may come later
-        lists["skipped"] = []
-    counts = " and ".join(f"{len(names)} samples {word}" for word, names in lists.items() if names)
-    cause = f"restored in mid-epoch 1 by {restart.how}: {counts or 'the rest in another order'}"
+    facts |= {"expected": left[0], "came": came[0] if came else []}
+    differences = []
+    # What did not come before the time was over may come later.
+    skipped = rest - new if way.ended[0] else Counter[str]()
+    for word, names in (("replayed", (new & before) - rest), ("skipped", skipped)):
+        if names:
+            differences.append(f"{len(names)} samples {word}")
+            facts[word] = list(names)[:EXAMPLES]
+    cause += " and ".join(differences) or "the rest in another order"
     fix = SAVE
-    beginning = first_epoch[restart.at :][: len(came)]
-    if beginning and came != left and came[: len(beginning)] == beginning:
-        cause += "; it is the order of epoch 0"
-    elif came and restart.ahead and came == left[-len(came) :]:
+    if came and restart.ahead and came == left[-len(came) :]:
         cause += f"; the sampler was {len(left) - len(came)} batches ahead, which workers held"
         fix = COUNT
     if not way.told and len(restart.ways) > 1:
         cause += "; set_epoch was not called after it"
         fix = "Save the epoch in the state, or call set_epoch(epoch) after load_state_dict"
-    facts: Seen = {"rank": rank, "after batches": restart.at, "expected": left[0]}
-    facts["came"] = (came or [[]])[0]
-    facts |= {word: names[:EXAMPLES] for word, names in lists.items()}
     return failed(cause, facts, fix)
 
 
@@ -210,32 +192,25 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     way = restart.next
     if way is None:
         return None
+    cause = f"restored by {restart.how} after the last batch of epoch 0: "
     if way.error:
-        cause = f"restored by {restart.how} after the last batch of epoch 0: it raises {way.error}"
-        return failed(cause, {"rank": rank}, SAVE)
+        return failed(f"{cause}it raises {way.error}", {"rank": rank}, SAVE)
 
     # Without set_epoch the rest of epoch 0 may come first, which is empty.
     number = 1 if len(way.passes) > 1 and not way.came else 0
     if not way.ended[number]:  # the time was over
         return None
-    due = (
-        min(restart.epochs, key=lambda epoch: len(_flat(epoch)))
-        if restart.ended
-        else restart.epochs[0]
-    )
-    samples_due, samples_came = len(_flat(due)), len(_flat(way.passes[number]))
+    due, came = restart.epochs[0], way.passes[number]
+    if restart.ended:
+        due = min(restart.epochs, key=lambda epoch: len(_flat(epoch)))
+    missing = len(_flat(due)) - len(_flat(came))
     # An order of its own may fill batches otherwise: the last one may be missing.
     largest = max(map(len, due), default=0)
-    if samples_came and samples_due - samples_came <= largest:
+    is_whole = any(came) and missing <= largest
+    if is_whole or not any(due):
         return None
-    if not samples_due:
-        return None
-    cause = (
-        f"restored by {restart.how} after the last batch of epoch 0: the next epoch has"
-        f" {samples_came} of "
-    )
-    cause += f"{samples_due} samples"
-    facts = {"rank": rank, "expected": due[0], "came": (way.passes[number] or [[]])[0]}
+    cause += f"the next epoch has {len(_flat(came))} of {len(_flat(due))} samples"
+    facts = {"rank": rank, "expected": due[0], "came": came[0] if came else []}
     return failed(cause, facts, NEW_EPOCH)
 
 
