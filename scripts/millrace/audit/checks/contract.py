@@ -281,11 +281,11 @@ class Memory(NamedTuple):
         chunks = [Chunk(*row) for row in seen["new"]]
         return cls(**{**seen, "new": chunks, "workers": max(1, seen["workers"])})
 
-    @property
-    def beyond(self) -> list[Chunk]:
-        """What was read after the `most` entries that the source speaks of."""
+    def at_bound(self) -> tuple[list[Chunk], list[Chunk]]:
+        """What was read before and after the `most` entries that the source speaks of."""
         counts = list(accumulate(chunk.samples for chunk in self.new))
-        return self.new[bisect_right(counts, self.most or 0) :]
+        place = bisect_right(counts, self.most or 0)
+        return self.new[: place + 1], self.new[place:]
 
     def copies(self) -> tuple[int, str]:
         """How many copies of the growth there are, and why."""
@@ -322,19 +322,20 @@ def memory(seen: Seen) -> Finding:
         return passed(cause, shown)
     if data.most is None:
         return failed(cause, shown)
-    return _bounded(data, grown, cause, shown)
+    return _bounded(data, cause, shown)
 
 
-def _bounded(data: Memory, grown: float, cause: str, shown: Seen) -> Finding:
+def _bounded(data: Memory, cause: str, shown: Seen) -> Finding:
     """Judge growth that would be too much, of a data set whose source speaks of a bound: only what
     was measured beyond it says whether it holds."""
     if data.most == 0:
         return undecided(cause, "the most entries that its cache takes", shown)
-    if len(data.beyond) < FEWEST:
+    before, beyond = data.at_bound()
+    if len(beyond) < FEWEST:
         needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
         return undecided(cause, needs, shown)
     # Allocators settle for a while after a cache is full.
-    if _slope(data.beyond) < max(SMALL, grown / 3):
+    if _slope(beyond) < max(SMALL, _slope(before) / 3):
         return passed(f"the growth ends after {data.most} samples", shown)
     return failed(cause, shown)
 
