@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import reduce
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
@@ -25,21 +25,20 @@ from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 MOST_BATCHES = 50  # show whether an order changes
-SAMPLES, BATCH, FEW = (
-    48,
-    16,
-    3,
-)  # repeated of each worker in each epoch; at most in a batch; indices
-MOST, MOST_ROWS = 20_000, 1000  # samples of a stream, rows of a dataset with indices: what it holds
+SAMPLES = 48  # repeated of each worker in each epoch
+BATCH = 16  # of them at most in a batch
+FEW = 3  # indices that are repeated
+MOST = 20_000  # samples of a stream
+MOST_ROWS = 1000  # of a dataset with indices
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
-PLACES: tuple[str, ...] = (
+PLACES = (
     "sampler",
     "sampler.sampler",
     "batch_sampler",
     "batch_sampler.sampler",
     "dataset",
+    "batch_sampler.batch_sampler.sampler",
 )
-PLACES += ("batch_sampler.batch_sampler.sampler",)
 
 
 def epochs(target: Target, options: Options, rank: Rank) -> Seen:
@@ -90,23 +89,28 @@ def loop(target: Target, options: Options, rank: Rank) -> Seen:
     `evaluation`: samples that --val-loader holds, and those that its DistributedSampler makes of
     them.
     """
-    function, sampler = target.loop(), None
     seen: Seen = {"calls": None, "joins": False, "evaluation": None}
+    sampler = None
     with suppress(Exception):  # there is none, or other probes say what it raises
         sampler = target.val_loader().sampler
     if isinstance(sampler, DistributedSampler):
         seen["evaluation"] = {"samples": len(sampler.dataset), "drawn": sampler.total_size}
+    function = target.loop()
     if function is None:
         return seen
+
     from torch.distributed.algorithms import Join
 
-    loader, calls, joins = target.loader(), [], []
-    for name, tapped in parts(Listener(loader, rank, 0), "set_epoch").items():
-        part = loader if name == "loader" else tapped
-        part.set_epoch = noting(
-            part.set_epoch, lambda *args, name=name: calls.append([name, *args])
-        )
-    Join.__init__ = noting(Join.__init__, lambda *_: joins.append(True))
+    def joins(*_: Any) -> None:
+        seen["joins"] = True
+
+    seen["calls"] = []
+    loader = target.loader()
+    for name, listening in parts(Listener(loader, rank, 0), "set_epoch").items():
+        part = loader if name == "loader" else listening
+        call = partial(_noted, seen["calls"], name)
+        part.set_epoch = noting(part.set_epoch, call)
+    Join.__init__ = noting(Join.__init__, joins)
     # It may train for long: its first epochs say enough. Again and again, as no error leaves a
     # __del__.
     signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -114,40 +118,39 @@ def loop(target: Target, options: Options, rank: Rank) -> Seen:
     with suppress(KeyboardInterrupt):
         function(loader)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return {**seen, "calls": calls, "joins": bool(joins)}
+    return seen
+
+
+def _noted(calls: list, name: str, *args: Any) -> None:
+    calls.append([name, *args])
 
 
 def repeat(target: Target, options: Options, rank: Rank) -> Seen:
-    """`epochs`: notes of epochs in which all samples are those of a few indices; None for streams.
-
-    Sequences that are equal in two places are copied randomness.
-    """
+    """`epochs`: two epochs of a few samples, again and again; None if nobody can choose samples."""
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
     core, listening = tap.original, tap.core
     if core is None or listening is None:
         return {"epochs": None}
-    if isinstance(core.dataset, IterableDataset) or length(core.dataset) == 0:
+    rows = length(core.dataset)
+    if isinstance(core.dataset, IterableDataset) or rows == 0:
         return {"epochs": None}
+
     drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
-    batch = (
-        list(drawn)
-        if isinstance(drawn, (list, tuple)) and core.batch_sampler is not None
-        else [drawn]
-    )
+    is_batch = core.batch_sampler is not None and isinstance(drawn, (list, tuple))
+    batch = list(drawn) if is_batch else [drawn]
     # The same indices on all ranks, so that they can be compared; several, as one may be an empty
     # sample.
-    few = (
-        list(range(min(FEW, length(core.dataset) or 1)))
-        if hasattr(batch[0], "__index__")
-        else batch[:1]
-    )
+    few = batch[:1]
+    if hasattr(batch[0], "__index__"):
+        few = list(range(min(FEW, rows or 1)))
     batch = [few[place % len(few)] for place in range(min(len(batch), BATCH))]
-    indices = [batch] * (max(1, listening.num_workers) * max(2, -(-SAMPLES // len(batch))))
-    plain = copy.copy(core)
-    plain.collate_fn = list
+    times = max(2, -(-SAMPLES // len(batch)))
+    indices = [batch] * (max(1, listening.num_workers) * times)
     with suppress(Exception):  # a collate_fn may ask for samples that differ
         return {"epochs": _two_epochs(loader, options, rank, indices)}
+    plain = copy.copy(core)
+    plain.collate_fn = list
     return {"epochs": _two_epochs(plain, options, rank, indices)}
 
 
@@ -201,7 +204,10 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
 def _drawn(core: DataLoader, most: int) -> set[str]:
     """What the sampler draws in an epoch."""
     sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
-    return {str(index) for each in islice(sampler, most) for index in index_list(each)}
+    drawn: set[str] = set()
+    for batch in islice(sampler, most):
+        drawn.update(map(str, index_list(batch)))
+    return drawn
 
 
 def _pass(
@@ -236,7 +242,8 @@ def _rows(core: DataLoader | None) -> int | None:
 def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
     core = tap.original
     if core is not None and rows is not None:
-        yield from (fields(core.dataset[row]) for row in range(0, rows, max(1, rows // MOST_ROWS)))
+        for row in range(0, rows, max(1, rows // MOST_ROWS)):
+            yield fields(core.dataset[row])
     elif core is not None and isinstance(core.dataset, IterableDataset):
         yield from map(fields, core.dataset)
     else:
@@ -248,17 +255,18 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
 def _shuffles() -> Counter[str]:
     """Calls of the functions that put things into a random order, from now on in this process."""
     holders = {"torch": torch, "random": random, "Random": random.Random}
-    holders |= {"numpy.random": sys.modules["numpy"].random} if "numpy" in sys.modules else {}
+    if "numpy" in sys.modules:
+        holders["numpy.random"] = sys.modules["numpy"].random
     calls: Counter[str] = Counter()
     for place, holder in holders.items():
         for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
-            title = f"{place}.{name}"
-            setattr(
-                holder,
-                name,
-                noting(vars(holder)[name], lambda *_, title=title: calls.update([title])),
-            )
+            call = partial(_count, calls, f"{place}.{name}")
+            setattr(holder, name, noting(vars(holder)[name], call))
     return calls
+
+
+def _count(calls: Counter[str], name: str, *_: Any) -> None:
+    calls[name] += 1
 
 
 def parts(tap: Listener, method: str = "") -> Seen:
@@ -266,16 +274,14 @@ def parts(tap: Listener, method: str = "") -> Seen:
     named."""
     listed: Seen = {"loader": tap.view}
     for place in PLACES:
-        part = reduce(
-            lambda owner, name: getattr(owner, name, None), place.split("."), tap.original
-        )
-        if part is not None and all(part is not each for each in listed.values()):
+        part = tap.original
+        for name in place.split("."):
+            part = getattr(part, name, None)
+        if part is not None and all(part is not known for known in listed.values()):
             listed[place] = part
-    return {
-        name: part
-        for name, part in listed.items()
-        if not method or callable(getattr(part, method, 0))
-    }
+    if not method:
+        return listed
+    return {name: part for name, part in listed.items() if callable(getattr(part, method, None))}
 
 
 def tell_epoch(tap: Listener, number: int) -> None:

@@ -24,9 +24,8 @@ def digest(value: Any) -> str:
 
 def fields(sample: Any) -> dict[str, str]:
     """Digests of a sample's fields by name or place, and of the whole under ""."""
-    parts = dict(members(sample))
-    digests = {name: digest(value) for name, value in parts.items()}
-    whole = digest(sorted(digests.items())) if parts else digest(sample)
+    digests = {name: digest(part) for name, part in members(sample)}
+    whole = digest(sorted(digests.items())) if digests else digest(sample)
     return {"": whole, **digests}
 
 
@@ -34,9 +33,9 @@ def rows(batch: Any) -> list[dict[str, str]] | None:
     """Digests of the samples that a batch was stacked from, along the first dimension of all its
     parts, as `fields` gives them for the samples themselves; None if the batch is not made so."""
     lengths = set(_lengths(batch, DEPTH))
-    length = lengths.pop() if len(lengths) == 1 else None
-    if length is None:
+    if len(lengths) != 1 or None in lengths:
         return None
+    length = lengths.pop() or 0
     return [fields(_row(batch, number)) for number in range(length)]
 
 
@@ -55,9 +54,9 @@ def _lengths(part: Any, depth: int) -> Iterator[int | None]:
 
 def _is_column(part: Any) -> bool:
     """Whether it is a list of one text or number for each sample."""
-    return isinstance(part, (list, tuple)) and all(
-        isinstance(value, (str, bytes, *NUMBERS)) for value in part
-    )
+    if not isinstance(part, (list, tuple)):
+        return False
+    return all(isinstance(value, (str, bytes, *NUMBERS)) for value in part)
 
 
 def _row(part: Any, number: int) -> Any:
@@ -73,27 +72,31 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a mapping, a sequence or an object, by name or place; nothing for a single
     value."""
     if isinstance(value, Mapping):
-        yield from ((str(name), each) for name, each in value.items())
+        for name, part in value.items():
+            yield str(name), part
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from zip(value._fields, value, strict=True)
     elif isinstance(value, (list, tuple)):
-        yield from ((str(place), each) for place, each in enumerate(value))
+        for place, part in enumerate(value):
+            yield str(place), part
     elif hasattr(value, "tobytes") or isinstance(value, (torch.Tensor, type)):
         return
     elif hasattr(value, "__dict__"):
-        for name, each in vars(value).items():
-            if not callable(each):
-                yield str(name), each
+        for name, part in vars(value).items():
+            if not callable(part):
+                yield str(name), part
 
 
 def describe(value: Any) -> dict[str, Any]:
     """Type, and dtype and shape of a tensor or an array."""
-    said: dict[str, Any] = {"type": f"{type(value).__module__}.{type(value).__qualname__}"}
+    kind = type(value)
+    facts: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        said |= {"dtype": str(value.dtype), "shape": [int(each) for each in value.shape]}
+        facts["dtype"] = str(value.dtype)
+        facts["shape"] = list(map(int, value.shape))
     elif isinstance(value, (str, bytes, list, tuple, dict)):
-        said["length"] = len(value)
-    return said
+        facts["length"] = len(value)
+    return facts
 
 
 def walk_tensors(
@@ -103,26 +106,27 @@ def walk_tensors(
     if isinstance(value, torch.Tensor):
         yield path, value
     elif depth:
-        for name, each in members(value):
-            yield from walk_tensors(each, f"{path}.{name}" if path else name, depth - 1)
+        for name, part in members(value):
+            yield from walk_tensors(part, f"{path}.{name}" if path else name, depth - 1)
 
 
 def _feed(state: Any, value: Any, depth: int) -> None:
+    kind = type(value)
     if isinstance(value, torch.Tensor):
         state.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        if value.layout is torch.strided and value.device.type == "cpu" and value.numel():
-            plain = value.detach().resolve_conj().resolve_neg().contiguous()
-            state.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
-    elif type(value) in NUMBERS and _is_short(value):
+        state.update(_bytes(value))
+    elif kind in NUMBERS and _is_short(value):
         # A number is the tensor that default_collate makes of it, an array below too: a batch
         # compares with the samples it is made of.
-        dtype, layout = NUMBERS[type(value)]
-        state.update(f"tensor torch.{dtype} ()".encode() + struct.pack(layout, value))
+        dtype, layout = NUMBERS[kind]
+        state.update(f"tensor torch.{dtype} ()".encode())
+        state.update(struct.pack(layout, value))
     elif isinstance(value, (str, bytes, bool, int, float, complex, type(None))):
-        state.update(f"{type(value).__name__} {value!r}".encode())
+        state.update(f"{kind.__name__} {value!r}".encode())
     elif hasattr(value, "dtype") and hasattr(value, "tobytes"):
         # A numpy.memmap is an ndarray after pickling: the class does not matter.
-        state.update(f"tensor torch.{value.dtype} {tuple(value.shape)}".encode() + value.tobytes())
+        state.update(f"tensor torch.{value.dtype} {tuple(value.shape)}".encode())
+        state.update(value.tobytes())
     elif hasattr(value, "tobytes"):  # images: their bytes say more than their attributes
         size = getattr(value, "shape", getattr(value, "size", ""))
         state.update(f"buffer {getattr(value, 'mode', '')} {size}".encode())
@@ -131,12 +135,21 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         state.update(repr(sorted(map(repr, value))).encode())
     elif depth:
         # default_collate makes lists of tuples.
-        kind = "list" if type(value) is tuple else type(value).__qualname__
-        state.update(f"{kind} (".encode())
-        for name, each in members(value):
+        name = "list" if kind is tuple else kind.__qualname__
+        state.update(f"{name} (".encode())
+        for name, part in members(value):
             state.update(f"{name}:".encode())
-            _feed(state, each, depth - 1)
+            _feed(state, part, depth - 1)
         state.update(b")")
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """The values of a tensor; nothing of one that is sparse, or on a device."""
+    is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not is_plain or not tensor.numel():
+        return b""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
 
 
 def _is_short(number: float) -> bool:

@@ -14,20 +14,20 @@ _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<froz
 def described(error: BaseException) -> Seen:
     """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost
     first."""
-    stack = traceback.extract_tb(error.__traceback__)
-    frames = [
-        f'File "{frame.filename}", line {frame.lineno} in {frame.name}' for frame in reversed(stack)
-    ]
-    frames = [frame for frame in frames if "millrace/audit/" not in frame]
     text, kind = str(error).strip(), type(error).__name__
+    stack = []
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        line = f'File "{frame.filename}", line {frame.lineno} in {frame.name}'
+        if "millrace/audit/" not in line:
+            stack.append(line)
     if "Original Traceback" in text:  # of a worker: the last line says what
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        frames = [line for line in reversed(lines) if line.startswith('File "')] + frames
+        stack = [line for line in reversed(lines) if line.startswith('File "')] + stack
         text = f"{lines[-1]} ({lines[0].rstrip('.')})"
     elif not isinstance(error, MillraceError):
         lost = processes.lost_worker(error)
         text = lost.problem if lost else f"{kind}: {text}".removesuffix(": ")
-    return {"type": kind, "text": text, "where": users(frames), "trace": frames[:20]}
+    return {"type": kind, "text": text, "where": users(stack), "trace": stack[:20]}
 
 
 def frames(log: str) -> list[str]:
@@ -35,6 +35,9 @@ def frames(log: str) -> list[str]:
     return [line.strip() for line in log.splitlines() if line.startswith("  File ")]
 
 
-def users(frames: list[str]) -> str:
+def users(stack: list[str]) -> str:
     """The first frame that is neither torch's, Python's nor ours."""
-    return next((frame for frame in frames if not any(part in frame for part in _FOREIGN)), "")
+    for frame in stack:
+        if not any(part in frame for part in _FOREIGN):
+            return frame
+    return ""

@@ -15,9 +15,13 @@ import torch
 from millrace.audit.runner.digest import members
 
 ITEMS = 64  # of a list show what more would show
-PLAIN, NAMES = (str, bytes, int, float, type(None), torch.Tensor), (type, ModuleType)
+PLAIN = (str, bytes, int, float, type(None), torch.Tensor)
+NAMES = (type, ModuleType)
 FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "datasets")
+METHODS = ("__getitem__", "__iter__", "__call__")
 BOUND = {partial: ("func", "args", "keywords"), MethodType: ("__self__", "__func__")}
+
+Held = list[tuple[str, Any]]  # names or places, and objects
 
 
 def walk(
@@ -35,38 +39,42 @@ def walk(
         path, value = queue.popleft()
         if isinstance(value, PLAIN):
             yield path, value
-        elif id(value) not in seen and not isinstance(value, NAMES):
-            seen.add(id(value))
-            yield path, value
-            queue.extend(
-                (f"{path}.{step}" if path else step, part) for step, part in parts(value, code)
-            )
+            continue
+        if id(value) in seen or isinstance(value, NAMES):
+            continue
+        seen.add(id(value))
+        yield path, value
+        for step, part in parts(value, code):
+            queue.append((f"{path}.{step}" if path else step, part))
 
 
-def parts(value: Any, code: bool = False) -> list[tuple[str, Any]]:
+def parts(value: Any, code: bool = False) -> Held:
     """What an object itself holds, by name or place; nothing for arrays and images."""
+    kind = type(value)
     if isinstance(value, PLAIN + NAMES) or hasattr(value, "tobytes"):
         return []
     if isinstance(value, (dict, list, tuple)):
         return list(islice(members(value), ITEMS))
     if isinstance(value, FunctionType):
         return _named(value) if code else []
-    slots: Iterable[str] = getattr(type(value), "__slots__", ())
-    names = BOUND.get(type(value)) or slots
+
+    names: Iterable[str] = BOUND.get(kind) or getattr(kind, "__slots__", ())
     held = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     held += getattr(value, "__dict__", {}).items()
-    for method in ("__getitem__", "__iter__", "__call__") if code else ():
-        function = getattr(type(value), method, None)
-        held += _named(function) if isinstance(function, FunctionType) else []
+    for method in METHODS if code else ():
+        function = getattr(kind, method, None)
+        if isinstance(function, FunctionType):
+            held += _named(function)
     return held
 
 
-def _named(function: FunctionType) -> list[tuple[str, Any]]:
+def _named(function: FunctionType) -> Held:
+    """What a function names: of its closure, and of the globals of its module."""
     if (function.__module__ or "").partition(".")[0] in FOREIGN:
         return []
     scope, names = function.__globals__, function.__code__
-    cells = zip(names.co_freevars, function.__closure__ or (), strict=True)
-    held = [
-        (name, cell.cell_contents) for name, cell in cells if cell != CellType()
-    ]  # an empty one raises
+    held = []
+    for name, cell in zip(names.co_freevars, function.__closure__ or (), strict=True):
+        if cell != CellType():  # an empty one raises
+            held.append((name, cell.cell_contents))
     return held + [(name, scope[name]) for name in names.co_names if name in scope]
