@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,11 +44,12 @@ class Shares:
     @property
     def workers(self) -> int:
         """Of the rank that has most."""
-        return max(1, *(len(self._workers_of(rank)) for rank in range(self.ranks)))
+        of_ranks = Counter(rank for rank, _ in self.streams)
+        return max(of_ranks.values(), default=1)
 
     @property
     def total(self) -> Counter[str]:
-        return sum((Counter(names) for names in self.streams.values()), Counter())
+        return _sum(map(Counter, self.streams.values()))
 
     @property
     def one_step(self) -> int:
@@ -64,26 +66,24 @@ class Shares:
 
     def draws_with_replacement(self) -> bool:
         """Whether the sampler asked one rank for a sample more often than the dataset holds it."""
-        return self.from_sampler and any(
-            self._given_by(rank) - self.held for rank in range(self.ranks)
-        )
+        if not self.from_sampler:
+            return False
+        return any(self._given_by(rank) - self.held for rank in range(self.ranks))
 
     def repeated_by_workers(self) -> Counter[str]:
         """Samples that several workers of one rank gave, by how often too often."""
         repeated: Counter[str] = Counter()
         for rank in range(self.ranks):
-            too_often = self._given_by(rank) - self.held
-            for name, count in too_often.items():
-                givers = sum(name in worker for worker in self._workers_of(rank))
-                if givers > 1:
+            workers = self._workers_of(rank)
+            for name, count in (_sum(workers) - self.held).items():
+                if sum(name in worker for worker in workers) > 1:
                     repeated[name] = max(repeated[name], count)
         return repeated
 
     def repeated_by_ranks(self) -> Counter[str]:
         """Samples that several ranks gave, by how often too often."""
         # What one rank repeats by itself is a matter of its workers: count it once here.
-        once = [self._given_by(rank) & self.held for rank in range(self.ranks)]
-        return sum(once, Counter()) - self.held
+        return _sum(self._given_by(rank) & self.held for rank in range(self.ranks)) - self.held
 
     def lost(self) -> Counter[str]:
         return self.held - self.total
@@ -94,10 +94,14 @@ class Shares:
         return Counter({name: count for name, count in self.total.items() if name not in self.held})
 
     def _workers_of(self, rank: int) -> list[Counter[str]]:
-        return [Counter(names) for (of_rank, _), names in self.streams.items() if of_rank == rank]
+        return [Counter(names) for place, names in self.streams.items() if place[0] == rank]
 
     def _given_by(self, rank: int) -> Counter[str]:
-        return sum(self._workers_of(rank), Counter())
+        return _sum(self._workers_of(rank))
+
+
+def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
+    return sum(counts, Counter())
 
 
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
@@ -111,20 +115,21 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
 
     row_of = _rows(held_keys)
     streams: dict[Place, list[str]] = defaultdict(list)
+    largest = 1
     for rank, epoch in enumerate(epochs):
         for batch in epoch.batches:
             keys = _keys(batch, dataset.stable, by_index)
+            largest = max(largest, len(keys))
             streams[rank, batch.worker] += [row_of.get(key, key) for key in keys]
 
     held = Counter(row_of.get(key, key) for key in held_keys)
     if by_index:  # the dataset holds each index once
         held = Counter(set().union(*streams.values()))
-    sizes = (len(_keys(batch, dataset.stable, by_index)) for batch in batches)
     return Shares(
         streams=dict(streams),
         held=held,
         ranks=len(epochs),
-        largest_batch=max(sizes, default=1),
+        largest_batch=largest,
         from_sampler=all(batch.indices is not None for batch in batches),
         complete=by_index or dataset.complete,
     )
@@ -192,6 +197,5 @@ def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
     if batches and all(batch.indices is not None for batch in batches):
         return [index for batch in batches for index in batch.indices or ()]
     samples = [sample for batch in batches for sample in batch.samples]
-    if not stable or not all(set(stable) <= sample.keys() for sample in samples):
-        return []
-    return [content_key(sample, stable) for sample in samples]
+    are_known = stable and all(set(stable) <= sample.keys() for sample in samples)
+    return [content_key(sample, stable) for sample in samples] if are_known else []
