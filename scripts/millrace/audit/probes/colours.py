@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,17 +25,23 @@ PRIMARIES = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)
 def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (file, root) of the files that an entry of a list names; roots are the owner's
     folders."""
-    roots = [""]
-    for value in getattr(owner, "__dict__", {}).values():
-        if isinstance(value, (str, Path)) and os.path.isdir(value):
-            roots.append(str(value))
-    for _, part in [("", entry), *members(entry)]:
+    attributes = getattr(owner, "__dict__", {}).values()
+    texts = [str(value) for value in attributes if isinstance(value, (str, Path))]
+    roots = ["", *filter(os.path.isdir, texts)]
+    for part in (entry, *(part for _, part in members(entry))):
         if not isinstance(part, (str, Path)) or not str(part).lower().endswith(suffixes):
             continue
         for root in roots:
             file = os.path.join(root, part)
             if os.path.isfile(file):
                 yield file, root
+
+
+class Replaced(NamedTuple):
+    """A file that a loader listed, and the one that it reads instead."""
+
+    like: str
+    new: Path
 
 
 def relisted(value: Any, listed: str) -> Any:
@@ -51,20 +57,21 @@ def relisted(value: Any, listed: str) -> Any:
     return value
 
 
-def replace(loader: Any, folder: Path) -> dict[str, tuple[str, Path]]:
-    """List one file everywhere in place of images. Return {attribute: (a file it listed, the new
-    file)}."""
+def replace(loader: Any, folder: Path) -> dict[str, Replaced]:
+    """List one file everywhere in place of images; by the attribute that lists them."""
     replaced = {}
     for path, owner in list(walk(loader, "loader", code=True)):
         for name, rows in list(getattr(owner, "__dict__", {}).items()):
             if not isinstance(rows, (list, tuple)) or not rows:
                 continue
-            for file, root in files(rows[0], owner, SUFFIXES):
-                new = folder / f"probe{Path(file).suffix}"
-                listed = os.path.relpath(new, root) if root else str(new)
-                setattr(owner, name, relisted(rows, listed))
-                replaced[f"{path}.{name}"] = file, new
-                break
+            found = next(files(rows[0], owner, SUFFIXES), None)
+            if found is None:
+                continue
+            like, root = found
+            new = folder / f"probe{Path(like).suffix}"
+            listed = os.path.relpath(new, root) if root else str(new)
+            setattr(owner, name, relisted(rows, listed))
+            replaced[f"{path}.{name}"] = Replaced(like, new)
     return replaced
 
 
@@ -131,7 +138,7 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
 
 
 def answers(
-    loader: Any, rank: Rank, replaced: dict[str, tuple[str, Path]], seed: int
+    loader: Any, rank: Rank, replaced: dict[str, Replaced], seed: int
 ) -> dict[str, dict[str, list[float]]]:
     """Return the means of channels by field and by the colour that all files have."""
     means: dict[str, dict[str, list[float]]] = {}

@@ -136,7 +136,7 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     if isinstance(core.dataset, IterableDataset) or rows == 0:
         return {"epochs": None}
 
-    drawn = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
+    drawn: Any = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
     is_batch = core.batch_sampler is not None and isinstance(drawn, (list, tuple))
     batch = list(drawn) if is_batch else [drawn]
     # The same indices on all ranks, so that they can be compared; several, as one may be an empty

@@ -16,7 +16,10 @@ from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
-BATCHES, CHANNELS = 6, (1, 3, 4)
+BATCHES = 6
+CHANNELS = (1, 3, 4)
+LONGEST = 4096  # constants
+FEW = 40_000  # values of a batch whose levels are counted
 TRANSFORMS = {
     "Normalize",
     "ToTensor",
@@ -70,17 +73,14 @@ def widen(seen: Seen, other: Seen) -> None:
         seen["max"] = max(seen["max"], other["max"])
 
 
-def numbers(value: Any) -> list[float] | None:
-    """Return constants as a list: of a number, a list, a tensor or an array."""
+def numbers(value: Any) -> list[float]:
+    """Return constants as a list, of a number, a list, a tensor or an array; else nothing."""
     if hasattr(value, "dtype") and hasattr(value, "flatten"):
         value = value.flatten().tolist()
-    if isinstance(value, (int, float)):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= 4096:
-        return None
-    if not all(isinstance(number, (int, float)) for number in value):
-        return None
-    return [float(number) for number in value]
+    listed = value if isinstance(value, (list, tuple)) else [value]
+    if len(listed) > LONGEST or not all(isinstance(number, (int, float)) for number in listed):
+        return []
+    return list(map(float, listed))
 
 
 def watch(step: Any) -> Seen:
@@ -118,7 +118,8 @@ def watch(step: Any) -> Seen:
 def inventory(loader: Any) -> dict[str, list[Seen]]:
     """Return the chains of transforms that the loader reaches, and attributes that are a mean with
     a std."""
-    chains, constants, known = [], [], set()
+    chains, constants = [], []
+    known: set[int] = set()
     for path, value in list(walk(loader, "loader", code=True)):
         if id(value) in known:
             continue
@@ -129,10 +130,10 @@ def inventory(loader: Any) -> dict[str, list[Seen]]:
             steps = [watch(step) for step in inner or [value]]
             chains.append({"path": path, "steps": steps})
             continue
-        scope = getattr(value, "__dict__", {})
-        mean = numbers(scope.get("mean", scope.get("mean_")))
-        std = numbers(scope.get("std", scope.get("scale_")))
-        if mean and std and any(mean):
+        held = getattr(value, "__dict__", {})
+        mean = numbers(held.get("mean", held.get("mean_")))
+        std = numbers(held.get("std", held.get("scale_")))
+        if std and any(mean):
             constants.append({"path": path, "mean": mean, "std": std})
     return {"chains": chains, "constants": constants}
 
@@ -173,18 +174,25 @@ def channel_axis(shape: torch.Size) -> int | None:
     None."""
     if len(shape) not in (4, 5):
         return None
-    axes = (*range(1, len(shape) - 2), len(shape) - 1)
-    return next((axis for axis in axes if shape[axis] in CHANNELS), None)
+    last = len(shape) - 1
+    for axis in (*range(1, last - 1), last):
+        if shape[axis] in CHANNELS:
+            return axis
+    return None
 
 
 def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's
     name."""
-    rows = isinstance(batch, (list, tuple)) and all(isinstance(row, Mapping) for row in batch)
+    are_rows = isinstance(batch, (list, tuple)) and all(isinstance(row, Mapping) for row in batch)
     for path, tensor in walk_tensors(batch):
-        name, _, place = path.partition(".")[::-1] if rows else path.rpartition(".")
-        single = tensor.dim() == 3 and name and place.isdigit()
-        yield (name, tensor[None]) if single else (path, tensor)
+        name, _, place = path.rpartition(".")
+        if are_rows:
+            place, _, name = path.partition(".")
+        if tensor.dim() == 3 and name and place.isdigit():
+            yield name, tensor[None]
+        else:
+            yield path, tensor
 
 
 def measured(tensor: torch.Tensor) -> Seen:
@@ -201,10 +209,10 @@ def measured(tensor: torch.Tensor) -> Seen:
         values = values.movedim(1, 0)  # a channel for each column
     else:
         values = values.flatten()[None]
-    few = values[:, : 40000 // len(values)]
+    few = values[:, : FEW // len(values)]
     return {
         "image": axis is not None,
-        "dtype": str(tensor.dtype).split(".")[-1],
+        "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),
         "channels": len(values),
         "count": values.shape[1],
@@ -223,12 +231,12 @@ def merged(rows: list[Seen]) -> Seen:
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     count = sum(columns["count"])
     mean = sum(columns["mean"]) / count
-    squares = sum(columns["std"]) / count
+    variance = sum(columns["std"]) / count - mean.square()
     return {
         **rows[0],
         "count": count,
         "mean": mean.tolist(),
-        "std": (squares - mean.square()).clamp(min=0).sqrt().tolist(),
+        "std": variance.clamp(min=0).sqrt().tolist(),
         "min": torch.stack(columns["min"]).amin(0).tolist(),
         "max": torch.stack(columns["max"]).amax(0).tolist(),
         "whole": all(columns["whole"]),
@@ -245,25 +253,31 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
         for _, batch in draw(loader, rank, limit):
             for name, tensor in batched(batch):
                 row = measured(tensor)
-                if row and row["channels"] == rows.get(name, [row])[0]["channels"]:
-                    rows.setdefault(name, []).append(row)
+                known = rows.setdefault(name, [])
+                if row and (not known or row["channels"] == known[0]["channels"]):
+                    known.append(row)
             if rank.left() < until:
                 break
         else:
             complete = True
-    return {"complete": complete, "fields": {name: merged(each) for name, each in rows.items()}}
+    return {
+        "complete": complete,
+        "fields": {name: merged(known) for name, known in rows.items() if known},
+    }
 
 
 def values(target: Target, options: Options, rank: Rank) -> Seen:
     """Read a few batches; with a validation loader also all of both sets, for their figures."""
     reseed(options.seed)
     loader, start = target.loader(), rank.left()
-    note: Seen = {"expect": options.expect, **inventory(loader)}
-    note |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
-    unit = any(
-        0.5 < max(f["std"]) < 2 and max(map(abs, f["mean"])) < 3 for f in note["fields"].values()
-    )
-    if unit and (val := target.val_loader()) is not None:
+    seen: Seen = {"expect": options.expect, **inventory(loader)}
+    seen |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
+    val = target.val_loader()
+    if val is not None and any(map(_is_normalised, seen["fields"].values())):
         train = figures(target.loader(), rank, None, start * 0.4)
-        note["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
-    return note
+        seen["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
+    return seen
+
+
+def _is_normalised(field: Seen) -> bool:
+    return 0.5 < max(field["std"]) < 2 and max(map(abs, field["mean"])) < 3

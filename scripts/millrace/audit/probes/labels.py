@@ -13,7 +13,9 @@ from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
-BATCHES, ROWS, LONGEST = 4, 8, 4096
+BATCHES = 4
+ROWS = 8  # of a batch
+LONGEST = 4096  # tokens of a row
 SPECIAL = ("eos", "pad", "audio", "image", "video")
 
 
@@ -47,21 +49,34 @@ def labels(target: Target, options: Options, rank: Rank) -> Seen:
     reseed(options.seed)
     loader = target.loader()
     batches: list[list[Seen]] = []
-    special: dict[str, int] = {}
     with contextlib.suppress(Exception):  # other probes say what a loader raises
         for samples, batch in draw(loader, rank, BATCHES):
-            if not (rows := list(token_rows(batch))):
+            rows = list(token_rows(batch))
+            if not rows:
                 break
             batches.append(rows)
-            are_rows = len(samples) == len(batch["labels"])
-            for row, sample in zip(rows, samples, strict=False):
-                with contextlib.suppress(Exception):
-                    once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
-                    row["alone"] = once[0] if once == again and are_rows else None
+            if len(samples) == len(batch["labels"]):
+                for row, sample in zip(rows, samples, strict=False):
+                    row["alone"] = _alone(loader, sample)
             if rank.left() < 2:
                 break
-    for _, value in walk(loader, code=True) if batches else ():
-        for name in (f"{of}{end}" for of in SPECIAL for end in ("_token_id", "_id")):
-            with contextlib.suppress(Exception):
-                special.setdefault(name.split("_")[0], int(getattr(value, name)))
-    return {"batches": batches, "special": special}
+    return {"batches": batches, "special": _special(loader) if batches else {}}
+
+
+def _alone(loader: Any, sample: Any) -> Seen | None:
+    """The row of a sample that is collated alone, if it is the same twice."""
+    with contextlib.suppress(Exception):
+        once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
+        return once[0] if once == again else None
+    return None
+
+
+def _special(loader: Any) -> dict[str, int]:
+    """Special tokens that anything in the loader names, such as `eos_token_id`."""
+    special: dict[str, int] = {}
+    for _, value in walk(loader, code=True):
+        for kind in SPECIAL:
+            for name in (f"{kind}_token_id", f"{kind}_id"):
+                with contextlib.suppress(Exception):
+                    special.setdefault(kind, int(getattr(value, name)))
+    return special
