@@ -58,7 +58,8 @@ def parts(value: Any, code: bool = False) -> Held:
     if isinstance(value, FunctionType):
         return _named(value) if code else []
 
-    names: Iterable[str] = BOUND.get(kind) or getattr(kind, "__slots__", ())
+    slots: Iterable[str] = getattr(kind, "__slots__", ())
+    names = BOUND.get(kind) or slots
     held = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     held += getattr(value, "__dict__", {}).items()
     for method in METHODS if code else ():
