@@ -22,21 +22,19 @@ def draw(names: list[str] = NAMES, title: str = 'A <title> "quoted"') -> str:
     count = len(names)
     series = [("#0072B2", list(range(count))), ("#E69F00", [1] * count)]
     panels = [
-        figures.Panel("Left (s)", names, series, names),
-        figures.Panel(
-            "Right (%)", [], series[:1], names, [(1, n) for n in range(count)], [2] * count
-        ),
+        figures.Panel("Upper (s)", names, series, names),
+        figures.Panel("Lower (%)", names, series[:1], names),
     ]
     legend = [(name, figures.PALETTE[0]) for name in names]
-    return figures.bar_chart(title, "what & how", panels, legend, columns=2)
+    return figures.bar_chart(title, "what & how", panels, legend)
 
 
 def test_every_name_is_in_the_svg_as_text() -> None:
     shown = texts(draw())
     for name in NAMES:
-        # In the legend, left of its bar, and at the end of a bar in each panel.
-        assert shown.count(figures.label(name)) == 4, name
-    assert {'A <title> "quoted"', "what & how", "Left (s)", "Right (%)"} <= set(shown)
+        # In the legend, and left of its bar and at its end in each panel.
+        assert shown.count(figures.label(name)) == 5, name
+    assert {'A <title> "quoted"', "what & how", "Upper (s)", "Lower (%)"} <= set(shown)
     root = ElementTree.fromstring(draw())
     assert root.find(f"{SVG}title").text == 'A <title> "quoted"'
     assert root.get("aria-label") == 'A <title> "quoted"' and root.get("role") == "img"

@@ -93,11 +93,13 @@ class Sheet:
         for line, left, name, colour in entries:
             baseline = 0.8 + _LINE * line
             self.text(left + 0.17, baseline, name)
-            corner, size = (
+            swatch = Rectangle(
                 (left / WIDTH, 1 - baseline / self.height),
-                (0.11 / WIDTH, 0.11 / self.height),
+                width=0.11 / WIDTH,
+                height=0.11 / self.height,
+                facecolor=colour,
+                transform=self.figure.transFigure,
             )
-            swatch = Rectangle(corner, *size, facecolor=colour, transform=self.figure.transFigure)
             self.figure.add_artist(swatch)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -119,11 +121,9 @@ class Panel:
 
     title: str  # what they measure, and in which unit
     names: Sequence[str]
-    series: Sequence[
-        tuple[str | Sequence[str], Sequence[float]]
-    ]  # a colour, or one per bar; their lengths
+    # A colour, or one per bar; their lengths.
+    series: Sequence[tuple[str | Sequence[str], Sequence[float]]]
     notes: Sequence[str]  # at the ends of the bars
-    ranges: Sequence[tuple[float, float]] = ()  # hairlines
     whole: bool = False  # only whole numbers occur
 
     def __post_init__(self) -> None:
@@ -138,10 +138,6 @@ class Panel:
                 bars, lengths, left=ends, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.6
             )
             ends = [end + length for end, length in zip(ends, lengths, strict=True)]
-        for bar, (low, high) in enumerate(self.ranges):
-            if high > low:
-                axes.plot([low, high], [bar, bar], color=INK, linewidth=1.1)
-            ends[bar] = max(ends[bar], high)
         place: dict[str, Any] = {
             "textcoords": "offset points",
             "va": "center_baseline",
@@ -149,7 +145,7 @@ class Panel:
         }
         for bar, note in enumerate(self.notes):
             axes.annotate(label(note), (ends[bar], bar), (5, 0), **place)
-        axes.set_yticks(bars, self.names or [""] * len(bars), va="center_baseline")
+        axes.set_yticks(bars, self.names, va="center_baseline")
         axes.set_xlim(0, max(ends) or 1)
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.grid(axis="x")
@@ -157,43 +153,29 @@ class Panel:
 
 
 def bar_chart(
-    title: str,
-    subtitle: str,
-    panels: list[Panel],
-    legend: Legend = (),
-    columns: int = 1,
-    nothing: str = "",
+    title: str, subtitle: str, panels: Sequence[Panel], legend: Legend = (), nothing: str = ""
 ) -> str:
-    """The SVG of panels side by side in `columns`, or of the sentence `nothing` if none has a bar.
+    """The SVG of panels below each other, or of the sentence `nothing` if none has a bar.
 
-    A panel without names shares those of the panel at its left. `legend` holds (name, colour).
+    `legend` holds (name, colour).
     """
-    panels, nothing = (
-        [panel for panel in panels if panel.notes],
-        nothing or "There is nothing to show.",
-    )
+    panels = [panel for panel in panels if panel.notes]
     with style():
         if not panels:
+            nothing = nothing or "There is nothing to show."
             sheet = Sheet(0.38, title, subtitle)
             sheet.text(0.15, 0.88, nothing)
             return svg(sheet.figure, title, f"{subtitle}. {nothing}")
 
-        # A column has room for its longest name at the left and its longest note at the right.
-        before, behind = [0.1] * columns, [0.35] * columns
-        for place, panel in enumerate(panels):
-            column = place % columns
-            before[column] = max(
-                before[column], *(text_width(name) + 0.1 for name in panel.names), 0.0
-            )
-            behind[column] = max(behind[column], *(text_width(note) + 0.35 for note in panel.notes))
-        width = (WIDTH - 0.15 - sum(before) - sum(behind)) / columns
-        lefts = [0.15 + sum(before[: n + 1]) + sum(behind[:n]) + width * n for n in range(columns)]
-
-        rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
-        heights = [_PITCH * max(len(panel.notes) for panel in row) + 0.72 for row in rows]
+        # Room for the longest name at the left, and the longest note at the right.
+        names = [text_width(name) for panel in panels for name in panel.names]
+        notes = [text_width(note) for panel in panels for note in panel.notes]
+        before, behind = 0.1 + max(names), 0.35 + max(notes)
+        left, width = 0.15 + before, WIDTH - 0.15 - before - behind
+        heights = [_PITCH * len(panel.notes) + 0.72 for panel in panels]
         sheet = Sheet(sum(heights) - 0.1, title, subtitle, legend)
         for place, panel in enumerate(panels):
-            left, top = lefts[place % columns], sheet.top + sum(heights[: place // columns])
+            top = sheet.top + sum(heights[:place])
             sheet.text(left, top + 0.14, panel.title, fontweight="bold")
             axes = sheet.axes(left, top + 0.22, width, _PITCH * len(panel.notes))
             panel.draw(axes)
@@ -206,9 +188,8 @@ class Curves:
     """Curves over a count, such as steps."""
 
     title: str
-    lines: Sequence[
-        tuple[str, str, Sequence[tuple[float, float]]]
-    ]  # a colour, matplotlib's dashes, points
+    # A colour, matplotlib's dashes, points.
+    lines: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]
     count: str = "step"
 
 

@@ -158,10 +158,10 @@ def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
         names, parts = [part["split"] for part in splits], list(zip(colours, bars, strict=True))
         panels.append(figures.Panel(title, names, parts, notes, whole=True))
     legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
-    title, subtitle = (
+    return figures.bar_chart(
         "Coverage of the splits",
         f"{tracks:,} tracks in the index, {hours:,.1f} hours",
-    )
-    return figures.bar_chart(
-        title, subtitle, panels if splits else [], legend, 2, "No splits are set."
+        panels if splits else [],
+        legend,
+        nothing="No splits are set.",
     )
