@@ -86,7 +86,8 @@ class TarIndices:
         # already.
         real = real_paths(self._known)
         for path, known in list(self._known.items()):
-            self._known.setdefault(os.path.abspath(path), known)
+            full = os.path.abspath(path)
+            self._known.setdefault(full, known)
             self._known.setdefault(real[path], known)
 
     def _find(self, tar: str) -> _Known | None:
@@ -119,17 +120,21 @@ class TarIndices:
         for number, tar in enumerate(tars):
             known = self._find(tar)
             if known is not None:
-                places.append((known.number, known.record.first_row, known.record.path, number))
+                record = known.record
+                places.append((known.number, record.first_row, record.path, number))
+        # Each index is read from its beginning to its end.
+        places.sort()
         piece: list[pa.Table] = []
         rows = 0
-        for index, _, path, number in sorted(places):
+        for index, _, path, number in places:
             members = self._indices[index].members(path)
-            numbers = pa.array(np.full(len(members), number, np.int32))
-            piece.append(members.append_column("tar", numbers))
+            numbers = np.full(len(members), number, np.int32)
+            piece.append(members.append_column("tar", pa.array(numbers)))
             rows += len(members)
             if rows >= self.piece:
                 yield pa.concat_tables(piece)
-                piece, rows = [], 0
+                piece = []
+                rows = 0
         if rows:
             yield pa.concat_tables(piece)
 

@@ -51,8 +51,9 @@ class RejectFile:
 
         def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
             """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
-            codes = problem[problem > 0]
-            rows = table.filter(pa.array(problem > 0)).to_pylist()
+            is_bad = problem > 0
+            codes = problem[is_bad]
+            rows = table.filter(pa.array(is_bad)).to_pylist()
             with open(self.path, "ab") as handle:
                 for row, code in zip(rows, codes.tolist(), strict=True):
                     record = self._record(row, mc.REASONS[code])

@@ -26,11 +26,15 @@ class TarTable:
     """
 
     def __init__(self, manifests: Sequence[Manifest], index: TarIndices | None) -> None:
-        spelling = one_spelling({tar for manifest in manifests for tar in manifest.tars})
+        named: set[str] = set()
+        for manifest in manifests:
+            named.update(manifest.tars)
+        spelling = one_spelling(named)
         self.paths = sorted(set(spelling.values()))
         numbers = {tar: number for number, tar in enumerate(self.paths)}
         self._number_of = {tar: numbers[spelled] for tar, spelled in spelling.items()}
-        self.hashes = hashing.hash_strings(pa.array(portable_names(self.paths), mc.TEXT))
+        names = pa.array(portable_names(self.paths), mc.TEXT)
+        self.hashes = hashing.hash_strings(names)
         self.stamps: dict[str, Stamp] = {}
         self.details: dict[str, str] = {}
         # Of each tar by its number, and of none.
@@ -62,15 +66,19 @@ class TarTable:
 
     def numbers(self, tars: Sequence[str]) -> np.ndarray:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""
-        return np.array([*(self._number_of[tar] for tar in tars), -1], dtype=np.int32)
+        numbers = [self._number_of[tar] for tar in tars]
+        return np.array([*numbers, -1], dtype=np.int32)
 
 
 def _named(
     manifests: Sequence[Manifest], spelling: Mapping[str, str], has_offsets: bool
 ) -> set[str]:
     """The tars of the manifests that bring offsets, or of those that do not."""
-    chosen = [manifest for manifest in manifests if manifest.has_offsets == has_offsets]
-    return {spelling[tar] for manifest in chosen for tar in manifest.tars}
+    tars: set[str] = set()
+    for manifest in manifests:
+        if manifest.has_offsets == has_offsets:
+            tars.update(spelling[tar] for tar in manifest.tars)
+    return tars
 
 
 def _file_state(tar: str) -> Stamp | str:

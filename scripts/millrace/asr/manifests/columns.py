@@ -137,5 +137,6 @@ def _invisible(texts: pa.Array) -> np.ndarray:
     # Such texts are short; a closer look at all would cost more than the rest of the checks.
     length = np.asarray(pc.fill_null(pc.binary_length(texts), 0))
     short = np.flatnonzero(~invisible & (length <= 16))
-    invisible[short] = ~np.asarray(pc.match_substring_regex(texts.take(short), r"[^\p{Z}\p{C}]"))
+    is_seen = pc.match_substring_regex(texts.take(short), r"[^\p{Z}\p{C}]")
+    invisible[short] = ~np.asarray(is_seen)
     return invisible

@@ -55,15 +55,17 @@ class Reader(Manifest):
 
     def scan_file(self, file: int) -> set[str]:
         tars = set()
-        with readable(self.files[file]):
-            for _, value, repairs in jsonl.lines(self.files[file]):
+        path = self.files[file]
+        with readable(path):
+            for _, value, repairs in jsonl.lines(path):
+                row = self._row(value, file)
+                tar = row["tar_path"]
+                tars.add(tar)
+                if row["part_of"]:
+                    self.cut_members.add((tar, row["part_of"]))
                 self.rows += 1
                 self.repaired.update(repairs)
-                row = self._row(value, file)
-                tars.add(row["tar_path"])
                 self.has_prompts |= row["prompt"] is not None
-                if row["part_of"]:
-                    self.cut_members.add((row["tar_path"], row["part_of"]))
         self.ranges.append(RowRange(file, 0))
         return tars
 
@@ -72,24 +74,26 @@ class Reader(Manifest):
         and `broken`: how many lines are not JSON, and what is wrong with the first.
         """
         path = self.files[file]
-        named: set[bytes | None] = set()
-        rows, content, broken, first = 0, 0, 0, ""
+        places: set[bytes | None] = set()
+        rows, content, broken = 0, 0, 0
+        first_broken = ""
         with readable(path):
             reading = _Reading(path)
             for number, parsed, _ in jsonl.lines(path, reading.advance):
                 value = parsed
                 if isinstance(parsed, jsonl.BadJson):
                     value = f"line {number}: this line is not JSON: {parsed}"
-                    broken, first = broken + 1, first or value
+                    broken += 1
+                    first_broken = first_broken or value
                 rows += 1
-                named.add(_place(value))
+                places.add(_place(value))
                 row = hashlib.blake2b(jsonl.canonical(value), digest_size=16).digest()
-                content = (content + int.from_bytes(row, "little")) % (1 << 128)
+                content += int.from_bytes(row, "little")
         return {
-            "tars": self._tars_of(named, file),
+            "tars": self._tars_of(places, file),
             "rows": rows,
-            "content": f"{content:032x}",
-            "broken": [broken, first],
+            "content": f"{content % (1 << 128):032x}",
+            "broken": [broken, first_broken],
         }
 
     def _tars_of(self, places: set[bytes | None], file: int) -> list[str]:

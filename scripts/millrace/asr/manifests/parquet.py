@@ -83,16 +83,22 @@ class Reader(Manifest):
     ) -> pa.Table:
         """The checked rows of a batch, of which `first` is the number of the first."""
         problem = np.zeros(len(batch), dtype=np.uint8)
-        none = pa.nulls(len(batch))
-        raw = {name: batch.column(alias) if alias else none for name, alias in columns.items()}
+        raw = {}
+        for name, alias in columns.items():
+            raw[name] = batch.column(alias) if alias else pa.nulls(len(batch))
+        texts = ["tar_member_name", "transcript", "language"]
+        if self.has_prompts:
+            texts.append("prompt")
+
         values = {"tar": self._tar_column(raw["tar_path"], tars, problem)}
-        prompts = ["prompt"] if self.has_prompts else []
-        for name in ("tar_member_name", "transcript", "language", *prompts):
+        for name in texts:
             values[name] = mc.text(raw[name], problem)
         values["duration_s"] = raw["duration_s"]
-        table = mc.checked(values, problem, first + np.arange(len(batch), dtype=np.int64))
-        for name in ("offset", "size") if self.has_offsets else ():
-            table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
+        numbers = first + np.arange(len(batch), dtype=np.int64)
+        table = mc.checked(values, problem, numbers)
+        if self.has_offsets:
+            for name in ("offset", "size"):
+                table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
         return table
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:
