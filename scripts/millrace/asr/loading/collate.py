@@ -52,9 +52,8 @@ class Batch:
     prompts: Sequence[str] = ()  # one a sample, "" for none
     # Seconds of read and decode, where the batch was made.
     spent: dict[str, float] = field(default_factory=dict)
-    prepared: dict[str, Any] | None = (
-        None  # what a model's preparer has made of the batch: tensors, and more
-    )
+    # What a model's preparer has made of the batch: tensors, and more.
+    prepared: dict[str, Any] | None = None
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
 
     @classmethod
@@ -135,7 +134,6 @@ def collate(
     step: int,
     rows: Sequence[Row],
     raws: Sequence[bytes | ReadError],
-    sampling_rate: int = SAMPLING_RATE,
     slots: BatchSlots | None = None,
     worker: int | None = None,
     own_decode: Callable[[bytes], np.ndarray] | None = None,
@@ -149,7 +147,7 @@ def collate(
     # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
     clips, bad = [], []
     for row, raw in zip(rows, raws, strict=True):
-        sound = _measure(sampling_rate, own_decode, row, raw)
+        sound = _measure(own_decode, row, raw)
         if isinstance(sound, BadSample):
             bad.append(sound)
         else:
@@ -220,7 +218,7 @@ def _without(audio: torch.Tensor, failed: Collection[int], clips: list[_Clip]) -
 
 
 def _measure(
-    rate: int, own: Callable | None, row: Row, raw: bytes | ReadError
+    own: Callable[[bytes], np.ndarray] | None, row: Row, raw: bytes | ReadError
 ) -> int | np.ndarray | BadSample:
     """Samples of a mono FLAC by its header, to be decoded into its line later; anything else
     decoded."""
@@ -228,8 +226,12 @@ def _measure(
         if isinstance(raw, ReadError):
             raise raw
         longest = _LONGER_FACTOR * row.duration_s + _LONGER_SECONDS
-        sound = own(raw) if own else flac_samples(raw, rate) or decode(raw, rate, longest)
-        seconds = (sound if isinstance(sound, int) else len(sound)) / rate
+        sound: int | np.ndarray
+        if own is not None:
+            sound = own(raw)
+        else:
+            sound = flac_samples(raw, SAMPLING_RATE) or decode(raw, SAMPLING_RATE, longest)
+        seconds = (sound if isinstance(sound, int) else len(sound)) / SAMPLING_RATE
         if seconds > longest:
             message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
             raise DecodeError("longer_than_manifest", message)

@@ -50,13 +50,12 @@ class BucketedDataset(Dataset):
         plan: Plan | None = None,
         rank: int = 0,
         *,
-        sampling_rate: int = SAMPLING_RATE,
         max_open_tars: int = 64,
         decode: Callable[[bytes], np.ndarray] | None = None,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
         self.table, self.plan, self.rank = table, plan, rank
-        self.sampling_rate, self.decode, self.transform = sampling_rate, decode, transform
+        self.decode, self.transform = decode, transform
         self.reader = IndexedTarReader(max_open_tars, table.tars)
         self._logged: set[int] = set()
 
@@ -87,15 +86,15 @@ class BucketedDataset(Dataset):
         """Slots for the largest of some batches of the plan with a margin: all are cut to the same
         budget."""
         seconds = 1.0
-        steps = (
-            np.unique(np.linspace(0, len(self) - 1, 200).astype(int)).tolist() if len(self) else []
-        )
-        for step in steps:
-            assert self.plan is not None  # or there would be no steps
-            rows = self.table.rows(self.plan.batch(step, self.rank))
-            seconds = max(seconds, len(rows) * max((row.duration_s for row in rows), default=0))
-        samples = int(1.25 * seconds * self.sampling_rate)
-        if problem := shortage(workers * per_worker * samples * 4):
+        if self.plan is not None and len(self.plan):
+            spaced = np.linspace(0, len(self.plan) - 1, 200)
+            for step in np.unique(spaced.astype(int)).tolist():
+                rows = self.table.rows(self.plan.batch(step, self.rank))
+                longest = max((row.duration_s for row in rows), default=0.0)
+                seconds = max(seconds, len(rows) * longest)
+        samples = int(1.25 * seconds * SAMPLING_RATE)
+        problem = shortage(workers * per_worker * samples * 4)
+        if problem:
             log.warning("%s. %s", problem, REMEDY)
             return None
         return BatchSlots(workers, per_worker, samples)
@@ -103,7 +102,8 @@ class BucketedDataset(Dataset):
     def __getitem__(self, step: int) -> Any:
         if self.plan is None or not 0 <= step < len(self):
             raise IndexError(step)
-        rows, filler = self.plan.batch(step, self.rank), self.plan.is_filler(step, self.rank)
+        rows = self.plan.batch(step, self.rank)
+        filler = self.plan.is_filler(step, self.rank)
         batch = self.load(BatchRequest(step, rows, filler, epoch=getattr(self.plan, "epoch", 0)))
         return self.transform(batch) if self.transform else batch
 
@@ -121,7 +121,7 @@ class BucketedDataset(Dataset):
             following = self.table.rows(request.following)
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
         ready = time.perf_counter()
-        batch = collate(request.step, rows, raws, self.sampling_rate, slots, worker, self.decode)
+        batch = collate(request.step, rows, raws, slots, worker, self.decode)
         batch.filler, batch.epoch = request.filler, request.epoch
         batch.spent = {"read": ready - begin, "decode": time.perf_counter() - ready}
         for bad in batch.bad:

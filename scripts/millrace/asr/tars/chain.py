@@ -26,9 +26,8 @@ from millrace.asr.tars.header import (
 )
 
 PAGE = 4096
-MAX_WINDOW = (
-    16 * PAGE
-)  # dense tars (members below a page) are read in windows of up to this many bytes
+# Dense tars (members below a page) are read in windows of up to this many bytes.
+MAX_WINDOW = 16 * PAGE
 SEARCH_SHARE = 0.05  # of the pages of all headers: what finding the starts of chains may cost
 MEMBERS_PER_CHAIN = 8  # at least, or a chain is not worth its start
 # Chains in one thread overlap by announced reads, at a third of the CPU; several threads overlap
@@ -113,11 +112,16 @@ class Chain:
         self._span = PAGE  # bytes of a window where headers are dense
         self._want = BLOCK  # bytes that the header group before this one took
 
-    def steps(self) -> Iterator[tuple[int, int]]:
+    def steps(self) -> Generator[tuple[int, int], None, None]:
         """Walk; before each read that leaves the window, yield its (offset, size) to be
         announced."""
-        if self.search_to > self.position and not (yield from self._search()):
-            return
+        is_found = True
+        if self.search_to > self.position:
+            is_found = yield from self._search()
+        if is_found:
+            yield from self._walk()
+
+    def _walk(self) -> Generator[tuple[int, int], None, None]:
         total, pread = self.source.total, self.source.pread
         names, starts, offsets, sizes = self.names, self.starts, self.offsets, self.sizes
         position, quiet = self.position, 0
@@ -126,19 +130,15 @@ class Chain:
             if position + BLOCK > high:
                 if position >= total:
                     break
-                size = self._want
-                if position - high < PAGE:
-                    size = self._window_size(position, low, high)
+                size = self._read_size(position, low, high)
                 if quiet:
                     quiet -= 1
                 else:
                     yield position, size
-                    quiet = self.silent
-                    if self.next is not None:
-                        self.limit = self.next.begin
+                    quiet = self._after_announcement()
                 window, low = pread(size, position), position
                 high = low + len(window)
-                if high - low < BLOCK:
+                if len(window) < BLOCK:
                     self.stop = CutHeader(position, "the file ends inside a header")
                     break
             member = common_header(window, position - low)
@@ -151,22 +151,28 @@ class Chain:
                 position = data + ((member[1] + 511) & -512)
                 continue
             self._window, self._at = window, low
-            try:
-                position = self._read_odd_group(position)
-            except OddHeader as error:
-                self.stop = error
+            after = self._after_odd_group(position)
+            if after is None:
                 break
-            window, low = self._window, self._at
-            # It may have looked at what is behind a body.
-            high = low + len(window) if low <= position else 0
+            position, window, low = after, self._window, self._at
+            high = low + len(window)
         self.position = position
 
-    def _window_size(self, position: int, low: int, high: int) -> int:
-        """Bytes to read at `position`, after a window from `low` to `high`: to the end of the page.
+    def _after_announcement(self) -> int:
+        """Take over what the chains know meanwhile; how many reads are not announced now."""
+        if self.next is not None:
+            self.limit = self.next.begin
+        return self.silent
+
+    def _read_size(self, position: int, low: int, high: int) -> int:
+        """Bytes to read at `position`, after a window from `low` to `high`: where that is near, to
+        the end of the page.
 
         A wide window only where headers are as dense as pages, and only out of pages saved so far:
         never more than a page per header in all.
         """
+        if position - high >= PAGE:
+            return self._want
         rows = len(self.starts)
         touched = -(-high // PAGE) - low // PAGE
         saved = rows * PAGE - self.source.bytes_read
@@ -177,10 +183,14 @@ class Chain:
         self._rows_before = rows
         return max(self._span - position % PAGE, self._want)
 
-    def _read_odd_group(self, position: int) -> int:
-        """Take in the group at `position`, whatever it is; returns the place of the next. Raises
-        OddHeader."""
-        group, after = read_group(self._fetch, position, self.source.total)
+    def _after_odd_group(self, position: int) -> int | None:
+        """Take in the group at `position`, whatever it is; the place of the next, or None if the
+        walk stops here."""
+        try:
+            group, after = read_group(self._fetch, position, self.source.total)
+        except OddHeader as error:
+            self.stop = error
+            return None
         if group is not None:
             if group.kind != FILE:
                 self.odd[len(self.starts)] = (group.kind, group.link)

@@ -213,7 +213,8 @@ class _GroupReader:
     def _member(self, block: bytes, position: int) -> Group:
         typeflag = block[156:157]
         kind = _kind(typeflag, block, self.records)
-        name, size = self._name(block), self._size(block)
+        name = self._name(block)
+        size = self._size(block)
         link = self._link(block) if kind in (HARD_LINK, SYMLINK) else b""
         if kind == DIRECTORY:
             name = name.rstrip(b"/")
@@ -221,12 +222,10 @@ class _GroupReader:
         data = position + BLOCK
         after = data + rounded(size)
         if kind in (DIRECTORY, HARD_LINK, SYMLINK) or typeflag in _DEVICES:
-            if not size or not self._has_body(data, size):
-                size, after = 0, data
-            elif kind == HARD_LINK:
-                kind = FILE  # with bytes of its own, whether its target is there or not
-            else:
-                size = 0
+            # What they say of a size is what a directory may take up, or a link's target: as
+            # tarfile, bytes behind them (pax -o linkdata) are taken for damage.
+            size = 0
+            after = data
 
         group = Group(kind, name, link, data, size, after)
         if data + size > self.total:
@@ -260,22 +259,6 @@ class _GroupReader:
         if size > MAX_BODY_BYTES:
             raise BadHeader(self.start, "a size which no file can have")
         return size
-
-    def _has_body(self, data: int, size: int) -> bool:
-        """Whether the `size` bytes which a directory or a link speaks of are there.
-
-        Most writers mean none (POSIX: what a directory may take up; a link's target), but pax -o
-        linkdata and old ones write them. As libarchive does: not if a header follows at once; and
-        only if one follows behind them.
-        """
-        behind = data + rounded(size)
-        if behind > self.total:
-            return False
-        first = self.fetch(data, BLOCK)
-        if not first.strip(b"\0") or is_header(first):
-            return False
-        block = self.fetch(behind, BLOCK)
-        return not block.strip(b"\0") or is_header(block)
 
 
 def _kind(typeflag: bytes, block: bytes, records: Records) -> int:

@@ -106,13 +106,10 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
                 result.digest = digest(source.fd, result.size)
                 after = os.fstat(source.fd)
                 result.reads, result.bytes_read = source.reads, source.bytes_read
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                size, mtime_ns, reason = (
-                    after.st_size,
-                    after.st_mtime_ns,
-                    "it changed while it was read",
-                )
-                result = TarScan(result.path, size, mtime_ns, "changed", reason)
+            now = after.st_size, after.st_mtime_ns
+            if now != (before.st_size, before.st_mtime_ns):
+                reason = "it changed while it was read"
+                result = TarScan(result.path, *now, "changed", reason)
     except FileNotFoundError:
         result.status, result.reason = "missing", "no such file"
     except (OSError, ValueError) as error:
