@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from tests.audit.mutants.vision import picture
 
 
 def write(folder: Path) -> None:
-    """Bytes, a large array, pictures in two formats, and four folders with an index."""
+    """Bytes, a large array, pictures in two formats, and two folders with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bytes.bin").write_bytes(bytes(range(24)))
     np.save(
@@ -23,19 +22,14 @@ def write(folder: Path) -> None:
     for index in range(12):
         for kind in ("png", "ppm"):
             Image.fromarray(picture(index)).save(folder / f"pictures/{index:02d}.{kind}")
-    # Seconds ago that the index, its files and a log beside them were written.
-    with_index(folder / "older", [9000, 100, 100])
-    with_index(folder / "newer", [100, 9000, 9000])
-    with_index(folder / "log", [5000, 9000, 10])
-    with_index(folder / "gone", [100, 9000, 9000])
+    with_index(folder / "there")
+    with_index(folder / "gone")
     (folder / "gone/07.bin").unlink()
 
 
-def with_index(folder: Path, ages: list[int]) -> None:
+def with_index(folder: Path) -> None:
     folder.mkdir()
-    paths = [folder / f"{number:02d}.bin" for number in range(12)]
-    index = [{"path": path.name, "size": 7} for path in paths]
-    for path in (folder / "index.json", folder / "run.log", *paths):
-        path.write_text(json.dumps(index) if path.suffix == ".json" else f"file {path.stem[:2]}")
-        when = path.stat().st_mtime - ages[(".json", ".bin", ".log").index(path.suffix)]
-        os.utime(path, (when, when))
+    index = [{"path": f"{number:02d}.bin", "size": 7} for number in range(12)]
+    (folder / "index.json").write_text(json.dumps(index))
+    for entry in index:
+        (folder / entry["path"]).write_text(f"file {entry['path'][:2]}")
