@@ -16,8 +16,8 @@ from tests.workflow.workflow import ROOT
 PAGE = ROOT / "docs/configuration.md"
 HEAD = """# Every key of config.yaml
 
-Written by `make docs` from rules/schemas/*.schema.yaml; edit those. A key that is not listed here is an
-error that names it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}
+Written by `make docs` from rules/schemas/*.schema.yaml; edit those. A key that is not listed here
+is an error that names it. `lanes` lists the lanes that `snakemake` without a target builds: {lanes}
 by default. The name of a target, such as `image_records`, switches its lane on.
 """
 
@@ -39,13 +39,12 @@ def values(rule: dict) -> str:
 
 def rows(properties: dict, schema: dict, above: str = "") -> Iterator[str]:
     """A row of the table for every key, those of nested objects below their own."""
-    for key, rule in properties.items():
-        if "$ref" in rule:
-            rule = {**schema["$defs"][rule["$ref"].rpartition("/")[2]], **rule}
+    for key, given in properties.items():
+        shared = schema["$defs"][given["$ref"].rpartition("/")[2]] if "$ref" in given else {}
+        rule = {**shared, **given}
         default = f"`{json.dumps(rule['default'])}`" if "default" in rule else ""
-        meaning = (
-            " ".join(rule.get("description", "").split()).replace("|", "\\|").replace("<", "&lt;")
-        )
+        meaning = " ".join(rule.get("description", "").split())
+        meaning = meaning.replace("|", "\\|").replace("<", "&lt;")
         yield f"| `{above}{key}` | {values(rule)} | {default} | {meaning} |"
         yield from rows(rule.get("properties", {}), schema, f"{above}{key}.")
 

@@ -156,7 +156,8 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             gc.unfreeze()
-            return run_in_child(call, packages)
+            run_in_child(call, packages)
+            return
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

@@ -28,8 +28,8 @@ def normal(name: str) -> str:
 def requirements(path: Path) -> list[Requirement]:
     """The lines of a requirements file, with those of the files it includes."""
     lines: list[Requirement] = []
-    for line in path.read_text().splitlines():
-        line = line.partition("#")[0].strip()
+    for text in path.read_text().splitlines():
+        line = text.partition("#")[0].strip()
         if line.startswith("-r "):
             lines += requirements(path.parent / line[3:].strip())
         elif line:
@@ -212,11 +212,7 @@ def test_every_environment_holds_what_its_steps_import(jobs):
 def test_every_package_that_is_installed_for_tests_has_its_version_in_the_constraints():
     """Those that the pinned ones bring too, however deep: a new release of one must change nothing
     here."""
-    lines = [
-        line.partition("#")[0].strip()
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-    ]
-    constraints = [Requirement(line) for line in lines if line]
+    constraints = requirements(ROOT / "constraints.txt")
     fixed = {normal(each.name): str(each.specifier) for each in constraints}
     assert all(version.startswith("==") for version in fixed.values())
 

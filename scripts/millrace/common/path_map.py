@@ -9,18 +9,23 @@ class PathMap:
     """Maps paths, and notes which prefixes have matched, for `warnings`."""
 
     def __init__(self, prefixes: Mapping[str, str]) -> None:
-        pairs = {slashed(old).rstrip("/"): new.rstrip("/") for old, new in prefixes.items()}
+        pairs = {}
+        for old, new in prefixes.items():
+            pairs[slashed(old).rstrip("/")] = new.rstrip("/")
         self.pairs = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
         self.unmatched = set(pairs)  # prefixes that no path has had
         self.example = ""  # a path without any of them
 
     def mapped(self, path: str) -> list[str]:
         """`path`, with forward slashes, by every prefix that it has; by the longest one first."""
-        matches = [(old, new) for old, new in self.pairs if path.startswith(f"{old}/")]
-        self.unmatched -= {old for old, _ in matches}
-        if not matches or not self.example:
+        places = []
+        for old, new in self.pairs:
+            if path.startswith(f"{old}/"):
+                self.unmatched.discard(old)
+                places.append(new + path[len(old) :])
+        if not places or not self.example:
             self.example = path
-        return [new + path[len(old) :] for old, new in matches]
+        return places
 
     def warnings(self, key: str, paths: str) -> list[str]:
         """A line for every prefix that none of the paths has had; `paths` says what they are."""

@@ -16,7 +16,9 @@ TEMPLATE = """
 {% import "parts.html.j2" as parts %}
 {% set contents = [("a", title)] %}
 {% block lead %}{{ title }}{% endblock %}
-{% block main %}{% call parts.section("a", title) %}{{ parts.table(table) }}{% endcall %}{% endblock %}
+{% block main %}
+{% call parts.section("a", title) %}{{ parts.table(table) }}{% endcall %}
+{% endblock %}
 """
 
 

@@ -100,15 +100,11 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
     assert steps(tmp_path) == ([2] if limit == 1 else [1, 2]) and leftovers(tmp_path) == []
 
 
-def test_a_damaged_one_takes_no_place_of_the_kept(tmp_path):
-    checkpoints = Checkpoints(tmp_path, total_limit=0)
+@pytest.mark.parametrize(("limit", "kept"), [(0, [1, 2, 3]), (2, [2, 3]), (1, [3])])
+def test_the_newest_are_kept_up_to_the_limit(tmp_path, limit, kept):
     for step in (1, 2, 3):
-        checkpoints.save(step, state(step), {})
-    os.truncate(tmp_path / "step-00000002/state.pt", 5)
-    Checkpoints(tmp_path, total_limit=3).save(4, state(4), {})
-    assert steps(tmp_path) == [1, 2, 3, 4]
-    Checkpoints(tmp_path, total_limit=2).save(5, state(5), {})
-    assert steps(tmp_path) == [4, 5]
+        Checkpoints(tmp_path, total_limit=limit).save(step, state(step), {})
+    assert steps(tmp_path) == kept
 
 
 def test_another_format_is_refused_not_taken_for_damage(tmp_path):

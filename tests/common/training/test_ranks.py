@@ -86,79 +86,88 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "model.pt", weights_only=True)
 
 
-def test_two_ranks_killed_resumed_and_left_alone(tmp_path):
-    """One story, because starting ranks is dear: kill -9 of a rank, then the same command again."""
-    killed, alone = tmp_path / "killed", tmp_path / "alone"
-    settings = {"epochs": 2, "log_steps": 2, "save_steps": 3, "eval_steps": 5}
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory) -> Path:
+    """Folders of runs on two ranks, made at once, because starting ranks is dear: `killed` (kill -9
+    of rank 1, then the same command again) and others that were left alone."""
+    folder = tmp_path_factory.mktemp("stories")
+    killed = {
+        "folder": str(folder / "killed"),
+        "settings": {"epochs": 2, "log_steps": 2, "save_steps": 3, "eval_steps": 5},
+    }
     fault = {"fault": "kill", "at_step": 5, "fault_rank": 1}
-    runs = [{"folder": str(killed), "settings": settings, "task": fault}]
-    codes, errors = train_as_tasks_of_srun(2, runs, tmp_path)
+    codes, errors = train_as_tasks_of_srun(2, [{**killed, "task": fault}], folder)
     assert codes == [1, -signal.SIGKILL]
     assert "rank 0 has lost another rank" in errors and "Traceback" not in errors
-    assert saved_steps(killed) == [3]
+    assert saved_steps(folder / "killed") == [3]
     # 37 samples in threes on two ranks: 7 steps an epoch, the last with one sample on rank 0 and
     # none on rank 1.
     order = seeding.generator(42, "order", 0).permutation(37).tolist()
     plain = {"dropout": 0.0}
-    even = {"batch": 6, "dropout": 0.0}
+    others = {
+        "alone": (killed["settings"], {}),
+        "split": ({"max_grad_norm": 0.3}, plain),
+        "gathered": ({"grad_acc": 2}, {"batch": 3, "dropout": 0.0}),
+        "bare": ({}, {**plain, "skip_ids": order[:9]}),
+        "tf": ({"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"}, {}),
+    }
     runs = [
-        {"folder": str(killed), "settings": settings},
-        {"folder": str(alone), "settings": settings},
-        {"folder": str(tmp_path / "split"), "settings": {"max_grad_norm": 0.3}, "task": plain},
-        {
-            "folder": str(tmp_path / "gathered"),
-            "settings": {"grad_acc": 2},
-            "task": {"batch": 3, "dropout": 0.0},
-        },
-        {"folder": str(tmp_path / "bare"), "task": {**plain, "skip_ids": order[:9]}},
-        {
-            "folder": str(tmp_path / "tf"),
-            "settings": {"max_steps": 2, "tensorboard": 1, "precision": "bf16-mixed"},
-        },
+        {"folder": str(folder / name), "settings": settings, "task": task}
+        for name, (settings, task) in others.items()
     ]
-    codes, errors = train_as_tasks_of_srun(2, runs, tmp_path)
+    codes, errors = train_as_tasks_of_srun(2, [killed, *runs], folder)
     assert codes == [0, 0], errors
+    return folder
+
+
+def test_a_run_whose_rank_was_killed_goes_on_as_if_it_had_not_been(stories):
+    killed, alone = stories / "killed", stories / "alone"
     assert jsonl.read(killed / "metrics.json")["resumed_step"] == 3
     assert exact(killed) == exact(alone)
-    for folder, epochs in (
-        (killed, 2),
-        (alone, 2),
-        (tmp_path / "split", 1),
-        (tmp_path / "gathered", 1),
-    ):
-        assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
-        digests = {jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}
-        assert len(digests) == 1
-        whole = [line["epoch_samples"] for line in lines(folder) if line["event"] == "epoch"]
-        trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
-        assert whole == [37] * epochs and (folder == killed or sum(trained) == 37 * epochs)
-    assert weights(killed).keys() == weights(alone).keys()
-    assert all(
-        torch.equal(weights(killed)[name], tensor) for name, tensor in weights(alone).items()
-    )
-    # The split into ranks makes no difference to the losses, nor to the weights, beyond rounding.
-    run(tmp_path / "one", {"max_grad_norm": 0.3}, even)
-    assert losses(tmp_path / "split") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
-    run(tmp_path / "one_gathered", {}, {"batch": 12, "dropout": 0.0})
-    assert losses(tmp_path / "gathered") == pytest.approx(
-        losses(tmp_path / "one_gathered"), rel=1e-4
-    )
-    for pair in (("split", "one"), ("gathered", "one_gathered")):
-        norms = [
-            [x["grad_norm"] for x in lines(tmp_path / name) if x["event"] == "train"]
-            for name in pair
-        ]
-        assert norms[0] == pytest.approx(norms[1], rel=1e-3)
-        mine, theirs = (weights(tmp_path / name) for name in pair)
-        for name, tensor in mine.items():
-            torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-5)
-    # Both ranks empty, then one of them: steps are taken, the losses stay finite.
-    bare = [line["loss"] for line in lines(tmp_path / "bare") if line["event"] == "train"]
-    assert len(bare) == 7 and bare[0] is None and None not in bare[1:]
-    assert [line["world_size"] for line in lines(tmp_path / "tf") if line["event"] == "train"] == [
-        2,
-        2,
+    mine, theirs = weights(killed), weights(alone)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs"), [("killed", 2), ("alone", 2), ("split", 1), ("gathered", 1)]
+)
+def test_two_ranks_see_every_sample_once_an_epoch_and_end_with_the_same_weights(
+    stories, name, epochs
+):
+    folder = stories / name
+    assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
+    assert len({jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}) == 1
+    whole = [line["epoch_samples"] for line in lines(folder) if line["event"] == "epoch"]
+    assert whole == [37] * epochs
+    trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
+    assert name == "killed" or sum(trained) == 37 * epochs
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "batch"), [("split", {"max_grad_norm": 0.3}, 6), ("gathered", {}, 12)]
+)
+def test_the_split_into_ranks_makes_no_difference_beyond_rounding(
+    stories, tmp_path, name, settings, batch
+):
+    run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
+    assert losses(stories / name) == pytest.approx(losses(tmp_path), rel=1e-4)
+    norms = [
+        [line["grad_norm"] for line in lines(folder) if line["event"] == "train"]
+        for folder in (stories / name, tmp_path)
     ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+    theirs = weights(tmp_path)
+    for parameter, tensor in weights(stories / name).items():
+        torch.testing.assert_close(tensor, theirs[parameter], rtol=1e-3, atol=1e-5)
+
+
+def test_steps_of_ranks_without_samples_are_taken_and_losses_stay_finite(stories):
+    # Both ranks empty, then one of them.
+    bare = losses(stories / "bare")
+    assert len(bare) == 7 and bare[0] is None and None not in bare[1:]
+    sizes = [line["world_size"] for line in lines(stories / "tf") if line["event"] == "train"]
+    assert sizes == [2, 2]
 
 
 @pytest.mark.long

@@ -177,15 +177,11 @@ class Checkpoints:
         """checkpoint.json; raises ValueError where the checkpoint is damaged."""
         try:
             header = jsonl.read(folder / "checkpoint.json")
-            size, digest, written_as = (
-                header["state_bytes"],
-                header["state_sha256"],
-                header["format"],
-            )
+            size, digest = header["state_bytes"], header["state_sha256"]
+            written_as = header["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"checkpoint.json cannot be read: {getattr(error, 'problem', error)}"
-            ) from None
+            problem = getattr(error, "problem", error)
+            raise ValueError(f"checkpoint.json cannot be read: {problem}") from None
         if written_as != FORMAT:
             problem = f"this checkpoint has format {written_as}, this version reads {FORMAT}"
             remedy = "Go on with the version of Millrace that wrote it, or train in another folder"
@@ -202,26 +198,24 @@ class Checkpoints:
         return header
 
     def _steps(self) -> list[tuple[int, Path]]:
-        try:
-            names = [
-                (_NAME.fullmatch(entry.name), Path(entry.path)) for entry in os.scandir(self.folder)
-            ]
-        except FileNotFoundError:
+        if not self.folder.exists():
             return []
-        return sorted((int(match[1]), path) for match, path in names if match)
+        steps = []
+        for entry in os.scandir(self.folder):
+            if match := _NAME.fullmatch(entry.name):
+                steps.append((int(match[1]), Path(entry.path)))
+        return sorted(steps)
 
     def _prune(self, saved: int) -> None:
         """Remove the oldest beyond the limit, and what is newer than the one just saved, which is
-        damaged.
-
-        What fails the cheap test of size does not count towards the limit.
-        """
-        count = 0
-        for step, folder in reversed(self._steps()):
-            if step > saved or (self.total_limit and count >= self.total_limit):
+        damaged."""
+        steps = self._steps()
+        kept = [step for step, _ in steps if step <= saved]
+        if self.total_limit:
+            kept = kept[-self.total_limit :]
+        for step, folder in steps:
+            if step not in kept:
                 self._remove(folder)
-            elif step == saved or _looks_whole(folder):
-                count += 1
 
     def _remove(self, folder: Path) -> None:
         # Renamed first, so that a kill leaves no half a checkpoint under a good name.
@@ -248,12 +242,3 @@ def _discard(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _looks_whole(folder: Path) -> bool:
-    try:
-        return jsonl.read(folder / "checkpoint.json")["state_bytes"] == os.path.getsize(
-            folder / "state.pt"
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

@@ -28,18 +28,27 @@ class Position:
 
     def enter(self, world_size: int) -> None:
         if world_size != self.world_size:
-            spans = [*self.spans, (self.world_size, self.step)] if self.step else list(self.spans)
+            spans = list(self.spans)
+            if self.step:
+                spans.append((self.world_size, self.step))
             self.step = 0
             if spans and spans[-1][0] == world_size:
                 # Nothing was done in between: that plan goes on where it was left.
                 self.step = spans.pop()[1]
-            self.spans, self.world_size = tuple(spans), world_size
-        before = tuple(pair for pair in self.history if pair[0] < self.optimizer_step)
-        same = before and before[-1][1] == world_size
-        self.history = before if same else (*before, (self.optimizer_step, world_size))
+            self.spans = tuple(spans)
+            self.world_size = world_size
+
+        # What began at this very step has done nothing.
+        history = [pair for pair in self.history if pair[0] < self.optimizer_step]
+        if not history or history[-1][1] != world_size:
+            history.append((self.optimizer_step, world_size))
+        self.history = tuple(history)
 
     def end_epoch(self) -> None:
-        self.epoch, self.step, self.spans, self.epoch_samples = self.epoch + 1, 0, (), 0
+        self.epoch += 1
+        self.step = 0
+        self.spans = ()
+        self.epoch_samples = 0
 
     @classmethod
     def from_dict(cls, value: dict) -> Position:
