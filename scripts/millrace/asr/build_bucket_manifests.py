@@ -51,31 +51,85 @@ def make_parser() -> argparse.ArgumentParser:
         help="where relative tar paths start (default: the working folder)",
     )
     template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
-    add("--tar-template", default=manifests.TAR_TEMPLATE, help=template)
+    add(
+        "--tar-template",
+        default=manifests.TAR_TEMPLATE,
+        help=template,
+    )
     path_map = "JSON object: prefixes of tar paths, and what they are on this machine"
-    add("--path-map", type=cli.json_object, default={}, help=path_map)
+    add(
+        "--path-map",
+        type=cli.json_object,
+        default={},
+        help=path_map,
+    )
     transcript = "to train on (default %(default)s)"
-    add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
+    add(
+        "--speech-transcript",
+        choices=["human", "asr"],
+        default="human",
+        help=transcript,
+    )
     output = "folder of the buckets, or bucket_config.json in it (default: %(default)s)"
-    add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
+    add(
+        "--output",
+        type=Path,
+        default=Path("results/asr/buckets"),
+        help=output,
+    )
     edges = "seconds, or `default`, 0 3 5 7 10 15 20 30 (default: default)"
-    add("--edges", nargs="+", default=["default"], help=edges)
+    add(
+        "--edges",
+        nargs="+",
+        default=["default"],
+        help=edges,
+    )
     over_max = "what is longer than the last edge (default %(default)s)"
-    add("--over-max", choices=["keep", "drop"], default="keep", help=over_max)
+    add(
+        "--over-max",
+        choices=["keep", "drop"],
+        default="keep",
+        help=over_max,
+    )
     add(
         "--seed",
         type=int,
         default=42,
         help="seed of the order inside a bucket (default %(default)s)",
     )
-    add("--on-leak", choices=leakage.WORDS, default=leakage.REJECT, help=leakage.HELP)
+    add(
+        "--on-leak",
+        choices=leakage.WORDS,
+        default=leakage.REJECT,
+        help=leakage.HELP,
+    )
     copies = "how rows of train with the bytes of dev or test are found (default %(default)s)"
-    add("--copies", choices=COPIES, default=BY_BYTES, help=copies)
+    add(
+        "--copies",
+        choices=COPIES,
+        default=BY_BYTES,
+        help=copies,
+    )
     errors = "share of rows in error that is allowed (default %(default)s)"
-    add("--max-error-fraction", type=float, default=0.1, help=errors)
+    add(
+        "--max-error-fraction",
+        type=float,
+        default=0.1,
+        help=errors,
+    )
     row_group = "rows per row group (default %(default)s)"
-    add("--row-group", type=cli.positive_int, default=1 << 16, help=row_group)
-    add("--threads", type=cli.positive_int, default=2, help="(default %(default)s)")
+    add(
+        "--row-group",
+        type=cli.positive_int,
+        default=1 << 16,
+        help=row_group,
+    )
+    add(
+        "--threads",
+        type=cli.positive_int,
+        default=2,
+        help="(default %(default)s)",
+    )
     return parser
 
 

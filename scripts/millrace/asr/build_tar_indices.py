@@ -52,14 +52,28 @@ def make_parser() -> argparse.ArgumentParser:
         "--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads
     )
     chains = "chains of headers at once in one tar (default %(default)s)"
-    parser.add_argument("--chains", type=cli.positive_int, default=CHAINS, help=chains)
+    parser.add_argument(
+        "--chains",
+        type=cli.positive_int,
+        default=CHAINS,
+        help=chains,
+    )
     beside = (
         "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original"
         " script does"
     )
-    parser.add_argument("--json", action="store_true", help=beside)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=beside,
+    )
     max_failed = "fail above this share of tars without any index (default %(default)s: never)"
-    parser.add_argument("--max-failed", type=float, default=1.0, help=max_failed)
+    parser.add_argument(
+        "--max-failed",
+        type=float,
+        default=1.0,
+        help=max_failed,
+    )
     return parser
 
 

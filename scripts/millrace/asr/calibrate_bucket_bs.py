@@ -18,7 +18,11 @@ from millrace.common.errors import MillraceError
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--bucket", default="", help="bucket to calibrate, such as b_7_10")
+    parser.add_argument(
+        "--bucket",
+        default="",
+        help="bucket to calibrate, such as b_7_10",
+    )
     mode = (
         "verify_all: merge what was calibrated, unless there is --calibration, and train on all"
         " buckets, "

@@ -18,10 +18,22 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--metrics", type=Path, help="metrics.json of a run, or the run's folder")
-    source.add_argument("--model", type=Path, help="a folder that holds a model")
+    source.add_argument(
+        "--metrics",
+        type=Path,
+        help="metrics.json of a run, or the run's folder",
+    )
+    source.add_argument(
+        "--model",
+        type=Path,
+        help="a folder that holds a model",
+    )
     checkpoint = "of the run: best, last, or a name such as step-00000500 (default %(default)s)"
-    add("--checkpoint", default="best", help=checkpoint)
+    add(
+        "--checkpoint",
+        default="best",
+        help=checkpoint,
+    )
     buckets = Path("results/asr/buckets")
     add(
         "--bucket-dir",

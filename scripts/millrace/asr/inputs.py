@@ -310,7 +310,12 @@ class AsrInputs(RunInputs):
         nodes, gpus = self.section["nodes"], self.gpus()
         if nodes == 1:
             return {"nodes": 1, "gpu": gpus}
-        several = {"nodes": nodes, "tasks": nodes, "tasks_per_gpu": 0, "mpi": "srun"}
+        several = {
+            "nodes": nodes,
+            "tasks": nodes,
+            "tasks_per_gpu": 0,
+            "mpi": "srun",
+        }
         return {**several, "gres": f"gpu:{gpus}"} if gpus else several
 
     def _require(self, key: str, device: str, on_nodes: bool = False) -> None:

@@ -11,10 +11,26 @@ from millrace.common import atomic, cli
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--bucket-config", type=Path, required=True, help="bucket_config.json")
+    parser.add_argument(
+        "--bucket-config",
+        type=Path,
+        required=True,
+        help="bucket_config.json",
+    )
     calibrations = "<bucket>.json, of every bucket"
-    parser.add_argument("--calibrations", type=Path, nargs="+", required=True, help=calibrations)
-    parser.add_argument("--output", type=Path, required=True, help="output: calibrated_bs.json")
+    parser.add_argument(
+        "--calibrations",
+        type=Path,
+        nargs="+",
+        required=True,
+        help=calibrations,
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="output: calibrated_bs.json",
+    )
     return parser
 
 

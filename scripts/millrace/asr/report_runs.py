@@ -15,10 +15,28 @@ from millrace.common.errors import MillraceError
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("--runs", nargs="*", metavar="METRICS", help="metrics.json of each run, in its folder")
-    add("--buckets", required=True, help="bucket_config.json of the data: the clips' audio")
-    add("--worst", type=cli.count, default=20, help="clips to hear")
-    add("--summary", required=True, help="output: tables, figures and clips as one page (HTML)")
+    add(
+        "--runs",
+        nargs="*",
+        metavar="METRICS",
+        help="metrics.json of each run, in its folder",
+    )
+    add(
+        "--buckets",
+        required=True,
+        help="bucket_config.json of the data: the clips' audio",
+    )
+    add(
+        "--worst",
+        type=cli.count,
+        default=20,
+        help="clips to hear",
+    )
+    add(
+        "--summary",
+        required=True,
+        help="output: tables, figures and clips as one page (HTML)",
+    )
     return parser
 
 

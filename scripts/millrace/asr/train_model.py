@@ -45,7 +45,12 @@ def make_parser() -> argparse.ArgumentParser:
     eval_file = (
         "dev.parquet of buckets, or the manifest that it was made of (default: the buckets' own)"
     )
-    add("--eval-file", "--eval_file", default="", help=eval_file)
+    add(
+        "--eval-file",
+        "--eval_file",
+        default="",
+        help=eval_file,
+    )
     add(
         "--profile",
         type=int,
@@ -53,8 +58,19 @@ def make_parser() -> argparse.ArgumentParser:
         help="1: profile --profile-steps steps, or 20; 0: none",
     )
     profile_steps = "profile so many steps instead of measuring all"
-    add("--profile-steps", "--profile_steps", type=cli.count, default=0, help=profile_steps)
-    add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
+    add(
+        "--profile-steps",
+        "--profile_steps",
+        type=cli.count,
+        default=0,
+        help=profile_steps,
+    )
+    add(
+        "--threads",
+        type=cli.positive_int,
+        default=1,
+        help="threads of torch in each rank",
+    )
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings)
     return parser
 

@@ -17,7 +17,12 @@ from millrace.common.errors import MillraceError
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILE", help="audio: FLAC, WAV, MP3, Ogg, M4A, WebM and more")
+    add(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="audio: FLAC, WAV, MP3, Ogg, M4A, WebM and more",
+    )
     add(
         "--model",
         required=True,
@@ -29,10 +34,29 @@ def make_parser() -> argparse.ArgumentParser:
         help="output: a JSON line for each file (default: file and text on standard output)",
     )
     languages = "for models that take one (Qwen3-ASR, Whisper), such as en; without it they find it"
-    add("--language", default="", help=languages)
-    add("--max-seconds", type=cli.positive_float, default=20.0, help="longest piece of a file")
-    add("--batch-seconds", type=cli.positive_float, default=240.0, help="padded audio of a batch")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where the model runs")
+    add(
+        "--language",
+        default="",
+        help=languages,
+    )
+    add(
+        "--max-seconds",
+        type=cli.positive_float,
+        default=20.0,
+        help="longest piece of a file",
+    )
+    add(
+        "--batch-seconds",
+        type=cli.positive_float,
+        default=240.0,
+        help="padded audio of a batch",
+    )
+    add(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="where the model runs",
+    )
     return parser
 
 

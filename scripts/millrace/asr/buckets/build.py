@@ -427,7 +427,12 @@ def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -
     return tables
 
 
-def _count(split: _Split, part: _Part, good: np.ndarray, last_edge: float) -> None:
+def _count(
+    split: _Split,
+    part: _Part,
+    good: np.ndarray,
+    last_edge: float,
+) -> None:
     """Count the rows that are written."""
     split.ledger.rows_out += len(good)
     # over_max keeps them; if these are many, durations are in another unit.

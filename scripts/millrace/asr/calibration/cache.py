@@ -102,7 +102,14 @@ def _searched(choices: Choices, case: WorstCase, limit_gb: float) -> Found:
         return trial.ask({**request, **of_worst})
 
     def soak(rows: int) -> Answer:
-        return trial.ask({**request, "kind": "soak", "rows": rows, "steps": choices.soak_steps})
+        return trial.ask(
+            {
+                **request,
+                "kind": "soak",
+                "rows": rows,
+                "steps": choices.soak_steps,
+            }
+        )
 
     limits = search.Search(limit_gb, case.rows, choices.start_bs, choices.min_bs, choices.max_bs)
     return search.calibrate(limits, worst, soak if choices.soak_steps else None)

@@ -161,5 +161,10 @@ def budget_of(
                 most_audio = audio
                 # A batch that fills the limit exactly is within.
                 rounded = round(float(limit) * (1 + 1e-9), _ROUND)
-                budget = {"seconds": None, "cost": None, name: rounded, "rows": cap}
+                budget = {
+                    "seconds": None,
+                    "cost": None,
+                    name: rounded,
+                    "rows": cap,
+                }
     return budget

@@ -72,17 +72,31 @@ class Choices:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that calibrate_bucket_bs and verify_calibration share."""
     buckets = Path("results/asr/buckets/bucket_config.json")
-    parser.add_argument("--bucket-config", type=Path, default=buckets, help="bucket_config.json")
+    parser.add_argument(
+        "--bucket-config",
+        type=Path,
+        default=buckets,
+        help="bucket_config.json",
+    )
     output = (
         f"output: JSON (default: {FOLDER}/buckets/<bucket>.json, or verification.json in {FOLDER})"
     )
-    parser.add_argument("--output", type=Path, help=output)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=output,
+    )
     calibration = f"the merged file, to be verified (default: {FOLDER}/calibrated_bs.json)"
     parser.add_argument("--calibration", help=calibration)
     training.add_arguments(parser, ("num_workers", "max_bad_fraction"))
     parser.set_defaults(num_workers=0)
     device = "auto, cpu or cuda: calibrate on the device itself"
-    parser.add_argument("--device", type=_device, default="auto", help=device)
+    parser.add_argument(
+        "--device",
+        type=_device,
+        default="auto",
+        help=device,
+    )
     loop = ("precision", "gradient_checkpointing", "grad_acc", "seed")
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings, loop)
     settings.add_arguments(parser, Choices, ("max_memory_gb", "headroom", "soak_steps"))

@@ -163,7 +163,12 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
         size = _next_size(search, fits, fails, trials)
 
 
-def _next_size(search: Search, fits: int, fails: int, trials: list[dict[str, Any]]) -> int:
+def _next_size(
+    search: Search,
+    fits: int,
+    fails: int,
+    trials: list[dict[str, Any]],
+) -> int:
     """Where a line through the peaks meets the limit, or the middle.
 
     The middle where the line says what was refuted (a batch that is out of memory has no peak, so

@@ -193,7 +193,12 @@ class TrialSteps:
             message = " ".join(str(error).split())[:300] or type(error).__name__
             error.__traceback__ = None  # its frames hold the tensors of the step
             last = {**shape, "step": self.steps + 1}
-            return {"oom": True, "steps": self.steps, "heaviest": last, "message": message}
+            return {
+                "oom": True,
+                "steps": self.steps,
+                "heaviest": last,
+                "message": message,
+            }
         facts = {"steps": self.steps, "heaviest": heaviest, **self.meter.facts()}
         return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
 

@@ -52,7 +52,12 @@ def ask(request: Mapping[str, Any]) -> Any:
     problem = f"the trial process exited with code {trial.returncode}"
     if trial.returncode == -signal.SIGKILL or says_out_of_memory(text):
         # The kernel kills what takes too much; C++ code may abort if an allocation fails.
-        return {"oom": True, "steps": 0, "heaviest": {}, "message": problem}
+        return {
+            "oom": True,
+            "steps": 0,
+            "heaviest": {},
+            "message": problem,
+        }
     remedy = (
         "This is no lack of memory. Does the model train on one batch (asr_train with max_steps 1)?"
     )

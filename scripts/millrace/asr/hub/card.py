@@ -50,7 +50,13 @@ def files(folder: Path) -> list[File]:
     return [File.of(path.name, path) for path in paths if path.suffix in _PUBLISHED]
 
 
-def render(repo: str, licence: str, commit: str, metrics_path: Path, bucket_config: Path) -> str:
+def render(
+    repo: str,
+    licence: str,
+    commit: str,
+    metrics_path: Path,
+    bucket_config: Path,
+) -> str:
     """The card of a run; `commit` says which code published it."""
     metrics = jsonl.read(metrics_path)
     buckets = jsonl.read(bucket_config)

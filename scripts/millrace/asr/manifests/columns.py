@@ -122,7 +122,14 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     durations = seconds(columns["duration_s"], problem)
     language = pc.if_else(pa.array(_blank(language)), None, language)
     values = {"tar_member_name": members, "language": language, "duration_s": durations}
-    return pa.table({**columns, **values, "row": row, "problem": problem})
+    return pa.table(
+        {
+            **columns,
+            **values,
+            "row": row,
+            "problem": problem,
+        }
+    )
 
 
 def _blank(texts: pa.Array) -> np.ndarray:

@@ -110,7 +110,12 @@ def _ways(folder: str | os.PathLike, split: str, is_weak: bool) -> list[list[str
     return [way for way in ways if way]
 
 
-def _inside(folder: str | os.PathLike, name: str, split: str, is_weak: bool) -> list[str]:
+def _inside(
+    folder: str | os.PathLike,
+    name: str,
+    split: str,
+    is_weak: bool,
+) -> list[str]:
     """The manifests in a split's folder, or what NeMo has written there."""
     place = os.path.join(folder, name)
     files = _nemo(place) if is_weak else []

@@ -110,7 +110,13 @@ class Bucket:
     peak_memory_bytes: int | None
 
     @classmethod
-    def met(cls, name: str, hours: float, rows: int, runs: Sequence[Run]) -> Bucket:
+    def met(
+        cls,
+        name: str,
+        hours: float,
+        rows: int,
+        runs: Sequence[Run],
+    ) -> Bucket:
         seen = [step["buckets"].get(name, (0, 0.0)) for run in runs for step in run.steps]
         steps = [step for run in runs for step in run.steady_steps if step.get("bucket") == name]
         audio = math.fsum(step["audio_seconds"] for step in steps)

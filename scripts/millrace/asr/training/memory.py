@@ -14,7 +14,12 @@ _SECOND_BYTES = 64_000  # of audio: float32 at 16 kHz
 _USUAL_SECONDS = 2_000.0
 
 
-def batches_mb(workers: int, prefetch: int, seconds: float, pinned: bool) -> float:
+def batches_mb(
+    workers: int,
+    prefetch: int,
+    seconds: float,
+    pinned: bool,
+) -> float:
     """MB of the batches under way of a rank, of at most `seconds` of padded audio each.
 
     They lie in slots in /dev/shm, which is the job's memory too: `prefetch` of each worker, the one

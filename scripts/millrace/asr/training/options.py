@@ -58,7 +58,11 @@ class TrainOptions:
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
     """Add the model's flags, and those of the settings, or of `names` among them."""
     add = parser.add_argument
-    add("--model", default=TrainOptions.model, help="name of a model, or a folder that holds one")
+    add(
+        "--model",
+        default=TrainOptions.model,
+        help="name of a model, or a folder that holds one",
+    )
     add(
         "--model-path",
         "--model_path",

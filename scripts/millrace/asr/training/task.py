@@ -317,7 +317,12 @@ class AsrTask(Task):
         errors = sum((sample.errors for sample in transcribed), ErrorCounts())
         figures: dict[str, float] = {"samples": int(samples)}
         if units:
-            figures = {"loss": loss / units, "cer": errors.cer, "wer": errors.wer, **figures}
+            figures = {
+                "loss": loss / units,
+                "cer": errors.cer,
+                "wer": errors.wer,
+                **figures,
+            }
         if samples < len(durations):
             figures["left_out"] = len(durations) - int(samples)
         return figures

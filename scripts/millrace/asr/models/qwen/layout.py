@@ -232,7 +232,12 @@ def rope(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_theta": given["rope_theta"], "rope_scaling": scaling}
 
 
-def write(folder: Path, hf: Any, processor: Any, kept: Mapping[str, bytes]) -> None:
+def write(
+    folder: Path,
+    hf: Any,
+    processor: Any,
+    kept: Mapping[str, bytes],
+) -> None:
     """Write a Qwen3ASRForConditionalGeneration and its processor, and the files of `kept` as they
     are."""
     from safetensors.torch import save_file
