@@ -98,12 +98,10 @@ class IndexedTarReader:
             raise ValueError(
                 "max_open_tars and threads must be at least 1 and lookahead at least 0"
             )
-        self.max_open_tars, self.lookahead, self.tars, self.threads = (
-            max_open_tars,
-            lookahead,
-            tars,
-            threads,
-        )
+        self.max_open_tars = max_open_tars
+        self.lookahead = lookahead
+        self.tars = tars
+        self.threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self.copies = _Copies()
         self._files = OpenFiles(
@@ -283,15 +281,13 @@ def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
             raise
-        message = (
-            f"{path} does not exist" if error.errno == errno.ENOENT else f"{path}: {error.strerror}"
-        )
-        message += f" (paths are resolved from {root}; see tar_root)" if root else ""
-        message += (
-            "; if the tars were moved, give their folder as tar_root"
-            if tars is not None and not root
-            else ""
-        )
+        message = f"{path}: {error.strerror}"
+        if error.errno == errno.ENOENT:
+            message = f"{path} does not exist"
+        if root:
+            message += f" (paths are resolved from {root}; see tar_root)"
+        elif tars is not None:
+            message += "; if the tars were moved, give their folder as tar_root"
         raise ReadError("tar_missing", message) from error
     now = os.fstat(descriptor)
     try:

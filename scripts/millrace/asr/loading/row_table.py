@@ -99,6 +99,7 @@ class RowTable:
         parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         arguments = parquets, root, tar_root is not None
+        written = [*parquets, tars] if tars.exists() else parquets
         folder = Path(cache_dir or config.file.parent)
 
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old
@@ -106,11 +107,10 @@ class RowTable:
         # folder keeps its table.
         origin = split
         if cache_dir is not None:
-            origin = hashlib.sha256(os.fsencode(config.file.parent.resolve() / split)).hexdigest()[
-                :8
-            ]
+            place = os.fsencode(config.file.parent.resolve() / split)
+            origin = hashlib.sha256(place).hexdigest()[:8]
         digest = hashlib.sha256(MAGIC)
-        for file in [*parquets, tars] if tars.exists() else parquets:
+        for file in written:
             state = f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n"
             digest.update(state.encode(errors="surrogateescape"))
         path = folder / f"rows-{origin}-{digest.hexdigest()[:16]}.table"
@@ -178,21 +178,9 @@ class RowTable:
         """The member name of a row, out of its parquet (slow: for messages); "" if it cannot be
         read."""
         for file, first, rows in self.files:
-            if not first <= number < first + rows:
-                continue
-            with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
-                parquet, number = pq.ParquetFile(file), number - first
-                names = parquet.schema_arrow.names
-                column = next(name for name in ("tar_member_name", "member") if name in names)
-                for group in range(parquet.num_row_groups):
-                    count = parquet.metadata.row_group(group).num_rows
-                    if number < count:
-                        return str(
-                            parquet.read_row_group(group, columns=[column])
-                            .column(0)[number]
-                            .as_py()
-                        )
-                    number -= count
+            if first <= number < first + rows:
+                with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
+                    return _member(pq.ParquetFile(file), number - first)
         return ""
 
     def place(self, number: int, message: str = "") -> str:
@@ -246,6 +234,18 @@ class RowTable:
         with contextlib.suppress(Exception):
             if self._descriptor is not None:
                 os.close(self._descriptor)
+
+
+def _member(parquet: pq.ParquetFile, row: int) -> str:
+    """The member name of a row of a file. Raises StopIteration if it has no such column."""
+    present = parquet.schema_arrow.names
+    column = next(name for name in ("tar_member_name", "member") if name in present)
+    group = 0
+    while row >= parquet.metadata.row_group(group).num_rows:
+        row -= parquet.metadata.row_group(group).num_rows
+        group += 1
+    names = parquet.read_row_group(group, columns=[column]).column(0)
+    return str(names[row].as_py())
 
 
 class TarStates:

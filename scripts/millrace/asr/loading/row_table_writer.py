@@ -21,9 +21,18 @@ from millrace.common.errors import MillraceError
 
 # Part of the name of every table too: a table of another version is never opened, but made again.
 MAGIC = b"millrace-rows-3\n"
-_ADDRESS = [("offset", "<i8"), ("size", "<i8"), ("sample_id", "<u8")]
-_TEXT = [("text", "<i8"), ("text_bytes", "<i4")]
-RECORD = np.dtype([*_ADDRESS, *_TEXT, ("tar", "<i4"), ("language", "<i4"), ("duration_s", "<f4")])
+RECORD = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("size", "<i8"),
+        ("sample_id", "<u8"),
+        ("text", "<i8"),
+        ("text_bytes", "<i4"),
+        ("tar", "<i4"),
+        ("language", "<i4"),
+        ("duration_s", "<f4"),
+    ]
+)
 TAR = np.dtype(
     [
         ("name", "<i8"),
@@ -102,39 +111,44 @@ def _append_tars(texts: BinaryIO, tars: Sequence[str], stamps: Mapping[str, Stam
     """Write the paths of tars; returns their entries, which follow them."""
     entries = np.zeros(len(tars), TAR)
     for number, name in enumerate(tars):
-        raw, stamp = os.fsencode(name), stamps.get(name, Stamp())
-        size, mtime_ns = (-1 if value is None else value for value in stamp[:2])
-        entries[number] = (texts.tell(), len(raw), size, mtime_ns, stamp.digest.encode())
+        raw = os.fsencode(name)
+        stamp = stamps.get(name, Stamp())
+        entry = entries[number]
+        entry["name"] = texts.tell()
+        entry["name_bytes"] = len(raw)
+        entry["size"] = -1 if stamp.size is None else stamp.size
+        entry["mtime_ns"] = -1 if stamp.mtime_ns is None else stamp.mtime_ns
+        entry["digest"] = stamp.digest.encode()
         texts.write(raw)
     return entries
 
 
 def _stamps(tars: Path) -> dict[str, Stamp]:
     """The tars as they were indexed, by path; an earlier version wrote no digests."""
-    rows = pq.read_table(tars).to_pylist()
-    return {
-        row["tar_path"]: Stamp(row["size"], row["mtime_ns"], row.get("digest") or "")
-        for row in rows
-    }
+    stamps = {}
+    for row in pq.read_table(tars).to_pylist():
+        digest = row.get("digest") or ""
+        stamps[row["tar_path"]] = Stamp(row["size"], row["mtime_ns"], digest)
+    return stamps
 
 
 def _pieces(file: Path) -> Iterator[pa.RecordBatch]:
     """All columns of a bucket parquet, piece by piece; those that it may lack are null."""
     parquet = pq.ParquetFile(file, read_dictionary=["tar_path", "language"])
     present = set(parquet.schema_arrow.names)
-    if missing := sorted(_REQUIRED - present):
-        raise MillraceError(
-            f"there is no column {', '.join(missing)}", where=str(file), remedy=REBUILD
-        )
+    missing = sorted(_REQUIRED - present)
+    if missing:
+        problem = f"there is no column {', '.join(missing)}"
+        raise MillraceError(problem, str(file), REBUILD)
     names = [*_NUMBERS, *_TEXTS]
+    columns = [name for name in names if name in present]
     for group in range(parquet.num_row_groups):
-        columns = [name for name in names if name in present]
         for batch in parquet.iter_batches(
             _PIECE, row_groups=[group], columns=columns, use_threads=False
         ):
-            arrays = [
-                batch.column(name) if name in present else pa.nulls(len(batch)) for name in names
-            ]
+            arrays = []
+            for name in names:
+                arrays.append(batch.column(name) if name in present else pa.nulls(len(batch)))
             yield pa.RecordBatch.from_arrays(arrays, names)
 
 
@@ -145,18 +159,22 @@ def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
     names = column.dictionary.to_pylist()
     if column.null_count:
         names.append(None)
-    numbers = np.array([code.setdefault(name or "", len(code)) for name in names], np.int32)
+    numbers = [code.setdefault(name or "", len(code)) for name in names]
     indices = pc.fill_null(column.indices.cast(pa.int64()), len(names) - 1)
-    return numbers[indices.to_numpy(zero_copy_only=False)]
+    return np.array(numbers, np.int32)[indices.to_numpy(zero_copy_only=False)]
 
 
 def _written(piece: pa.RecordBatch) -> pa.Array:
     """The transcripts; with PROMPT_MARK and prompt behind each, if there are prompts."""
-    transcripts, prompts = piece.column("transcript"), piece.column("prompt")
+    prompts = piece.column("prompt")
     if prompts.null_count == len(prompts):
-        return transcripts
-    pair = [pc.fill_null(column.cast(pa.large_binary()), b"") for column in (transcripts, prompts)]
-    return pc.binary_join_element_wise(*pair, pa.scalar(PROMPT_MARK, pa.large_binary()))
+        return piece.column("transcript")
+    parts = []
+    for name in ("transcript", "prompt"):
+        raw = piece.column(name).cast(pa.large_binary())
+        parts.append(pc.fill_null(raw, b""))
+    mark = pa.scalar(PROMPT_MARK, pa.large_binary())
+    return pc.binary_join_element_wise(*parts, mark)
 
 
 def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:

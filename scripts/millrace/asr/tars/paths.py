@@ -13,8 +13,14 @@ def one_spelling(tars: Collection[str]) -> dict[str, str]:
     need.
     """
     places = real_paths(tars)
+
+    def best_first(tar: str) -> tuple[bool, bool, str]:
+        is_link = tar != places[tar]
+        is_relative = not os.path.isabs(tar)
+        return is_link, is_relative, tar
+
     names: dict[str, str] = {}
-    for tar in sorted(tars, key=lambda tar: (tar != places[tar], not os.path.isabs(tar), tar)):
+    for tar in sorted(tars, key=best_first):
         names.setdefault(places[tar], tar)
     return {tar: names[places[tar]] for tar in tars}
 
@@ -33,7 +39,11 @@ def real_paths(paths: Iterable[str]) -> dict[str, str]:
             known[path] = os.path.realpath(here) if os.path.islink(here) else here
         return known[path]
 
-    return {path: path if "://" in path else real(os.path.abspath(path)) for path in paths}
+    places = {}
+    for path in paths:
+        is_url = "://" in path
+        places[path] = path if is_url else real(os.path.abspath(path))
+    return places
 
 
 _AFTER_TOUCH = "after --touch: asr_data -R asr_build_tar_indices"
