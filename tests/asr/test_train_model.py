@@ -208,6 +208,9 @@ def test_two_ranks_end_with_the_same_weights_and_all_samples(buckets, tmp_path):
     assert metrics["ranks"] == 2 and ids(tmp_path) == Counter(all_ids(buckets))
     # What each rank and the workers took is measured too.
     measured = Run(tmp_path)
+    assert set(measured.use_by_rank) == {0, 1} and all(
+        "gpu" in of for of in measured.use_by_rank.values()
+    )
     rank, times = measured.slowest_rank
     assert rank in (0, 1) and times >= 1
     assert measured.worker_seconds("decode") > 0 < measured.worker_seconds("read")

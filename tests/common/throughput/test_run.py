@@ -114,3 +114,9 @@ def test_what_a_run_lost_and_whether_it_came_to_its_end(tmp_path):
     assert not written(tmp_path / "c", window(2, 2.0, 11), ended=False).finished
     with pytest.raises(MillraceError, match="no training step was logged here"):
         written(tmp_path / "d", {"event": "eval", "step": 1, "seconds": 1.0})
+
+
+def test_the_use_of_every_rank_is_read_from_its_own_file(tmp_path):
+    atomic.write_json(tmp_path / "throughput.rank-1.json", {"use": {"gpu": 0.5}})
+    run = written(tmp_path, window(1, 1.0, 1), facts={"use": {"gpu": 0.75}})
+    assert run.use_by_rank == {0: {"gpu": 0.75}, 1: {"gpu": 0.5}} and run.use("gpu") == 0.75

@@ -60,6 +60,7 @@ def render(
         profile_tables=_profile(profile.profile) if profile and profile.profile else [],
         runs=_runs(throughput),
         worker_ms=_worker_ms(bench),
+        use_by_rank=_use_by_rank(bench),
         slowest=bench.slowest_rank,
         fixed_batch=next((run.facts.get("fixed_batch_size") for run in throughput.baseline), None),
     )
@@ -70,6 +71,11 @@ def _worker_ms(run: Run) -> list[str]:
     seconds = [run.worker_seconds(name) for name in ("read", "decode")]
     known = [spent for spent in seconds if spent is not None]
     return [rate(1000 * spent) for spent in known] if len(known) == 2 else []
+
+
+def _use_by_rank(run: Run) -> str:
+    uses = [(rank, use.get("gpu")) for rank, use in run.use_by_rank.items()]
+    return ", ".join(f"{rank} {human_share(use)}" for rank, use in uses if use is not None)
 
 
 def _tiles(

@@ -7,7 +7,7 @@
 
 `measure(line, batch)` adds what the lane counts of a batch (samples, seconds of audio) to the
 step's line. Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and
-throughput.json.
+throughput.json; the others write what their samplers have seen to throughput.rank-<number>.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millrace.common import atomic
 from millrace.common.machine import memory
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.processes import causes
-from millrace.common.throughput.run import FACTS, STEPS, StepLine
+from millrace.common.throughput.run import FACTS, RANK_FACTS, STEPS, StepLine
 from millrace.common.training import run_log
 from millrace.common.training.meters import mark, seconds_between
 from millrace.common.training.ranks import Ranks
@@ -68,10 +68,12 @@ class StepRecorder:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.sampler.stop()
-        if self.ranks.rank:
-            return
         # Without the first step, a warm-up.
         use = self.sampler.use(self.spans[1:], cores() / max(self.ranks.local_world_size, 1))
+        if self.ranks.rank:
+            seen = {"use": use, "peak_memory_bytes": self._peak or None}
+            atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), seen)
+            return
         if self._handle is not None:
             self._write(wait=error is None)
             self._handle.close()
@@ -109,7 +111,7 @@ class StepRecorder:
         """The line of the step that runs, or that begins here."""
         if self._line is not None:
             return self._line
-        if len(self.spans) == 1 and not self.ranks.rank:
+        if len(self.spans) == 1:
             self.sampler.start()  # the first step is a warm-up
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)

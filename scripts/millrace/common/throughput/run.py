@@ -14,6 +14,7 @@ from millrace.common.errors import MillraceError
 METRICS, SUMMARY = "metrics.jsonl", "metrics.json"
 # Written by recorder and profile; named here, where torch is not needed.
 STEPS, FACTS, PROFILE = "steps.jsonl", "throughput.json", "profile.json"
+RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
 # Of a step's time, in its order. "decode" is what the training process spends on reading and
 # decoding itself.
 PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
@@ -131,6 +132,15 @@ class Run:
         """Seconds a step that workers spend on `read` or `decode`; None if they were not
         measured."""
         return _ratio((step.get(f"worker_{name}_seconds"), 1.0) for step in self.steady_steps)
+
+    @cached_property
+    def use_by_rank(self) -> dict[int, dict[str, Any]]:
+        """What the sampler of each rank has seen (see `use`)."""
+        use = {0: self.facts.get("use") or {}}
+        for rank in range(1, self.world_size):
+            if facts := _document(self.folder / RANK_FACTS.format(rank)):
+                use[rank] = facts["use"]
+        return use
 
     @property
     def slowest_rank(self) -> tuple[int, float] | None:
