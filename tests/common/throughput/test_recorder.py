@@ -4,10 +4,12 @@ read."""
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -262,14 +264,51 @@ def test_the_sampler_reads_while_it_runs_and_stops() -> None:
     assert cores() > 0
 
 
-def test_each_rank_reads_its_own_gpu(tmp_path: Path, buckets: Path, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 10 * device)
-    for rank in range(3):
+UUIDS = [f"GPU-e{number}000000-0000-0000-0000-000000000000" for number in range(6)]
+
+
+class StandInNvml:
+    """The driver's library on a machine with six GPUs; GPU n is busy for n tenths of the time."""
+
+    NVMLError_DriverNotLoaded = RuntimeError
+
+    @staticmethod
+    def nvmlInit() -> None:
+        pass
+
+    @staticmethod
+    def nvmlDeviceGetHandleByIndex(number: int) -> int:
+        return number
+
+    @staticmethod
+    def nvmlDeviceGetUtilizationRates(handle: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=10 * handle)
+
+
+@pytest.mark.parametrize(
+    ("visible", "read"),
+    [
+        (None, [0, 1, 2]),
+        ("5,1,3", [5, 1, 3]),
+        ("GPU-e5,GPU-e1,GPU-e4", [5, 1, 4]),
+    ],
+)
+def test_each_rank_reads_its_own_gpu(
+    tmp_path: Path, buckets: Path, monkeypatch, visible: str | None, read: list[int]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml)
+    monkeypatch.setattr(torch.cuda, "pynvml", StandInNvml, raising=False)
+    monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)
+    monkeypatch.setattr(torch.cuda, "_raw_device_uuid_nvml", lambda: UUIDS)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for rank, number in enumerate(read):
         # The second of two nodes: its GPUs are counted from 0 again.
         ranks = Ranks(3 + rank, 6, rank, 3)
         recorder = StepRecorder(tmp_path, "cuda", {}, ranks, BucketMeasure(buckets))
         recorder.sampler.read()
-        assert recorder.sampler.readings[0].gpu == rank / 10
+        assert recorder.sampler.readings[0].gpu == number / 10
         assert recorder.device.index == rank
 
 
