@@ -32,24 +32,18 @@ _REJECTS = {
 
 @dataclasses.dataclass(frozen=True)
 class TarPartition:
-    """`id` and the paths of the tars; `expected` holds (size, mtime_ns) if the partition file says
-    it."""
+    """`id` and the paths of the tars."""
 
     id: str
     tars: list[str]
-    expected: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 def read_partition(path: str | os.PathLike) -> TarPartition:
-    """A partition file: {"id": ..., "tars": [{"path", "size", "mtime_ns"}, ...]}."""
+    """A partition file: {"id": ..., "tars": [{"path", ...}, ...]}."""
     try:
         content = json.loads(Path(path).read_bytes())  # orjson refuses a path that is not UTF-8
-        tars, expected = [], {}
-        for tar in content["tars"]:
-            tars.append(str(tar["path"]))
-            if tar.get("size") is not None and tar.get("mtime_ns") is not None:
-                expected[str(tar["path"])] = (int(tar["size"]), int(tar["mtime_ns"]))
-        return TarPartition(str(content["id"]), list(dict.fromkeys(tars)), expected)
+        tars = dict.fromkeys(str(tar["path"]) for tar in content["tars"])
+        return TarPartition(str(content["id"]), list(tars))
     except OSError as error:
         raise MillraceError(f"cannot be read: {error.strerror}", where=os.fspath(path)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -95,7 +89,6 @@ class ScanLog:
     def __init__(self, partition: TarPartition) -> None:
         self.partition = partition
         self.kinds: Counter = Counter()
-        self.stale = 0  # tars that have changed since the workflow was parsed
 
     def watch(self, scans: Iterable[TarScan]) -> Iterator[TarScan]:
         """Pass the scans on."""
@@ -104,17 +97,9 @@ class ScanLog:
         ) as progress:
             for tar in scans:
                 self.kinds.update(tar.kinds.tolist())
-                expected = self.partition.expected.get(tar.path)
-                if expected and tar.size >= 0 and expected != (tar.size, tar.mtime_ns):
-                    self.stale += 1
-                    text = "%s: has changed since the workflow was parsed; indexed as it is now"
-                    cli.log.warning(text, tar.path)
                 if tar.reason:
-                    level = (
-                        logging.INFO
-                        if tar.status in ("ok", "unterminated", "empty")
-                        else logging.WARNING
-                    )
+                    is_odd = tar.status not in ("ok", "unterminated", "empty")
+                    level = logging.WARNING if is_odd else logging.INFO
                     cli.log.log(level, "%s: %s: %s", tar.path, tar.status, tar.reason)
                 progress.advance(1, errors=int(tar.status in (*FAILED, *PARTIAL)))
                 yield tar
@@ -131,20 +116,17 @@ class ScanLog:
         tars.rows_out = sum(not record.failed for record in records)
         odd = {*statuses} - {*FAILED, "ok"}
         tars.warnings.update({status: statuses[status] for status in odd})
-        if self.stale:
-            tars.warnings["changed_since_parsed"] = self.stale
         members = Ledger(
             "build_tar_indices", self.partition.id, "member", rows_in=self.kinds.total()
         )
-        members.rows_out = sum(
-            count for kind, count in self.kinds.items() if kind <= header.SYMLINK
-        )
-        rejected = {
-            _REJECTS[kind]: count for kind, count in self.kinds.items() if kind > header.SYMLINK
-        }
-        members.rejected.update(rejected)
+        for kind, count in self.kinds.items():
+            if kind <= header.SYMLINK:
+                members.rows_out += count
+            else:
+                members.rejected[_REJECTS[kind]] = count
         for name in ("duplicates", "recovered"):
-            if count := sum(getattr(record, name) for record in records):
+            count = sum(getattr(record, name) for record in records)
+            if count:
                 members.warnings[name] = count
         tars.check()
         members.check()
