@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from millrace.asr.throughput import criteria as judging
-from millrace.asr.throughput.comparison import Statistic, Throughput
+from millrace.asr.throughput.comparison import Throughput
 from millrace.asr.throughput.criteria import FAIL, PASS, UNKNOWN, Criterion, criteria
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
@@ -72,7 +72,7 @@ def test_short_logs_keep_their_first_line(tmp_path: Path) -> None:
 
 def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> None:
     runs = _throughput(tmp_path, bench=MadeUp("baseline", decode=0.25, **BASELINE))
-    assert runs.figure("bench", "waiting").value == pytest.approx(0.6)
+    assert runs.figure("bench", "waiting") == pytest.approx(0.6)
     (run,) = runs.bench
     spent = sum(step["seconds"] for step in run.steady_steps)
     assert run.shares["decode"] == pytest.approx(0.55 * 0.25 * 190 / spent)
@@ -81,13 +81,15 @@ def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> Non
     assert more.shares["data_wait"] == 0 and more.shares["decode"] == pytest.approx(0.6)
 
 
-def test_repeats_give_median_and_range(tmp_path: Path) -> None:
+def test_repeats_give_their_median(tmp_path: Path) -> None:
     made = [MadeUp(f"bench_{n}", seed=n, seconds=0.2 + 0.01 * n) for n in range(3)]
     runs = _throughput(tmp_path, bench=made)
     rates = [run.rate("audio_seconds") for run in runs.bench]
-    figure = Statistic(statistics.median(rates), min(rates), max(rates), tuple(rates))
-    assert runs.figure("bench", "audio_seconds") == figure
-    assert Statistic.of([1.0, None]) is None is Statistic.of([])
+    assert runs.figures("bench", "audio_seconds") == rates
+    assert runs.figure("bench", "audio_seconds") == statistics.median(rates)
+    assert runs.figure("baseline", "audio_seconds") is None
+    runs.bench[1].facts.pop("use")
+    assert runs.figure("bench", "cpu") is None, "one of them does not know it"
 
 
 def _on_a_gpu(folder: Path, **changed: dict) -> Throughput:

@@ -35,24 +35,6 @@ _TITLES = {"baseline": "Baseline", "bench": "Millrace"}
 UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """The median of figures, and their range."""
-
-    value: float
-    low: float
-    high: float
-    runs: tuple[float, ...]
-
-    @classmethod
-    def of(cls, figures: Sequence[float | None]) -> Statistic | None:
-        """None if one of them is unknown, or if there is none."""
-        known = [figure for figure in figures if figure is not None]
-        if not known or len(known) < len(figures):
-            return None
-        return cls(statistics.median(known), min(known), max(known), tuple(known))
-
-
 class Measure(NamedTuple):
     """A line of the comparison. `kind` says how to show it: rate, share or bytes.
 
@@ -165,10 +147,17 @@ class Throughput:
         self.device: str = self.bench[0].machine.get("device") or "unknown device"
         self.on_gpu = self.device not in ("cpu", "unknown device")
 
-    def figure(self, role: str, key: str) -> Statistic | None:
-        return Statistic.of([MEASURES[key].of(run) for run in self.runs[role]])
+    def figures(self, role: str, key: str) -> list[float]:
+        """A measure of each run of a role; nothing if one of them does not know it."""
+        found = [MEASURES[key].of(run) for run in self.runs[role]]
+        known = [figure for figure in found if figure is not None]
+        return known if len(known) == len(found) else []
 
-    def known_figure(self, role: str, key: str) -> Statistic:
+    def figure(self, role: str, key: str) -> float | None:
+        """The median over the runs of a role."""
+        return _median(self.figures(role, key))
+
+    def known_figure(self, role: str, key: str) -> float:
         """The figure of a role for which there is a `ratio`, so that it has one."""
         figure = self.figure(role, key)
         assert figure is not None
@@ -185,9 +174,9 @@ class Throughput:
         """How many times the figure of the baseline is ours."""
         new = self.figure("bench", key)
         old = self.figure("baseline", key)
-        if new is None or old is None or old.value <= 0:
+        if new is None or old is None or old <= 0:
             return None
-        return new.value / old.value
+        return new / old
 
     def shares(self, role: str) -> dict[str, float]:
         """Time shares by phase, the mean over runs."""

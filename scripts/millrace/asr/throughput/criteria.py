@@ -83,8 +83,8 @@ def _speedup(throughput: Throughput) -> _Finding:
     if differences:
         return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
 
-    ours = throughput.known_figure("bench", "samples").value
-    theirs = throughput.known_figure("baseline", "samples").value
+    ours = throughput.known_figure("bench", "samples")
+    theirs = throughput.known_figure("baseline", "samples")
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
     audio = throughput.ratio("audio_seconds")
     if audio is not None:
@@ -99,8 +99,8 @@ def _over_reference(throughput: Throughput) -> _Finding:
     ours = throughput.figure("bench", "samples")
     if not theirs or ours is None:
         return _Finding(f"{name} has no rate to compare with", status=UNKNOWN)
-    ratio = ours.value / theirs
-    words = f"{ratio:.2f} times: {rate(ours.value)} against {rate(theirs)} samples/s of {name}"
+    ratio = ours / theirs
+    words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s of {name}"
     return _Finding(words, ratio)
 
 
@@ -110,7 +110,7 @@ def _share(key: str, missing: str) -> Callable[[Throughput], _Finding]:
     def find(throughput: Throughput) -> _Finding:
         share = throughput.figure("bench", key)
         if share is not None:
-            return _Finding(percent(share.value), share.value)
+            return _Finding(percent(share), share)
         if key == "gpu" and not throughput.on_gpu:
             return _Finding("there is no GPU in this machine", status=UNKNOWN)
         return _Finding(missing, status=UNKNOWN)
@@ -264,12 +264,12 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
     roles = [role for role, _ in throughput.role_names]
     comparison = {}
     for key, measure in MEASURES.items():
-        figures = {role: throughput.figure(role, key) for role in roles}
+        figures = {role: _figure(throughput, role, key) for role in roles}
         comparison[key] = {
             "name": measure.name,
             "kind": measure.kind,
             "higher_is_better": key in ("samples", "audio_seconds", "gpu", "cpu"),
-            **{role: figure and asdict(figure) for role, figure in figures.items()},
+            **figures,
             "ratio": throughput.ratio(key),
         }
     runs = [
@@ -298,3 +298,10 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
         "profile": next((run.profile for run in throughput.profile if run.profile), None),
         "runs": runs,
     }
+
+
+def _figure(throughput: Throughput, role: str, key: str) -> dict[str, Any] | None:
+    value = throughput.figure(role, key)
+    if value is None:
+        return None
+    return {"value": value, "runs": throughput.figures(role, key)}

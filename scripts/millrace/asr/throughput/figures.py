@@ -30,10 +30,10 @@ def phases(throughput: Throughput) -> str:
     names, bars, notes = [], [], []
     for role, name in throughput.role_names:
         audio = throughput.figure(role, "audio_seconds")
-        if audio is None or audio.value <= 0:
+        if audio is None or audio <= 0:
             continue
         shares = throughput.shares(role)
-        seconds = 3600 / audio.value
+        seconds = 3600 / audio
         names.append(name)
         bars.append((seconds, shares))
         on_data = human_share(shares["decode"] + shares["data_wait"])

@@ -13,7 +13,6 @@ from millrace.asr.throughput.comparison import (
     ROLES,
     Bucket,
     Measure,
-    Statistic,
     Throughput,
 )
 from millrace.asr.throughput.criteria import PASS, UNKNOWN, Criterion, percent, rate
@@ -24,7 +23,6 @@ from millrace.common.report.page import Cell, Code, Number, Table
 from millrace.common.throughput.run import PHASES, Run
 
 NOTHING = "–"
-_TO = "\u2060–\u2060"  # no line ends within a range
 _SHOWN: dict[str, Callable[[float], str]] = {
     "rate": rate,
     "share": human_share,
@@ -44,7 +42,7 @@ def render(
 ) -> str:
     """The page, with the figure of the phases."""
     bench = throughput.bench[0]
-    workers = Statistic.of([run.use("workers_cpu") for run in throughput.bench])
+    workers = bench.use("workers_cpu")
     profile = next((run for run in throughput.profile if run.profile), None)
     return page.render(
         Path(__file__).with_name("throughput.html.j2"),
@@ -54,7 +52,7 @@ def render(
         criteria=[_criteria(group, judged) for group in _GROUPS],
         comparison=_comparison(throughput),
         phases=_phases(throughput),
-        workers=percent(workers.value) if workers and workers.value > 0 else "",
+        workers=percent(workers) if workers else "",
         buckets=_buckets(throughput.buckets),
         profile=profile,
         profile_tables=_profile(profile.profile) if profile and profile.profile else [],
@@ -85,8 +83,8 @@ def _tiles(
     tiles = []
     ratio = throughput.ratio("samples")
     if ratio is not None:
-        ours = throughput.known_figure("bench", "samples").value
-        theirs = throughput.known_figure("baseline", "samples").value
+        ours = throughput.known_figure("bench", "samples")
+        theirs = throughput.known_figure("baseline", "samples")
         name = f"Faster than the baseline: {rate(ours)} against {rate(theirs)} samples/s"
         tiles.append((name, Number(ratio, f"{ratio:.2f} ×")))
     use = "gpu" if throughput.figure("bench", "gpu") else "cpu"
@@ -95,7 +93,7 @@ def _tiles(
         figure = throughput.figure("bench", key)
         if figure is not None:
             name = "Padding" if key == "padding_audio_seconds" else measure.name
-            tiles.append((name, Number(figure.value, _SHOWN[measure.kind](figure.value))))
+            tiles.append((name, Number(figure, _SHOWN[measure.kind](figure))))
     passed = sum(criterion.status == PASS for criterion in judged)
     return [*tiles, ("Criteria met", Number(passed, f"{passed} of {len(judged)}"))]
 
@@ -110,33 +108,24 @@ def _criteria(group: str, judged: list[Criterion]) -> Table:
 
 
 def _comparison(throughput: Throughput) -> Table:
-    """A column of figures for each role; of the baseline and of Millrace with the range."""
-    columns = [""]
-    rows: list[list[Cell]] = [[measure.name] for measure in MEASURES.values()]
-    stability: list[Cell] = ["Stability"]
-
-    def add(
-        column: str,
-        cells: Sequence[Cell],
-        last: str = "",
-    ) -> None:
-        columns.append(column)
-        stability.append(last)
-        for row, cell in zip(rows, cells, strict=True):
-            row.append(cell)
-
+    """A column of figures for each role."""
+    measures = list(MEASURES.values())
+    columns: dict[str, list[Cell]] = {}
     for role, name in throughput.role_names:
-        figures = [(throughput.figure(role, key), of) for key, of in MEASURES.items()]
-        add(name, [_figure(figure, of) for figure, of in figures], _steps(throughput.runs[role]))
-        add("range", [_range(figure, _SHOWN[of.kind]) for figure, of in figures])
+        figures = [_figure(throughput.figure(role, of.key), of) for of in measures]
+        columns[name] = [*figures, _steps(throughput.runs[role])]
         if role == "bench" and throughput.baseline:
-            changes = [_change(throughput, of) for of in MEASURES.values()]
-            add("against the baseline", changes)
+            changes = [_change(throughput, of) for of in measures]
+            columns["against the baseline"] = [*changes, ""]
     if throughput.reference:
-        referred = [(throughput.referred(key), of) for key, of in MEASURES.items()]
-        cells = [_number(value, _SHOWN[of.kind]) for value, of in referred]
-        add(str(throughput.reference["name"]), cells)
-    return Table("Baseline against Millrace", columns, [*rows, stability])
+        referred = [_number(throughput.referred(of.key), _SHOWN[of.kind]) for of in measures]
+        columns[str(throughput.reference["name"])] = [*referred, ""]
+
+    names = [*(of.name for of in measures), "Stability"]
+    rows = []
+    for number, name in enumerate(names):
+        rows.append([name, *(cells[number] for cells in columns.values())])
+    return Table("Baseline against Millrace", ["", *columns], rows)
 
 
 def _steps(runs: Sequence[Run]) -> str:
@@ -147,11 +136,11 @@ def _steps(runs: Sequence[Run]) -> str:
 
 
 def _figure(
-    figure: Statistic | None,
+    figure: float | None,
     measure: Measure,
 ) -> Cell:
     if figure is not None:
-        return _number(figure.value, _SHOWN[measure.kind])
+        return _number(figure, _SHOWN[measure.kind])
     return "not measured" if measure.key in ("gpu", "cpu") else NOTHING
 
 
@@ -165,27 +154,12 @@ def _number(
     return Number(round(value, 6), shown(value).replace(" ", "\u00a0"))
 
 
-def _range(
-    figure: Statistic | None,
-    shown: Callable[[float], str],
-) -> str:
-    """`94.0–96.0 %`; nothing if both ends look the same."""
-    if figure is None:
-        return ""
-    first = shown(figure.low).replace(" ", "\u00a0")
-    last = shown(figure.high).replace(" ", "\u00a0")
-    if first == last:
-        return ""
-    unit = last.partition("\u00a0")[2]
-    return f"{first.removesuffix(unit).rstrip()}{_TO}{last}"
-
-
 def _change(throughput: Throughput, measure: Measure) -> Cell:
     """How many times; of shares, the difference in percentage points."""
     ours = throughput.figure("bench", measure.key)
     theirs = throughput.figure("baseline", measure.key)
-    if measure.kind == "share" and ours and theirs:
-        points = 100 * (ours.value - theirs.value)
+    if measure.kind == "share" and ours is not None and theirs is not None:
+        points = 100 * (ours - theirs)
         return _number(points, lambda value: f"{value:+.1f} points".replace("-", "−"))
     return _number(throughput.ratio(measure.key), lambda ratio: f"{ratio:.2f} ×")
 
