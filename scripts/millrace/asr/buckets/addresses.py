@@ -41,6 +41,7 @@ class Addresses:
         if not len(self.key) or not len(keys):
             none = np.full(len(keys), -2)
             return none, none
+
         at = np.searchsorted(self.key, keys, side="right") - 1
         known = (at >= 0) & (self.key[at] == keys)
         # Two tars' members with one 64-bit hash: step back to the row's own tar. Practically never.

@@ -83,20 +83,28 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
 
 
 def _figures(run: Run) -> dict[str, Cell]:
-    of = run.metrics
-    cells: dict[str, Cell] = {
-        "Model": Code(Path(str(of["model"])).name),
-        "Parameters": Number(of["parameters"], human_count(of["parameters"])),
-        "Steps": Number(of["optimizer_steps"], human_count(of["optimizer_steps"])),
-        "Samples": Number(of["samples"], human_count(of["samples"])),
-        "Training": Number(of["seconds"], human_hours(of["seconds"] / 3600)),
-        "Ranks": Number(of["ranks"], str(of["ranks"])),
+    metrics = run.metrics
+    seconds = metrics["seconds"]
+    cells: dict[str, Cell] = {"Model": Code(Path(str(metrics["model"])).name)}
+    for title, name in (
+        ("Parameters", "parameters"),
+        ("Steps", "optimizer_steps"),
+        ("Samples", "samples"),
+    ):
+        cells[title] = Number(metrics[name], human_count(metrics[name]))
+    cells["Training"] = Number(seconds, human_hours(seconds / 3600))
+    cells["Ranks"] = Number(metrics["ranks"], str(metrics["ranks"]))
+
+    losses = {
+        "dev": metrics["last_evaluation"],
+        "test": metrics.get("test"),
     }
-    for split, losses in (("dev", of["last_evaluation"]), ("test", of.get("test"))):
-        loss = (losses or {}).get("loss")
+    for split, evaluated in losses.items():
+        loss = (evaluated or {}).get("loss")
         cells[f"{split}: loss"] = _NOTHING if loss is None else Number(loss, f"{loss:.3f}")
-        for key in ("cer", "wer"):
-            cells[f"{split}: {key.upper()}"] = _percent(_overall(run, split), key)
+        rates = _overall(run, split)
+        cells[f"{split}: CER"] = _percent(rates, "cer")
+        cells[f"{split}: WER"] = _percent(rates, "wer")
     return cells
 
 
@@ -111,8 +119,13 @@ def _rate_table(
     split: str,
     noun: str,
 ) -> Table | None:
-    by_group = [run.rates.get(split, {}).get(f"by_{noun}", {}) for run in runs]
-    names = sorted({name for groups in by_group for name in groups})
+    by_group = []
+    found: set[str] = set()
+    for run in runs:
+        groups = run.rates.get(split, {}).get(f"by_{noun}", {})
+        by_group.append(groups)
+        found.update(groups)
+    names = sorted(found)
     if noun == "duration":
         names.sort(key=lambda name: float(name.split("_")[1]))  # b_<lower edge>_<upper edge>
     if not names:

@@ -108,7 +108,8 @@ class Reader(Manifest):
             lines = jsonl.lines(self.files[file])
             while piece := list(itertools.islice(lines, self.piece_rows)):
                 values = [self._row(value, file) for _, value, _ in piece]
-                row = (file << 40) + np.array([line for line, _, _ in piece], dtype=np.int64)
+                lines_read = [number for number, _, _ in piece]
+                row = (file << 40) + np.array(lines_read, dtype=np.int64)
                 yield _table(values, tars, row, prompts)
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
@@ -126,14 +127,18 @@ class Reader(Manifest):
         for name, aliases in ALIASES.items():
             row[name] = _first(value, aliases)
         row["tar_path"] = self.resolved(self._tar(value, file))
-        member = str(row["tar_member_name"])
         offset = value.get("offset")
-        if offset is not None:
-            part = _PART.fullmatch(member)
-            row["part_of"] = part[1] + (part[2] or "") if part else ""
-            # A span inside a member would have to be cut; the reader reads whole members.
-            if offset != 0 or part or (row["tar_path"], member) in self.cut_members:
-                row["problem"] = mc.CODE["segment_of_member"]
+        if offset is None:
+            return row
+
+        # A span inside a member would have to be cut; the reader reads whole members.
+        member = str(row["tar_member_name"])
+        part = _PART.fullmatch(member)
+        if part:
+            row["part_of"] = part[1] + (part[2] or "")
+        is_cut = (row["tar_path"], member) in self.cut_members
+        if offset != 0 or part or is_cut:
+            row["problem"] = mc.CODE["segment_of_member"]
         return row
 
     def _tar(self, value: dict[str, Any], file: int) -> str:
@@ -192,17 +197,18 @@ def _table(
     rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray, prompts: list[str]
 ) -> pa.Table:
     problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
-    columns: dict[str, Any] = {
-        "tar": np.array([tars.get(row["tar_path"], -1) for row in rows], np.int32)
-    }
+    numbers = [tars.get(row["tar_path"], -1) for row in rows]
+    columns: dict[str, Any] = {"tar": np.array(numbers, np.int32)}
     for name in ("tar_member_name", "transcript", "language", *prompts):
         values = [row[name] for row in rows]
-        mc.note(problem, [not isinstance(value, str | None) for value in values], "not_a_text")
         texts = [value if isinstance(value, str) else None for value in values]
         columns[name] = pa.array(texts, mc.TEXT)
+        is_other = [not isinstance(value, str | None) for value in values]
+        mc.note(problem, is_other, "not_a_text")
     values = [row["duration_s"] for row in rows]
     seconds = [float(value) if type(value) in (int, float) else None for value in values]
     columns["duration_s"] = pa.array(seconds, mc.SECONDS)
     is_given = np.array([value is not None for value in values])
-    mc.note(problem, is_given & np.asarray(columns["duration_s"].is_null()), "duration_not_numeric")
+    is_null = np.asarray(columns["duration_s"].is_null())
+    mc.note(problem, is_given & is_null, "duration_not_numeric")
     return mc.checked(columns, problem, row)

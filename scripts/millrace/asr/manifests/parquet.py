@@ -39,7 +39,10 @@ class Reader(Manifest):
         with readable(path):
             parquet, columns = self._opened(path)
             self.has_prompts |= bool(columns["prompt"])
-            names = [columns[name] for name in columns if name == "tar_path" or name not in ALIASES]
+            names = []
+            for name, alias in columns.items():
+                if name == "tar_path" or name not in ALIASES:
+                    names.append(alias)
             # Count rows and collect their tars; damage shows here, before anything is built.
             groups = range(parquet.metadata.num_row_groups)
             for read in _batches(parquet, groups, names, _SCAN_ROWS):
@@ -69,13 +72,15 @@ class Reader(Manifest):
         return ranges
 
     def read(self, rows: RowRange) -> Iterator[pa.Table]:
-        path, first = self.files[rows.file], (rows.file << 40) + rows.first_row
+        path = self.files[rows.file]
+        first = (rows.file << 40) + rows.first_row
         tars = {tar: number for number, tar in enumerate(self.tars)}
         with readable(path):
             parquet, columns = self._opened(path)
             names = [*filter(None, columns.values())]
             for batch in _batches(parquet, rows.groups, names, self.piece_rows):
-                yield self.own_rows(self._table(batch, columns, tars, first), batch)
+                table = self._table(batch, columns, tars, first)
+                yield self.own_rows(table, batch)
                 first += len(batch)
 
     def _table(
@@ -98,7 +103,8 @@ class Reader(Manifest):
         table = mc.checked(values, problem, numbers)
         if self.has_offsets:
             for name in ("offset", "size"):
-                table = table.append_column(name, pc.fill_null(raw[name].cast(pa.int64()), -1))
+                column = raw[name].cast(pa.int64())
+                table = table.append_column(name, pc.fill_null(column, -1))
         return table
 
     def _opened(self, path: Path) -> tuple[pq.ParquetFile, dict[str, str]]:

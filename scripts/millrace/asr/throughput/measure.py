@@ -21,8 +21,10 @@ class BucketMeasure:
     def __init__(self, buckets: str | Path) -> None:
         config = BucketConfig.read(buckets)
         self._names = config.ids
+        rows = []
+        for path in config.parquets():
+            rows.append(pq.ParquetFile(path).metadata.num_rows)
         # Where the rows of each bucket end in the concatenation of the bucket parquets.
-        rows = [pq.ParquetFile(path).metadata.num_rows for path in config.parquets()]
         self._ends = np.cumsum(rows)
 
     def __call__(self, line: StepLine, batch: Batch) -> None:
