@@ -20,7 +20,8 @@ import orjson
 import pytest
 import torch
 
-from millrace.common import cli, jsonl
+from millrace.common import atomic, cli, jsonl
+from millrace.common.ledger import Ledger
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.image import train_active
 from millrace.image.producer.sentry import Pointers
@@ -143,7 +144,11 @@ def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_chan
 ):
     command, one, two = [*SMALL, "-j", "0", str(data)], str(tmp_path / "one"), str(tmp_path / "two")
     child = [*command, "--producer", "child", "--epochs"]
+    ledger = Ledger("create_records", "train", "image", warnings={"also_in_val": 2})
+    atomic.write_json(data / "train/ledger.json", ledger.as_dict())
     assert train_active.main([*child, "2", "--output-dir", one]) == 0
+    page = (tmp_path / "one/report.html").read_text()
+    assert "2 images of train that are also in val: kept." in page
     assert lines(tmp_path / "one", "eval")[-1]["metrics"]["acc1"] == 100
     # Its epoch 1 was removed, and is made again.
     assert (

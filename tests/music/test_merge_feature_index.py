@@ -189,13 +189,15 @@ LEAKS = ("1 clique of train that is also in test", "3 recordings of train that a
 )
 def test_leaks_leave_train_or_stay_and_are_said(tree, capsys, on_leak, verdict, cliques):
     write_tree(tree, LEAKING)
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--on-leak", on_leak]) == 0
+    arguments = [*shlex.split(COMMAND), "--on-leak", on_leak, "--picture", "out/coverage.svg"]
+    assert merge_feature_index.main(arguments) == 0
     assert list(json.loads((tree / "out/train.json.filtered").read_text())) == cliques
     assert list(json.loads((tree / "out/test.json.filtered").read_text())) == ["C-4", "C-5"]
     assert len(rows(tree / "out/leaks.jsonl")) == 4
 
     lines = [f"{leak}: {verdict}" for leak in LEAKS]
     assert json.loads((tree / "out/coverage.json").read_text())["leak_lines"] == lines
+    assert "; ".join(lines) in (tree / "out/coverage.svg").read_text()
     seen = capsys.readouterr().err
     assert all(f"INFO {line}\n" in seen for line in lines)
     results = tree / "results/music"

@@ -8,7 +8,6 @@ from pathlib import Path
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
 from millrace.common.leaks import leakage
-from millrace.common.ledger import Ledger
 from millrace.common.workflow.status import partition_files
 from millrace.image.inputs import INDEX
 
@@ -45,7 +44,8 @@ def facts() -> dict[str, str]:
                 f"{split}: {ledger['rows_out']} records of {len(index['classes'])} classes in "
                 f"{len(index['files'])} files, {ledger['rows_rejected']} rejected"
             )
-            lines[str(path)] = "; ".join([counts, *leakage.lines(Ledger.from_dict(ledger))])
+            leaks = leakage.lines_of(path.with_name("ledger.json"))
+            lines[str(path)] = "; ".join([counts, *leaks])
     for path in sorted(_RUNS.glob("*/metrics.json")):
         lines[str(path)] = f"run {path.parent.name}: {_run_line(path)}"
     return lines

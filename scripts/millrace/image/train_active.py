@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
+from millrace.common.leaks import leakage
 from millrace.common.training import ranks
 from millrace.image.producer.sentry import Times, Trainer
 from millrace.image.training import options
@@ -94,9 +95,9 @@ def main(argv: list[str] | None = None) -> None:
     if summary:
         from millrace.image.training import report
 
-        atomic.write_text(
-            args.report or folder / "report.html", report.training_page(folder, summary)
-        )
+        leaks = leakage.lines_of(Path(args.data, "train/ledger.json"))
+        page = report.training_page(folder, summary, leaks)
+        atomic.write_text(args.report or folder / "report.html", page)
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info("%s: %d epochs trained; metrics.json is there", folder, summary["epochs"])
 

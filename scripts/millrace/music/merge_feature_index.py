@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     result = merge_all(args.output, tracks, *places, contract, problems, **choices)
     atomic.write_json(args.coverage, result | {"jsonl": content["jsonl"].get("counts", {})})
     if args.picture:
-        save_svg(args.picture, coverage_chart(result["splits"], result["tracks"], result["hours"]))
+        save_svg(args.picture, coverage_chart(result))
     for line in lines(result):
         cli.log.info("%s", line)
 

@@ -30,6 +30,8 @@ def test_a_torn_line_of_the_log_leaves_the_page_as_it_is(tmp_path):
     log.write_text(whole)
     page = report.training_page(tmp_path, SUMMARY)
     assert ">62.5<" in page
+    leaks = ["2 images of train that are also in val: kept"]
+    assert f"1 steps. {leaks[0]}." in report.training_page(tmp_path, SUMMARY, leaks)
 
     log.write_text(whole + '{"event": "train", "st')
     assert report.training_page(tmp_path, SUMMARY) == page

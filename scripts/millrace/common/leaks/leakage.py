@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError, counted
 from millrace.common.ledger import Ledger
 
@@ -65,6 +66,12 @@ def lines(ledger: Ledger) -> list[str]:
     if others := ledger.warnings.get(OTHER_LABEL, 0):
         result.append(f"{counted(others, ledger.unit)} of these with another label where held out")
     return result
+
+
+def lines_of(path: str | os.PathLike) -> list[str]:
+    """The lines of the ledger in a file; none where there is no such file."""
+    content = jsonl.read_or({}, path)
+    return lines(Ledger.from_dict(content)) if content else []
 
 
 def _shared(ledger: Ledger, counts: Mapping[str, int]) -> list[Shared]:

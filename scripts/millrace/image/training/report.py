@@ -17,8 +17,9 @@ from millrace.image.producer.quality import Spread
 _TEMPLATE = Path(__file__).with_name("image.html.j2")
 
 
-def training_page(run: Path, summary: Mapping[str, Any]) -> str:
-    """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json."""
+def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = ()) -> str:
+    """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json, `leaks`
+    says which of its images are also held out."""
     lines = [line for _, line, _ in jsonl.lines(run / "metrics.jsonl")]
     rows = [line for line in lines if isinstance(line, dict)]  # a killed run may have torn one
     train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
@@ -47,6 +48,7 @@ def training_page(run: Path, summary: Mapping[str, Any]) -> str:
     if summary["spread"]:
         spread = Spread(**summary["spread"])
         lead += f" Expected of {spread.line(summary['records'])}."
+    lead += "".join(f" {leak}." for leak in leaks)
     tiles: list[tuple[str, Cell]] = [
         ("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)),
         ("Waited for data", waited),

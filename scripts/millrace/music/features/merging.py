@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -141,9 +142,9 @@ def lines(result: Mapping) -> list[str]:
     return [line for line in told if line]
 
 
-def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
-    """An SVG of what of each split has features: versions and cliques, as coverage.json has
-    them."""
+def coverage_chart(coverage: Mapping[str, Any]) -> str:
+    """An SVG of what of each split has features: versions and cliques, of coverage.json."""
+    splits: Sequence[Mapping] = coverage["splits"]
     colours, panels = (figures.PALETTE[0], figures.PALETTE[1], figures.REST), []
     for title, *keys in (
         ("Versions", "versions_kept", "versions_found", "versions"),
@@ -158,10 +159,8 @@ def coverage_chart(splits: Sequence[Mapping], tracks: int, hours: float) -> str:
         names, parts = [part["split"] for part in splits], list(zip(colours, bars, strict=True))
         panels.append(figures.Panel(title, names, parts, notes, whole=True))
     legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
-    return figures.bar_chart(
-        "Coverage of the splits",
-        f"{tracks:,} tracks in the index, {hours:,.1f} hours",
-        panels if splits else [],
-        legend,
-        nothing="No splits are set.",
-    )
+    counts = f"{coverage['tracks']:,} tracks in the index, {coverage['hours']:,.1f} hours"
+    subtitle = "; ".join([counts, *coverage["leak_lines"]])
+    title = "Coverage of the splits"
+    shown = panels if splits else []
+    return figures.bar_chart(title, subtitle, shown, legend, nothing="No splits are set.")
