@@ -34,8 +34,8 @@ class Print(NamedTuple):
 def of_image(path: str, content: bytes, image: Any) -> Print:
     """The print of an image (PIL), whose file has this content."""
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-    # The hash looks at 32 x 32 pixels. Shrunk before by a whole number, which is quick, a photo takes
-    # a third of the time.
+    # The hash looks at 32 x 32 pixels. Shrunk before by a whole number, which is quick, a photo
+    # takes a third of the time.
     small = image.reduce(max(1, min(image.size) // _SHORT_SIDE))
     return Print(path, digest, str(imagehash.phash(small)))
 
