@@ -20,7 +20,14 @@ _CODE = {
     "music": ("music/features", "music/sampling", "music/training"),
     "image": ("image/records", "image/training"),
 }
-_SHARED = ("common/loading", "common/training", "audit/runner", "audit/probes", "audit/checks")
+_SHARED = (
+    "common/loading",
+    "common/training",
+    "audit/runner",
+    "audit/splits",
+    "audit/probes",
+    "audit/checks",
+)
 
 
 class AuditedLane(Protocol):

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -156,4 +157,35 @@ def splits(target: Target, options: Options, rank: Rank) -> Seen:
             for mark in equal[:5]
         ]
         shared[kind] = {"count": len(equal), "examples": pairs}
+    if not shared.get("file", {}).get("count"):
+        has_time = partial(_has_time, rank, start * 0.05)
+        shared |= by_content(ours.get("file", {}), theirs.get("file", {}), has_time)
     return {**notes, "shared": shared}
+
+
+def _has_time(rank: Rank, until: float) -> bool:
+    return rank.left() > until
+
+
+def by_content(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], has_time: Callable[[], bool]
+) -> Seen:
+    """Return the files of two splits that are copies of each other, whatever they are called.
+
+    {} if not all could be read in time, or if what decodes them is not installed.
+    """
+    if not ours or not theirs:
+        return {}
+    try:
+        from millrace.audit.splits.compare import files_shared
+    except ImportError:
+        return {}
+    pairs = files_shared(ours, theirs, has_time)
+    if pairs is None:
+        return {}
+    shown = [
+        {"mark": pair.how, "train": ours[pair.sample], "val": theirs[pair.held_out]}
+        for pair in pairs[:5]
+    ]
+    count = len({pair.held_out for pair in pairs})
+    return {"content of the files": {"count": count, "examples": shown}}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from millrace.audit.splits.content import Content, contents
+from millrace.audit.splits.content import read as read_sample
 from millrace.audit.splits.pairs import Comparison, Pair, Split
+from millrace.audit.splits.samples import Place, Sample
 from millrace.audit.splits.sources import read
 from millrace.audit.splits.table import Compared
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
@@ -35,6 +37,23 @@ def compare(
         found = comparison.pairs(split.name, searched)
         pairs += [pair for pair in found if pair.of_split in later]
     return sorted(pairs, key=_order), compared
+
+
+def files_shared(
+    train: Iterable[str], held_out: Iterable[str], has_time: Callable[[], bool]
+) -> list[Pair] | None:
+    """The pairs of files that two splits are made of, named by their paths; None if there was not
+    the time to read all of them."""
+    sides: list[list[Content]] = []
+    for paths, steps in ((held_out, 1), (train, SEARCHED_STEPS)):
+        side = []
+        for path in paths:
+            side.append(read_sample(Sample(path, Place(path)), steps))
+            if not has_time():
+                return None
+        sides.append(side)
+    comparison = Comparison([Split("validation", sides[0])])
+    return sorted(comparison.pairs("train", sides[1]), key=_order)
 
 
 def _order(pair: Pair) -> tuple:
