@@ -3,18 +3,26 @@ exist."""
 
 from __future__ import annotations
 
+import json
+import random
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 import yaml
 
 from millrace.common.workflow import config as workflow_config
+from millrace.speech.hub import manifest
 from tests import corpora
+from tests.corpora import RATE
 from tests.workflow.workflow import ROOT, Workflow
 
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,10 +37,23 @@ TRAINERS = re.findall(
 def built(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
     """A country's shards, made by a run."""
     folder = tmp_path_factory.mktemp("readme")
-    corpora.make_corpus(folder / "resources/speech/countries", {"malta": 3}, seconds=10)
+    countries = folder / "resources/speech/countries"
+    corpora.make_corpus(countries, {"malta": 3}, seconds=10)
+    add_repeats(countries)
     workflow = Workflow(folder)
     workflow.run("speech_shards")
     return workflow
+
+
+def add_repeats(countries: Path) -> None:
+    """A recording that repeats the first two segments of each of the others: some lie in another
+    split, wherever it gets."""
+    originals = sorted(countries.glob("malta/downloaded_audio/*/*.wav"))
+    sounds = [soundfile.read(path, dtype="int16")[0][: 9 * RATE] for path in originals]
+    corpora.write_audio(countries, "malta", "repeats.wav", np.concatenate(sounds) // 2)
+    segments = corpora.segments(9.0 * len(sounds), random.Random(1))
+    value = {"audio_file": "repeats.wav", "segments": segments}
+    corpora.write_alignment(countries, "malta", "repeats_t1", value)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +85,49 @@ def test_snippets_read_every_segment_and_no_foreign_tar(
     assert (
         [line.split()[0] for line in done.stdout.splitlines()] == expected["key"].to_pylist() != []
     )
+
+
+@pytest.mark.e2e
+def test_lists_and_what_is_published_have_the_keys_of_the_index_without_copies(built: Workflow):
+    results = built.folder / "results/speech"
+    rejects = (results / "shards/malta_rejects.csv").read_text()
+    assert rejects.count("duplicate_across_splits") > 0
+    index = pq.read_table(results / "index.parquet").to_pydict()
+    table = manifest.shards(results / "index.parquet")
+    rows = list(manifest.rows(table, results / "shards"))
+    assert sum(row["samples"] for row in rows) == len(index["key"])
+    for split in ("train", "validation", "test"):
+        keys = [key for key, of in zip(index["key"], index["split"], strict=True) if of == split]
+        listed = (results / f"shards/malta_{split}_shards.txt").read_text().splitlines()
+        published = table["shard"][table["split"] == split].tolist()
+        assert keys_in(results, listed) == keys_in(results, published) == sorted(keys) != []
+
+
+def keys_in(results: Path, tars: list[str]) -> list[str]:
+    """The keys of all samples in these tars."""
+    keys = []
+    for name in tars:
+        with tarfile.open(results / "shards" / name) as tar:
+            texts = [member for member in tar if member.name.endswith(".json")]
+            keys += [json.load(tar.extractfile(member))["key"] for member in texts]
+    return sorted(keys)
+
+
+@pytest.mark.e2e
+def test_old_shards_are_read_by_the_keys_of_the_index(built: Workflow, tmp_path: Path):
+    """As a tar was before copies left it: with a segment more."""
+    shutil.copytree(built.folder / "results/speech", tmp_path / "results/speech")
+    index = tmp_path / "results/speech/index.parquet"
+    table = pq.read_table(index)
+    first = table["split"].to_pylist().index("train")
+    pq.write_table(pa.concat_tables([table.slice(0, first), table.slice(first + 1)]), index)
+    command = [sys.executable, "-c", SNIPPETS["leaks"][0]]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=built.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    expected = pq.read_table(index, filters=[("split", "=", "train")])["key"].to_pylist()
+    assert [line.split()[0] for line in done.stdout.splitlines()] == expected != []
 
 
 def test_what_stands_on_two_pages_is_the_same():
