@@ -23,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 BENCH := PYTHONPATH=scripts $(BIN)/python -m tests.bench
 BENCH_DIR ?= /tmp/millrace-bench
 
-.PHONY: help run test test-long fuzz docs check dry-runs gpu bench clean
+.PHONY: help run test test-long fuzz docs reference check dry-runs gpu bench clean
 
 help: ## List the targets (the default)
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -47,6 +47,9 @@ fuzz: $(VENV)/.test ## Read FUZZ damaged files of each kind; run the tests with 
 docs: $(VENV)/.test ## Write docs/configuration.md and docs/audit from the schemas and the catalogue
 	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.configuration
 	PYTHONPATH=scripts $(BIN)/python -m tests.audit.entry_pages
+
+reference: $(VENV)/.test ## Build the API reference into site/; a warning is an error
+	$(BIN)/python -m mkdocs build --strict
 
 check: $(VENV)/.test ## Check style and types of Python, the style of Snakefiles, and lint the workflow
 	$(BIN)/python -m ruff check .
@@ -80,7 +83,7 @@ bench: $(VENV)/.bench ## Measure against peers: readers, tar index, cutting, buc
 
 # resources/ stays: fetched corpora, and the assignment file that keeps test recordings out of train for ever.
 clean: ## Remove results, logs, benchmarks and caches; resources/ (corpora, assignment file) and .venv stay
-	rm -rf results logs benchmarks report.html .snakemake .pytest_cache .ruff_cache .hypothesis
+	rm -rf results logs benchmarks site report.html .snakemake .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # Stamps: what is installed is installed once, until the requirements change.

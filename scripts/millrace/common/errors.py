@@ -16,6 +16,14 @@ _UNPRINTABLE = re.compile(
 class MillraceError(Exception):
     """A problem the user can mend. `where` names file and row, `remedy` says what to do.
 
+        from millrace import open_tars
+        from millrace.common.errors import MillraceError
+
+        try:
+            open_tars("nowhere-*.tar", batch_size=8)
+        except MillraceError as error:
+            print(error.where, error.problem, error.remedy)
+
     Steps print it as one line and end with exit code 1; no traceback is shown.
     """
 

@@ -53,7 +53,7 @@ def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[st
         if not _GLOB.isdisjoint(pattern) and not os.path.exists(pattern):
             named = sorted(glob.glob(pattern, recursive=True))
         if not named:
-            raise MillraceError("no tar has such a path", pattern, "Name the tars' folder")
+            raise MillraceError("no tar has such a path", pattern, "Check folder and pattern")
         tars += map(os.path.abspath, named)
 
     seen: set[str] = set()

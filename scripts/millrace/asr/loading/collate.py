@@ -30,6 +30,12 @@ _LONGER_FACTOR, _LONGER_SECONDS = 2.0, 1.0
 class Batch:
     """The samples of one step on one rank. Fields can also be had as `batch["audio"]`.
 
+        from millrace import open_loader
+
+        batch = next(iter(open_loader("results/asr/buckets")))
+        weight = 0.0 if batch.filler else 1.0
+        print(batch.step, len(batch), batch["audio"].shape, batch.duration_s.sum(), weight)
+
     audio: float32 (B, T), zeros after each sample's end; lengths: int64 (B,), in samples; rows:
     int64 (B,), numbers of the bucket rows; sample_ids: uint64 (B,), the samples' identities;
     duration_s: float32 (B,), the manifest's seconds. `planned` is B plus the number of bad samples.

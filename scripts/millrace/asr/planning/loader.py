@@ -32,6 +32,11 @@ def open_loader(
     """Batches of at most `seconds` of padded audio, those of this rank; `options` are
     BucketedDataset's.
 
+        from millrace import open_loader
+
+        for batch in open_loader("results/asr/buckets", seconds=60):
+            print(batch.audio.shape, batch.lengths.tolist(), batch.transcripts[0])
+
     Rank and world size are those of `current_rank`; what is given must agree with them. `tar_root`
     is the folder that tars were moved to. Raises MillraceError.
     """
@@ -59,6 +64,16 @@ def current_rank() -> tuple[int, int]:
 
 class RankLoader(BatchLoader):
     """The batches of one rank, whose state any number of ranks can go on from.
+
+        from millrace import open_loader
+
+        loader = open_loader("results/asr/buckets", seconds=1)
+        for batch in loader:
+            state = loader.state_dict()  # JSON; after this batch
+            break
+        resumed = open_loader("results/asr/buckets", seconds=1)  # with any ranks and workers
+        resumed.load_state_dict(state)
+        print(resumed.steps_left, "batches are left")
 
     `load_state_dict` of a state by other ranks plans the rest of its epoch: the next pass has the
     rows that were not handed out, each once; passes after it are whole. It raises MillraceError for

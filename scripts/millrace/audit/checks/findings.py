@@ -26,7 +26,16 @@ MODULES = (
 @dataclass(frozen=True)
 class Finding:
     """What was found on one entry. `evidence`: ids, seeds, shapes, bytes; `needs`: what would
-    decide it."""
+    decide it.
+
+        from millrace import audit
+
+        for finding in audit.check("train.py:make_loader", only=["DP2"]):
+            if finding.verdict == "fail":
+                print(finding.entry, finding.evidence, finding.fix)
+
+    `verdict` is "pass", "fail", "not decidable" or "not applicable".
+    """
 
     entry: str
     verdict: str

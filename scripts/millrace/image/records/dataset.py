@@ -24,10 +24,13 @@ class HDF5Record(Dataset):
     """(image, label) by number as of ImageFolder: an RGB image of PIL, or what `transform` makes of
     it.
 
-        train = HDF5Record("records/train", transform)
-        loader = torch.utils.data.DataLoader(train, batch_size=256, shuffle=True, num_workers=4)
+        from millrace import HDF5Record
 
-    `root` is a split's folder, or a produced epoch's (records/train_1). Right in any order, with
+        train = HDF5Record("results/image/records/train", transform=None)  # yours
+        image, label = train[0]
+        print(len(train), image.size, train.classes[label])
+
+    `root` is a split's folder, or a produced epoch's (train_1). Right in any order, with
     any way of starting workers: each opens up to `max_open_files` files of its own.
     """
 

@@ -153,8 +153,11 @@ def _facts(packed: int) -> dict[str, str]:
 class FeatureIndex:
     """The features of every recording by number: its place in the order of ids, from 0.
 
+        from millrace import FeatureIndex
+
         index = FeatureIndex("results/music/index/features.index")
-        numbers = index.find(["dQw4w9WgXcQ", "-_aaaaaaaaa"])      # -1 where there is none
+        print(len(index), index.id(0), index.frames()[0], index.hops()[0])
+        numbers = index.find(["dQw4w9WgXcQ", "-_aaaaaaaaa"])  # -1 where there is none
 
     Nothing is loaded: a process pays for the pages that it touches, and all processes share them.
     Pickles as its path. `contract` is that of the build; `roots` may name other folders ("h5" and
