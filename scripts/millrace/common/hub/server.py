@@ -211,8 +211,9 @@ async def _put(request: web.Request) -> web.Response:
 
 @_routes.post(f"{_API}/commit/{{ref}}")
 async def _commit(request: web.Request) -> web.Response:
-    header, *operations = [orjson.loads(line) for line in (await request.read()).splitlines()]
     repository = _repository(request)
+    body = await request.read()
+    header, *operations = [orjson.loads(line) for line in body.splitlines()]
     if request.match_info["ref"] != BRANCH or "create_pr" in request.query:
         raise RefusedError(400, f"commits go to {BRANCH}")
     title, parent = header["value"]["summary"], header["value"].get("parentCommit")

@@ -107,7 +107,10 @@ class Repository:
 
     def change(self, title: str, parent: str | None, operations: list[dict]) -> str:
         """Commit all operations, as the client sends them, or none; the oid."""
-        self.store.require({op["value"]["oid"] for op in operations if op["key"] == "lfsFile"})
+        uploads = {
+            operation["value"]["oid"] for operation in operations if operation["key"] == "lfsFile"
+        }
+        self.store.require(uploads)
         with self._locked():
             head = self.commit_at(BRANCH)
             if parent not in (None, head["oid"]):
@@ -115,14 +118,20 @@ class Repository:
                 raise RefusedError(412, problem)
             files = dict(head["files"])
             for operation in operations:
-                path, value = operation["value"]["path"], operation["value"]
-                if operation["key"] == "file":
-                    files[path] = self._text(path, base64.b64decode(value["content"]))
-                elif operation["key"] == "lfsFile":
-                    files[path] = self._pointer(path, value["oid"])
-                elif files.pop(path, None) is None:
-                    raise RefusedError(404, f"no file {path!r} to delete", "EntryNotFound")
+                self._apply(operation["key"], operation["value"], files)
             return self._write(head["oid"], title, files)
+
+    def _apply(self, kind: str, value: dict, files: dict[str, dict]) -> None:
+        """Do one operation of a commit."""
+        path = value["path"]
+        if kind == "file":
+            files[path] = self._text(path, base64.b64decode(value["content"]))
+        elif kind == "lfsFile":
+            files[path] = self._pointer(path, value["oid"])
+        elif path in files:
+            del files[path]
+        else:
+            raise RefusedError(404, f"no file {path!r} to delete", "EntryNotFound")
 
     def _write(self, parent: str, title: str, files: dict[str, dict]) -> str:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -165,8 +174,16 @@ class Repository:
 @functools.lru_cache(maxsize=8)
 def _read_commit(path: Path) -> dict:
     """Oid, parent, title, date, files; `entries` has files and folders, sorted."""
-    commit = orjson.loads(path.read_bytes()) | {"oid": path.stem}
-    folders = {str(above) for name in commit["files"] for above in PurePosixPath(name).parents[:-1]}
-    folder = {"type": "directory", "size": 0, "oid": path.stem}
-    entries = commit["files"] | {name: folder | {"path": name} for name in folders}
-    return commit | {"entries": {name: entries[name] for name in sorted(entries)}}
+    commit = orjson.loads(path.read_bytes())
+    entries = dict(commit["files"])
+    for name in commit["files"]:
+        for folder in PurePosixPath(name).parents[:-1]:
+            entries[str(folder)] = {
+                "type": "directory",
+                "path": str(folder),
+                "size": 0,
+                "oid": path.stem,
+            }
+    commit["oid"] = path.stem
+    commit["entries"] = {name: entries[name] for name in sorted(entries)}
+    return commit
