@@ -343,3 +343,15 @@ def test_the_assignment_file_gets_into_version_control_with_the_command_it_gives
         ["git", "ls-files"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
     assert listed.split() == [command[-1]]
+
+
+# Lists that are looked things up in, and the lives of single data.
+LISTS = {"README", "configuration", "licences"}
+TASKS = sorted(name for name in PAGES.keys() - LISTS if not name.startswith("life-of-"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_page_opens_with_a_task_and_a_command(name: str):
+    opening = PAGES[name].splitlines()[:14]
+    assert any(line.startswith("**Task: ") for line in opening)
+    assert any(line.startswith(("```console", "```bash")) for line in opening)
