@@ -173,19 +173,31 @@ def test_validation_is_compared_with_train_and_with_test(check, tmp_path):
     ]
 
 
-def test_the_same_picture_is_found_in_another_format(check, tmp_path):
-    rng = np.random.default_rng(0)
-    pixels = [rng.integers(0, 255, (32, 40, 3), np.uint8) for _ in range(3)]
-    for path, number in (
-        ("train/a.png", 0),
-        ("train/b.png", 1),
-        ("test/x.bmp", 1),
-        ("test/y.png", 2),
-    ):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels[number]).save(tmp_path / path)
+def picture(seed: int) -> Image.Image:
+    """Coloured clouds."""
+    coarse = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), np.uint8)
+    return Image.fromarray(coarse).resize((160, 120), Image.Resampling.BICUBIC)
+
+
+def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+    for number in range(5):
+        picture(number).save(tmp_path / f"train/a{number}.png")
+    picture(1).save(tmp_path / "test/v.bmp")
+    picture(2).save(tmp_path / "test/w.jpg", quality=75)
+    picture(3).resize((80, 60)).save(tmp_path / "test/x.jpg", quality=90)
+    picture(30).save(tmp_path / "test/y.png")
+    (tmp_path / "test/z.png").write_bytes((tmp_path / "train/a4.png").read_bytes())
     found = check(tmp_path / "train", tmp_path / "test")
-    assert found.names() == [("b.png", "x.bmp", "picture")] and found.pairs[0]["confidence"] == 1
+    assert found.names() == [
+        ("a1.png", "v.bmp", "picture"),
+        ("a2.png", "w.jpg", "picture"),
+        ("a3.png", "x.jpg", "picture"),
+        ("a4.png", "z.png", "bytes"),
+    ]
+    confidences = [pair["confidence"] for pair in found.pairs]
+    assert confidences[0] == confidences[3] == 1 and 0.99 < min(confidences[1:3]) < 1
 
 
 def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
@@ -284,7 +296,8 @@ def test_without_numpy_the_command_says_what_to_install():
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.endswith(
-        "numpy is not installed: pip install numpy soxr soundfile av miniaudio pyarrow pillow\n"
+        "numpy is not installed: pip install numpy soxr soundfile av miniaudio pyarrow pillow"
+        " imagehash\n"
     )
 
 

@@ -2,13 +2,14 @@
 
 Each split is a folder of audio, videos or images, webdataset tars, parquet or JSONL (NeMo's
 manifests), or several of them. Samples are compared by their bytes; by what is decoded: sound by
-fingerprints, whatever cut, codec, rate or level it has, pictures by their pixels; by transcript
+fingerprints, whatever cut, codec, rate or level it has, pictures whatever format; by transcript
 (four words or more) and duration (within 0.01 s); and by recording id.
 
 A row of the table is a pair of samples. What is at t seconds in the first one is at t + offset in
 the second one. Confidence is the share of equal bits of the fingerprints where both sound alike
-(unrelated sound: 0.5; copies: 0.8 and more), 1 for equal bytes or pixels, and - where only words
-about a sample were compared. docs/leaks.md says what is found and what is not.
+(unrelated sound: 0.5; copies: 0.8 and more), 1 less the mean difference of the pixels of pictures,
+1 for equal bytes, and - where only words about a sample were compared. docs/leaks.md says what is
+found and what is not.
 
 Exit codes: 0 no pairs, 1 pairs, 2 a split that cannot be read.
 """
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
         pairs, compared = compare.compare(args.train, held_out, args.workers)
     except ImportError as error:
-        remedy = "pip install numpy soxr soundfile av miniaudio pyarrow pillow"
+        remedy = "pip install numpy soxr soundfile av miniaudio pyarrow pillow imagehash"
         cli.log.error("%s is not installed: %s", error.name, remedy)
         return 2
     except (MillraceError, OSError) as error:

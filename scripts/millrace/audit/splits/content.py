@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.audit.splits.samples import Sample
 from millrace.common.errors import MillraceError
+from millrace.common.fingerprints import pictures
 from millrace.common.fingerprints.words import words
 from millrace.common.loading.bad_samples import SampleError
 from millrace.common.loading.decode import DecodeError, decode_channels
@@ -31,14 +32,16 @@ class Content(NamedTuple):
     """A sample, read and decoded; its `place` is dropped.
 
     `sha256` of its bytes, "" for a segment of a file; `words`: the fingerprint of its sound, at the
-    steps that were asked for; `pixels`: a digest of its picture; `seconds` of sound (None if nobody
-    knows); `problem`: why it could not be read or decoded, a slug, and `detail` for people.
+    steps that were asked for; `look` and `small`: the perceptual hash of its picture, and what of
+    it is compared; `seconds` of sound (None if nobody knows); `problem`: why it could not be read
+    or decoded, a slug, and `detail` for people.
     """
 
     sample: Sample
     sha256: str = ""
     words: np.ndarray = np.zeros(0, np.uint32)
-    pixels: str = ""
+    look: str = ""
+    small: np.ndarray = np.zeros(0, np.int16)
     seconds: float | None = None
     problem: str = ""
     detail: str = ""
@@ -89,7 +92,7 @@ def read(sample: Sample, steps: int) -> Content:
         raw = sample.place.read()
         known = known._replace(sha256=hashlib.sha256(raw).hexdigest())
         if raw.startswith(_PICTURES) or raw[8:12] == b"WEBP":
-            return known._replace(pixels=_picture(raw))
+            return _with_picture(known, raw)
         samples, rate = _mono(raw)
         return _with_words(known, samples, rate, steps)
     except OSError as error:
@@ -124,15 +127,14 @@ def _with_words(known: Content, samples: np.ndarray, rate: int, steps: int) -> C
     return known._replace(words=words(samples, rate, steps), seconds=len(samples) / rate)
 
 
-def _picture(raw: bytes) -> str:
-    """The digest of the decoded pixels, as RGB. Raises SampleError."""
+def _with_picture(known: Content, raw: bytes) -> Content:
+    """Add what is compared of a picture. Raises SampleError."""
     from PIL import Image  # sound does without
 
     try:
         with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
-            pixels = image.convert("RGB")
+            picture = image.convert("RGB")
     # PIL's decoders raise whatever a damaged file makes them run into.
     except Exception as error:
         raise SampleError("damaged_picture", str(error) or type(error).__name__) from None
-    size = f"{pixels.width}x{pixels.height}:".encode()
-    return hashlib.sha256(size + pixels.tobytes()).hexdigest()
+    return known._replace(look=pictures.look(picture), small=pictures.small(picture))

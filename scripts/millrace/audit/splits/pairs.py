@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain, product
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from millrace.audit.splits.content import Content
-from millrace.common.fingerprints import matches
+from millrace.common.fingerprints import matches, pictures
 from millrace.common.fingerprints.matches import Known, Match, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
 
@@ -17,8 +18,9 @@ from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STE
 _STRETCH_SECONDS = 10.0
 # Stretches touch each other: the last word of one looks so many seconds into the next.
 _OVERLAP = SPAN_SECONDS - SEARCHED_STEPS * STEP_SECONDS
-# Words of train that are compared at once: 9 hours of sound.
+# Words of train that are compared at once, 9 hours of sound; and samples.
 _WORDS_AT_ONCE = 500_000
+_SAMPLES_AT_ONCE = 20_000
 # Equal transcripts of so many words are no chance, if the durations are equal too ...
 _FEWEST_WORDS = 4
 # ... within so many seconds.
@@ -36,8 +38,9 @@ class Pair(NamedTuple):
     """A sample that lies in a split too that is held out.
 
     What is at t seconds in `sample` is at t + `offset` in `held_out`, for `seconds`; both are None
-    if nobody knows. `confidence` is 1 for equal bytes and pixels, the share of equal bits of the
-    fingerprints for sound, and None where nothing was heard or seen.
+    if nobody knows. `confidence` is 1 for equal bytes, the share of equal bits of the fingerprints
+    for sound, 1 less the mean difference of the pixels for pictures, and None where nothing was
+    heard or seen.
     """
 
     sample: str
@@ -57,6 +60,7 @@ class Comparison:
         self._rows = [(split.name, content) for split in splits for content in split.contents]
         contents = [content for _, content in self._rows]
         self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
+        self._by_look = _by_key(contents, _look)
         self._known = Known(_pieces([content.words for content in contents], 1))
         self._recordings: set[tuple[str, ...]] = set()  # that were named
 
@@ -73,7 +77,7 @@ class Comparison:
             for number, content in enumerate(chunk):
                 for row, pair in self._equal(split, content):
                     found.setdefault((number, row), pair)
-            for number, row, pair in self._alike(split, chunk):
+            for number, row, pair in chain(self._heard(split, chunk), self._seen(split, chunk)):
                 known = found.get((number, row))
                 if known is None or known.confidence is None:
                     found[number, row] = pair
@@ -98,7 +102,7 @@ class Comparison:
         self._recordings.add(meeting)
         return is_new
 
-    def _alike(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
+    def _heard(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
         """The pairs of samples that sound alike: (number in `chunk`, row, pair)."""
         searched = _pieces([content.words for content in chunk], SEARCHED_STEPS)
         shared: dict[tuple[int, int], list[Match]] = defaultdict(list)
@@ -110,13 +114,36 @@ class Comparison:
         for (number, row), stretches in shared.items():
             of_split, of = self._rows[row]
             pair = _pair(split, chunk[number], of_split, of, "sound")
-            yield number, row, _heard(pair, stretches)
+            yield number, row, _measured(pair, stretches)
+
+    def _seen(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
+        """The pairs of pictures that show the same, of each one the nearest in each split."""
+        of_look = _by_key(chunk, _look)
+        nearest: dict[tuple[int, str], tuple[float, int]] = {}
+        for look, known_look in pictures.near(list(of_look), list(self._by_look)):
+            rows = [row for row in self._by_look[known_look] if self._rows[row][0] != split]
+            for number, row in product(of_look[look], rows):
+                of_split, of = self._rows[row]
+                difference = float(pictures.differences(chunk[number].small, of.small[None])[0])
+                best = nearest.get((number, of_split), (pictures.MOST_DIFFERENCE, row))
+                nearest[number, of_split] = min(best, (difference, row))
+        for (number, of_split), (difference, row) in nearest.items():
+            if difference < pictures.MOST_DIFFERENCE:
+                pair = _pair(split, chunk[number], of_split, self._rows[row][1], "picture")
+                yield number, row, pair._replace(confidence=1 - difference / 255)
+
+
+def _look(content: Content) -> str | None:
+    return content.look or None
+
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def _by_key(
-    contents: Sequence[Content], key: Callable[[Content], Hashable]
-) -> dict[Hashable, list[int]]:
-    rows: dict[Hashable, list[int]] = defaultdict(list)
+    contents: Sequence[Content], key: Callable[[Content], Key | None]
+) -> dict[Key, list[int]]:
+    rows: dict[Key, list[int]] = defaultdict(list)
     for row, content in enumerate(contents):
         value = key(content)
         if value is not None:
@@ -135,7 +162,6 @@ _TRANSCRIPT = "transcript and duration"
 _RECORDING = "recording id"
 _KEYS: dict[str, Callable[[Content], Hashable]] = {
     "bytes": lambda content: content.sha256 or None,
-    "picture": lambda content: content.pixels or None,
     _TRANSCRIPT: _transcript,
     _RECORDING: lambda content: content.sample.recording or None,
 }
@@ -148,8 +174,8 @@ def _lasts_as_long(how: str, content: Content, of: Content) -> bool:
 
 
 def _pair(split: str, content: Content, of_split: str, of: Content, how: str) -> Pair:
-    is_sure = how in ("bytes", "picture")
-    is_whole = how == "bytes" and not content.pixels and content.seconds is not None
+    is_sure = how == "bytes"
+    is_whole = is_sure and content.seconds is not None
     return Pair(
         content.sample.name,
         split,
@@ -162,7 +188,7 @@ def _pair(split: str, content: Content, of_split: str, of: Content, how: str) ->
     )
 
 
-def _heard(pair: Pair, stretches: Sequence[Match]) -> Pair:
+def _measured(pair: Pair, stretches: Sequence[Match]) -> Pair:
     """The pair with the offset of its longest stretch, and the means of all."""
     seconds = sum(match.seconds for match in stretches)
     errors = sum(match.errors * match.seconds for match in stretches) / seconds
@@ -178,7 +204,7 @@ def _chunks(contents: Iterable[Content]) -> Iterator[list[Content]]:
     for content in contents:
         chunk.append(content)
         size += len(content.words)
-        if size >= _WORDS_AT_ONCE:
+        if size >= _WORDS_AT_ONCE or len(chunk) == _SAMPLES_AT_ONCE:
             yield chunk
             chunk, size = [], 0
     yield chunk

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
+from millrace.common.fingerprints import pictures
 from millrace.common.leaks import leakage
 from millrace.image.records.conversion import Conversion
 from millrace.image.records.prints import Labelled, of_split
-
-# Perceptual hashes of 64 bits differ in 4 at most between 97 % of 120 photos and their copies,
-# encoded anew as JPEG (quality 50 to 90) or WebP, or halved. Some unrelated pictures are as near,
-# of small ones many: 27 pairs of scikit-learn's digits. So pixels decide.
-_MOST_BITS = 4
-# Mean difference of the pixels of both, of 255, at _SIDE x _SIDE: 0.6 between a photo and its copy
-# as JPEG of quality 75 (1.1 in the worst 5 %), 3.8 between the two digits that are most alike.
-_MOST_DIFFERENCE = 2.5
-_SIDE = 32
 
 
 class Leak(NamedTuple):
@@ -87,7 +77,7 @@ def _same_pictures(
     that of a known one are read."""
     of_look = _by_look(searched)
     known_of_look = _by_look(known)
-    near = list(_near(list(of_look), list(known_of_look)))
+    near = list(pictures.near(list(of_look), list(known_of_look)))
     pixels.read([image for look, _ in near for image in of_look[look]])
     known_pixels.read([image for _, look in near for image in known_of_look[look]])
 
@@ -97,9 +87,9 @@ def _same_pictures(
     for look, candidates in originals.items():
         compared = np.stack([known_pixels.of[image.print.path] for image in candidates])
         for image in of_look[look]:
-            differences = np.abs(compared - pixels.of[image.print.path]).mean(axis=(1, 2, 3))
+            differences = pictures.differences(pixels.of[image.print.path], compared)
             best = int(differences.argmin())
-            if differences[best] <= _MOST_DIFFERENCE:
+            if differences[best] <= pictures.MOST_DIFFERENCE:
                 yield Leak(image, candidates[best], is_same_bytes=False)
 
 
@@ -110,31 +100,8 @@ def _by_look(images: Sequence[Labelled]) -> dict[str, list[Labelled]]:
     return result
 
 
-def _near(looks: Sequence[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of hashes that differ in at most _MOST_BITS bits, in the order of `looks`: such two
-    are equal in one of _MOST_BITS + 1 parts."""
-    own = np.array([int(look, 16) for look in looks], np.uint64)
-    others = np.array([int(look, 16) for look in known], np.uint64)
-    pairs: set[tuple[int, int]] = set()
-    edges = np.linspace(0, 64, _MOST_BITS + 2).astype(int).tolist()
-    for low, high in pairwise(edges):
-        mask = np.uint64((1 << (high - low)) - 1)
-        parts = (others >> np.uint64(low)) & mask
-        order = np.argsort(parts, kind="stable")
-        ordered = parts[order]
-        wanted = (own >> np.uint64(low)) & mask
-        firsts = np.searchsorted(ordered, wanted, "left")
-        lasts = np.searchsorted(ordered, wanted, "right")
-        for number in np.flatnonzero(lasts > firsts).tolist():
-            same_part = order[firsts[number] : lasts[number]]
-            bits = np.bitwise_count(others[same_part] ^ own[number])
-            pairs |= {(number, of) for of in same_part[bits <= _MOST_BITS].tolist()}
-    for number, of in sorted(pairs):
-        yield looks[number], known[of]
-
-
 class _Pixels:
-    """Pictures at _SIDE x _SIDE, by their paths: int16 (H, W, 3)."""
+    """Small pictures, by their paths."""
 
     def __init__(self, conversion: Conversion, pool: Executor) -> None:
         self._conversion, self._pool = conversion, pool
@@ -146,5 +113,4 @@ class _Pixels:
         self.of = dict(zip(paths, self._pool.map(self._small, paths), strict=True))
 
     def _small(self, path: str) -> np.ndarray:
-        picture = self._conversion.picture(path).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
-        return np.asarray(picture, np.int16)
+        return pictures.small(self._conversion.picture(path))

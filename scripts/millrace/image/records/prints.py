@@ -12,14 +12,11 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import imagehash
-
 from millrace.common import atomic, jsonl
+from millrace.common.fingerprints import pictures
 from millrace.image.records.conversion import Conversion
 from millrace.image.records.deal import FilePlan
 from millrace.image.records.record_file import read_facts
-
-_SHORT_SIDE = 64  # pixels, at least, of what is hashed
 
 
 class Print(NamedTuple):
@@ -34,10 +31,7 @@ class Print(NamedTuple):
 def of_image(path: str, content: bytes, image: Any) -> Print:
     """The print of an image (PIL), whose file has this content."""
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-    # The hash looks at 32 x 32 pixels. Shrunk before by a whole number, which is quick, a photo
-    # takes a third of the time.
-    small = image.reduce(max(1, min(image.size) // _SHORT_SIDE))
-    return Print(path, digest, str(imagehash.phash(small)))
+    return Print(path, digest, pictures.look(image))
 
 
 def file_of(records: Path) -> Path:
