@@ -21,31 +21,49 @@ from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 MEDIA = (*SUFFIXES, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".mp4")
-IDS = "recording recording_id rec_id id uid utt_id key __key__ sample_id image_id"
+IDS = (
+    "recording",
+    "recording_id",
+    "rec_id",
+    "id",
+    "uid",
+    "utt_id",
+    "key",
+    "__key__",
+    "sample_id",
+    "image_id",
+)
+MOST_VALUES = 4096  # of a field
+LARGE = 4096  # bytes of a data set that is no other by chance
+TRIED_TWICE = 4  # samples
+
+Mark = tuple[str, str]  # a kind, and what identifies a sample by it
 
 
 def rich(value: Any) -> bool:
     """Say whether a field contains so much that equal contents are no chance: 64 values, or 8
     fractions."""
-    raw = (
-        value.tobytes() if hasattr(value, "getextrema") else value if isinstance(value, str) else ()
-    )
-    array = hasattr(value, "reshape") and hasattr(value, "dtype")
-    flat = value.reshape(-1)[:4096].tolist() if array else raw
+    flat: Any = value if isinstance(value, str) else ()
+    if hasattr(value, "getextrema"):
+        flat = value.tobytes()
+    elif hasattr(value, "reshape") and hasattr(value, "dtype"):
+        flat = value.reshape(-1)[:MOST_VALUES].tolist()
     fractions = {number for number in flat if isinstance(number, float) and number % 1}
     return len(fractions) >= 8 or (len(flat) >= 64 and len(set(flat)) >= 8)
 
 
 def marks(sample: Any) -> dict[str, str]:
     """Return what identifies a sample: its ids, and digests of its contents."""
-    parts = {"": sample, **dict(members(sample))}
-    ids = {name: parts.pop(name) for name in IDS.split() if name in parts}
-    # Numbers that differ tell samples apart; equal ones may be counted from 0 in each split.
-    ids = {f"number {name}" if str(value).isdigit() else name: value for name, value in ids.items()}
-    ids = {name: str(value) for name, value in ids.items() if isinstance(value, (str, int))}
-    return ids | {
-        f"content {name}".strip(): digest(value) for name, value in parts.items() if rich(value)
-    }
+    found = {}
+    for name, part in {"": sample, **dict(members(sample))}.items():
+        if name not in IDS:
+            if rich(part):
+                found[f"content {name}".strip()] = digest(part)
+        elif isinstance(part, (str, int)):
+            # Numbers that differ tell samples apart; equal ones may be counted from 0 twice.
+            kind = f"number {name}" if str(part).isdigit() else name
+            found[kind] = str(part)
+    return found
 
 
 def base(data: Any, index: Any) -> tuple[Any, Any]:
@@ -63,104 +81,94 @@ def source(data: Any) -> str:
     scope = {name: value for name, value in scope.items() if "transform" not in name}
     with contextlib.suppress(Exception):
         held = pickle.dumps([type(below), scope])
-        return (
-            hashlib.blake2b(held).hexdigest()[:16] if below is not data or len(held) > 4096 else ""
-        )
+        if below is not data or len(held) > LARGE:
+            return hashlib.blake2b(held).hexdigest()[:16]
     return ""
-
-
-def by_recording(loader: Any, rank: Rank, until: float) -> Seen:
-    """Return what `read` does, of a loader that says which recordings its samples are of."""
-    names: dict[str, str] = {}
-    note: Seen = {
-        "read": 0,
-        "complete": True,
-        "marks": {"recording": names},
-        "unstable": [],
-    }
-    for name in loader.recordings():
-        names[str(name)] = str(name)
-        note["read"] += 1
-        if rank.left() < until:
-            note["complete"] = False
-            break
-    if not names:
-        note["marks"] = {}
-    return note
 
 
 def read(loader: Any, rank: Rank, until: float) -> Seen:
     """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
+    seen: Seen = {"read": 0, "complete": True, "marks": {}, "unstable": []}
+    for index, found in _marked(loader, seen["unstable"]):
+        for kind, mark in found:
+            seen["marks"].setdefault(kind, {}).setdefault(mark, index)
+        seen["read"] += 1
+        if rank.left() < until:
+            seen["complete"] = False
+            break
+    return seen
+
+
+def _marked(loader: Any, unstable: list[str]) -> Iterator[tuple[Any, list[Mark]]]:
+    """Yield the index and the marks of each sample; `unstable` gets the kinds that differ when a
+    sample is read again."""
     if callable(getattr(loader, "recordings", None)):
-        return by_recording(loader, rank, until)
+        for name in map(str, loader.recordings()):
+            yield name, [("recording", name)]
+        return
     data: Any = getattr(loader, "dataset", None)
     batches = index_batches(loader)
-    note: Seen = {"read": 0, "complete": True, "marks": {}, "unstable": []}
     if batches is None:
-        rows: Any = enumerate(data if isinstance(loader, DataLoader) else ())
-        held, below, lists = "", data, []
-    else:
-        drawn: Any = batches
-        if loader.batch_sampler is not None:
-            drawn = dict.fromkeys(chain.from_iterable(batches))
-        rows = ((index, data[index]) for index in drawn)
-        held, below = source(data), base(data, 0)[0]
-        lists = rows_of(below)
-    for index, sample in rows:
-        here, place = marks(sample), index if batches is None else base(data, index)[1]
-        if note["read"] < 4 and batches is not None:
+        for number, sample in enumerate(data if isinstance(loader, DataLoader) else ()):
+            yield number, [*marks(sample).items(), *media([sample], data)]
+        return
+
+    is_batched = loader.batch_sampler is not None
+    indices: Any = dict.fromkeys(chain.from_iterable(batches)) if is_batched else batches
+    held, below = source(data), base(data, 0)[0]
+    lists = rows_of(below)
+    for number, index in enumerate(indices):
+        sample = data[index]
+        here = marks(sample)
+        if number < TRIED_TWICE:
             again = marks(data[index])
-            note["unstable"] += [kind for kind in here if here[kind] != again.get(kind)]
-        entries = [sample, *(each[place] for each in lists)]
-        found = [*here.items(), *(("file", path) for path in media(entries, below))]
+            unstable += [kind for kind in here if here[kind] != again.get(kind)]
+        place = base(data, index)[1]
+        entries = [sample, *(rows[place] for rows in lists)]
+        found = [*here.items(), *media(entries, below)]
         if held:
             found.append(("index", f"{held}:{place}"))
-        for kind, mark in found:
-            note["marks"].setdefault(kind, {}).setdefault(mark, index)
-        note["read"] += 1
-        if rank.left() < until:
-            note["complete"] = False
-            break
-    return note
+        yield index, found
 
 
-def media(entries: list[Any], owner: Any) -> Iterator[str]:
+def media(entries: list[Any], owner: Any) -> Iterator[Mark]:
     """Yield the paths of the files that entries of lists name."""
     for entry in entries:
-        yield from (os.path.realpath(file) for file, _ in files(entry, owner, MEDIA))
+        for file, _ in files(entry, owner, MEDIA):
+            yield "file", os.path.realpath(file)
 
 
 def rows_of(data: Any) -> list[Any]:
     """Return the lists and arrays of a data set that have a row for each sample."""
-    held = getattr(data, "__dict__", {}).values()
-    lists = [
-        each for each in held if isinstance(each, (list, tuple)) or bool(getattr(each, "shape", ()))
-    ]
-    return [each for each in lists if len(each) == len(data)]
+    lists = []
+    for value in getattr(data, "__dict__", {}).values():
+        is_list = isinstance(value, (list, tuple)) or bool(getattr(value, "shape", ()))
+        if is_list and len(value) == len(data):
+            lists.append(value)
+    return lists
 
 
 def splits(target: Target, options: Options, rank: Rank) -> Seen:
     """Note what the loaders of training and of evaluation share."""
     reseed(options.seed)
-    val, start = target.val_loader(), rank.left()
-    if val is None:
+    loader, start = target.val_loader(), rank.left()
+    if loader is None:
         return {}
-    notes = {"val": read(val, rank, start * 0.5), "train": read(target.loader(), rank, start * 0.1)}
-    theirs, ours = notes["val"].pop("marks"), notes["train"].pop("marks")
+    val = read(loader, rank, start * 0.5)
+    train = read(target.loader(), rank, start * 0.1)
+    theirs, ours = val.pop("marks"), train.pop("marks")
+    unstable = {*val["unstable"], *train["unstable"]}
     shared = {}
-    for kind in sorted(
-        set(theirs) & set(ours) - {*notes["val"]["unstable"], *notes["train"]["unstable"]}
-    ):
-        equal = sorted(set(theirs[kind]) & set(ours[kind]))
-        pairs = [
-            {"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]}
-            for mark in equal[:5]
-        ]
-        shared[kind] = {"count": len(equal), "examples": pairs}
+    for kind in sorted((theirs.keys() & ours) - unstable):
+        equal = sorted(theirs[kind].keys() & ours[kind])
+        examples = []
+        for mark in equal[:5]:
+            examples.append({"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]})
+        shared[kind] = {"count": len(equal), "examples": examples}
     if not shared.get("file", {}).get("count"):
         has_time = partial(_has_time, rank, start * 0.05)
         shared |= by_content(ours.get("file", {}), theirs.get("file", {}), has_time)
-    return {**notes, "shared": shared}
+    return {"train": train, "val": val, "shared": shared}
 
 
 def _has_time(rank: Rank, until: float) -> bool:
