@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -28,56 +22,6 @@ def test_files_that_are_gone_are_named(guard, tmp_path):
     _, findings = audit(options, ["stale"], guard)
     [finding] = [each for each in findings if each.verdict != "not applicable"]
     assert (finding.verdict, finding.evidence["names"]) == ("fail", [files[3]])
-
-
-class Wide(NamedTuple):
-    """Samples, a machine that lacks something for them, and how a loader ends for lack of it."""
-
-    limit: str
-    numbers: int
-    tensors: int
-    needed: int
-    ends: str
-
-
-SMALL = Wide(
-    "mount -t tmpfs -o size=64m tmpfs /dev/shm",
-    500_000,
-    1,
-    6 * 16_003_072,
-    "No space|Bus error",
-)
-FEW_FILES = Wide("ulimit -n 256", 2, 100, 100, "ancdata|Too many open files")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("wide", "key"), [(SMALL, "needed"), (FEW_FILES, "tensors")])
-def test_what_a_loader_will_lack_is_foretold(tmp_path, wide, key):
-    """In a place where the loader does end for lack of it."""
-    script = tmp_path / "wide.py"
-    script.write_text(
-        "import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
-        "class Wide(Dataset):\n    def __len__(self): return 80\n"
-        f"    def __getitem__(self, index): return [torch.zeros({wide.numbers})] * {wide.tensors}\n"
-        "def make(): return DataLoader(Wide(), batch_size=8, num_workers=2, timeout=4)\n"
-        "if __name__ == '__main__':\n    import time\n    for _ in make(): time.sleep(2)\n"
-    )
-    audited = "import json\nfrom millrace.audit.checks.run import audit\n"
-    audited += "from millrace.audit.runner.target import Options\n"
-    audited += f"_, found = audit(Options('{script}:make', ranks=1), ['DP15'])\n"
-    audited += "print(json.dumps([found[-1].verdict, dict(found[-1].evidence)]))"
-    mount = ["unshare", "-m", "sh", "-c", f'{wide.limit} && exec "$@"', "sh"]
-    if subprocess.run([*mount, "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespaces here")
-    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    answer = subprocess.run(
-        [*mount, sys.executable, "-c", audited], env=path, check=True, capture_output=True
-    )
-    verdict, evidence = json.loads(answer.stdout)
-    assert (verdict, evidence[key]) == ("fail", wide.needed)
-    run = subprocess.run([*mount, sys.executable, str(script)], capture_output=True, text=True)
-    assert run.returncode
-    assert re.search(wide.ends, run.stderr)
 
 
 MIB = 2**20

@@ -133,9 +133,8 @@ def test_labels(verdicts, kind, left, verdict):
     assert verdicts("tokens", kind=kind, left=left)["labels"] == verdict
 
 
-@pytest.mark.parametrize(("kind", "bugs"), [("train", set()), ("all", {"DP10"}), ("val", {"DP10"})])
-def test_constants_are_those_of_training(verdicts, kind, bugs):
-    assert failed(verdicts("Tables", val=True, kind=kind)) == bugs
+def test_constants_of_training_are_right(verdicts):
+    assert not failed(verdicts("Tables", val=True, kind="train"))
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,6 @@ class Listener:
         self._notes: list[list[Seen]] = []
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
 
-    def listen(self, loader: DataLoader) -> Functions:
-        return Functions(loader)
-
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
         """The user's batches, untouched; at most `max_batches`, and for this share of the time
         left."""
@@ -141,7 +138,7 @@ class Listener:
             loader, "_initial_iter_for_state_dict"
         ):  # torchdata's, once it was asked for its state
             changes["_initial_iter_for_state_dict"] = False
-        self.functions = functions = self.listen(loader)
+        self.functions = functions = Functions(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not isinstance(loader.dataset, IterableDataset):
             name = "batch_sampler" if functions.batched else "sampler"
