@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -74,14 +74,14 @@ class Listener:
         for step, given in enumerate(self.view):
             # A loader that was made of this one's functions gives notes.
             batch = self._taken(given) if isinstance(given, Noted) else given
-            notes.append({"step": step, "batch": digest(batch), "size": batch_size(batch)})
+            note: Seen = {"batch": digest(batch), "size": batch_size(batch)}
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
-                notes[-1] |= {"indices": ids, "named": True, "size": len(ids)}
-            elif not any(made["batch"] == notes[-1]["batch"] for made in reversed(self.made)):
-                notes[-1]["rows"] = rows(
-                    batch
-                )  # nobody has seen its samples before they were collated
+                note |= {"indices": ids, "named": True, "size": len(ids)}
+            elif not any(made["batch"] == note["batch"] for made in reversed(self.made)):
+                # Nobody has seen its samples before they were collated.
+                note["rows"] = rows(batch)
+            notes.append(note)
             yield batch
             slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
@@ -113,14 +113,14 @@ class Listener:
             return loader if "iterator" in vars(loader) else self._listening(loader)
         # Loaders around a DataLoader: accelerate's, webdataset's WebLoader, our own.
         for name, value in list(getattr(loader, "__dict__", {}).items()):
-            parts = value if isinstance(value, list) else [value]
-            if any(isinstance(each, DataLoader) for each in parts):
-                parts = [
-                    self._listening(each) if isinstance(each, DataLoader) else each
-                    for each in parts
-                ]
-                return _copy(loader, {name: parts if isinstance(value, list) else parts[0]})
+            if isinstance(value, DataLoader):
+                return _copy(loader, {name: self._listening(value)})
+            if isinstance(value, list) and any(isinstance(part, DataLoader) for part in value):
+                return _copy(loader, {name: list(map(self._if_loader, value))})
         return loader
+
+    def _if_loader(self, part: Any) -> Any:
+        return self._listening(part) if isinstance(part, DataLoader) else part
 
     def _listening(self, loader: DataLoader) -> DataLoader:
         """A copy whose functions write notes and then call the user's."""
@@ -186,7 +186,8 @@ class Listener:
                 made = {**made, "samples": stacked}
             note.update({"worker": None, **made, "batch": note["batch"]})
             if "indices" not in note:
-                note["indices"] = index_list(self.drawn[step] if step < len(self.drawn) else None)
+                is_drawn = step < len(self.drawn)
+                note["indices"] = index_list(self.drawn[step]) if is_drawn else None
             if "samples" in note and "named" not in note:
                 note["size"] = len(note["samples"])
 
@@ -266,10 +267,10 @@ def states(*holders: Any) -> dict[str, str]:
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
     for holder in holders:
-        for path, each in walk(holder, code=True):
-            of_numpy = type(each).__module__.startswith("numpy.random")
-            if of_numpy or isinstance(each, (torch.Generator, random.Random)):
-                seen[path] = _state(each)
+        for path, value in walk(holder, code=True):
+            of_numpy = type(value).__module__.startswith("numpy.random")
+            if of_numpy or isinstance(value, (torch.Generator, random.Random)):
+                seen[path] = _state(value)
     return seen
 
 
@@ -291,25 +292,18 @@ def batch_size(batch: Any) -> int:
     return len(batch) if isinstance(batch, (list, tuple)) else 1
 
 
-@overload
-def index_list(drawn: None) -> None: ...
-@overload
-def index_list(drawn: Any) -> list[Any]: ...
-def index_list(drawn: Any) -> list[Any] | None:
+def index_list(drawn: Any) -> list[Any]:
     """Sample indices of what a sampler handed out: an index, a list of them, or an object with
     `rows`."""
-    if drawn is None:
-        return None
     drawn = getattr(drawn, "rows", drawn)
-    values = (
-        list(drawn)
-        if hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes))
-        else [drawn]
-    )
-    return [
-        int(each) if hasattr(each, "__index__") else str(getattr(each, "id", each))
-        for each in values
-    ]
+    is_list = hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes))
+    indices: list[Any] = []
+    for index in drawn if is_list else [drawn]:
+        if hasattr(index, "__index__"):
+            indices.append(int(index))
+        else:
+            indices.append(str(getattr(index, "id", index)))
+    return indices
 
 
 def _copy(loader: Any, changes: Seen) -> Any:
