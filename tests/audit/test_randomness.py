@@ -88,6 +88,12 @@ def test_samples_are_counted_over_all_ranks(ranks, facts):
     assert dict(finding.evidence) == {**facts, "in the dataset": 48}
 
 
+@pytest.mark.parametrize(("samples", "verdict"), [(28, "not decidable"), (32, "pass")])
+def test_an_epoch_of_which_little_was_read_is_not_decided(samples, verdict):
+    [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(samples)), ended=False)]}])
+    assert finding.verdict == verdict
+
+
 def test_samples_that_three_ranks_have_are_counted_once():
     [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(48)))]}] * 3)
     assert (finding.verdict, finding.evidence["ranks"]) == ("fail", 3)

@@ -25,6 +25,7 @@ from millrace.audit.checks.shares import Dataset, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
+FEWEST = 8  # batches of an epoch that was not read to its end
 AXES = {"workers": 2, "epochs": 1, "ranks": 0}  # of a place: rank, epoch, worker
 GLOBALS = {
     "torch": "torch's global state",
@@ -285,6 +286,11 @@ def _shared_out(
         )
         needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
         return undecided(cause, needs, facts)
+
+    unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
+    if unended and min(unended) < FEWEST:
+        cause = f"{min(unended)} batches of a rank were read in the time"
+        return undecided(cause, "a longer --timeout", facts)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
