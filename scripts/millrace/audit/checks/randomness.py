@@ -344,20 +344,12 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
     facts: Seen = {}
     for number, parts in enumerate(zip(*ranks, strict=True)):
         steps = [len(part.batches) for part in parts]
-        facts = {"epoch": number, "steps of ranks": steps, "samples of workers": _counts(parts)}
+        facts = {"epoch": number, "steps of ranks": steps}
         ends = [len(part.batches) for part in parts if part.ended]
         if ends and max(steps) > min(ends):
             yield _uneven(steps, loop["joins"], facts)
             return
     yield passed("", facts)
-
-
-def _counts(ranks: Iterable[Epoch]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for rank, epoch in enumerate(ranks):
-        for batch in epoch.batches:
-            counts[f"rank {rank}, worker {batch.worker}"] += batch.size
-    return dict(counts)
 
 
 def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
