@@ -216,6 +216,41 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
     assert found.pairs[0]["confidence"] is None and " -  " in found.printed
 
 
+def test_a_pair_is_found_in_the_surest_way(check, tmp_path):
+    sound = noise(5, 1)
+    for split, form in (("train", "WAV"), ("test", "FLAC")):
+        place = folder(tmp_path / split, {"a": sound}, form)
+        words = {"text": TEXTS[0], "recording_id": "r1"}
+        (place / "a.json").write_text(json.dumps(words))
+    found = check(tmp_path / "train", tmp_path / "test")
+    assert found.names() == [("a.wav", "a.flac", "sound")] and found.pairs[0]["confidence"] > 0.99
+
+
+def test_the_words_of_tars_and_of_files_beside_sound_are_read(check, tmp_path):
+    train = folder(tmp_path / "train", {"a": noise(5, 1)})
+    (train / "a.txt").write_text(f"{TEXTS[1]}\n")
+    (tmp_path / "test").mkdir()
+    with tarfile.open(tmp_path / "test/b.tar", "w") as archive:
+        body = json.dumps({"transcript": TEXTS[1], "duration": 5.0}).encode()
+        member = tarfile.TarInfo("only/words.json")
+        member.size = len(body)
+        archive.addfile(member, io.BytesIO(body))
+    found = check(train, tmp_path / "test")
+    assert found.names() == [("a.flac", "b.tar:only/words", "transcript and duration")]
+
+
+@pytest.mark.parametrize("kind", [folder, tar], ids=lambda kind: kind.__name__)
+def test_files_of_a_folder_that_are_not_read_are_said(kind, tmp_path, capsys):
+    for split in ("train", "test"):
+        kind(tmp_path / split, {"a": noise(1, 1)})
+    (tmp_path / "train/notes.csv").write_text("a")
+    (tmp_path / "train/b.zip").write_text("a")
+    argv = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "test")]
+    assert check_splits.main([*argv, "--workers", "1"]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/train: 2 files are not read, such as b.zip" in said and "/test:" not in said
+
+
 def test_a_sample_that_cannot_be_read_is_counted_with_its_reason(check, tmp_path):
     train = folder(tmp_path / "train", {"a": noise(5, 1), "b": noise(5, 2)})
     (train / "c.wav").write_bytes(b"no sound")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from millrace.audit.splits.samples import MEDIA, Place, Sample, described, first
 from millrace.common.errors import MillraceError
 
+log = logging.getLogger("millrace")
 Read = Callable[[Path], Iterator[Sample]]
 
 _PATHS = ("audio_filepath", "audio_path", "image_path", "file_name", "file", "path", "audio")
@@ -53,22 +55,27 @@ def _folder(folder: Path) -> Iterator[Sample]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in files if not path.name.startswith(".")]
     media = [path for path in files if path.suffix.lower() in MEDIA]
-    for path in media:
-        name = path.relative_to(folder).as_posix()
-        sample = Sample(name, Place(str(path)))
-        yield _with_words(sample, _beside(path))
     if media:
-        return
-    for path in files:
-        reader = _KINDS.get(path.suffix.lower())
-        if reader is not None and path.suffix != ".json":  # which any file may be called
-            yield from reader(path)
+        read_too = {*media, *(text for path in media for text in _texts(path).values())}
+        for path in media:
+            sample = Sample(path.relative_to(folder).as_posix(), Place(str(path)))
+            contents = {ending: text.read_bytes() for ending, text in _texts(path).items()}
+            yield _with_words(sample, contents)
+    else:
+        # Any file may be called .json.
+        read_too = {path for path in files if path.suffix in _KINDS and path.suffix != ".json"}
+        for path in sorted(read_too):
+            yield from _KINDS[path.suffix](path)
+
+    others = [path for path in files if path not in read_too]
+    if others:
+        log.warning("%s: %d files are not read, such as %s", folder, len(others), others[0].name)
 
 
-def _beside(path: Path) -> dict[str, bytes]:
-    """The contents of the texts beside a file, by their endings."""
+def _texts(path: Path) -> dict[str, Path]:
+    """The texts beside a file, by their endings."""
     texts = {ending: path.with_suffix(ending) for ending in (".txt", ".json")}
-    return {ending: text.read_bytes() for ending, text in texts.items() if text.is_file()}
+    return {ending: text for ending, text in texts.items() if text.is_file()}
 
 
 def _with_words(sample: Sample, texts: Mapping[str, bytes]) -> Sample:
@@ -117,9 +124,12 @@ def _tar(path: Path) -> Iterator[Sample]:
 def _of_tar(
     path: Path, key: str, media: list[tarfile.TarInfo], texts: Mapping[str, bytes]
 ) -> Iterator[Sample]:
+    name = f"{path.name}:{key}"
+    if texts and not media:
+        yield _with_words(Sample(name, None), texts)
     for member in media:
         place = Place(str(path), member.offset_data, member.size)
-        yield _with_words(Sample(f"{path.name}:{key}", place), texts)
+        yield _with_words(Sample(name, place), texts)
 
 
 def _jsonl(path: Path) -> Iterator[Sample]:
