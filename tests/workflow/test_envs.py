@@ -140,8 +140,9 @@ def test_the_pins_are_what_these_tests_run_with():
     assert installed == {name: TEST[name] for name in INSTALLED}
 
 
-# What only the comparison of readers needs: a peer that is missing is reported, not fatal.
-PEERS = {normal(name) for name in ("webdataset", "lhotse")}
+# What only the comparison of readers needs: a peer that is missing is reported, not fatal. And the
+# trainer that an adapter is for: whoever uses that has it.
+PEERS = {normal(name) for name in ("webdataset", "lhotse", "lightning")}
 
 
 @cache

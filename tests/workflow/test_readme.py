@@ -171,7 +171,7 @@ LOADERS = {
     f"{page} {number}": code
     for page, codes in SNIPPETS.items()
     for number, code in enumerate(codes)
-    if page != "README" and re.search(r"open_(loader|tars)\(|BatchLoader\(", code)
+    if page != "README" and re.search(r"open_(loader|tars)[(,]|BatchLoader\(", code)
 }
 # A factory for the audit: what a snippet iterates first.
 FACTORY = '''

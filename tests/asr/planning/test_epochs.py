@@ -101,8 +101,12 @@ def test_ranks_that_did_nothing_leave_no_trace():
 
 def test_after_an_epochs_end_other_ranks_have_nothing_left_of_it():
     plans = plans_of(DURATIONS)
-    plan, step = replace(plans, world_size=3).resumed(plans.state(plans(1), len(plans(1))))
-    assert (plan.epoch, plan.world_size, step) == (1, 3, len(plan))
+    state = plans.state(plans(1), len(plans(1)))
+    for world_size in (3, 4, 2):
+        plans = replace(plans, world_size=world_size)
+        plan, step = plans.resumed(state)
+        assert (plan.epoch, plan.world_size, step) == (1, world_size, len(plan))
+        state = plans.state(plan, step)
 
 
 @pytest.mark.parametrize(

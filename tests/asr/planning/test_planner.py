@@ -164,7 +164,7 @@ def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     )
     with pytest.raises(MillraceError, match="nothing to plan"):
         plan = plan_epoch(parts, BUDGET, 1, 0, 4)
-        replan(plan, len(plan), 2)
+        replan(plan, len(plan) + 1, 2)
 
 
 odd_seconds = st.floats(0.0078125, 40, width=32) | st.sampled_from(

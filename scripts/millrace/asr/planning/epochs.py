@@ -67,9 +67,9 @@ class EpochPlans:
     def resumed(self, state: Mapping[str, Any]) -> tuple[Plan, int]:
         """The plan in which to go on, and the next step of it.
 
-        With another number of ranks it is the plan of the rows that are left of the epoch; if none
-        are left, the epoch's whole plan at its end. Raises MillraceError for a state that rests on
-        something else, by its name.
+        With another number of ranks it is the plan of the rows that are left of the epoch; after
+        its end there are none. Raises MillraceError for a state that rests on something else, by
+        its name.
         """
         saved = _State.parse(state, self.world_size)
         self._check(saved.basis)
@@ -81,9 +81,6 @@ class EpochPlans:
 
         if saved.world_size == self.world_size:
             return plan, saved.step
-        if saved.step == len(plan):
-            whole = self(saved.epoch)
-            return whole, len(whole)
         if saved.step:
             return replan(plan, saved.step, self.world_size), 0
 

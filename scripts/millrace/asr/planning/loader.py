@@ -3,6 +3,7 @@ Millrace."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -94,6 +95,13 @@ class RankLoader(BatchLoader):
     def steps_left(self) -> int:
         """Batches of the next pass, which begins in the middle after `load_state_dict`."""
         return len(self.plan) - (self._resume_at or 0)
+
+    @property
+    def whole_steps(self) -> int:
+        """Steps of an epoch that these ranks do alone; about those of other epochs too."""
+        spans = [*self.plan.spans, (self.plan.world_size, len(self.plan))]
+        batches = sum(ranks * steps for ranks, steps in spans)
+        return math.ceil(batches / self.plan.world_size)
 
     def __len__(self) -> int:
         """Steps of the epoch, those that were done with other ranks included."""

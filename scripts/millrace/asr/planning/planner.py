@@ -72,10 +72,10 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     """The rows of an epoch not seen after `done_steps` steps of `plan`, for another number of
     ranks.
 
-    Pure in its arguments; batches stay as cut, but for splits. Raises MillraceError if nothing is
-    left.
+    Pure in its arguments; batches stay as cut, but for splits. After the last step it is a plan of
+    no steps. Raises MillraceError for steps that `plan` does not have.
     """
-    if not 0 <= done_steps < len(plan) or world_size < 1:
+    if not 0 <= done_steps <= len(plan) or world_size < 1:
         ranks = counted(world_size, "rank")
         problem = f"there is nothing to plan after step {done_steps} of {len(plan)} for {ranks}"
         raise MillraceError(problem, where=f"epoch {plan.epoch}", remedy="Begin the next epoch")

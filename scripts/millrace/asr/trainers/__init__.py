@@ -1,0 +1,1 @@
+"""Trainers of other libraries on the batches of `open_loader`."""

@@ -1,0 +1,1 @@
+"""Trainers of other libraries, killed and resumed with other ranks."""
