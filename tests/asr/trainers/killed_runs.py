@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,7 +93,9 @@ def wait_for(ranks: list[Any]) -> bool:
     # The peers of a rank that is gone fail too, but after it.
     codes = [rank.exitcode for rank in ranks]
     for rank in ranks:
-        rank.kill()
+        # With its workers, which would otherwise live until they notice.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
         rank.join(LIMIT_SECONDS)
     assert codes == [0] * len(ranks) or -signal.SIGKILL in codes, codes
     return -signal.SIGKILL in codes
