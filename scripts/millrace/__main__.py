@@ -24,7 +24,8 @@ def steps() -> dict[str, str]:
             isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body
         ):
             line = (ast.get_docstring(tree) or "").partition("\n")[0]
-            table[f"millrace.{path.parent.name}.{path.stem}"] = line
+            name = f"millrace.{path.parent.name}.{path.stem}"
+            table[name.removesuffix(".__main__")] = line
     return table
 
 

@@ -280,3 +280,6 @@ def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):
     assert before < len(os.listdir("/proc/self/fd")) <= before + 64
     loader.samples.reader.close()
     assert len(os.listdir("/proc/self/fd")) == before
+    assert len(ids_of([*open_tars(pattern, batch_size=7, workers=2)])) == 180
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

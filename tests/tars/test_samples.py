@@ -184,6 +184,8 @@ def test_a_key_or_field_that_is_not_there_is_refused(tmp_path):
         samples.with_keys(["a", "c"])
     with pytest.raises(MillraceError, match="no sample has a field jpg; there are txt, cls"):
         samples.with_fields(["jpg"])
+    with pytest.raises(MillraceError, match="no fields are named"):
+        samples.with_fields([])
     with pytest.raises(MillraceError, match=r"b in .* 1 sample of 2 have no field cls"):
         samples.with_fields(["txt", "cls"])
 
@@ -197,8 +199,10 @@ def test_a_tar_that_changed_is_indexed_again_and_a_moved_one_is_not(tmp_path):
     assert opened(tmp_path / "there/*.tar")["0-001"]["cls"] == b"1"
     assert index.stat().st_mtime_ns == before
 
-    write_tar(tmp_path / "there/part-0.tar", [("new.cls", b"7")])
-    assert contents(opened(tmp_path / "there/*.tar")) == [("new", {"cls": b"7"})]
+    # One of the same size too.
+    for key in ("new", "another"):
+        write_tar(tmp_path / "there/part-0.tar", [(f"{key}.cls", b"7")])
+        assert contents(opened(tmp_path / "there/*.tar")) == [(key, {"cls": b"7"})]
 
 
 def test_an_index_is_kept_where_it_can_be_written(tmp_path):
@@ -250,3 +254,8 @@ def test_the_command_indexes_and_says_what_is_there(tmp_path, capfd):
     os.truncate(tmp_path / "part-1.tar", 1000)
     assert main(["index", str(pattern)]) == 1
     assert "part-1.tar: truncated" in capfd.readouterr().err
+    os.truncate(tmp_path / "part-2.tar", 100)
+    assert main(["index", str(pattern)]) == 1
+    said = capfd.readouterr().err
+    assert "part-1.tar: truncated" in said and "(the first of 2 such tars)" in said
+    assert "part-2.tar: not_a_tar" in said

@@ -131,6 +131,8 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
     except OSError as error:
         problem = f"the index of tars cannot be written ({error.strerror})"
         raise MillraceError(problem, str(folder), "Give a cache_dir that is writable") from None
+    for tar, problem in refused[1:]:
+        log.error("%s: %s", tar, problem)
     if refused:
         tar, problem = refused[0]
         others = f" (the first of {len(refused)} such tars)" if len(refused) > 1 else ""

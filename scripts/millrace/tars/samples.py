@@ -163,6 +163,8 @@ class TarSamples:
 
     def with_fields(self, fields: Sequence[str]) -> TarSamples:
         """The same samples with these fields only. Raises MillraceError if a sample lacks one."""
+        if not fields:
+            raise MillraceError("no fields are named", "open_tars", "Leave out fields to read all")
         codes = [self.number_of_field(field) for field in fields]
         for field, code in zip(fields, codes, strict=True):
             has_field = np.zeros(len(self), bool)
