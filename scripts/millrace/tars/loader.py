@@ -74,7 +74,9 @@ class TarLoader(RankLoader):
         super().__init__(dataset, 0 if only_reads else workers, plans, **options)
         self.samples = dataset.samples
         if only_reads and workers:
-            self.data_loader = ReadAhead(self.data_loader.dataset, workers)
+            self.data_loader = ReadAhead(self._feed, workers)
+            # What is announced to the kernel is the batch after those under way.
+            self._feed.workers = workers * _AHEAD
 
 
 def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
