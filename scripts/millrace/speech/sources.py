@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,9 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 from millrace.speech.corpus import (
-    alignment,
     audio_digests,
     broken,
+    changes,
     country_folder,
     given_splits,
     media,
@@ -37,7 +37,7 @@ from millrace.speech.corpus import (
 )
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country_folder import Country
-from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
+from millrace.speech.names import SHARD_NUMBERS, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
@@ -45,11 +45,6 @@ QUIET_KEYS |= {"splits_file", "max_recordings", "audio_roots"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
-# What the jobs note of alignment files beside their manifests: what they have read, and what they
-# could not.
-_NOTED = "manifest/partitions/{}/{}.json"
-# The stage of the manifests, which the jobs' notes are of.
-_FIRST = "manifest"
 # Where the demo corpus is fetched to, which is also the default of countries_root.
 DEMO_ROOT = Path("resources/speech/countries")
 
@@ -122,7 +117,7 @@ def _refresh(settings: Settings, folder: Path) -> list[str]:
     """Bring the tables of the countries up to date; return the ids of all that are chosen."""
     root = Path(settings.countries_root)
     folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
-    lists = folder.parent.glob(_NOTED.format("*", "damaged"))
+    lists = folder.parent.glob(changes.NOTED.format("*", "damaged"))
     suspects = {path for each in lists for path in jsonl.read_or([], each)}
     rules = {key: getattr(settings, key) for key in ("path_map", "audio_roots", "language_map")}
     tables.refresh(folders, folder / "index", **rules, suspects=suspects)
@@ -198,7 +193,7 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
 
     known = _contents_of_renamed(corpus, assignment, earlier, audio)
     given = given_splits.read(settings.splits_file)
-    made = _made(folder) if settings.max_recordings else set()
+    made = changes.names_of_made(folder) if settings.max_recordings else set()
     rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}
@@ -217,7 +212,7 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         of_country = groups[safe_name(head.name)]
         for content in _partition_contents(country, placed[head.name]).values():
             of_country.append(content["partition"])
-            write(content["partition"], _as_before(content, folder))
+            write(content["partition"], changes.as_before(content, folder))
         countries[safe_name(head.name)] = _country_content(country, of_country)
 
     return Partitions(
@@ -292,23 +287,6 @@ def _places_kept(assignment: Assignment, folder: Path) -> str:
     )
 
 
-def _made(folder: Path) -> set[str]:
-    """The names of recordings of which manifest or shards were made: a trial takes nothing from
-    them."""
-    built = [
-        content
-        for path in (folder / "built").glob("*.json")
-        if (content := jsonl.read_or({}, path))
-    ]
-    made = {
-        f"{each['country']}/{r['video_id']}" for each in built for r in each.get("recordings", ())
-    }
-    for path in folder.parent.glob("manifest/partitions/*/recordings.json"):
-        country = jsonl.read_or({}, folder / f"{path.parent.name}.json").get("country")
-        made |= {f"{country}/{recording['video_id']}" for recording in jsonl.read_or([], path)}
-    return made
-
-
 def _partition_contents(country: Country, placed: list[Placement]) -> dict[str, dict]:
     by_name: dict[str, dict] = {}
     for placement in placed:
@@ -329,58 +307,6 @@ def _partition_contents(country: Country, placed: list[Placement]) -> dict[str, 
     return by_name
 
 
-def _as_before(content: dict, folder: Path) -> dict:
-    """The content of a partition file; its alignments keep their digest if they say what they said
-    when they were built, and are numbered (`later`: 1, 2, ...) if they came after others of their
-    recording went into shards. If no file tells of that, all have come at once.
-    """
-    name, results = content["partition"], folder.parent
-    is_sharded = (results / f"shards/partitions/{name}/index.parquet").exists()
-    # Before anything is built the last sync counts, which may have been a dry run's.
-    files = [folder / place / f"{name}.json" for place in (f"built/{_FIRST}", "built", "")]
-    read_each: Iterator[dict] = (jsonl.read_or({}, path) for path in files)
-    recordings = next(filter(None, read_each), {}).get("recordings", ())
-    earlier = {
-        r["video_id"]: {os.path.basename(t["path"]): t for t in r["transcripts"]}
-        for r in recordings
-    }
-    notes = cache(partial(_notes, results, name))
-    for recording in content["recordings"]:
-        before, transcripts = earlier.get(recording["video_id"], {}), recording["transcripts"]
-        new = max(t.get("later", 0) for t in before.values()) + 1 if before and is_sharded else 0
-        for transcript in transcripts:
-            was = before.get(os.path.basename(transcript["path"]), {"later": new})
-            if len(transcripts) > 1 and was.get("later"):
-                transcript["later"] = was["later"]
-            if was.get("digest") != transcript["digest"]:
-                transcript["digest"] = _digest(
-                    transcript, was, notes().get(transcript["path"], [None] * 4)
-                )
-    return content
-
-
-def _digest(transcript: Mapping, before: Mapping, note: list) -> str:
-    """The digest of an alignment: that of `before` if it says the same.
-
-    A digest is of the content, or a version: size and mtime. What was behind a version the job has
-    noted.
-    """
-    noted, version, said, _ = note
-    was, digest = before.get("digest", noted), transcript["digest"]
-    if was is None:
-        return digest
-    says, said = said if digest == version else digest, said if was == noted else was
-    if "-" in says and "-" not in said:  # a version, and it is known what the file said
-        says = read.digest if (read := alignment.read(transcript["path"])) else says
-    return was if says == said else digest
-
-
-def _notes(results: Path, partition: str) -> dict[str, list]:
-    """What the job of a partition has read, by path: digest that the parse gave, version, content,
-    parts."""
-    return jsonl.read_or({}, results / _NOTED.format(partition, "alignments"))
-
-
 def _items(results: Path, index: Path) -> dict[str, Items]:
     """How partition files, and what belongs to no partition, are compared with what was built."""
     of_manifest = f"{results}/manifest/{{}}_manifest.csv"
@@ -391,16 +317,18 @@ def _items(results: Path, index: Path) -> dict[str, Items]:
     recordings = Items(
         "recording",
         _recordings,
-        _Kinds(results, index),
+        changes.Kinds(results, index),
         outputs,
-        _country_of,
+        changes.country_of,
         str,
-        stages={_FIRST: outputs[:1]},
+        stages={changes.FIRST_STAGE: outputs[:1]},
         merged=[f"{index.parent}/countries/{{}}.json", of_manifest],
     )
     return {
         "": recordings,
-        "countries": unsaid([f"{results}/shards/{{}}_index.parquet"], {_FIRST: [of_manifest]}),
+        "countries": unsaid(
+            [f"{results}/shards/{{}}_index.parquet"], {changes.FIRST_STAGE: [of_manifest]}
+        ),
         "gone": unsaid([f"{results}/index.parquet"]),
     }
 
@@ -410,45 +338,6 @@ def _recordings(content: Mapping) -> dict[str, Any]:
     return {
         f"{content['country']}/{each['video_id']}": shared | each for each in content["recordings"]
     }
-
-
-def _country_of(name: str) -> str:
-    partition = Partition.parse(name)
-    return partition.country if partition else name
-
-
-class _Kinds:
-    """What differs between two states of a recording, in words."""
-
-    def __init__(self, results: Path, index: Path) -> None:
-        # By partition, and by country: each file is read once.
-        self._notes = cache(lambda partition: _notes(results, partition))
-        self._facts = cache(lambda country: tables.facts(index, country))
-
-    def __call__(self, old: Mapping, new: Mapping) -> list[str]:
-        labels = ("partition", "language")
-        words = [word for word in labels if old[word] != new[word]]
-        before = {transcript["transcript_id"]: transcript for transcript in old["transcripts"]}
-        after = {transcript["transcript_id"]: transcript for transcript in new["transcripts"]}
-        if before.keys() != after.keys():
-            words.append("transcripts")
-        for name in before.keys() & after.keys():
-            one, two = before[name], after[name]
-            if one["digest"] != two["digest"]:
-                words += self._parts(one["path"], old["partition"], two["path"], new["partition"])
-            words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
-        return list(dict.fromkeys(words))
-
-    def _parts(
-        self, path_before: str, partition_before: str, path: str, partition: str
-    ) -> list[str]:
-        """The parts of an alignment file that differ from what the job has noted of it."""
-        noted = self._notes(partition_before).get(path_before)
-        if not noted:
-            return []
-        read = self._facts(_country_of(partition)).last(path) or {}
-        parts = read.get("parts") or getattr(alignment.read(path), "parts", {})
-        return [part for part, was in noted[-1].items() if parts.get(part) != was]
 
 
 def _country_content(country: Country, names: list[str]) -> dict:

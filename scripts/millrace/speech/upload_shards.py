@@ -11,7 +11,7 @@ import argparse
 from millrace.common import atomic, cli
 from millrace.common.hub import repository
 from millrace.common.hub.publish import difference, publish
-from millrace.speech.hub import manifest
+from millrace.speech.hub import published
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    files = manifest.files(args.manifest, args.card, args.shards_dir)
+    files = published.files(args.manifest, args.card, args.shards_dir)
     with repository.connected(args, "dataset") as hub:
         if args.diff:
             text = difference(hub, files, args.endpoint)

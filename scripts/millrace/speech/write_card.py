@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from millrace.common import atomic, cli, jsonl
-from millrace.speech.hub import card, manifest
+from millrace.speech.hub import card, published
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -23,8 +23,8 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    shards = manifest.shards(args.index)
-    jsonl.write_lines(args.manifest, manifest.rows(shards, args.shards_dir))
+    shards = published.shards(args.index)
+    jsonl.write_lines(args.manifest, published.rows(shards, args.shards_dir))
     atomic.write_text(args.card, card.render(shards, args.repo, args.licence))
     cli.log.info("%d shards, %d samples", len(shards), shards["samples"].sum())
 

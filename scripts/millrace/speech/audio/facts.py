@@ -13,7 +13,7 @@ from millrace.speech.audio.packets import discarded
 from millrace.speech.audio.pcm import size_warnings
 from millrace.speech.audio.recording import AudioInfo, cancel_warning
 from millrace.speech.audio.stream import STATES_DURATION, StreamRecording
-from millrace.speech.audio.timeline import LOSSLESS, MAX_RESETTABLE_GAP, RESETTABLE
+from millrace.speech.audio.timeline import MAX_RESETTABLE_GAP, RESETTABLE
 
 # Samples that encoders put before the sound, at most (AAC: Apple's).
 _DELAYS = {"mp3": 1105, "mp2": 481, "aac": 2112, "aac_latm": 2112, "dts": 512, "ra_144": 160}
@@ -45,10 +45,7 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
     if stated is not None and abs(stated - duration) > 0.1:
         problem = f"{name} states a duration of {stated:.3f} s; measured {duration:.3f} s"
         warnings.append(f"duration_wrong: {problem}")
-    container, codec, rate = stream.container_format, stream.codec_name, stream.sample_rate
-    lossless = codec in LOSSLESS or codec.startswith("pcm_")
-    facts = (stream.path, container, codec, rate, stream.channels, duration, lossless)
-    return AudioInfo(*facts, tuple(warnings))
+    return AudioInfo(duration, tuple(warnings))
 
 
 def _stated_duration(stream: StreamRecording) -> float | None:

@@ -57,7 +57,9 @@ def is_tag(packet: av.Packet) -> bool:
 
 def discarded(packet: av.Packet) -> tuple[int, int]:
     """Samples that the decoder takes off a packet's start and end (encoder delay and padding)."""
-    raw = bytes(packet.get_sidedata("skip_samples")) if packet.has_sidedata("skip_samples") else b""
+    if not packet.has_sidedata("skip_samples"):
+        return 0, 0
+    raw = bytes(packet.get_sidedata("skip_samples"))
     return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)
 
 
@@ -78,16 +80,17 @@ class FrameRun:
 
     def add(self, frame: av.AudioFrame) -> None:
         """Take one more frame."""
-        n, channels = frame.samples, self._channels
+        n = frame.samples
+        channels = self._channels
+        self.samples += n
         if self._is_planar:
             # The planes of audio frames are padded; the samples come first. Of 8 channels PyAV
             # lists one plane more, which points nowhere.
             planes = [self._of_plane(plane, n) for plane in frame.planes[:channels]]
             self._planes.append(planes)
-        else:
-            packed = self._of_plane(frame.planes[0], n * channels)
-            self._planes.append([packed] if channels == 1 else list(packed.reshape(n, channels).T))
-        self.samples += n
+            return
+        packed = self._of_plane(frame.planes[0], n * channels)
+        self._planes.append(list(packed.reshape(n, channels).T))
 
     def _of_plane(self, plane: AudioPlane, count: int) -> np.ndarray:
         # NumPy's types know no classes with a buffer of their own.
@@ -96,5 +99,6 @@ class FrameRun:
     def take(self) -> list[np.ndarray]:
         """Each channel's samples (n,); the run is empty afterwards."""
         channels = [np.concatenate(parts) for parts in zip(*self._planes, strict=True)]
-        self._planes, self.samples = [], 0
+        self._planes = []
+        self.samples = 0
         return channels

@@ -89,21 +89,13 @@ def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
 
 def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
     """Facts of an open PCM file; of its samples, only the first seconds are read."""
-    container = "wav" if handle.format == "WAVEX" else handle.format.lower()
-    warnings = size_warnings(handle.name) if container == "wav" else []
+    warnings = size_warnings(handle.name) if handle.format in ("WAV", "WAVEX") else []
     if handle.channels == 2:
         handle.seek(0)
         trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
         if cancel(list(trial.T)):
             warnings.append(cancel_warning(handle.name))
-    codec, rate, seconds = (
-        handle.subtype.lower(),
-        handle.samplerate,
-        handle.frames / handle.samplerate,
-    )
-    return AudioInfo(
-        handle.name, container, codec, rate, handle.channels, seconds, True, tuple(warnings)
-    )
+    return AudioInfo(handle.frames / handle.samplerate, tuple(warnings))
 
 
 def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:

@@ -49,13 +49,7 @@ class AudioInfo:
     Each of `warnings` begins with the word that ledgers count it under.
     """
 
-    path: str
-    container: str
-    codec: str
-    sample_rate: int
-    channels: int
     duration_seconds: float
-    lossless: bool
     warnings: tuple[str, ...] = ()
 
 

@@ -64,7 +64,7 @@ class StreamRecording:
         self.path = os.fspath(path)
         self.errors = 0  # packets that could not be read or decoded
         self.channels_cancel = False  # in some block (see `recording.cancel`)
-        self.sample_rate = self.channels = 0  # of the first frame
+        self.sample_rate = 0  # of the first frame
         self.states_delay = (
             False  # whether the first packet says how many samples the encoder put before it
         )
@@ -271,13 +271,11 @@ class StreamRecording:
     def _new_run(self, kind: tuple[str, int, int]) -> FrameRun:
         """Frames of another format, rate or number of channels; the first decide the
         recording's."""
-        sample_format, rate, channels = kind
+        sample_format, rate, _ = kind
         if sample_format.removesuffix("p") not in DTYPES:
             problem = f"sample format {sample_format} is not supported"
             raise AudioError("audio_load", self.path, problem)
-        if not self.sample_rate:
-            self.sample_rate = rate
-            self.channels = channels
+        self.sample_rate = self.sample_rate or rate
         return FrameRun(kind)
 
     def _silence(self, samples: int) -> Iterator[np.ndarray]:

@@ -30,8 +30,8 @@ _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silen
 _COUNTED = {"aac", "mp3"}
 # What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't
 # decode.
-LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp"}
-LOSSLESS |= {"truehd", "tak", "shorten", "wmalossless", "mp4als"}
+_LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp"}
+_LOSSLESS |= {"truehd", "tak", "shorten", "wmalossless", "mp4als"}
 
 
 class Timeline:
@@ -127,7 +127,7 @@ class Timeline:
     def _begin(self, now: float, errors: int) -> None:
         """The first frame is stamped `now`."""
         # Samples before a first frame that comes with an error, or is lossless, may be missing.
-        is_exact = errors or self.codec_name in LOSSLESS
+        is_exact = errors or self.codec_name in _LOSSLESS
         if not is_exact or math.isnan(self.origin):
             self.origin = now
         self._due = self.origin
@@ -148,7 +148,7 @@ class Timeline:
         """Put a frame behind a gap of so many seconds; the gap in samples."""
         self._note_lost(frame)
         silence = round(gap * self.sample_rate)
-        is_damage = gap > MAX_PAUSE_SECONDS or self.codec_name in LOSSLESS or errors > self._errors
+        is_damage = gap > MAX_PAUSE_SECONDS or self.codec_name in _LOSSLESS or errors > self._errors
         if silence and is_damage:
             self.holes.append((self.samples, self.samples + silence))
         samples = frame.samples

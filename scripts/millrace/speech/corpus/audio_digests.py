@@ -18,7 +18,8 @@ def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -
     first: dict[str, tuple[int, str]] = {}
     for country, files in audio:
         for size, video_id, path in files:
-            if size and wanted(name := f"{country}/{video_id}", size):
+            name = f"{country}/{video_id}"
+            if size and wanted(name, size):
                 first.setdefault(name, (size, path))
 
     def content(file: tuple[int, str]) -> str | None:
@@ -30,5 +31,6 @@ def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -
         return f"{size}-{digest}"
 
     with ThreadPoolExecutor(8) as pool:
-        known = zip(first, pool.map(content, first.values()), strict=True)
-        return {name: value for name, value in known if value}
+        contents = list(pool.map(content, first.values()))
+    known = zip(first, contents, strict=True)
+    return {name: value for name, value in known if value}

@@ -63,11 +63,10 @@ def refresh_one(
     """Bring the table of a country in step; its alignment files among `suspects`, which a job could
     not read, are read whole.
     """
-    name, mapped = country_folder.id_of(folder), PathMap(path_map)
-    listing, media = (
-        country_folder.list_alignments(folder),
-        MediaFolder(folder, mapped, audio_roots),
-    )
+    name = country_folder.id_of(folder)
+    mapped = PathMap(path_map)
+    listing = country_folder.list_alignments(folder)
+    media = MediaFolder(folder, mapped, audio_roots)
     stats = sorted((stat.path, *stat.signature) for stat in media.stats.values())
     suspects = sorted(path for path in suspects if path.startswith(f"{folder}/"))
     settings = [
@@ -102,9 +101,14 @@ def _is_current(last: Country | None, state: str) -> bool:
 def _write(path: Path, country: Country) -> None:
     """Write a country's table: itself, its audio, its recordings, a line each. Takes the recordings
     out of it."""
-    recordings, country.recordings = country.recordings.values(), {}
-    audio = [[a["size"], r.video_id, a["path"]] for r in recordings for a in r.audio_files()]
-    rows = [[r.video_id, r.hours, r.transcripts] for r in recordings]
+    recordings = country.recordings.values()
+    country.recordings = {}
+    audio = []
+    rows = []
+    for recording in recordings:
+        rows.append([recording.video_id, recording.hours, recording.transcripts])
+        for file in recording.audio_files():
+            audio.append([file["size"], recording.video_id, file["path"]])
     content = b"\n".join(map(orjson.dumps, (vars(country), audio, rows)))
     atomic.write_bytes(path, content)
 

@@ -72,15 +72,16 @@ class CsvManifest:
 
         cells: list[list[str]] = []
         rows: list[dict] = []
-        for row in reader:
+        for written in reader:
             where = f"{path}, line {reader.line_num}"
-            if len(row) != len(columns):
-                problem = f"{counted(len(row), 'cell')} for {counted(len(columns), 'column')}"
+            if len(written) != len(columns):
+                problem = f"{counted(len(written), 'cell')} for {counted(len(columns), 'column')}"
                 raise MillraceError(problem, where, _AGAIN)
-            typed = _typed(dict(zip(columns, row, strict=True)), where)
-            typed |= _split_of(typed, given.of(country, typed["video_id"]), where)
-            rows.append(typed | {NUMBER: len(cells)})
-            cells.append(row)
+            row = _typed(dict(zip(columns, written, strict=True)), where)
+            row |= _split_of(row, given.of(country, row["video_id"]), where)
+            row[NUMBER] = len(cells)
+            rows.append(row)
+            cells.append(written)
         return cls(path, columns, cells, rows)
 
     def parts(self, output_dir: str, retry_errors: bool) -> list[Part]:
@@ -90,31 +91,38 @@ class CsvManifest:
         `output_dir` hold already, and with `retry_errors` those in error. Those that are completed
         elsewhere are left out.
         """
-        parts: list[Part] = []
         grouped: dict[Partition, list[dict]] = defaultdict(list)
         for row in self.rows:
             grouped[_partition(row)].append(row)
-        for partition, rows in sorted(grouped.items(), key=lambda item: item[0].order):
+
+        parts: list[Part] = []
+        for partition in sorted(grouped, key=lambda partition: partition.order):
             made = shard_index.made_keys(partition, output_dir)
-            elsewhere = {
-                r["key"] for r in rows if r["status"] == COMPLETED and r["key"] not in made
-            }
+            completed = {row["key"] for row in grouped[partition] if row["status"] == COMPLETED}
+            elsewhere = completed - made
             if elsewhere:
                 _check_completed(sorted(elsewhere), partition, output_dir)
-            here = [row for row in rows if row["key"] not in elsewhere]
-            parts.append(Part(partition, [_planned(row, made, retry_errors) for row in here]))
+            rows = [
+                _planned(row, made, retry_errors)
+                for row in grouped[partition]
+                if row["key"] not in elsewhere
+            ]
+            parts.append(Part(partition, rows))
         return parts
 
     def note(self, outcomes: Iterable[tuple[dict, str, str]]) -> None:
         """Write status and message of rows to the file, if any is another than before."""
-        status_at, message_at = (self.columns.index(name) for name in ("status", "error_message"))
+        status_at = self.columns.index("status")
+        message_at = self.columns.index("error_message")
         has_changed = False
         for row, status, message in outcomes:
-            cells, before = self._cells[row[NUMBER]], self.rows[row[NUMBER]]
-            if (cells[status_at], cells[message_at]) != (status, message):
-                cells[status_at], cells[message_at] = status, message
-                before |= {"status": status, "error_message": message}
-                has_changed = True
+            cells = self._cells[row[NUMBER]]
+            if cells[status_at] == status and cells[message_at] == message:
+                continue
+            cells[status_at] = status
+            cells[message_at] = message
+            self.rows[row[NUMBER]] |= {"status": status, "error_message": message}
+            has_changed = True
         if has_changed:
             write_cells(self.path, self.columns, self._cells)
 
@@ -181,13 +189,14 @@ def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> 
     for tar in shard_index.tars_of(partition, output_dir):
         if shard_index.read_sidecar(tar) is None:
             sidecar = shard_index.sidecar_path(tar).name
-            problem = (
+            raise MillraceError(
                 f"what it holds is unknown without {sidecar} beside it, and {count} of"
-                f" {partition.stem} "
+                f" {partition.stem} may be in it, as they are {COMPLETED}, such as {keys[0]}",
+                where=str(tar),
+                remedy=(
+                    "Bring that file back, name another --output-dir, or delete the tar and set"
+                    f" the status of what it holds to {PENDING}"
+                ),
             )
-            problem += f"may be in it, as they are {COMPLETED}, such as {keys[0]}"
-            remedy = "Bring that file back, name another --output-dir, "
-            remedy += f"or delete the tar and set the status of what it holds to {PENDING}"
-            raise MillraceError(problem, str(tar), remedy)
     message = "%s: %s %s, but in no shard of %s: left alone, such as %s"
     cli.log.warning(message, partition.stem, count, COMPLETED, output_dir, keys[0])

@@ -22,14 +22,16 @@ class Segments(NamedTuple):
 
     @classmethod
     def of(cls, partitions: list[str], manifest_dir: str, shards_dir: str) -> Self:
-        return cls([tables.PartitionFiles(name, manifest_dir, shards_dir) for name in partitions])
+        parts = [tables.PartitionFiles(name, manifest_dir, shards_dir) for name in partitions]
+        return cls(parts)
 
     def leave_out(self, copies: list[Copy]) -> None:
         """Take these copies out of the tars, and put back those that are none any more."""
         details = {copy.key: copy.detail for copy in copies}
         for part in self.parts:
             for tar in part.tars():
-                if left_out.settle(tar, details):
+                has_changed = left_out.settle(tar, details)
+                if has_changed:
                     cli.log.info("%s: copies of held-out sound left it, or came back", tar.name)
 
     def final_rows(self) -> Iterator[dict]:
@@ -45,12 +47,17 @@ class Segments(NamedTuple):
     def shards(self) -> tuple[dict[str, list[str]], int]:
         """The shards of each split, sorted, and the number of all segments."""
         rows = 0
-        shards: dict[str, set[str]] = {split: set() for split in SPLITS}
+        found: set[tuple[str, str]] = set()
         for piece in self.pieces(["split", "shard"]):
             rows += piece.num_rows
-            for row in piece.group_by(["split", "shard"]).aggregate([]).to_pylist():
-                shards[row["split"]].add(row["shard"])
-        return {split: sorted(names) for split, names in shards.items()}, rows
+            groups = piece.group_by(["split", "shard"]).aggregate([])
+            for row in groups.to_pylist():
+                found.add((row["split"], row["shard"]))
+
+        shards: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for split, shard in sorted(found):
+            shards[split].append(shard)
+        return shards, rows
 
 
 def other_countries(folder: Path, country: str) -> list[str]:

@@ -75,7 +75,8 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
             least, limit = rng.uniform(20.5, 24.0), 30.0
         else:
             least, limit = rng.uniform(3.0, 10.0), 12.0
-        taken, pauses = [waiting.pop()], []
+        taken = [waiting.pop()]
+        pauses = []
         seconds = len(taken[0].samples) / SAMPLING_RATE
         while waiting and seconds < least:
             pause = rng.randint(int(0.15 * SAMPLING_RATE), int(0.4 * SAMPLING_RATE))
@@ -102,8 +103,9 @@ def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
 
 
 def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recording:
-    lead = rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2)
-    pieces, segments, position = [np.zeros(lead, np.int16)], [], lead
+    position = rng.randint(SAMPLING_RATE // 2, SAMPLING_RATE * 3 // 2)
+    pieces = [np.zeros(position, np.int16)]
+    segments = []
     for prompts, pauses in utterances:
         start = position
         for prompt, pause in zip(prompts, pauses, strict=True):
@@ -116,11 +118,9 @@ def _recording(utterances: Sequence[_Utterance], rng: random.Random) -> Recordin
 
 def misheard(text: str, rng: random.Random) -> str:
     """`text` with errors of a recogniser: CER mostly up to 0.15, now and then above 0.3."""
-    kind = rng.random()
-    rate = 0.0 if kind < 0.2 else rng.uniform(0.35, 0.6) if kind > 0.96 else rng.uniform(0.01, 0.13)
     alphabet = sorted({character for character in text.lower() if character.isalpha()}) or ["a"]
     words = text.split()
-    budget = round(rate * len(text))
+    budget = round(_error_rate(rng) * len(text))
     while budget > 0 and words:
         place = rng.randrange(len(words))
         word = words[place]
@@ -129,10 +129,22 @@ def misheard(text: str, rng: random.Random) -> str:
             del words[place]
             continue
         budget -= 1
-        at, character = rng.randrange(len(word)), rng.choice(alphabet)
+        at = rng.randrange(len(word))
+        character = rng.choice(alphabet)
         change = rng.choice(("substitute", "delete", "insert"))
-        if change == "delete":
-            words[place] = word[:at] + word[at + 1 :] if len(word) > 1 else word
-        else:
-            words[place] = word[:at] + character + word[at + (change == "substitute") :]
+        if change == "insert":
+            words[place] = word[:at] + character + word[at:]
+        elif change == "substitute":
+            words[place] = word[:at] + character + word[at + 1 :]
+        elif len(word) > 1:
+            words[place] = word[:at] + word[at + 1 :]
     return " ".join(words)
+
+
+def _error_rate(rng: random.Random) -> float:
+    kind = rng.random()
+    if kind < 0.2:
+        return 0.0
+    if kind > 0.96:
+        return rng.uniform(0.35, 0.6)
+    return rng.uniform(0.01, 0.13)

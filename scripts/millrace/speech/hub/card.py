@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from millrace.speech.hub.manifest import published_path
+from millrace.speech.hub.published import published_path
 from millrace.speech.names import safe_name
 from millrace.speech.shards.plan import FIELD_TYPES
 
@@ -66,7 +66,7 @@ with tarfile.open(huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="da
 
 
 def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
-    """The card of a corpus with these shards (millrace.speech.hub.manifest.shards)."""
+    """The card of a corpus with these shards (millrace.speech.hub.published.shards)."""
     configs, infos = [], []
     for country, rows in shards.groupby("country", sort=False):
         name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country

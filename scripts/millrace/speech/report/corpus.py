@@ -116,26 +116,42 @@ def read(
 def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) -> Country:
     name = row["country"]
     ledgers = {"segment": Ledger.from_dict(row["segments"]), "file": Ledger.from_dict(row["files"])}
-    filters = [("country", "=", name)]
-    keys = pq.read_table(index, columns=["key"], filters=filters, partitioning=None)["key"]
-    table = _read_csv(folder / f"{safe_name(name)}_manifest.csv", {"key": pa.string(), **_RATES})
-    rates = (
-        table.select(list(_RATES)).to_pandas().astype(np.float32).replace([np.inf, -np.inf], np.nan)
-    )
-    rates["in_shard"] = pc.is_in(table["key"], value_set=keys).to_numpy()
-    ledger, manifest = ledgers["segment"].rows_out, rates["in_shard"].sum()
+    rates = _rates(name, index, folder)
+    ledger = ledgers["segment"].rows_out
+    manifest = rates["in_shard"].sum()
     if not in_shards == ledger == manifest:
-        problem = f"the index holds {in_shards} segments of {name}, the ledger {ledger}, "
-        raise MillraceError(
-            problem + f"and {manifest} of them are in the manifest", str(index), _AGAIN
+        problem = (
+            f"the index holds {in_shards} segments of {name}, the ledger {ledger}, and {manifest}"
+            " of them are in the manifest"
         )
+        raise MillraceError(problem, str(index), _AGAIN)
+
     columns = {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
     files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
     # Several files of one recording are one recording.
-    recordings = files.drop_duplicates(["video_id", "split"])["split"].value_counts().to_dict()
-    hours = math.fsum(files["duration_hours"].dropna())
-    copies = row.get("left_out_copies", [])
-    return Country(name, row["language"], ledgers, row["notes"], copies, recordings, hours, rates)
+    recordings = files.drop_duplicates(["video_id", "split"])
+    return Country(
+        name,
+        row["language"],
+        ledgers,
+        row["notes"],
+        copies=row.get("left_out_copies", []),
+        recordings=recordings["split"].value_counts().to_dict(),
+        source_hours=math.fsum(files["duration_hours"].dropna()),
+        rates=rates,
+    )
+
+
+def _rates(country: str, index: str | os.PathLike, folder: Path) -> pd.DataFrame:
+    """The rates of a country's segments, and whether they are in shards."""
+    filters = [("country", "=", country)]
+    keys = pq.read_table(index, columns=["key"], filters=filters, partitioning=None)["key"]
+    path = folder / f"{safe_name(country)}_manifest.csv"
+    table = _read_csv(path, {"key": pa.string(), **_RATES})
+    rates = table.select(list(_RATES)).to_pandas().astype(np.float32)
+    rates = rates.replace([np.inf, -np.inf], np.nan)
+    rates["in_shard"] = pc.is_in(table["key"], value_set=keys).to_numpy()
+    return rates
 
 
 def _parts(index: str | os.PathLike) -> pd.DataFrame:
@@ -165,21 +181,22 @@ def _parts(index: str | os.PathLike) -> pd.DataFrame:
 
 
 def _read_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
-    convert = {"include_columns": list(types), "column_types": types, "strings_can_be_null": False}
-    options = {
-        "read_options": pa_csv.ReadOptions(
-            block_size=16 << 20
-        ),  # a row, with its texts, must fit a block
-        "parse_options": pa_csv.ParseOptions(newlines_in_values=True),
-        "convert_options": pa_csv.ConvertOptions(**convert),
-    }
+    convert = pa_csv.ConvertOptions(
+        include_columns=list(types),
+        column_types=types,
+        strings_can_be_null=False,
+    )
     try:
-        return pa_csv.read_csv(path, **options)
+        return pa_csv.read_csv(
+            path,
+            # A row, with its texts, must fit a block.
+            read_options=pa_csv.ReadOptions(block_size=16 << 20),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=convert,
+        )
     except FileNotFoundError:
-        raise MillraceError(
-            "the file is missing", str(path), "Run `snakemake speech_manifest`"
-        ) from None
+        remedy = "Run `snakemake speech_manifest`"
+        raise MillraceError("the file is missing", str(path), remedy) from None
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise MillraceError(
-            f"cannot be read ({str(error).splitlines()[0]})", str(path), _AGAIN
-        ) from None
+        problem = f"cannot be read ({str(error).splitlines()[0]})"
+        raise MillraceError(problem, str(path), _AGAIN) from None

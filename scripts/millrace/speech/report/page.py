@@ -22,6 +22,7 @@ from millrace.speech.report.corpus import Corpus
 MAX_ROWS = 200
 # The units of ledgers, and what they are called.
 _UNITS = {"segment": "Segments", "file": "Alignment files"}
+_NOTHING = Number(0, "–")
 
 
 def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
@@ -90,12 +91,16 @@ def _hours(corpus: Corpus) -> Callable[[float], Number]:
 
 
 def _share(part: float, whole: float) -> Number:
-    share = part / whole if whole else math.nan
-    return Number(0, "–") if math.isnan(share) else Number(round(share, 6), human_share(share))
+    if not whole:
+        return _NOTHING
+    share = part / whole
+    return Number(round(share, 6), human_share(share))
 
 
 def _one_decimal(value: float) -> Number:
-    return Number(0, "–") if math.isnan(value) else Number(round(value, 4), f"{value:.1f}")
+    if math.isnan(value):
+        return _NOTHING
+    return Number(round(value, 4), f"{value:.1f}")
 
 
 class _Column(NamedTuple):
@@ -128,38 +133,53 @@ def _table(caption: str, names: Sequence[str], columns: Sequence[_Column]) -> Ta
 
 
 def _countries(corpus: Corpus) -> Table:
-    ledgers = [country.ledgers["segment"] for country in corpus.countries]
+    languages = [Code(country.language) for country in corpus.countries]
+    recorded = [country.source_hours for country in corpus.countries]
+    segments = _Counts.of(corpus, "segment")
     hours = list(corpus.hours.sum(axis=1))
-    all_hours = sum(hours)
+    total = sum(hours)
+    shares = [_share(amount, total) for amount in hours]
     columns = [
-        _Column("Language", [Code(country.language) for country in corpus.countries]),
+        _Column("Language", languages),
         _summed("Recordings", _recordings(corpus)),
-        _summed(
-            "Recorded (h)", [country.source_hours for country in corpus.countries], _hours(corpus)
-        ),
-        _summed("Segments found", [ledger.rows_in for ledger in ledgers]),
-        _summed("Rejected", [ledger.rows_rejected for ledger in ledgers]),
-        _summed("In shards", [ledger.rows_out for ledger in ledgers]),
+        _summed("Recorded (h)", recorded, _hours(corpus)),
+        _summed("Segments found", segments.found),
+        _summed("Rejected", segments.rejected),
+        _summed("In shards", segments.out),
         _summed("In shards (h)", hours, _hours(corpus)),
-        _Column(
-            "Share of hours",
-            [_share(amount, all_hours) for amount in hours],
-            _share(all_hours, all_hours),
-        ),
+        _Column("Share of hours", shares, _share(total, total)),
     ]
     return _table("Hours and segments per country", corpus.names, columns)
 
 
+class _Counts(NamedTuple):
+    """Counts of a ledger's unit, country by country."""
+
+    found: list[int]
+    out: list[int]
+    rejected: list[int]
+
+    @classmethod
+    def of(cls, corpus: Corpus, unit: str) -> _Counts:
+        counts = cls([], [], [])
+        for country in corpus.countries:
+            ledger = country.ledgers[unit]
+            counts.found.append(ledger.rows_in)
+            counts.out.append(ledger.rows_out)
+            counts.rejected.append(ledger.rows_rejected)
+        return counts
+
+
 def _splits(corpus: Corpus) -> Table:
-    hours = corpus.hours
+    of_country = list(corpus.hours.sum(axis=1))
     columns = []
     for split in SPLITS:
         recordings = [country.recordings.get(split, 0) for country in corpus.countries]
-        of_split = list(hours[split])
+        hours = list(corpus.hours[split])
         columns += [
             _summed(f"{split} recordings", recordings),
-            _summed(f"{split} (h)", of_split, _hours(corpus)),
-            _shares(f"{split} share", of_split, list(hours.sum(axis=1))),
+            _summed(f"{split} (h)", hours, _hours(corpus)),
+            _shares(f"{split} share", hours, of_country),
         ]
     return _table("Real shares of the splits", corpus.names, columns)
 
@@ -191,8 +211,9 @@ def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
 def _rates_row(name: str, rates: pd.DataFrame) -> list[Cell]:
     seconds = rates["duration_seconds"].astype("float64")
     cells: list[Cell] = [name, _count(len(rates)), _one_decimal(seconds.quantile(0.05))]
-    percents = [rates[rate].astype("float64") * 100 for rate in ("cer", "wer")]
-    for values in (seconds, *percents):
+    cers = rates["cer"].astype("float64") * 100
+    wers = rates["wer"].astype("float64") * 100
+    for values in (seconds, cers, wers):
         cells += [
             _one_decimal(values.quantile(0.5)),
             _one_decimal(values.quantile(0.95)),
@@ -236,25 +257,29 @@ def _reasons(counts: pd.DataFrame) -> Iterator[tuple[Cell, int, str, str]]:
 
 def _copies(corpus: Corpus) -> list[Table]:
     pairs = [pair for country in corpus.countries for pair in country.copies]
+    if not pairs:
+        return []
     rows = [[pair["recording"], repeats.line(pair)] for pair in pairs[:MAX_ROWS]]
     caption = f"Recordings that repeat another split ({len(pairs)})"
-    return [Table(caption, ["Recording", "What"], rows)] if pairs else []
+    return [Table(caption, ["Recording", "What"], rows)]
 
 
 def _notes(corpus: Corpus) -> list[Table]:
-    notes = [(country.name, note) for country in corpus.countries for note in country.notes]
-    rows: list[list[Cell]] = [[name, Code(note), MEANINGS.get(note, "")] for name, note in notes]
-    return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)] if rows else []
+    rows: list[list[Cell]] = []
+    for country in corpus.countries:
+        for note in country.notes:
+            rows.append([country.name, Code(note), MEANINGS.get(note, "")])
+    if not rows:
+        return []
+    return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)]
 
 
 def _ledger(corpus: Corpus, unit: str, out: str) -> Table:
-    ledgers = [country.ledgers[unit] for country in corpus.countries]
-    found = [ledger.rows_in for ledger in ledgers]
-    rejected = [ledger.rows_rejected for ledger in ledgers]
+    counts = _Counts.of(corpus, unit)
     columns = [
-        _summed("Found", found),
-        _summed(out, [ledger.rows_out for ledger in ledgers]),
-        _summed("Rejected", rejected),
-        _shares("Share rejected", rejected, found),
+        _summed("Found", counts.found),
+        _summed(out, counts.out),
+        _summed("Rejected", counts.rejected),
+        _shares("Share rejected", counts.rejected, counts.found),
     ]
     return _table(_UNITS[unit], corpus.names, columns)

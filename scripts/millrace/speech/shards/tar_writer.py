@@ -46,8 +46,10 @@ def member_header(name: str, size: int) -> bytes:
         return _ustar(raw, size, b"0")
     # Readers that know no PAX see the shortened name; `size` is in the record if it does not fit.
     short = name.encode("ascii", "replace")[:100]
-    pax = _ustar(b"././@PaxHeader", len(records), b"x") + records + bytes(-len(records) % BLOCK)
-    return pax + _ustar(short, size if size <= MAX_USTAR_SIZE else 0, b"0")
+    pax = _ustar(b"././@PaxHeader", len(records), b"x")
+    padding = bytes(-len(records) % BLOCK)
+    stated = size if size <= MAX_USTAR_SIZE else 0
+    return pax + records + padding + _ustar(short, stated, b"0")
 
 
 def _pax_record(keyword: bytes, value: bytes) -> bytes:
@@ -110,6 +112,9 @@ class TarWriter:
 
     def __exit__(self, exc_type: type | None, *exc: object) -> None:
         with self._file:
-            if exc_type is None:
-                self._write(bytes(2 * BLOCK + -(self.size + 2 * BLOCK) % RECORD))
-                self.sha256 = self._digest.hexdigest()
+            if exc_type is not None:
+                return
+            end = 2 * BLOCK
+            end += -(self.size + end) % RECORD
+            self._write(bytes(end))
+            self.sha256 = self._digest.hexdigest()

@@ -15,6 +15,9 @@ _MPEG_KILOBITS = {
     (False, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     (False, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
+# Of MPEG-1; and how often they are halved for each version.
+_MPEG_RATES = (44100, 48000, 32000)
+_MPEG_HALVINGS = {3: 0, 2: 1, 0: 2}
 _HEADER_BYTES = 7
 _SEARCHED = 65536
 
@@ -100,14 +103,17 @@ def _mpeg(head: bytes) -> _Frame | None:
     word = int.from_bytes(head[:4], "big")
     version = word >> 19 & 3  # 3: MPEG-1, 2: MPEG-2, 0: MPEG-2.5
     layer = 4 - (word >> 17 & 3)
-    bit_rate_index, rate_index = word >> 12 & 15, word >> 10 & 3
+    bit_rate_index = word >> 12 & 15
+    rate_index = word >> 10 & 3
     if word >> 21 != 0x7FF or version == 1 or layer not in (2, 3):
         return None
     if rate_index == 3 or bit_rate_index in (0, 15):
         return None
-    kilobits = _MPEG_KILOBITS[version == 3, layer][bit_rate_index]
-    rate = (44100, 48000, 32000)[rate_index] >> {3: 0, 2: 1, 0: 2}[version]
-    samples = 576 if layer == 3 and version != 3 else 1152
+
+    is_first = version == 3
+    kilobits = _MPEG_KILOBITS[is_first, layer][bit_rate_index]
+    rate = _MPEG_RATES[rate_index] >> _MPEG_HALVINGS[version]
+    samples = 576 if layer == 3 and not is_first else 1152
     padding = word >> 9 & 1
     return _Frame(samples * kilobits * 125 // rate + padding, samples / rate)
 

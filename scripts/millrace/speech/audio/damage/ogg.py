@@ -20,12 +20,16 @@ def find_break(raw: mmap.mmap) -> int | None:
     numbers: dict[bytes, int] = {}  # of each stream's newest page
     headers: set[bytes] = set()  # streams that have shown nothing but headers
     # What comes before the first page (an ID3 tag) does not belong to the stream.
-    at = max(0, raw.find(b"OggS\0\2")) if raw[:4] != b"OggS" else 0
+    at = 0
+    if raw[:4] != b"OggS":
+        at = max(0, raw.find(b"OggS\0\2"))
     while at < len(raw):
         page = _Page.at(raw, at)
         if page is None:
-            is_tail = len(raw) - at <= _HEADER_BYTES and raw.find(b"OggS\0", at + 1) < 0
-            return None if is_tail else at
+            is_tail = len(raw) - at <= _HEADER_BYTES
+            if is_tail and raw.find(b"OggS\0", at + 1) < 0:
+                return None
+            return at
         is_joined_live = page.serial in headers and page.granule > _LIVE_GRANULE
         follows = page.number == numbers.get(page.serial, -2) + 1
         if not (page.begins or follows or is_joined_live):
@@ -37,7 +41,10 @@ def find_break(raw: mmap.mmap) -> int | None:
         if (is_checked or not has_next) and not _is_intact(raw[at : page.end]):
             return at
         numbers[page.serial] = page.number
-        headers = headers - {page.serial} if page.granule else headers | {page.serial}
+        if page.granule:
+            headers.discard(page.serial)
+        else:
+            headers.add(page.serial)
         at = page.end
     return None
 

@@ -1,5 +1,5 @@
-"""The published manifest: for every shard its path in the repository, SHA-256, size, samples and
-seconds."""
+"""What is published: the shards, and a list of them with their path in the repository, SHA-256,
+size, samples and seconds."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ def shards(index: str | os.PathLike) -> pd.DataFrame:
     """A row for every shard of the merged index, in the order of countries, splits and shards:
     columns _BY, `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and
     wer."""
-    sums = {f"{rate}_{kind}": (rate, kind) for rate in ("cer", "wer") for kind in ("sum", "count")}
+    columns = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
     tables = []
     with own_file(index), pq.ParquetFile(index) as file:
         for number in range(file.num_row_groups):
-            names = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
-            rows = file.read_row_group(number, names).to_pandas()
+            rows = file.read_row_group(number, columns).to_pandas()
             rows["format"] = [name.rpartition(".")[2] for name in rows.pop("member")]
-            seconds = {
-                "samples": ("duration_seconds", "size"),
-                "seconds": ("duration_seconds", "sum"),
-            }
-            tables.append(rows.groupby(_BY).agg(**seconds, **sums))
+            sums = rows.groupby(_BY).agg(
+                samples=("duration_seconds", "size"),
+                seconds=("duration_seconds", "sum"),
+                cer_sum=("cer", "sum"),
+                cer_count=("cer", "count"),
+                wer_sum=("wer", "sum"),
+                wer_count=("wer", "count"),
+            )
+            tables.append(sums)
     if not sum(map(len, tables)):
-        raise MillraceError(
-            "no segment is in a shard", str(index), "There is nothing to publish yet"
-        )
+        remedy = "There is nothing to publish yet"
+        raise MillraceError("no segment is in a shard", str(index), remedy)
     table = pd.concat(tables).groupby(level=_BY).sum().reset_index()
     order = table["split"].map({split: place for place, split in enumerate(SPLITS)})
     return table.assign(order=order).sort_values(["country", "order", "shard"], ignore_index=True)
@@ -65,12 +67,13 @@ def rows(table: pd.DataFrame, shards_dir: str | os.PathLike) -> Iterator[dict]:
         if not sidecar or not tar.is_file() or tar.stat().st_size != sidecar.tar_size:
             remedy = "Run `snakemake speech_shards --forcerun speech_create_shards`"
             raise MillraceError("the shard is missing, or not as it was written", str(tar), remedy)
-        facts = {"samples": int(row.samples), "seconds": round(float(row.seconds), 6)}
         yield {
             "path": published_path(row.shard, row.split),
             "sha256": sidecar.tar_sha256,
             "size": sidecar.tar_size,
-        } | facts
+            "samples": int(row.samples),
+            "seconds": round(float(row.seconds), 6),
+        }
 
 
 def files(
@@ -79,7 +82,8 @@ def files(
     """What is published: manifest, card, and the shards that the manifest names, in
     `shards_dir`."""
     result = [
-        File.of(name, Path(path).read_bytes()) for name, path in ((NAME, manifest), (CARD, card))
+        File.of(NAME, Path(manifest).read_bytes()),
+        File.of(CARD, Path(card).read_bytes()),
     ]
     for number, row, _ in jsonl.lines(manifest):
         if not isinstance(row, dict) or not (match := _PUBLISHED.fullmatch(str(row.get("path")))):

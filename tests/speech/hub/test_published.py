@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.speech.hub import card, manifest
+from millrace.speech.hub import card, published
 from tests.speech.hub.corpus import write_corpus
 
 COUNTRIES = {"norway": ("train", "test"), "malta": ("validation",)}
@@ -16,10 +16,10 @@ COUNTRIES = {"norway": ("train", "test"), "malta": ("validation",)}
 def test_an_index_of_several_row_groups_is_counted_whole(tmp_path, rows):
     """A shard's rows lie in several groups, and a group has rows of several shards."""
     index = write_corpus(tmp_path, COUNTRIES)
-    whole = manifest.shards(tmp_path / "index.parquet")
+    whole = published.shards(tmp_path / "index.parquet")
     pq.write_table(index, tmp_path / "index.parquet", row_group_size=rows)
     assert pq.ParquetFile(tmp_path / "index.parquet").num_row_groups == -(-21 // rows)
-    pd.testing.assert_frame_equal(manifest.shards(tmp_path / "index.parquet"), whole)
+    pd.testing.assert_frame_equal(published.shards(tmp_path / "index.parquet"), whole)
 
     expected = index.to_pandas().groupby("shard")["duration_seconds"].agg(["size", "sum"])
     assert whole.set_index("shard")["samples"].to_dict() == expected["size"].to_dict()
@@ -28,7 +28,7 @@ def test_an_index_of_several_row_groups_is_counted_whole(tmp_path, rows):
 
 def test_the_card_has_a_line_for_each_split_and_sums_them_in_its_total(tmp_path):
     index = write_corpus(tmp_path, COUNTRIES)
-    table = manifest.shards(tmp_path / "index.parquet")
+    table = published.shards(tmp_path / "index.parquet")
     table["seconds"] *= 36_000  # hours
     text = card.render(table, "me/speech", "")
     hours = {row.split: row.seconds / 3600 for row in table.itertuples()}
