@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from millrace.common import atomic
 from millrace.common.ledger import Ledger
 from millrace.common.report import figures
+from millrace.common.workflow.config import validate_config
 from millrace.speech import report_corpus
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.country import tables as country_tables
@@ -459,7 +460,8 @@ def test_every_reason_in_the_lane_has_a_meaning() -> None:
 )
 def test_captions_render_with_the_default_config(path: Path) -> None:
     class Snakemake:
-        config = yaml.safe_load((ROOT / "config.yaml").read_text())
+        written = yaml.safe_load((ROOT / "config.yaml").read_text())
+        config = validate_config(written, ROOT / "rules/schemas")
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     text = environment.from_string(path.read_text()).render(snakemake=Snakemake)

@@ -355,17 +355,6 @@ def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, chan
     assert corpus.sync().changes == ""
 
 
-def test_an_undone_edit_is_no_change(corpus):
-    build(corpus)
-    corpus.sync()
-    path = corpus.aligned("germany", "rec_0007")
-    raw = path.read_bytes()
-    edit(path, lambda value: value["segments"][0].update(human_text="x"))
-    assert "text" in corpus.sync().changes
-    path.write_bytes(raw)
-    assert corpus.sync().changes == ""
-
-
 def aside(corpus: Corpus, path: Path) -> Callable[[], object]:
     """Move a file or folder out of the corpus; what puts it back as it was."""
     kept = corpus.folder / "aside"

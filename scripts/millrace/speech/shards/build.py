@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, write_sidecar
-from millrace.speech.shards.plan import Plan, PlannedSegment
+from millrace.speech.shards.plan import Plan
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
 from millrace.speech.shards.tar_writer import TarWriter, member_size
 
@@ -82,30 +82,33 @@ def build(
     output_dir, options = Path(output_dir), plan.options
     check_format(options.sampling_rate, options.audio_format)
     _sweep(plan, output_dir, SHARD_NUMBERS)
-    good, runs = _survey(plan, output_dir, retry_errors)
     built = Built(INDEX_SCHEMA.empty_table(), [])
     note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
-    hours = sum(segment.hours for first, end in runs for segment in plan.segments[first:end])
+    hours = sum(segment.hours for segment in plan.segments)
     with (
         cli.Progress(hours, "h", f"{plan.partition}") as progress,
         contextlib.ExitStack() as streams,
         _disk_full_explained(output_dir),
     ):
         at = 0
+        # One for shards in a row: a recording that goes on in the next one is decoded once.
         stream: Iterator[Encoded] | None = None
         while at < len(plan.segments):
-            number = len(tables)
-            shard = plan.shard(number)
-            sidecar = good.get((number, at)) or _kept(plan, at, output_dir / shard, retry_errors)
-            if sidecar is None:
-                stream = stream or _stream(plan, at, runs, streams)
-                sidecar = _build_shard(plan, at, shard, output_dir / shard, stream, progress)
-                built.rebuilt += 1
-            else:
+            shard = plan.shard(len(tables))
+            sidecar = _kept(plan, at, output_dir / shard, retry_errors)
+            if sidecar is not None:
                 streams.close()
                 stream = None
                 built.kept += 1
+                for segment in plan.segments[at : at + sidecar.table.num_rows]:
+                    progress.advance(segment.hours)
+            else:
+                if stream is None:
+                    begun = encoded(plan.segments[at:], options)
+                    stream = streams.enter_context(contextlib.closing(begun))
+                sidecar = _build_shard(plan, at, shard, output_dir / shard, stream, progress)
+                built.rebuilt += 1
             tables.append(sidecar.table)
             note(_outcomes(plan, at, sidecar.table))
             built.too_large += sidecar.tar_size > options.max_shard_size_gb * 1e9
@@ -117,24 +120,6 @@ def build(
     counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
     Ledger("speech_create_shards", str(plan.partition), **counts).check()
     return built
-
-
-def _stream(
-    plan: Plan, at: int, runs: list[tuple[int, int]], streams: contextlib.ExitStack
-) -> Iterator[Encoded]:
-    """Encoded segments from `at` on: one stream for shards in a row, as a recording that goes on in
-    the next is decoded once."""
-    end = next((end for first, end in runs if first == at), len(plan.segments))
-    of_run = _closed_with(streams, plan, plan.segments[at:end])
-    others = _closed_with(streams, plan, plan.segments[end:])
-    return itertools.chain(of_run, others)
-
-
-def _closed_with(
-    streams: contextlib.ExitStack, plan: Plan, segments: Sequence[PlannedSegment]
-) -> Iterator[Encoded]:
-    stream = encoded(segments, plan.options)
-    return streams.enter_context(contextlib.closing(stream))
 
 
 def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
@@ -157,44 +142,17 @@ def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
         yield segment.row, status, message
 
 
-def _survey(
-    plan: Plan, output_dir: Path, retry_errors: bool
-) -> tuple[dict[tuple[int, int], Sidecar], list[tuple[int, int]]]:
-    """The shards that can stay, by number and first segment; and the spans of segments between
-    them.
-
-    A shard that cannot stay, but has a sidecar, tells how many segments come before the next shard.
-    """
-    good: dict[tuple[int, int], Sidecar] = {}
-    runs: list[tuple[int, int]] = []
-    at, number = 0, 0
-    while at < len(plan.segments) and number < SHARD_NUMBERS:
-        tar = output_dir / plan.shard(number)
-        if sidecar := _kept(plan, at, tar, retry_errors):
-            good[number, at] = sidecar
-            at += sidecar.table.num_rows
-        else:
-            old = read_sidecar(tar)
-            end = min(at + old.table.num_rows, len(plan.segments)) if old else len(plan.segments)
-            runs = (
-                [*runs[:-1], (runs[-1][0], end)]
-                if runs and runs[-1][1] == at
-                else [*runs, (at, end)]
-            )
-            at = end
-        number += 1
-    return good, runs
-
-
 def _kept(plan: Plan, at: int, tar: Path, retry_errors: bool) -> Sidecar | None:
     """The sidecar of a shard that can stay as the one that begins with segment `at`; else None."""
     sidecar = read_sidecar(tar)
     if sidecar is None or (retry_errors and sidecar.failed):
         return None
-    segments, after = plan.segments[at : at + sidecar.table.num_rows], at + sidecar.table.num_rows
+    after = at + sidecar.table.num_rows
+    segments = plan.segments[at:after]
     if not segments or sidecar.digest != plan.digest(segments):
         return None
-    used, rows = 0, sidecar.table.select(["member", "size"]).to_pylist()
+    used = 0
+    rows = sidecar.table.select(["member", "size"]).to_pylist()
     for segment, row in zip(segments, rows, strict=True):
         if not plan.fits(used, segment.bytes_at_most):
             return None
