@@ -131,26 +131,30 @@ class Kinds:
         self._facts = cache(partial(tables.facts, index))
 
     def __call__(self, old: Mapping, new: Mapping) -> list[str]:
-        labels = ("partition", "language")
-        words = [word for word in labels if old[word] != new[word]]
+        words = _differing(("partition", "language"), old, new)
         before = {transcript["transcript_id"]: transcript for transcript in old["transcripts"]}
         after = {transcript["transcript_id"]: transcript for transcript in new["transcripts"]}
         if before.keys() != after.keys():
             words.append("transcripts")
         for name in before.keys() & after.keys():
-            one, two = before[name], after[name]
-            if one["digest"] != two["digest"]:
-                words += self._parts(one["path"], old["partition"], two["path"], new["partition"])
-            words += [word for word in ("path", "audio_file", "audio") if one[word] != two[word]]
+            was = before[name]
+            now = after[name]
+            if was["digest"] != now["digest"]:
+                noted = self._notes(old["partition"]).get(was["path"], Note())
+                if noted.parts:
+                    parts = self._parts(now["path"], new["partition"])
+                    words += _differing(noted.parts, noted.parts, parts)
+            words += _differing(("path", "audio_file", "audio"), was, now)
         return list(dict.fromkeys(words))
 
-    def _parts(
-        self, path_before: str, partition_before: str, path: str, partition: str
-    ) -> list[str]:
-        """The parts of an alignment file that differ from what the job has noted of it."""
-        noted = self._notes(partition_before).get(path_before)
-        if not noted:
-            return []
-        read = self._facts(country_of(partition)).last(path) or {}
-        parts = read.get("parts") or getattr(alignment.read(path), "parts", {})
-        return [part for part, was in noted.parts.items() if parts.get(part) != was]
+    def _parts(self, path: str, partition: str) -> Mapping[str, int]:
+        """Checksums of the parts of an alignment file."""
+        facts = self._facts(country_of(partition)).last(path) or {}
+        if facts.get("parts"):
+            return facts["parts"]
+        read = alignment.read(path)
+        return read.parts if read else {}
+
+
+def _differing(names: Iterable[str], old: Mapping, new: Mapping) -> list[str]:
+    return [name for name in names if old.get(name) != new.get(name)]

@@ -128,8 +128,9 @@ def _table(caption: str, names: Sequence[str], columns: Sequence[_Column]) -> Ta
     """The columns beside the names of countries, and a last row about all."""
     cells = zip(*(column.cells for column in columns), strict=True)
     rows = [[name, *row] for name, row in zip(names, cells, strict=True)]
-    titles = ["Country", *(column.title for column in columns)]
-    return Table(caption, titles, rows, ["All", *(column.total for column in columns)])
+    titles = [column.title for column in columns]
+    totals = [column.total for column in columns]
+    return Table(caption, ["Country", *titles], rows, ["All", *totals])
 
 
 def _countries(corpus: Corpus) -> Table:
@@ -185,17 +186,17 @@ def _splits(corpus: Corpus) -> Table:
 
 
 def _subsets(corpus: Corpus) -> Table:
-    parts = corpus.parts
+    parts = corpus.parts.to_dict("list")
     subsets = ["" if math.isnan(number) else f"{number:g}" for number in parts["subset_id"]]
     columns = [
-        _Column("Split", list(parts["split"])),
+        _Column("Split", parts["split"]),
         _Column("Subset", subsets),
-        _summed("Segments", list(parts["segments"])),
-        _summed("Hours", list(parts["hours"]), _hours(corpus)),
-        _summed("Shards", list(parts["shards"])),
-        _summed("Size of audio", list(parts["size"]), _bytes),
+        _summed("Segments", parts["segments"]),
+        _summed("Hours", parts["hours"], _hours(corpus)),
+        _summed("Shards", parts["shards"]),
+        _summed("Size of audio", parts["size"], _bytes),
     ]
-    return _table("Shards per split and subset", list(parts["country"]), columns)
+    return _table("Shards per split and subset", parts["country"], columns)
 
 
 def _rates(corpus: Corpus, joined: pd.DataFrame) -> Table:
@@ -214,11 +215,9 @@ def _rates_row(name: str, rates: pd.DataFrame) -> list[Cell]:
     cers = rates["cer"].astype("float64") * 100
     wers = rates["wer"].astype("float64") * 100
     for values in (seconds, cers, wers):
-        cells += [
-            _one_decimal(values.quantile(0.5)),
-            _one_decimal(values.quantile(0.95)),
-            _one_decimal(values.mean()),
-        ]
+        cells.append(_one_decimal(values.quantile(0.5)))
+        cells.append(_one_decimal(values.quantile(0.95)))
+        cells.append(_one_decimal(values.mean()))
     return cells
 
 
