@@ -25,11 +25,13 @@ def main(argv: list[str] | None = None) -> None:
     parts = [tables.PartitionFiles(name, args.manifest_dir) for name in country["partitions"]]
     rows = (row for part in parts for row in part.rows())
     segments = tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
-    recordings = [recording for part in parts for recording in jsonl.read(part.recordings)]
+
+    recordings = []
+    for part in parts:
+        recordings += jsonl.read(part.recordings)
     tables.write_splits(args.splits, recordings)
-    cli.log.info(
-        "%s: %d segments; %s", country["country"], segments, tables.split_shares(recordings)
-    )
+    shares = tables.split_shares(recordings)
+    cli.log.info("%s: %d segments; %s", country["country"], segments, shares)
 
 
 if __name__ == "__main__":

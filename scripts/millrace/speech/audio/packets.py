@@ -44,9 +44,12 @@ def _correct(before: av.Packet, middle: av.Packet, after: av.Packet) -> None:
         return
     step = (after.pts - before.pts) / 2
     length = max(before.duration or 0, middle.duration or 0)
-    is_usual = 0 < 0.75 * length <= step <= 1.25 * length
-    if is_usual and abs(middle.pts - before.pts - step) > 0.6 * step:
-        middle.pts = middle.dts = round(before.pts + step)
+    if not 0 < 0.75 * length <= step <= 1.25 * length:
+        return
+    midway = before.pts + step
+    if abs(middle.pts - midway) > 0.6 * step:
+        middle.pts = round(midway)
+        middle.dts = round(midway)
 
 
 def is_tag(packet: av.Packet) -> bool:

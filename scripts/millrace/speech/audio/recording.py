@@ -111,11 +111,13 @@ def cancel(channels: list[np.ndarray]) -> bool:
     if len(channels) != 2:
         return False
     zero = 128 if channels[0].dtype == np.uint8 else 0
-    one, other = (channel[::7].astype(np.float64) - zero for channel in channels)
+    left, right = (channel[::7].astype(np.float64) - zero for channel in channels)
+    if len(left) < _MIN_CHANNEL_SAMPLES:
+        return False
     with np.errstate(over="ignore", invalid="ignore"):
-        loudness, both = np.dot(one, one) + np.dot(other, other), one + other
-        is_faint = loudness > 0 and np.dot(both, both) < 1e-3 * loudness
-    return bool(is_faint and len(one) >= _MIN_CHANNEL_SAMPLES)
+        loudness = np.dot(left, left) + np.dot(right, right)
+        both = left + right
+        return bool(loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
 
 
 def cancel_warning(path: str | os.PathLike) -> str:

@@ -49,9 +49,10 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
         raise MillraceError("there is no prompt to make recordings of", where=country)
     rng = random.Random(f"{seed}:{country}:recordings")
     utterances = list(_utterances(prompts, rng))
-    lengths = [
-        sum(pauses) + sum(len(prompt.samples) for prompt in taken) for taken, pauses in utterances
-    ]
+    lengths = []
+    for taken, pauses in utterances:
+        spoken = sum(len(prompt.samples) for prompt in taken)
+        lengths.append(spoken + sum(pauses))
     minutes = np.cumsum([0, *lengths]) / SAMPLING_RATE / 60
     for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
         cuts = _cuts(minutes, count, rng)

@@ -86,7 +86,10 @@ def files(
         File.of(CARD, Path(card).read_bytes()),
     ]
     for number, row, _ in jsonl.lines(manifest):
-        if not isinstance(row, dict) or not (match := _PUBLISHED.fullmatch(str(row.get("path")))):
+        if not isinstance(row, dict):
+            raise Damaged(manifest, f"line {number} names no shard")
+        match = _PUBLISHED.fullmatch(str(row.get("path")))
+        if match is None:
             raise Damaged(manifest, f"line {number} names no shard")
         source = Path(shards_dir) / match["country"] / match["folder"] / Path(match[0]).name
         result.append(File(match[0], row["size"], row["sha256"], source))

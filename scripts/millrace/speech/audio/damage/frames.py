@@ -39,22 +39,26 @@ def first_break(path: str, container_format: str) -> float:
 def _first_break(raw: mmap.mmap) -> float:
     size = len(raw)
     at = _id3_bytes(raw[:10])
-    at += max(0, _find_frame(raw[at : at + _SEARCHED], _adts))
-    seconds = length = 0.0
+    first = _find_frame(raw[at : at + _SEARCHED], _adts)
+    at += max(0, first)
+    seconds = 0.0
+    length = 0.0
     while at + _HEADER_BYTES <= size:
         frame = _adts(raw[at : at + _HEADER_BYTES])
         if frame is not None:
             at += frame.size
+            seconds += frame.seconds
             length = frame.seconds
-            seconds += length
             continue
         tag = _id3_bytes(raw[at : at + 10])
         if tag:  # segments of a live stream begin with one each
             at += tag
             continue
-        is_tail = at + _SEARCHED > size and _find_frame(raw[at:size], _adts) < 0
+        is_near_end = at + _SEARCHED > size
+        if is_near_end and _find_frame(raw[at:size], _adts) < 0:
+            return math.inf
         # The frame before it may be damaged as well.
-        return math.inf if is_tail else max(0.0, seconds - length)
+        return max(0.0, seconds - length)
     return math.inf
 
 
