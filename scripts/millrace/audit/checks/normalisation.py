@@ -18,7 +18,12 @@ from millrace.audit.checks.images import Colours, Constants, Field, Split, Value
 # Constants in the order red, green, blue: ImageNet's, CLIP's, CIFAR-10's, Caffe's.
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711])
-KNOWN = (*IMAGENET, *CLIP, [0.4914, 0.4822, 0.4465], [123.675, 116.28, 103.53])
+KNOWN = (
+    *IMAGENET,
+    *CLIP,
+    [0.4914, 0.4822, 0.4465],
+    [123.675, 116.28, 103.53],
+)
 WEIGHTS = "take the transforms that belong to the weights: weights.transforms()"
 TWICE = 1.001 / 255  # the largest value of what was scaled twice
 

@@ -21,9 +21,13 @@ def audit(
     the loader.
     """
     checks = load(only)
-    needed = {"look", *(name for each in checks for name in each.probes)}
+    needed = {"look"}
+    for check in checks:
+        needed.update(check.probes)
     with ExitStack() as stack:
-        results = (guard or stack.enter_context(Guard())).audit(options, sorted(needed))
+        running = guard or stack.enter_context(Guard())
+        results = running.audit(options, sorted(needed))
+
     error = results["look"].error
     if error.get("type") == WrongName.__name__:
         raise WrongName(error["text"])

@@ -18,8 +18,21 @@ from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
-SUFFIXES = (".png", ".bmp", ".ppm", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
-PRIMARIES = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+SUFFIXES = (
+    ".png",
+    ".bmp",
+    ".ppm",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+    ".tif",
+    ".tiff",
+)
+PRIMARIES = {
+    "red": (200, 40, 40),
+    "green": (40, 200, 40),
+    "blue": (40, 40, 200),
+}
 
 
 def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -52,9 +52,12 @@ def epochs(target: Target, options: Options, rank: Rank) -> Seen:
     for epoch in range(options.epochs):
         rank.barrier()
         tap.run(share=1 / (options.epochs - epoch))
-        plain.append(
-            {"notes": tap.notes(epoch), "ended": tap.ended[epoch], "length": length(loader)}
-        )
+        read = {
+            "notes": tap.notes(epoch),
+            "ended": tap.ended[epoch],
+            "length": length(loader),
+        }
+        plain.append(read)
     tap.close()
     return {"plain": plain}
 
@@ -225,8 +228,10 @@ def _column(name: str, samples: list[dict[str, str]]) -> list[str | None]:
 
 def _is_stable(name: str, first: list[Seen], second: list[Seen], in_order: bool) -> bool:
     """Whether a field is the same in two passes, of streams in whatever order."""
-    alike = list if in_order else Counter
-    return alike(_column(name, first)) == alike(_column(name, second))
+    ours, theirs = _column(name, first), _column(name, second)
+    if in_order:
+        return ours == theirs
+    return Counter(ours) == Counter(theirs)
 
 
 def _rows(core: DataLoader | None) -> int | None:

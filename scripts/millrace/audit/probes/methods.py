@@ -39,8 +39,13 @@ def methods(target: Target, options: Options, rank: Rank) -> Seen:
     context = loader.multiprocessing_context
     own = options.start_method or (context and context.get_start_method())
     files = [path for path, value in walk(loader.dataset, "dataset") if _is_open(value)]
-    seen: Seen = {"workers": loader.num_workers, "own": own, "files": files, "runs": {}}
-    seen["pickled"] = _unpicklable_parts(loader)
+    seen: Seen = {
+        "workers": loader.num_workers,
+        "own": own,
+        "files": files,
+        "runs": {},
+        "pickled": _unpicklable_parts(loader),
+    }
     if seen["pickled"]:
         return seen
 
@@ -140,7 +145,11 @@ def unpicklable(value: Any, path: str) -> dict[str, str] | None:
         except Exception as error:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             what = f"{type(value).__module__}.{name}"
-            bad = {"path": path, "what": what, "text": f"{type(error).__name__}: {error}"}
+            bad = {
+                "path": path,
+                "what": what,
+                "text": f"{type(error).__name__}: {error}",
+            }
             is_deep = path.count(".") >= DEPTH
             below = [] if is_deep else [(f"{path}.{name}", part) for name, part in parts(value)]
     return bad

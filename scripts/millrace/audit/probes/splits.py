@@ -20,7 +20,16 @@ from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
-MEDIA = (*SUFFIXES, ".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".mp4")
+MEDIA = (
+    *SUFFIXES,
+    ".wav",
+    ".flac",
+    ".mp3",
+    ".ogg",
+    ".opus",
+    ".m4a",
+    ".mp4",
+)
 IDS = (
     "recording",
     "recording_id",

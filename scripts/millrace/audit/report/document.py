@@ -14,7 +14,12 @@ from millrace.audit.runner.probes import Result
 
 VERSION = 1
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
-EMPTY: tuple[Any, ...] = ("", None, [], {})
+EMPTY: tuple[Any, ...] = (
+    "",
+    None,
+    [],
+    {},
+)
 VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
@@ -53,8 +58,13 @@ def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
     for name, rows in found.items():
         nothing = Finding(name, "not decidable", "no check gave a result")
         known = ENTRIES[name]
-        entry = {"name": name, "title": known.title, "link": known.urls[0]}
-        entries.append({**entry, "findings": rows or [asdict(nothing)]})
+        entry = {
+            "name": name,
+            "title": known.title,
+            "link": known.urls[0],
+            "findings": rows or [asdict(nothing)],
+        }
+        entries.append(entry)
     return entries
 
 
@@ -62,7 +72,12 @@ def _probe(name: str, result: Result) -> dict:
     error = result.error.get("text", "")
     if result.error.get("where"):
         error += f" ({result.error['where']})"
-    return {"name": name, "status": result.status, "seconds": result.seconds, "error": error}
+    return {
+        "name": name,
+        "status": result.status,
+        "seconds": result.seconds,
+        "error": error,
+    }
 
 
 def exit_code(document: dict, strict: bool = False) -> int:

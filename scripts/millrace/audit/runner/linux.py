@@ -42,7 +42,8 @@ def is_busy(pids: list[int], seconds: float = 0.5) -> bool:
 
 def _cpu_ticks(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text()
+        fields = text.rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])  # in user and in system mode
     return 0
 

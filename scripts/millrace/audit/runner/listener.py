@@ -127,8 +127,12 @@ class Listener:
         workers = min(loader.num_workers, MOST_WORKERS) if self.workers is None else self.workers
         changes: Seen = {"_iterator": None, "num_workers": workers}
         if workers == 0:
-            changes |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-            changes["_DataLoader__multiprocessing_context"] = None
+            changes |= {
+                "prefetch_factor": None,
+                "persistent_workers": False,
+                "timeout": 0,
+                "_DataLoader__multiprocessing_context": None,
+            }
         else:
             changes["prefetch_factor"] = loader.prefetch_factor or 2
             if self.start_method:
@@ -178,9 +182,8 @@ class Listener:
             if alike := left.get(note["batch"]):
                 made = alike.pop(0)
             elif step < len(self.made) and not is_stream:
-                made = self.made[
-                    step
-                ]  # a wrapper makes other batches of them; indices are dealt in turn
+                # A wrapper makes other batches of them; indices are dealt in turn.
+                made = self.made[step]
             stacked = note.pop("rows", None)
             if stacked and "samples" not in made:
                 made = {**made, "samples": stacked}
@@ -229,12 +232,19 @@ class Functions:
         self.start: dict[str, str] | None = None
 
     def collate_fn(self, samples: Any) -> Noted:
-        digests = [fields(each) for each in (samples if self.batched else [samples])]
+        listed = samples if self.batched else [samples]
+        digests = [fields(sample) for sample in listed]
         batch = self.collate(samples)
-        note = {"pid": os.getpid(), "samples": digests, "batch": digest(batch)}
         info = get_worker_info()
-        note |= {"worker": info and info.id, "seed": info and info.seed}
-        note |= {"random": states(info and info.dataset, self.collate), "start": self.start}
+        note = {
+            "pid": os.getpid(),
+            "samples": digests,
+            "batch": digest(batch),
+            "worker": info and info.id,
+            "seed": info and info.seed,
+            "random": states(info and info.dataset, self.collate),
+            "start": self.start,
+        }
         return Noted(note, batch)
 
     def worker_init_fn(self, worker: int) -> None:

@@ -27,7 +27,12 @@ def described(error: BaseException) -> Seen:
     elif not isinstance(error, MillraceError):
         lost = processes.lost_worker(error)
         text = lost.problem if lost else f"{kind}: {text}".removesuffix(": ")
-    return {"type": kind, "text": text, "where": users(stack), "trace": stack[:20]}
+    return {
+        "type": kind,
+        "text": text,
+        "where": users(stack),
+        "trace": stack[:20],
+    }
 
 
 def frames(log: str) -> list[str]:

@@ -15,11 +15,21 @@ import torch
 from millrace.audit.runner.digest import members
 
 ITEMS = 64  # of a list show what more would show
-PLAIN = (str, bytes, int, float, type(None), torch.Tensor)
+PLAIN = (
+    str,
+    bytes,
+    int,
+    float,
+    type(None),
+    torch.Tensor,
+)
 NAMES = (type, ModuleType)
 FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "datasets")
 METHODS = ("__getitem__", "__iter__", "__call__")
-BOUND = {partial: ("func", "args", "keywords"), MethodType: ("__self__", "__func__")}
+BOUND = {
+    partial: ("func", "args", "keywords"),
+    MethodType: ("__self__", "__func__"),
+}
 
 Held = list[tuple[str, Any]]  # names or places, and objects
 
