@@ -89,6 +89,19 @@ def test_a_piece_is_found_through_its_neighbours_though_it_shares_no_word(known)
     assert found[1].errors == pytest.approx(found[0].errors + 1 / 32, abs=0.02)
 
 
+def test_neighbours_are_found_at_each_offset_of_a_copy(known):
+    """Of a copy that lacks four seconds, a piece of each part shares no word."""
+    original = noise(SECONDS, 3)
+    copy = np.concatenate([original[: 14 * RATE], original[18 * RATE :]])
+    searched = pieces({0: copy}, SEARCHED_STEPS)
+    ends = searched.ends
+    for piece in (1, 5):
+        searched.words[ends[piece - 1] : ends[piece]] ^= 1 << 7
+    found = {match.piece: match.offset for match in matches.find(searched, known)}
+    assert found.keys() == set(range(len(searched)))
+    assert found[1] == pytest.approx(0.0, abs=0.02) and found[5] == pytest.approx(4.0, abs=0.02)
+
+
 def test_a_piece_goes_if_half_of_it_or_half_of_the_other_is_common(known):
     shared, other = noise(SECONDS, 3), noise(SECONDS, 70)
     for common, is_found in ((1.2, False), (2.0, True)):
