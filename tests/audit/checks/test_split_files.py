@@ -82,7 +82,18 @@ def test_recordings_of_one_split_only_pass(tmp_path):
     assert finding.verdict == "pass" and "content of the files" in finding.cause
 
 
-def test_without_what_decodes_files_are_compared_by_name(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ImportError("imagehash"), OSError("no libsndfile")])
+def test_without_what_decodes_files_are_compared_by_name(tmp_path, monkeypatch, error):
+    def missing(*_: object) -> None:
+        raise error
+
+    write(tmp_path, copied=3)
+    monkeypatch.setattr("millrace.audit.splits.compare.read_sample", missing)
+    (finding,) = found(tmp_path)
+    assert finding.verdict == "pass" and "content of the files" not in finding.cause
+
+
+def test_without_the_packages_of_the_comparison_files_are_compared_by_name(tmp_path, monkeypatch):
     write(tmp_path, copied=3)
     monkeypatch.setitem(sys.modules, "millrace.audit.splits.compare", None)
     (finding,) = found(tmp_path)

@@ -195,9 +195,10 @@ def by_content(
         return {}
     try:
         from millrace.audit.splits.compare import files_shared
-    except ImportError:
+
+        pairs = files_shared(ours, theirs, has_time)
+    except (ImportError, OSError):  # OSError: soundfile without its library
         return {}
-    pairs = files_shared(ours, theirs, has_time)
     if pairs is None:
         return {}
     shown = [
