@@ -20,7 +20,7 @@ import soundfile
 import yaml
 
 from millrace.common.workflow import config as workflow_config
-from millrace.speech.hub import manifest
+from millrace.speech.hub import published
 from tests import corpora
 from tests.corpora import RATE
 from tests.workflow.workflow import ROOT, Workflow
@@ -93,8 +93,8 @@ def test_lists_and_what_is_published_have_the_keys_of_the_index_without_copies(b
     rejects = (results / "shards/malta_rejects.csv").read_text()
     assert rejects.count("duplicate_across_splits") > 0
     index = pq.read_table(results / "index.parquet").to_pydict()
-    table = manifest.shards(results / "index.parquet")
-    rows = list(manifest.rows(table, results / "shards"))
+    table = published.shards(results / "index.parquet")
+    rows = list(published.rows(table, results / "shards"))
     assert sum(row["samples"] for row in rows) == len(index["key"])
     for split in ("train", "validation", "test"):
         keys = [key for key, of in zip(index["key"], index["split"], strict=True) if of == split]

@@ -272,5 +272,7 @@ def _is_near(errors: np.ndarray) -> np.ndarray:
 def _by_recording(pieces: Pieces) -> dict[int, np.ndarray]:
     order = np.argsort(pieces.recordings, kind="stable")
     numbers, firsts = np.unique(pieces.recordings[order], return_index=True)
+    if not len(numbers):  # np.split gives one group of nothing
+        return {}
     groups = np.split(order, firsts[1:])
     return dict(zip(numbers.tolist(), groups, strict=True))
