@@ -99,8 +99,8 @@ def test_lists_and_what_is_published_have_the_keys_of_the_index_without_copies(b
     for split in ("train", "validation", "test"):
         keys = [key for key, of in zip(index["key"], index["split"], strict=True) if of == split]
         listed = (results / f"shards/malta_{split}_shards.txt").read_text().splitlines()
-        published = table["shard"][table["split"] == split].tolist()
-        assert keys_in(results, listed) == keys_in(results, published) == sorted(keys) != []
+        tars = table["shard"][table["split"] == split].tolist()
+        assert keys_in(results, listed) == keys_in(results, tars) == sorted(keys) != []
 
 
 def keys_in(results: Path, tars: list[str]) -> list[str]:
