@@ -21,10 +21,13 @@ def parse_reduction(strategy: str) -> tuple[str, int | None]:
     name, dash, number = strategy.partition("-")
     if name in REDUCTIONS and not dash:
         return name, None
-    if name in _COUNTED and number.isdecimal() and int(number):
+    is_count = number.isdecimal() and int(number) > 0
+    if name in _COUNTED and is_count:
         return name, int(number)
-    known = ", ".join(f"{each}-N" if each in _COUNTED else each for each in REDUCTIONS)
-    raise MillraceError(f"there is no track reduction {strategy!r}", remedy=f"Known are {known}")
+
+    problem = f"there is no track reduction {strategy!r}"
+    known = [f"{each}-N" if each in _COUNTED else each for each in REDUCTIONS]
+    raise MillraceError(problem, remedy="Known are " + ", ".join(known))
 
 
 def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
@@ -33,11 +36,24 @@ def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
     with torch.autocast(queries.device.type, enabled=False):
         left = queries.float().flatten(0, 1)
         right = candidates.float().flatten(0, 1)
+        dimension = left.shape[1]
+
+        # |a - b|^2 = |a|^2 - 2 ab + |b|^2 needs no array of differences.
         products = left @ right.T
-        squares = left.square().sum(1, keepdim=True) - 2 * products + right.square().sum(1)
+        left_squares = left.square().sum(1, keepdim=True)
+        right_squares = right.square().sum(1)
+        squares = left_squares - 2 * products + right_squares
         # Rounding can make the distance of equal embeddings negative.
-        distances = squares.relu() / left.shape[1]
-    by_track = distances.reshape(*queries.shape[:2], *candidates.shape[:2])
+        distances = squares.relu() / dimension
+
+    query_count, query_shingles, _ = queries.shape
+    candidate_count, candidate_shingles, _ = candidates.shape
+    by_track = distances.reshape(
+        query_count,
+        query_shingles,
+        candidate_count,
+        candidate_shingles,
+    )
     return by_track.transpose(1, 2)
 
 
@@ -50,39 +66,47 @@ def reduced(distances: Tensor, strategy: str) -> Tensor:
     track has shingles.
     """
     name, number = parse_reduction(strategy)
-    return _REDUCTIONS[name](distances, number)
+    reduce = _REDUCTIONS[name]
+    return reduce(distances, number)
 
 
 def _least(distances: Tensor, _: int | None) -> Tensor:
-    return distances.flatten(2).min(-1).values
+    pairs = distances.flatten(2)
+    return pairs.min(-1).values
 
 
 def _greatest(distances: Tensor, _: int | None) -> Tensor:
     pairs = distances.flatten(2)
-    greatest = pairs.masked_fill(pairs == _INF, -_INF).max(-1).values
+    counted = pairs.masked_fill(pairs == _INF, -_INF)
+    greatest = counted.max(-1).values
     return greatest.masked_fill(greatest == -_INF, _INF)
 
 
 def _mean_of_all(distances: Tensor, _: int | None) -> Tensor:
-    return _mean(distances.flatten(2))
+    pairs = distances.flatten(2)
+    return _mean(pairs)
 
 
 def _mean_of_least(distances: Tensor, _: int | None) -> Tensor:
-    return _mean(distances.min(-1).values)
+    least = distances.min(-1).values
+    return _mean(least)
 
 
 def _least_of_means(distances: Tensor, _: int | None) -> Tensor:
-    return _mean(distances).min(-1).values
+    means = _mean(distances)
+    return means.min(-1).values
 
 
 def _mean_of_best(distances: Tensor, number: int | None) -> Tensor:
     pairs = distances.flatten(2)
     count = min(number or 1, pairs.shape[-1])
-    return _mean(pairs.topk(count, largest=False).values)
+    best = pairs.topk(count, largest=False).values
+    return _mean(best)
 
 
 def _mean_of_best_pairs(distances: Tensor, number: int | None) -> Tensor:
-    return _mean(_best_pairs(distances, number))
+    best = _best_pairs(distances, number)
+    return _mean(best)
 
 
 _REDUCTIONS: dict[str, Callable[[Tensor, int | None], Tensor]] = {
@@ -104,20 +128,26 @@ def _best_pairs(distances: Tensor, number: int | None) -> Tensor:
     pairs.
     """
     rows, columns = distances.shape[2:]
-    count = min(rows, columns, number or rows)
-    values = distances.flatten(2)
+    count = min(rows, columns)
+    if number is not None:
+        count = min(count, number)
+
+    pairs = distances.flatten(2)
     free = distances.detach().clone(memory_format=torch.contiguous_format)
     chosen = []
     for _ in range(count):
         least, pair = free.flatten(2).min(-1, keepdim=True)
-        distance = values.gather(-1, pair)
-        chosen.append(distance.masked_fill(least == _INF, _INF))
+        distance = pairs.gather(-1, pair)
+        is_none_free = least == _INF
+        chosen.append(distance.masked_fill(is_none_free, _INF))
 
         # Its shingles are in no other pair.
         row = (pair // columns).unsqueeze(-1)
         column = (pair % columns).unsqueeze(-1)
-        free.scatter_(2, row.expand(-1, -1, 1, columns), _INF)
-        free.scatter_(3, column.expand(-1, -1, rows, 1), _INF)
+        whole_row = row.expand(-1, -1, 1, columns)
+        whole_column = column.expand(-1, -1, rows, 1)
+        free.scatter_(2, whole_row, _INF)
+        free.scatter_(3, whole_column, _INF)
     return torch.cat(chosen, -1)
 
 
@@ -125,5 +155,6 @@ def _mean(values: Tensor) -> Tensor:
     """Mean over the last dimension of what is not infinite; infinite if nothing is."""
     counted = values != _INF  # NaN counts, and shows
     number = counted.sum(-1)
-    mean = values.masked_fill(~counted, 0).sum(-1) / number.clamp(min=1)
+    total = values.masked_fill(~counted, 0).sum(-1)
+    mean = total / number.clamp(min=1)
     return mean.masked_fill(number == 0, _INF)

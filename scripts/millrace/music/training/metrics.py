@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from millrace.music.sampling.pairs import version_pairs
 from millrace.music.training.distances import reduced, shingle_distances
+
+_MOST_DISTANCES = 2**24
+_TWO_SIDED_95 = 1.96  # standard errors on each side of a mean
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,35 @@ class Tracks:
         """Tracks of embeddings (S, Z) with different S."""
         padded = torch.nn.utils.rnn.pad_sequence(list(embeddings), batch_first=True)
         device = padded.device
-        lengths = torch.tensor([len(each) for each in embeddings])
-        filled = torch.arange(padded.shape[1]) >= lengths[:, None]
+        lengths = [len(shingles) for shingles in embeddings]
+        ends = torch.tensor(lengths).unsqueeze(1)
+        places = torch.arange(padded.shape[1])
+        filled = places >= ends
         return cls(
-            torch.tensor(cliques, device=device),
-            torch.tensor(ids, device=device),
-            padded,
-            filled.to(device),
+            cliques=torch.tensor(cliques, device=device),
+            ids=torch.tensor(ids, device=device),
+            embeddings=padded,
+            filled=filled.to(device),
         )
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, rows: Any) -> Tracks:
-        return Tracks(self.cliques[rows], self.ids[rows], self.embeddings[rows], self.filled[rows])
+        return Tracks(
+            cliques=self.cliques[rows],
+            ids=self.ids[rows],
+            embeddings=self.embeddings[rows],
+            filled=self.filled[rows],
+        )
 
 
 @torch.no_grad()
 def retrieve(
-    queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
+    queries: Tracks,
+    candidates: Tracks,
+    strategy: str,
+    most_distances: int = _MOST_DISTANCES,
 ) -> dict[str, Tensor]:
     """Every query's AP (0..1), R1 (from 1), ARP (percent) and COMP = sqrt(ARP (1 - AP)), each
     float64 (Q,).
@@ -61,39 +74,72 @@ def retrieve(
     Relevant are versions of the query, see `sampling/pairs.py`. Queries without another version
     among the candidates are left out.
     """
-    parts = []
+    blocks = []
     for block, distances in ranked(queries, candidates, strategy, most_distances):
         relevant = version_pairs(block.cliques, block.ids, candidates.cliques, candidates.ids)
         usable = relevant.any(1)
-        parts.append(scores(distances[usable], relevant[usable]))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        figures = scores(distances[usable], relevant[usable])
+        blocks.append(figures)
+
+    joined = {}
+    for name in blocks[0]:
+        values = [figures[name] for figures in blocks]
+        joined[name] = torch.cat(values)
+    return joined
 
 
 def ranked(
-    queries: Tracks, candidates: Tracks, strategy: str, most_distances: int = 2**24
+    queries: Tracks,
+    candidates: Tracks,
+    strategy: str,
+    most_distances: int = _MOST_DISTANCES,
 ) -> Iterator[tuple[Tracks, Tensor]]:
     """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of
     their own id, which so rank last. `most_distances` between shingles are in memory at a time, in
     a few copies."""
-    shingle_pairs = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
-    columns = max(1, most_distances // shingle_pairs)
-    columns = min(columns, max(1, len(candidates)))
-    rows = max(1, most_distances // max(columns * shingle_pairs, len(candidates)))
+    size = _block_size(queries, candidates, most_distances)
+    candidate_blocks = [
+        candidates[start : start + size.candidates]
+        for start in range(0, len(candidates), size.candidates)
+    ]
+    # Without queries there is one block without rows: the figures keep their names.
+    stop = max(1, len(queries))
+    for start in range(0, stop, size.queries):
+        block = queries[start : start + size.queries]
+        parts = [track_distances(block, columns, strategy) for columns in candidate_blocks]
+        distances = torch.cat(parts, 1)
+        own_ids = block.ids.unsqueeze(1)
+        is_same_recording = own_ids == candidates.ids
+        yield block, distances.masked_fill(is_same_recording, math.inf)
 
-    starts = range(0, len(candidates), columns)
-    candidate_blocks = [candidates[start : start + columns] for start in starts]
-    for start in range(0, max(1, len(queries)), rows):
-        block = queries[start : start + rows]
-        parts = [track_distances(block, each, strategy) for each in candidate_blocks]
-        is_same_recording = block.ids[:, None] == candidates.ids
-        yield block, torch.cat(parts, 1).masked_fill(is_same_recording, math.inf)
+
+class _BlockSize(NamedTuple):
+    """Tracks whose distances are computed at a time."""
+
+    queries: int
+    candidates: int
+
+
+def _block_size(queries: Tracks, candidates: Tracks, most_distances: int) -> _BlockSize:
+    """The tracks that have `most_distances` between their shingles; one query at least, and one
+    candidate."""
+    shingle_pairs = queries.embeddings.shape[1] * candidates.embeddings.shape[1]
+    fitting = max(1, most_distances // shingle_pairs)
+    columns = min(fitting, max(1, len(candidates)))
+    # A row has the distances of one block of candidates, and in the end one to each candidate.
+    row_size = max(columns * shingle_pairs, len(candidates))
+    rows = max(1, most_distances // row_size)
+    return _BlockSize(rows, columns)
 
 
 def track_distances(queries: Tracks, candidates: Tracks, strategy: str) -> Tensor:
     """Distances (Q, K) without the filling; infinite if a track has only filling."""
     distances = shingle_distances(queries.embeddings, candidates.embeddings)
-    filled = queries.filled[:, None, :, None] | candidates.filled[:, None]
-    return reduced(distances.masked_fill(filled, math.inf), strategy)
+    query_filled = queries.filled[:, None, :, None]
+    candidate_filled = candidates.filled[None, :, None, :]
+    filled = query_filled | candidate_filled
+    without_filling = distances.masked_fill(filled, math.inf)
+    return reduced(without_filling, strategy)
 
 
 def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
@@ -105,20 +151,40 @@ def scores(distances: Tensor, relevant: Tensor) -> dict[str, Tensor]:
     candidates.
     """
     order = distances.argsort(dim=1, stable=True)
-    relevant = relevant.gather(1, order)
-    number = relevant.sum(1)
-    ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device)
+    ranked_relevant = relevant.gather(1, order)
+    ap = _average_precision(ranked_relevant)
+    arp = _average_rank_percentile(ranked_relevant)
 
-    precision = relevant.cumsum(1).double() / ranks
-    ap = (precision * relevant).sum(1) / number
-
-    others = (~relevant).sum(1).clamp(min=1)
-    share_before = (~relevant).cumsum(1).double() / others[:, None]
-    arp = 100 * (share_before * relevant).sum(1) / number
-
-    first = relevant.int().argmax(1).double() + 1
+    first_place = ranked_relevant.int().argmax(1)
+    first_rank = first_place.double() + 1
     combined = (arp * (1 - ap)).sqrt()
-    return {"MAP": ap, "MR1": first, "ARP": arp, "COMP": combined}
+    return {
+        "MAP": ap,
+        "MR1": first_rank,
+        "ARP": arp,
+        "COMP": combined,
+    }
+
+
+def _average_precision(relevant: Tensor) -> Tensor:
+    """AP of each query: the mean over relevant candidates of the share of relevant ones up to
+    there; bool (Q, K) in the order of the ranks."""
+    count = relevant.shape[1]
+    ranks = torch.arange(1, count + 1, device=relevant.device)
+    relevant_so_far = relevant.cumsum(1).double()
+    precision = relevant_so_far / ranks
+    at_relevant = precision * relevant
+    return at_relevant.sum(1) / relevant.sum(1)
+
+
+def _average_rank_percentile(relevant: Tensor) -> Tensor:
+    """ARP of each query, see `scores`; bool (Q, K) in the order of the ranks."""
+    irrelevant = ~relevant
+    others = irrelevant.sum(1).clamp(min=1)
+    others_before = irrelevant.cumsum(1).double()
+    share_before = others_before / others.unsqueeze(1)
+    at_relevant = share_before * relevant
+    return 100 * at_relevant.sum(1) / relevant.sum(1)
 
 
 def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
@@ -135,4 +201,6 @@ def intervals(figures: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _half_width(values: Tensor) -> float:
-    return float(1.96 * values.std() / math.sqrt(len(values)))
+    deviation = values.std()
+    width = _TWO_SIDED_95 * deviation / math.sqrt(len(values))
+    return float(width)
