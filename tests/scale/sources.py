@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from millrace.speech.corpus.country_folder import LANGUAGES
+from millrace.speech.corpus.languages import LANGUAGES
 from tests.corpora import WORDS
 
 COUNTRIES = sorted({code: name for name, code in LANGUAGES.items()}.values())

@@ -284,8 +284,8 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"speech:\n\tmax_cer: 1\n", "line 2, column 1"),
-        (b"speech: a: b\n", 'mapping values are not allowed here in "'),
+        (b"speech:\n\tmax_cer: 1\n", ", line 2: the file is not valid YAML (found character"),
+        (b"speech: a: b\n", ", line 1: the file is not valid YAML (mapping values"),
         (b"lanes: []\na: \xff\n", "#x00ff"),
         (b"", "the file has no keys at its top"),
         (b"- speech\n", "the file has no keys at its top"),

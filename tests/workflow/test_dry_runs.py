@@ -125,7 +125,7 @@ def test_the_example_for_qwen_runs_as_it_stands_and_the_demos_learning_rate_is_s
     (tmp_path / "models/qwen3-asr-1.7b/config.json").write_text("{}")
     workflow = Workflow(tmp_path, **config)
     jobs = workflow.dry("asr_calibrate", "asr_train", "asr_throughput")
-    assert counts(jobs)["asr_calibrate_bucket_bs"] == 7 and counts(jobs)["asr_train_model"] == 1 + 5
+    assert counts(jobs)["asr_calibrate_bucket_bs"] == 7 and counts(jobs)["asr_train_model"] == 1 + 4
     (run,) = (job for job in jobs if job.wildcards == "run=qwen3-asr-1.7b")
     for flag in (
         "--lr 2e-05",

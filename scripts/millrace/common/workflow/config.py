@@ -69,6 +69,7 @@ def check_syntax(path: str | os.PathLike) -> None:
 
     Snakemake, which reads it next, would not say where. A file that is missing is left to it.
     """
+    where = f"{path}"
     problem = "the file has no keys at its top"
     try:
         with open(path, "rb") as handle:
@@ -77,9 +78,13 @@ def check_syntax(path: str | os.PathLike) -> None:
             return
     except FileNotFoundError:
         return
+    except yaml.MarkedYAMLError as error:
+        problem = f"the file is not valid YAML ({error.problem})"
+        if error.problem_mark is not None:
+            where += f", line {error.problem_mark.line + 1}"
     except (OSError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
-    sys.exit(f"Millrace: {path}: {problem}. Write keys as `lanes: [speech]`, one a line")
+    sys.exit(f"Millrace: {where}: {problem}. Write keys as `lanes: [speech]`, one a line")
 
 
 def checked_config(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # ISO 639-1 codes of the main parliamentary language, by the English name of the country.
-_LANGUAGES = {
+LANGUAGES = {
     "albania": "sq",
     "andorra": "ca",
     "argentina": "es",
@@ -75,4 +75,4 @@ def of(country: str, language_map: Mapping[str, str]) -> str:
     """Language code of a country: the config's `language_map`, else the table, else `und`
     (undetermined)."""
     name = country.strip().lower().replace(" ", "_")
-    return language_map.get(country) or language_map.get(name) or _LANGUAGES.get(name, "und")
+    return language_map.get(country) or language_map.get(name) or LANGUAGES.get(name, "und")
