@@ -175,7 +175,6 @@ def test_speech_a_broken_file_is_named_with_its_line_before_anything_runs(speech
     assert (
         f"1 alignment file is left out: {FIRST}: {path.name}: not valid JSON" in said[0]
         and ": line " in said[0]
-        and said[0].endswith(" segments will leave the shards")
     )
     assert f"1 gone ({FIRST}/session-00008)" in said[1]
     path.write_bytes(raw)
@@ -246,10 +245,11 @@ def in_new_tars(lines: list[str]) -> list[str]:
         ),
         (
             lambda lines: [*lines[:50], lines[50][:40], *lines[51:]],
-            set(),
+            {"asr_build_bucket_manifests"},
             (
                 "manifests/train.jsonl, line 51: this line is not JSON: cut off at line 1, column"
-                " 40: what follows is missing. Mend the line, or remove it"
+                " 40: what follows is missing (1 broken line, rejected)\n"
+                "1 manifest changed (train.jsonl: rows changed), 0 new, 0 gone -> the buckets"
             ),
         ),
     ],
@@ -260,7 +260,7 @@ def test_asr_edits_of_a_manifest(tars, edit, partitions, line):
     raw = path.read_bytes()
     sources.sparse(tars.folder / "tars/new.tar", 10**9)
     path.write_text("\n".join(edit(raw.decode().splitlines())) + "\n")
-    assert tars.pending() == (partitions, [f"asr: {line}"] if line else [])
+    assert tars.pending() == (partitions, [f"asr: {text}" for text in line.splitlines()])
     path.write_bytes(raw)
     assert tars.pending() == (set(), [])
 
@@ -277,7 +277,7 @@ def test_asr_a_large_manifest_is_read_whole_by_a_dry_run(tmp_path):
     path.write_bytes(block * blocks + block[:50])
     done = workflow.call("--dry-run", "asr_data")
     problem = f"manifests/train.jsonl, line {blocks * 60_000 + 1}: this line is not"
-    assert done.returncode == 1 and problem in done.stderr
+    assert done.returncode == 0 and problem in done.stderr
     assert "Traceback" not in done.stderr and not [*tmp_path.glob("results/asr/tar_index/*")]
 
 

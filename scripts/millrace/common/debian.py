@@ -83,7 +83,11 @@ def _unpacked(folder: Path, package: str) -> Path:
             except MillraceError:
                 archive.unlink()  # damaged: the next run downloads it again
                 raise
-            os.replace(f"{private}/files", target)
+            try:
+                os.replace(f"{private}/files", target)
+            except OSError:
+                if not target.is_dir():  # by another process, meanwhile
+                    raise
     return target
 
 

@@ -51,3 +51,9 @@ def test_the_segments_of_a_broken_alignment_are_counted_in_the_shards(results, f
 
 def test_before_anything_is_built_nothing_leaves(tmp_path):
     assert broken.segments_in_shards({("malta", "a_t1_aligned.json")}, tmp_path) == 0
+
+
+def test_a_damaged_index_ends_no_parse(results):
+    (index,) = results.glob("shards/partitions/*/index.parquet")
+    index.write_bytes(b"")
+    assert broken.segments_in_shards({("malta", "b_t1_aligned.json")}, results) == 0

@@ -45,6 +45,9 @@ def _transcripts(content: dict, files: Collection[tuple[str, str]]) -> set[tuple
 def _rows(index: Path, transcripts: set[tuple[str, str]]) -> int:
     import pyarrow.parquet as pq  # a parse without broken files does without
 
-    table = pq.read_table(index, columns=["video_id", "transcript_id"], partitioning=None)
+    try:
+        table = pq.read_table(index, columns=["video_id", "transcript_id"], partitioning=None)
+    except (OSError, ValueError):  # damaged: who reads it next says so
+        return 0
     columns = (table[name].to_pylist() for name in table.column_names)
     return sum(pair in transcripts for pair in zip(*columns, strict=True))
