@@ -260,7 +260,7 @@ def test_asr_edits_of_a_manifest(tars, edit, partitions, line):
     raw = path.read_bytes()
     sources.sparse(tars.folder / "tars/new.tar", 10**9)
     path.write_text("\n".join(edit(raw.decode().splitlines())) + "\n")
-    assert tars.pending() == (partitions, [f"asr: {text}" for text in line.splitlines()])
+    assert tars.pending() == (partitions, [f"asr: {text}" for text in (line or "").splitlines()])
     path.write_bytes(raw)
     assert tars.pending() == (set(), [])
 
