@@ -180,6 +180,16 @@ def test_what_is_not_there_is_refused_as_by_the_hub(hub, ask, error):
         ask(hub[0])
 
 
+@pytest.mark.parametrize(
+    "path", ["", "/a", "../a", "a/../b", "a//b", ".git/config", "a/.git/b", "a\0b", "./a"]
+)
+def test_a_path_that_leads_out_is_refused(tmp_path, path):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    with pytest.raises(RefusedError, match="is not a path inside a repository"):
+        repository.change("x", None, [{"key": "file", "value": {"path": path, "content": b""}}])
+
+
 @pytest.mark.parametrize("name", ["me", "me/a/b", "../a", "me/..", "me/.a", "/a", "me/", "me/a b"])
 def test_a_name_that_leads_out_is_refused(tmp_path, name):
     with pytest.raises(RefusedError, match="is not of the form owner/name"):
@@ -243,9 +253,16 @@ def test_an_upload_ends_at_the_size_it_was_asked_for(hub):
         ({}, 401),
         ({"Authorization": "Bearer another"}, 401),
         ({"Authorization": TOKEN}, 401),
+        ({**BEARER, "Host": "example.org"}, 403),
+        ({**BEARER, "Origin": "https://example.org"}, 403),
+        ({**BEARER, "Origin": "null"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "cross-site"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "same-site"}, 403),
+        ({**BEARER, "Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
 def test_only_a_program_with_the_token_is_served(hub, headers, status):
+    """Neither pages of the web that a browser shows here, nor other users of this machine."""
     api, folder, _ = hub
     assert ask(api.endpoint, "GET", f"/api/datasets/{REPO}", **headers)[0] == status
     commit = b'{"key": "header", "value": {"summary": "x"}}\n'
@@ -263,6 +280,13 @@ def test_an_upload_needs_the_address_that_the_server_gave(hub):
     path = upload_path(endpoint, 1)
     for wrong in (path.partition("?")[0], path.replace("/1?", "/2?"), path[:-1]):
         assert ask(endpoint, "PUT", wrong, b"x", **BEARER)[0] == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"key": 1}', b"\xff", b'{"value": {}}\n1'])
+@pytest.mark.parametrize("route", ["/api/repos/create", f"/api/datasets/{REPO}/commit/main"])
+def test_a_broken_request_is_answered_with_400(hub, route, body):
+    status, answer = ask(hub[0].endpoint, "POST", route, body, **BEARER)
+    assert status == 400 and "error" in json.loads(answer)
 
 
 def test_a_range_of_a_file_is_read(hub):

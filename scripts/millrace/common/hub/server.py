@@ -4,7 +4,8 @@ more.
     python -m millrace.common.hub.server results/speech/hub/server --port 8017
 
 It prints the variables that a client needs: HF_ENDPOINT, HF_TOKEN, which is new at each start and
-is written nowhere, and HF_HUB_DISABLE_XET. It answers programs of this machine that have the token.
+is written nowhere, and HF_HUB_DISABLE_XET. It answers programs of this machine that have the token,
+and no page of the web.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
     try:
         _check_client(request)
         return await handler(request)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of another shape
+        return _json({"error": f"not a request of the client ({error!r})"}, status=400)
     except RefusedError as error:
         headers = {"X-Error-Code": error.code} if error.code else {}
         return _json({"error": str(error)}, status=error.status, headers=headers)
@@ -83,7 +86,17 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
 
 
 def _check_client(request: web.Request) -> None:
-    """Raise RefusedError for programs that do not have the token."""
+    """Raise RefusedError for who is not meant: pages of the web, and programs that do not have the
+    token."""
+    # A page whose own name leads to this machine is no client, nor is one that a browser sends
+    # here.
+    if request.url.host not in ("127.0.0.1", "localhost"):
+        raise RefusedError(403, "only 127.0.0.1 is served")
+    origin = request.headers.get("Origin")
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if origin not in (None, str(request.url.origin())) or site not in ("none", "same-origin"):
+        raise RefusedError(403, "pages of other origins are not served")
+
     if request.method == "PUT":  # the client sends no token there: its URL is signed
         given, due = request.query.get("key", ""), _key(request.app, request.path)
     else:

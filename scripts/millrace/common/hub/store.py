@@ -26,7 +26,8 @@ import orjson
 from millrace.common import atomic
 
 BRANCH = "main"
-_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_REPOSITORY = re.compile(r"(\w(?:[\w-]|\.(?!\.)){0,95})/(\w(?:[\w-]|\.(?!\.)){0,95})", re.ASCII)
+_PATH = re.compile(r"(?!\.git/|.*/\.git/)(?:(?!\.\.?/)[^/\0-\x1f\x7f]+/)+")
 # What the Hub itself puts into a new repository.
 _GITATTRIBUTES = b"*.tar filter=lfs diff=lfs merge=lfs -text\n"
 _ABANDONED_SECONDS = 86400
@@ -107,6 +108,10 @@ class Repository:
 
     def change(self, title: str, parent: str | None, operations: list[dict]) -> str:
         """Commit all operations, as the client sends them, or none; the oid."""
+        for operation in operations:
+            path = operation["value"]["path"]
+            if not _PATH.fullmatch(f"{path}/"):
+                raise RefusedError(400, f"{path!r} is not a path inside a repository")
         uploads = {
             operation["value"]["oid"] for operation in operations if operation["key"] == "lfsFile"
         }
