@@ -107,6 +107,17 @@ def test_the_newest_are_kept_up_to_the_limit(tmp_path, limit, kept):
     assert steps(tmp_path) == kept
 
 
+def test_a_damaged_one_takes_no_place_of_the_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, total_limit=0)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state(step), {})
+    os.truncate(tmp_path / "step-00000002/state.pt", 5)
+    Checkpoints(tmp_path, total_limit=3).save(4, state(4), {})
+    assert steps(tmp_path) == [1, 2, 3, 4]
+    Checkpoints(tmp_path, total_limit=2).save(5, state(5), {})
+    assert steps(tmp_path) == [4, 5]
+
+
 def test_another_format_is_refused_not_taken_for_damage(tmp_path):
     Checkpoints(tmp_path).save(1, state(1), {})
     header = tmp_path / "step-00000001/checkpoint.json"

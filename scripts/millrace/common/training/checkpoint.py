@@ -208,14 +208,17 @@ class Checkpoints:
 
     def _prune(self, saved: int) -> None:
         """Remove the oldest beyond the limit, and what is newer than the one just saved, which is
-        damaged."""
-        steps = self._steps()
-        kept = [step for step, _ in steps if step <= saved]
-        if self.total_limit:
-            kept = kept[-self.total_limit :]
-        for step, folder in steps:
-            if step not in kept:
+        damaged.
+
+        What fails the cheap test of size does not count towards the limit.
+        """
+        count = 0
+        for step, folder in reversed(self._steps()):
+            is_full = self.total_limit and count >= self.total_limit
+            if step > saved or is_full:
                 self._remove(folder)
+            elif step == saved or _looks_whole(folder):
+                count += 1
 
     def _remove(self, folder: Path) -> None:
         # Renamed first, so that a kill leaves no half a checkpoint under a good name.
@@ -242,3 +245,11 @@ def _discard(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _looks_whole(folder: Path) -> bool:
+    try:
+        size = jsonl.read(folder / "checkpoint.json")["state_bytes"]
+        return size == os.path.getsize(folder / "state.pt")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
