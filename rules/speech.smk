@@ -171,7 +171,8 @@ rule speech_merge_shards:
         country="results/speech/partitions/countries/{country}.json",
         manifests=SPEECH.manifest_files,
         shards=LANES.remaking("speech", SPEECH.shard_files, workflow),
-        held_out=SPEECH.held_out_prints,
+        held_out="results/speech/partitions/held_out/all.json",
+        prints=SPEECH.held_out_prints,
     output:
         manifest="results/speech/shards/{country}_manifest.csv",
         index="results/speech/shards/{country}_index.parquet",
@@ -200,7 +201,8 @@ rule speech_merge_shards:
     message:
         "Gather the shards of {wildcards.country}"
     shell:
-        "python -m millrace.speech.merge_shards --country {input.country:q} --manifest-dir results/speech/manifest"
+        "python -m millrace.speech.merge_shards --country {input.country:q} --held-out {input.held_out:q}"
+        " --manifest-dir results/speech/manifest"
         " --shards-dir results/speech/shards {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
         " --ledger {output.ledger:q} --nemo {output.nemo:q}"

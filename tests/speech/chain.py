@@ -92,6 +92,7 @@ class Chain:
         inputs = flags(
             self.folder, country=f"partitions/countries/{country}.json", error_list="errors.csv"
         )
+        inputs += flags(self.folder, held_out="partitions/held_out/all.json")
         inputs += flags(self.folder, manifest_dir="manifest", shards_dir="shards")
         suffixes = {"manifest": "csv", "index": "parquet", "rejects": "csv", "ledger": "json"}
         outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}

@@ -20,7 +20,7 @@ FOUND_BY_THE_STEP = {
     "image_train_active": {"records", "audit"},
     "image_benchmark_readers": {"records"},
     "speech_merge_manifest": {"parts"},
-    "speech_merge_shards": {"manifests", "shards", "held_out"},
+    "speech_merge_shards": {"manifests", "shards", "prints"},
     "speech_report_corpus": {"manifests"},
     "music_merge_feature_index": {"tables"},
     # Among the overrides.

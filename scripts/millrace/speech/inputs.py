@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from millrace.common import jsonl
 from millrace.common.hub import repository
 from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.names import Partition, ShardFile
+from millrace.speech.names import ShardFile
 
 PARTITIONS = "results/speech/partitions"
 GONE = f"{PARTITIONS}/gone/groups.json"
+HELD_OUT = f"{PARTITIONS}/held_out/all.json"
 RECEIPT = "results/speech/hub/receipt.json"
 DIFF = "results/speech/hub/diff.txt"
 _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
@@ -56,12 +58,10 @@ class SpeechInputs:
 
     def held_out_prints(self, wildcards: Any) -> list[str]:
         """What copies in a country are compared with: validation and test of all countries."""
-        return [
-            f"results/speech/shards/partitions/{name}/prints.parquet"
-            for names in self.partitions.values()
-            for name in names
-            if (partition := Partition.parse(name)) and not partition.folder.startswith("train")
-        ]
+        if not self.partitions:
+            return []
+        names = jsonl.read(HELD_OUT)["partitions"]
+        return [f"results/speech/shards/partitions/{name}/prints.parquet" for name in names]
 
     def country_indices(self, wildcards: Any = None) -> list[str]:
         """The index of every country."""
@@ -114,8 +114,7 @@ class SpeechInputs:
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None
         index = f"results/speech/shards/partitions/{file.partition}/index.parquet"
-        split = file.partition.folder.partition("-")[0]
-        listed = _SHARD_LIST.format(country=file.partition.country, split=split)
+        listed = _SHARD_LIST.format(country=file.partition.country, split=file.partition.split)
         is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
         return index if is_cut else None
 

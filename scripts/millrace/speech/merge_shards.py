@@ -29,6 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="country file of the partitions (JSON), beside those of all others",
     )
+    add(
+        "--held-out", required=True, help="partitions of validation and test, all countries' (JSON)"
+    )
     add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")
     add(
         "--shards-dir",
@@ -68,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     country = jsonl.read(args.country)
     segments = Segments.of(country["partitions"], args.manifest_dir, args.shards_dir)
-    held_out = copies.held_out(Path(args.country).parent, args.shards_dir)
+    held_out = copies.held_out(args.held_out, args.shards_dir)
     found = copies.find([part.prints for part in segments.parts], held_out)
     segments.leave_out(found)
     shards, rows_out = segments.shards()

@@ -59,6 +59,11 @@ class Partition:
         return cls(match["country"], match["folder"], int(match["number"]))
 
     @property
+    def split(self) -> str:
+        """Its split, of which train has subsets."""
+        return self.folder.partition("-")[0]
+
+    @property
     def stem(self) -> str:
         """What the names of its shards begin with, and those of the whole split and subset."""
         return f"{self.country}-{self.folder}"
@@ -66,8 +71,9 @@ class Partition:
     @property
     def order(self) -> tuple[int, int, int]:
         """What sorts partitions: test, validation, then the subsets of train by their number."""
-        split, _, subset = self.folder.partition("-")
-        return ("test", "validation", "train").index(split), int(subset or 0), self.first
+        subset = self.folder.partition("-")[2]
+        place = ("test", "validation", "train").index(self.split)
+        return place, int(subset or 0), self.first
 
     def __str__(self) -> str:
         return f"{self.stem}-{self.first:05d}"

@@ -37,7 +37,7 @@ from millrace.speech.corpus import (
 )
 from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country_folder import Country
-from millrace.speech.names import SHARD_NUMBERS, safe_name
+from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
@@ -87,7 +87,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     read_too = [settings.assignment_file, settings.splits_file]
     if os.path.isdir(settings.splits_file):
         read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
-    states = [head.state for head in heads], asdict(settings), *map(media.signature, read_too)
+    # What earlier versions have synced lacks the list of held-out partitions.
+    states = [head.state for head in heads], asdict(settings), "held_out"
+    states += tuple(map(media.signature, read_too))
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     return Found(
         lambda write: _build(corpus, table("audio"), write),
@@ -219,12 +221,23 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         assignment,
         groups,
         sum(content["recordings"] for content in countries.values()),
-        others={"countries": countries},
+        others={"countries": countries, "held_out": {"all": {"partitions": _held_out(groups)}}},
         notes=[*corpus.notes, *_notes_on_placing(settings, given.unknown(present), left_out)],
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
         placed=_places_kept(assignment, folder),
         before_run=partial(_note_contents, corpus, assignment, audio),
     )
+
+
+def _held_out(groups: Mapping[str, list[str]]) -> list[str]:
+    """The partitions of validation and test of all countries: what copies are looked for in."""
+    held_out = []
+    for names in groups.values():
+        for name in names:
+            partition = Partition.parse(name)
+            if partition is not None and partition.split != "train":
+                held_out.append(name)
+    return sorted(held_out)
 
 
 def _note_contents(corpus: _Corpus, assignment: Assignment, audio: DigestCache) -> None:
@@ -330,6 +343,7 @@ def _items(results: Path, index: Path) -> dict[str, Items]:
             [f"{results}/shards/{{}}_index.parquet"], {changes.FIRST_STAGE: [of_manifest]}
         ),
         "gone": unsaid([f"{results}/index.parquet"]),
+        "held_out": unsaid([f"{results}/index.parquet"]),
     }
 
 

@@ -79,14 +79,13 @@ class Prints(NamedTuple):
 def split_of(prints: Path) -> str:
     """The split of a partition, from the path of its prints."""
     partition = Partition.parse(prints.parent.name)
-    return partition.folder.partition("-")[0] if partition else ""
+    return partition.split if partition else ""
 
 
-def held_out(countries: Path, shards_dir: str) -> list[Path]:
-    """The prints of validation and test of all countries, by their files in this folder."""
-    names = [name for path in countries.glob("*.json") for name in jsonl.read(path)["partitions"]]
-    paths = [Path(shards_dir, "partitions", name, "prints.parquet") for name in sorted(names)]
-    return [path for path in paths if split_of(path) != "train"]
+def held_out(listed: str, shards_dir: str) -> list[Path]:
+    """The prints of the held-out partitions of all countries that a file lists."""
+    names = jsonl.read(listed)["partitions"]
+    return [Path(shards_dir, "partitions", name, "prints.parquet") for name in names]
 
 
 def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
