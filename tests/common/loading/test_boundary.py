@@ -17,7 +17,7 @@ from millrace.common.loading.loader import BatchLoader
 from millrace.image.training.batches import RecordBatches
 from millrace.image.training.plan import BlockPlan, Shape
 from millrace.music.sampling.dataset import CliqueDataset
-from millrace.music.sampling.plan import plan_anchors
+from millrace.music.sampling.plan import Blocks, plan_anchors
 from millrace.music.training import conf
 from millrace.music.training.task import VersionTask
 from tests.asr import audio_tars
@@ -50,7 +50,7 @@ def music(folder):
     versions.corpus(folder / "music")
     task = VersionTask(conf.read(versions.overrides(folder / "music")), folder)
     data: CliqueDataset = task.batch_loader(0).dataset
-    data.plan = plan_anchors(data.cliques, 4, 1, 0, 1)
+    data.plan = plan_anchors(data.cliques, Blocks(4, 1), 0, 1)
     return data
 
 

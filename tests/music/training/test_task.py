@@ -43,7 +43,7 @@ def model_of(task: VersionTask, seed: int) -> Clews:
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in model.parameters():
-            weights += 0.1 * torch.randn(weights.shape, generator=draws)
+            weights.add_(torch.randn(weights.shape, generator=draws), alpha=0.1)
     return model.eval()
 
 

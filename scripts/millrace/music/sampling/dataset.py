@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -51,16 +53,33 @@ class TrackBatch:
         return len(self.ii)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> TrackBatch:
-        moved = (each.to(device, non_blocking=non_blocking) for each in (self.x, self.cc, self.ii))
-        return replace(self, **dict(zip(("x", "cc", "ii"), moved, strict=True)))
+        return replace(
+            self,
+            x=self.x.to(device, non_blocking=non_blocking),
+            cc=self.cc.to(device, non_blocking=non_blocking),
+            ii=self.ii.to(device, non_blocking=non_blocking),
+        )
 
     def pin_memory(self) -> TrackBatch:
         return replace(self, x=self.x.pin_memory())
 
     def as_list(self) -> list[Tensor]:
         """[clique, i1, x1, i2, x2, ...], as the original dataset gives it."""
-        pairs = zip(self.ii.chunk(self.n_per_class), self.x.chunk(self.n_per_class), strict=True)
-        return [self.cc.chunk(self.n_per_class)[0], *(part for pair in pairs for part in pair)]
+        parts = [self.cc.chunk(self.n_per_class)[0]]
+        ids = self.ii.chunk(self.n_per_class)
+        shingles = self.x.chunk(self.n_per_class)
+        for version in range(self.n_per_class):
+            parts += [ids[version], shingles[version]]
+        return parts
+
+
+class Drawing(NamedTuple):
+    """How versions are drawn: so many of each anchor's clique, and how probably the anchor itself
+    is one of the others."""
+
+    seed: int
+    n_per_class: int = 4
+    p_samesong: float = 0.0
 
 
 class CliqueDataset:
@@ -77,16 +96,15 @@ class CliqueDataset:
         cliques: Cliques,
         reader: ShingleReader,
         geometry: Geometry,
-        seed: int,
+        drawing: Drawing,
         rank: int = 0,
-        *,
-        n_per_class: int = 4,
-        p_samesong: float = 0.0,
         augment: Callable[[Tensor, np.random.Generator], Tensor] | None = None,
     ) -> None:
-        self.cliques, self.reader, self.geometry = cliques, reader, geometry
-        self.seed, self.rank = seed, rank
-        self.n_per_class, self.p_samesong = n_per_class, p_samesong
+        self.cliques = cliques
+        self.reader = reader
+        self.geometry = geometry
+        self.seed, self.n_per_class, self.p_samesong = drawing
+        self.rank = rank
         self.augment = augment
         self.plan: Plan | None = None
         self._said: set[int] = set()
@@ -105,9 +123,12 @@ class CliqueDataset:
         """None: batches cross in memory of their own, for which there must be room."""
         anchors = len(self.plan.batch(0, self.rank)) if self.plan else 0
         length, size, step, _ = self.geometry
-        frames = size * (1 + max(0, -(-(length - size) // step)))
-        bytes_each = self.n_per_class * frames * self.reader.contract.bins * 4
-        require_room(workers * max(per_worker - 2, 1) * anchors * bytes_each)
+        further = max(0, math.ceil((length - size) / step))
+        shingles = 1 + further
+        values = shingles * size * self.reader.contract.bins
+        bytes_each = self.n_per_class * values * np.dtype(np.float32).itemsize
+        batches = workers * max(per_worker - 2, 1)
+        require_room(batches * anchors * bytes_each)
         return None
 
     def check(self, batch: TrackBatch) -> None:
@@ -121,11 +142,11 @@ class CliqueDataset:
                 remedy = "The model takes linear magnitudes of a CQT"
                 raise MillraceError(str(refused), f"step {batch.step}", remedy) from None
         expected = (len(batch.ii), self.reader.contract.bins, self.geometry.size)
-        if batch.x.dtype != torch.float32 or (batch.x.shape[0], *batch.x.shape[2:]) != expected:
+        is_right = (batch.x.shape[0], *batch.x.shape[2:]) == expected
+        if batch.x.dtype != torch.float32 or not is_right:
             problem = f"shingles are {batch.x.dtype} {tuple(batch.x.shape)}"
-            raise MillraceError(
-                problem, f"step {batch.step}", "The model takes float32 (B, S, bins, frames)"
-            )
+            remedy = "The model takes float32 (B, S, bins, frames)"
+            raise MillraceError(problem, f"step {batch.step}", remedy)
 
     def place(self, row: int, message: str) -> str:
         """The id of a recording."""
@@ -155,37 +176,61 @@ class CliqueDataset:
         them repeated in turn. Of a clique that cannot be read at all, the next one's."""
         own = anchor
         for _ in range(_MOST_UNREADABLE):
-            draws = seeding.generator(self.seed, "versions", epoch, int(self.cliques.ids[own]))
-            others = [row for row in self.cliques.members(own) if row != own]
-            others += [own] * (draws.random() < self.p_samesong)
-            versions = [own, *(others[place] for place in draws.permutation(len(others)))]
-            group: list[tuple[int, Tensor]] = []
-            while versions and len(group) < self.n_per_class:
-                others = versions[1:] or versions
-                row = others[(len(group) - 1) % len(others)] if group else versions[0]
-                try:
-                    group.append((row, self._shingles(versions[0], row, len(group), epoch)))
-                except FeatureError as error:
-                    if row not in self._said and len(self._said) < _MOST_SAID:
-                        self._said.add(row)
-                        log.warning("replaced by another of its clique: %s", error)
-                    bad.append(BadSample(row, int(self.cliques.ids[row]), error.reason, str(error)))
-                    versions = [each for each in versions if each != row]
-            if versions:
+            group = self._readable(self._versions(own, epoch), epoch, bad)
+            if group:
                 return group
             own = self.cliques.members(own).stop % len(self.cliques)
         problem = f"no track of {_MOST_UNREADABLE} cliques in a row can be read"
-        raise MillraceError(
-            problem, str(bad[-1].message), "Build the index again, or bring the files"
-        )
+        remedy = "Build the index again, or bring the files"
+        raise MillraceError(problem, str(bad[-1].message), remedy)
+
+    def _versions(self, anchor: int, epoch: int) -> list[int]:
+        """The anchor, then the others of its clique in random order; itself among them by
+        chance."""
+        draws = seeding.generator(self.seed, "versions", epoch, int(self.cliques.ids[anchor]))
+        others = [row for row in self.cliques.members(anchor) if row != anchor]
+        if draws.random() < self.p_samesong:
+            others.append(anchor)
+        order = draws.permutation(len(others))
+        return [anchor, *(others[place] for place in order)]
+
+    def _readable(
+        self, versions: list[int], epoch: int, bad: list[BadSample]
+    ) -> list[tuple[int, Tensor]]:
+        """(row, shingles) of n_per_class of the versions; none if no version can be read."""
+        group: list[tuple[int, Tensor]] = []
+        while versions and len(group) < self.n_per_class:
+            row = versions[0]
+            if group:
+                others = versions[1:] or versions
+                row = others[(len(group) - 1) % len(others)]
+            try:
+                shingles = self._shingles(versions[0], row, len(group), epoch)
+            except FeatureError as error:
+                self._report(row, error)
+                bad.append(BadSample(row, int(self.cliques.ids[row]), error.reason, str(error)))
+                versions = [version for version in versions if version != row]
+                continue
+            group.append((row, shingles))
+        return group if versions else []
+
+    def _report(self, row: int, error: FeatureError) -> None:
+        """Say once that a track cannot be read."""
+        if row in self._said or len(self._said) >= _MOST_SAID:
+            return
+        self._said.add(row)
+        log.warning("replaced by another of its clique: %s", error)
 
     def _shingles(self, anchor: int, row: int, slot: int, epoch: int) -> Tensor:
         """Of a window that ends within the track if it can."""
-        frames, hop = int(self.cliques.frames[row]), float(self.cliques.hops[row])
+        frames = int(self.cliques.frames[row])
+        hop = float(self.cliques.hops[row])
         address = (epoch, int(self.cliques.ids[anchor]), slot)
         whole = self.reader.length(frames, hop)
-        spare = min(whole, self.geometry.longest or whole) - self.geometry.length
-        start = int(seeding.generator(self.seed, "start", *address).integers(0, max(spare, 0) + 1))
+        usable = min(whole, self.geometry.longest or whole)
+        spare = max(usable - self.geometry.length, 0)
+        draws = seeding.generator(self.seed, "start", *address)
+        start = int(draws.integers(0, spare + 1))
         track = int(self.cliques.tracks[row])
         shingles = torch.from_numpy(self.reader.read(track, frames, hop, start, self.geometry))
         if self.augment is None:

@@ -4,6 +4,7 @@ ranks."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,65 +34,86 @@ class AnchorPlan:
     def batch(self, step: int, rank: int) -> np.ndarray:
         """int64 anchors of the batch of `rank` at `step`."""
         if not (0 <= step < len(self) and 0 <= rank < self.world_size):
-            raise IndexError(
-                f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks"
-            )
-        return self.rows[slice(*self.offsets[step * self.world_size + rank :][:2])]
+            problem = f"step {step}, rank {rank} of {len(self)} steps on {self.world_size} ranks"
+            raise IndexError(problem)
+        batch = step * self.world_size + rank
+        start, stop = self.offsets[batch : batch + 2]
+        return self.rows[start:stop]
 
     def is_filler(self, step: int, rank: int) -> bool:
         return False
 
 
+class Blocks(NamedTuple):
+    """How anchors become batches: `size` in each, drawn by `seed`; `limit` steps at most, 0 for
+    all."""
+
+    size: int
+    seed: int
+    limit: int = 0
+
+
 def plan_anchors(
-    cliques: Cliques,
-    size: int,
-    seed: int,
-    epoch: int,
-    world_size: int,
-    spans: Spans = (),
-    limit: int = 0,
+    cliques: Cliques, chosen: Blocks, epoch: int, world_size: int, spans: Spans = ()
 ) -> AnchorPlan:
-    """The batches of `size` anchors of an epoch, or of its rest after `spans`; `limit` steps at
-    most.
+    """The batches of an epoch, or of its rest after `spans`.
 
     The seed and the epoch alone make blocks of anchors, each of two cliques at least; ranks take
     them in turn. So after `spans` (world size, steps done) other ranks go on with the next block,
     and see none twice.
     """
-    order = seeding.generator(seed, "anchors", epoch).permutation(len(cliques)).astype(np.int64)
-    blocks = order[: len(order) // size * size].reshape(-1, size)
-    blocks = blocks[_mix(blocks, cliques.cliques)]
+    size = chosen.size
+    draws = seeding.generator(chosen.seed, "anchors", epoch)
+    order = draws.permutation(len(cliques)).astype(np.int64)
+    whole = len(order) // size
+    blocks = order[: whole * size].reshape(whole, size)
+    is_mixed = _mix(blocks, cliques.cliques)
+    blocks = blocks[is_mixed]
+
+    if chosen.limit:
+        first_world = spans[0][0] if spans else world_size
+        blocks = blocks[: chosen.limit * first_world]
     done = sum(world * steps for world, steps in spans)
-    if limit:
-        blocks = blocks[: limit * (spans[0][0] if spans else world_size)]
     steps = (len(blocks) - done) // world_size
     if steps < 1 and not done:
-        sizes = (
-            f"{counted(len(cliques), 'recording')} make no batch of {size} anchors of two cliques"
-        )
-        remedy = "Set it lower, take fewer ranks, or look at what was left out of the cliques"
-        raise MillraceError(
-            f"{sizes} for {counted(world_size, 'rank')}", "training.batchsize", remedy
-        )
-    blocks = blocks[done : done + max(steps, 0) * world_size]
+        raise _no_batch(len(cliques), size, world_size)
+
+    planned = max(steps, 0) * world_size
+    blocks = blocks[done : done + planned]
     offsets = np.arange(len(blocks) + 1, dtype=np.int64) * size
     left_out = len(order) - (done + len(blocks)) * size
     return AnchorPlan(epoch, world_size, blocks.ravel(), offsets, left_out)
 
 
+def _no_batch(recordings: int, size: int, world_size: int) -> MillraceError:
+    problem = f"{counted(recordings, 'recording')} make no batch of {size} anchors of two cliques"
+    problem += f" for {counted(world_size, 'rank')}"
+    remedy = "Set it lower, take fewer ranks, or look at what was left out of the cliques"
+    return MillraceError(problem, "training.batchsize", remedy)
+
+
 def _mix(blocks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Exchange anchors in place until each block has two cliques; bool, False for blocks that
     cannot."""
-    size, flat = blocks.shape[1], blocks.reshape(-1)
-    mixed = (labels[blocks] != labels[blocks[:, :1]]).any(1)
+    size = blocks.shape[1]
+    flat = blocks.reshape(-1)  # a view
+    first_of_block = labels[blocks[:, :1]]
+    mixed = (labels[blocks] != first_of_block).any(1)
     for block in np.flatnonzero(~mixed):
         own = labels[blocks[block, 0]]
-        mixed[block] = (labels[blocks[block]] != own).any()
+        # An exchange with an earlier block may have mixed it.
+        if (labels[blocks[block]] != own).any():
+            mixed[block] = True
+            continue
+
         # An anchor of another clique, from the next block that has a second one to spare.
-        spare = (labels[blocks] != own).sum(1) > 1
+        has_spare = (labels[blocks] != own).sum(1) > 1
         places = np.roll(np.arange(len(flat)), -block * size)
-        fitting = places[(labels[flat[places]] != own) & spare[places // size]]
-        if len(fitting) and not mixed[block]:
-            flat[[block * size, fitting[0]]] = flat[[fitting[0], block * size]]
+        is_other = labels[flat[places]] != own
+        fitting = places[is_other & has_spare[places // size]]
+        if len(fitting):
+            here = block * size
+            there = fitting[0]
+            flat[[here, there]] = flat[[there, here]]
             mixed[block] = True
     return mixed
