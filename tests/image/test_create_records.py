@@ -60,6 +60,20 @@ def test_the_original_command_is_read_as_typed(words, raw):
     assert settings.from_args(RecordOptions, args) == RecordOptions()
 
 
+def resized_and_cropped(path: Path) -> np.ndarray:
+    """What torchvision's Resize(256) and CenterCrop(224) make of an image."""
+    with Image.open(path) as opened:
+        whole = opened.convert("RGB")
+    width, height = whole.size
+    if width <= height:
+        size = (256, int(256 * height / width))
+    else:
+        size = (int(256 * width / height), 256)
+    whole = whole.resize(size, Image.BILINEAR)
+    left, top = (round((side - 224) / 2.0) for side in size)
+    return np.asarray(whole.crop((left, top, left + 224, top + 224)))
+
+
 def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
     raw = odd_tree(tmp_path / "raw")
     out = convert(raw, tmp_path / "out", "--val-files", "3", "--on-leak", "keep")
@@ -84,17 +98,7 @@ def test_val_is_what_imagefolder_with_resize_and_centre_crop_gives(tmp_path):
     }
     assert val.targets == [label for _, label in samples] and len(val) == len(samples)
     for (name, label), (image, target) in zip(samples, val, strict=True):
-        with Image.open(raw / "val" / name) as opened:
-            whole = opened.convert("RGB")
-        width, height = whole.size
-        size = (
-            (256, int(256 * height / width))
-            if width <= height
-            else (int(256 * width / height), 256)
-        )
-        whole = whole.resize(size, Image.BILINEAR)
-        left, top = (round((side - 224) / 2.0) for side in size)
-        assert np.array_equal(image, whole.crop((left, top, left + 224, top + 224))), name
+        assert np.array_equal(image, resized_and_cropped(raw / "val" / name)), name
         assert target == label
     ledger = json.loads((out / "val/ledger.json").read_text())
     assert (

@@ -34,25 +34,29 @@ def lines(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if key not in volatile} for row in rows]
 
 
-def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypatch):
-    corpus(tmp_path)
-    arguments = overrides(
-        tmp_path, "training.numepochs=3", "training.save_freq=2", "path.logs=logs"
-    )
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A folder with a run of three epochs that nothing stopped, logs/whole, and its arguments."""
+    folder = tmp_path_factory.mktemp("whole")
+    corpus(folder)
+    more = ("training.numepochs=3", "training.save_freq=2", f"path.logs={folder}/logs")
+    arguments = overrides(folder, *more)
     assert train_model.main([*arguments, "jobname=whole"]) == 0
-    whole = lines(Path("logs/whole"))
-    evaluations = [row["metrics"] for row in whole if row["event"] == "eval"]
-    names = {f"{part}/{name}" for part in ("train", "valid") for name in LOSSES} | {
-        "hpar/lr",
-        "hpar/epoch",
-    }
+    return folder, arguments
+
+
+def test_a_run_writes_the_originals_names_and_models_in_the_published_form(whole_run):
+    folder, arguments = whole_run
+    run_folder = folder / "logs/whole"
+    evaluations = [row["metrics"] for row in lines(run_folder) if row["event"] == "eval"]
+    names = {f"{part}/{name}" for part in ("train", "valid") for name in LOSSES}
+    names |= {"hpar/lr", "hpar/epoch"}
     names |= {f"valid/m_{name}" for name in ("MAP", "MR1", "ARP", "COMP")}
     assert [set(each) >= names for each in evaluations] == [False, True, True, True]
     assert [each["hpar/epoch"] for each in evaluations] == [0, 1, 2, 3]
 
     # The folder holds the configuration as run, and models in the published form.
-    files = {path.name for path in Path("logs/whole").iterdir()}
+    files = {path.name for path in run_folder.iterdir()}
     assert files >= {
         "configuration.yaml",
         "metrics.json",
@@ -60,31 +64,42 @@ def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypa
         "checkpoint_epoch2.ckpt",
     }
     assert "checkpoint_epoch3.ckpt" not in files
-    assert yaml.safe_load(Path("logs/whole/configuration.yaml").read_text())["model"]["zdim"] == 64
-    assert load_published("logs/whole/checkpoint_best.ckpt").config.zdim == 64
-    more = ("checkpoint=logs/whole/checkpoint_last.ckpt", "limit_batches=1")
+    assert yaml.safe_load((run_folder / "configuration.yaml").read_text())["model"]["zdim"] == 64
+    assert load_published(f"{run_folder}/checkpoint_best.ckpt").config.zdim == 64
+    more = (f"checkpoint={run_folder}/checkpoint_last.ckpt", "limit_batches=1")
     start = conf.read([*arguments, "jobname=other", *more])
-    augmented = [name for name, *_ in VersionTask(start, tmp_path).augment.chosen]
+    augmented = [name for name, *_ in VersionTask(start, folder).augment.chosen]
     assert augmented == ["specaugment", "timestretch", "pitchtranspose"]  # the published ones
-    first = run.run(start, Path("logs/other"))
+    first = run.run(start, folder / "logs/other")
     assert first["optimizer_steps"] == 3
     assert first["first_evaluation"]["valid/m_ARP"] == evaluations[-1]["valid/m_ARP"]
 
-    # Stopped in the middle of epoch 2, then started again: as if it had never stopped.
-    train, chosen = loop.train, conf.read([*arguments, "jobname=stopped"])
+
+def test_a_run_that_is_killed_in_an_epoch_goes_on_as_if_it_had_never_stopped(
+    whole_run, monkeypatch
+):
+    folder, arguments = whole_run
+    train = loop.train
 
     def stop(step: int) -> None:
         if step == 6:
             raise KeyboardInterrupt
 
+    chosen = conf.read([*arguments, "jobname=stopped"])
     monkeypatch.setattr(run.loop, "train", lambda *of: train(*of, on_step=stop))
     with pytest.raises(KeyboardInterrupt):
-        run.run(chosen, Path("logs/stopped"))
+        run.run(chosen, folder / "logs/stopped")
     monkeypatch.setattr(run.loop, "train", train)
-    run.run(chosen, Path("logs/stopped"))
-    assert lines(Path("logs/stopped")) == whole
+    run.run(chosen, folder / "logs/stopped")
+    assert lines(folder / "logs/stopped") == lines(folder / "logs/whole")
 
-    # Asked to stop there, it saves: means of the epoch are those of the batches before and after.
+
+def test_means_of_an_epoch_in_which_a_run_was_asked_to_stop_are_those_of_all_its_batches(
+    whole_run, monkeypatch
+):
+    folder, arguments = whole_run
+    train = loop.train
+
     def ask(step: int) -> None:
         if step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -92,12 +107,15 @@ def test_a_run_writes_the_originals_names_and_goes_on_exactly(tmp_path, monkeypa
     chosen = conf.read([*arguments, "jobname=asked"])
     monkeypatch.setattr(run.loop, "train", lambda *of: train(*of, on_step=ask))
     with pytest.raises(SystemExit) as ended:
-        run.run(chosen, Path("logs/asked"))
+        run.run(chosen, folder / "logs/asked")
     assert ended.value.code == 75
     monkeypatch.setattr(run.loop, "train", train)
-    run.run(chosen, Path("logs/asked"))
-    asked = [row for row in lines(Path("logs/asked")) if row["event"] == "eval"]
-    assert asked == [row for row in whole if row["event"] == "eval"]
+    run.run(chosen, folder / "logs/asked")
+    evaluations = [
+        [row for row in lines(folder / "logs" / name) if row["event"] == "eval"]
+        for name in ("asked", "whole")
+    ]
+    assert evaluations[0] == evaluations[1]
 
 
 def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):

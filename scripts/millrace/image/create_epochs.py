@@ -9,8 +9,10 @@ SIGTERM with code 75.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
@@ -58,14 +60,18 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(cli.hyphenated(argv))
+    with _stopping(args.end_with_parent) as is_stopped:
+        _make(args, is_stopped)
+
+
+def _make(args: argparse.Namespace, is_stopped: Callable[[], bool]) -> None:
     from millrace.common.machine.memory import GB, host_memory
     from millrace.image.producer import production, quality
     from millrace.image.producer.shuffle import EpochMaker
     from millrace.image.records.record_set import RecordSet
 
-    stops, parent = list[int](), os.getppid()
-    before = signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
-    root, times = Path(args.local_scratch_dir), settings.from_args(Times, args)
+    root = Path(args.local_scratch_dir)
+    times = settings.from_args(Times, args)
     settings.check(times, "create_epochs")
     root.mkdir(parents=True, exist_ok=True)
     records = RecordSet.open(args.raw_data_dir, "train")
@@ -75,23 +81,45 @@ def main(argv: list[str] | None = None) -> None:
     cli.log.info("%s", spread.line(len(records)))
     locking = os.environ.get("HDF5_USE_FILE_LOCKING", "not set: HDF5 locks files that it writes")
     cli.log.info("HDF5_USE_FILE_LOCKING: %s", locking)
-    raw = os.path.join("{folder}", os.path.relpath(args.raw_data_dir, root)).removesuffix("/.")
-    flags = [f"--raw_data_dir={raw}", "--local_scratch_dir={folder}", f"--shuffle_pool={pool}"]
-    flags += [f"--allowed_ahead={args.allowed_ahead}", f"--seed={args.seed}"]
 
-    def is_stopped() -> bool:
-        return bool(stops) or (args.end_with_parent and os.getppid() != parent)
-
-    try:
-        with Producer(root, args.sentry_dir, times, flags, is_stopped) as side:
-            production.check_disk(records, root, args.allowed_ahead, side.wanted())
-            maker = EpochMaker(records, root, pool, args.seed)
-            top = production.produce(maker, side, args.allowed_ahead)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with Producer(root, args.sentry_dir, times, _flags(args, pool), is_stopped) as side:
+        production.check_disk(records, root, args.allowed_ahead, side.wanted())
+        maker = EpochMaker(records, root, pool, args.seed)
+        top = production.produce(maker, side, args.allowed_ahead)
     if args.report:
         marks = [maker.mark(epoch) for epoch in range(1, top)]
         atomic.write_json(args.report, {"epochs": marks, "expected_spread": spread._asdict()})
+
+
+def _flags(args: argparse.Namespace, pool: int) -> list[str]:
+    """What starts this producer again, from any place of the folder."""
+    raw = os.path.relpath(args.raw_data_dir, args.local_scratch_dir)
+    place = os.path.join("{folder}", raw).removesuffix("/.")
+    return [
+        f"--raw_data_dir={place}",
+        "--local_scratch_dir={folder}",
+        f"--shuffle_pool={pool}",
+        f"--allowed_ahead={args.allowed_ahead}",
+        f"--seed={args.seed}",
+    ]
+
+
+@contextlib.contextmanager
+def _stopping(end_with_parent: bool) -> Iterator[Callable[[], bool]]:
+    """Gives what says whether SIGTERM has come, or the parent has ended."""
+    stops: list[int] = []
+    parent = os.getppid()
+
+    def is_stopped() -> bool:
+        if stops:
+            return True
+        return end_with_parent and os.getppid() != parent
+
+    before = signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    try:
+        yield is_stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

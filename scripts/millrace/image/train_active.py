@@ -90,8 +90,9 @@ def main(argv: list[str] | None = None) -> None:
     given |= {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     flags = [f"--{name}={value}" for name, value in given.items()]
     side = Trainer(scratch, args.sentry_dir, times, words)
-    start, producer = args.start_epoch, flags if args.producer == "child" else ()
-    summary = training_run.run(chosen, Path(args.data), side, folder, args.resume, start, producer)
+    producer = flags if args.producer == "child" else ()
+    beginning = training_run.Beginning(args.resume, args.start_epoch)
+    summary = training_run.run(chosen, Path(args.data), side, folder, beginning, producer)
     if summary:
         from millrace.image.training import report
 

@@ -18,7 +18,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
 from millrace.music.features.index import index_path
-from millrace.music.features.merging import apply_records, lines, merge_all
+from millrace.music.features.merging import Places, apply_records, lines, merge_all
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
 from millrace.music.features.old_index import read_old_index, write_old_index
 from millrace.music.features.roots import SPLITS, Root, split_files
@@ -104,7 +104,7 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     apply_records(tracks, metadata.records, contract)
     splits = split_files(args.splits) if args.splits else {}
     path = index_path(args.out)
-    result = merge_all(path, tracks, roots, splits, contract, problems)
+    result = merge_all(path, tracks, Places(roots, splits), contract, problems)
     for line in lines(result):
         cli.log.info("%s", line)
     if args.out != path:

@@ -12,7 +12,14 @@ from pathlib import Path
 from millrace.common import atomic, cli, jsonl
 from millrace.common.leaks import leakage
 from millrace.common.report.figures import save_svg
-from millrace.music.features.merging import apply_records, coverage_chart, lines, merge_all
+from millrace.music.features.merging import (
+    Choices,
+    Places,
+    apply_records,
+    coverage_chart,
+    lines,
+    merge_all,
+)
 from millrace.music.features.metadata import read_metadata
 from millrace.music.features.track import Contract, read_tracks
 
@@ -64,11 +71,12 @@ def main(argv: list[str] | None = None) -> None:
             cli.log.info("removed %s, of a partition that is no more", path)
     tracks = [track for name in names for track in read_tracks(args.tables / f"{name}.parquet")]
     contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
-    places, problems = (content["roots"], content["splits"]), content["jsonl"].get("problems", [])
+    places = Places(content["roots"], content["splits"])
+    problems = content["jsonl"].get("problems", [])
     if content["jsonl"].get("loose"):
         apply_records(tracks, read_metadata(content["jsonl"]["path"]).records, contract)
-    choices = {name: getattr(args, name) for name in ("prefer", "on_leak", "max_missing_fraction")}
-    result = merge_all(args.output, tracks, *places, contract, problems, **choices)
+    choices = Choices(args.prefer, args.on_leak, args.max_missing_fraction)
+    result = merge_all(args.output, tracks, places, contract, problems, choices)
     atomic.write_json(args.coverage, result | {"jsonl": content["jsonl"].get("counts", {})})
     if args.picture:
         save_svg(args.picture, coverage_chart(result))

@@ -234,26 +234,29 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)}
     )
     folders = Root(tmp_path).places("mm")
-    tracks = scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
     index = indexed(tmp_path, h5=["a.h5"], mm=folders, contract=PUBLISHED)
     split = read_split(path, "val")
-    refused = {track.id: track.refused for track in tracks if track.refused}
+    refused = {
+        track.id: track.refused
+        for track in scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
+        if track.refused
+    }
     result, lost, filtered = coverage(split, index, refused)
     present = {index.id(row) for row in range(len(index))}
     assert present == {*ids[:3], *ids[5:10]}
     written = write_filtered(split, filtered, tmp_path / "out")
     assert written.name == "Discogs-VI-YT-light.json.val.filtered"
     assert written.read_text() == json.dumps(aligned(json.loads(path.read_text()), present))
-    names = (
-        "split",
-        "versions",
-        "versions_found",
-        "versions_kept",
-        "cliques",
-        "cliques_found",
-        "missing",
-    )
-    assert [result[name] for name in names] == ["valid", 12, 8, 7, 5, 3, 4]
+    counts = {
+        "split": "valid",
+        "versions": 12,
+        "versions_found": 8,
+        "versions_kept": 7,
+        "cliques": 5,
+        "cliques_found": 3,
+        "missing": 4,
+    }
+    assert counts.items() <= result.items()
     assert result["sources"] == {"h5": 1, "mm": 5}
     assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-4"]
     assert {row["id"]: row["reason"] for row in lost if "id" in row} == {

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from millrace.image.records.prints import Print
 from millrace.image.records.record_file import (
     ENCODED,
     RecordFile,
+    RecordWriter,
     multiset_digest,
     read_facts,
     record_writer,
@@ -49,6 +51,38 @@ class _Written(NamedTuple):
 
     facts: dict[str, Any]
     prints: list[Print]
+
+
+@dataclass
+class _Outcome:
+    """What became of the images of a record file: rejects as (path, reason, detail), how many are
+    odd in which way, and the prints of the others."""
+
+    rejects: list[list[str]] = field(default_factory=list)
+    odd: Counter[str] = field(default_factory=Counter)
+    prints: list[Print] = field(default_factory=list)
+
+    def append(
+        self, writer: RecordWriter, plan: FilePlan, start: int, images: Iterable[_Loaded]
+    ) -> int:
+        """Write images, the first of which is that of row `start`; how many were rejected."""
+        rejects_before = len(self.rejects)
+        records = []
+        labels = []
+        ids = []
+        for number, loaded in enumerate(images, start):
+            name, *_, label = plan.rows[number]
+            self.odd.update(loaded.odd)
+            if isinstance(loaded.record, Unusable):
+                self.rejects.append([name, loaded.record.reason, str(loaded.record)])
+                continue
+            records.append(loaded.record)
+            labels.append(label)
+            ids.append(plan.first + number * plan.step)
+            if loaded.print:
+                self.prints.append(loaded.print)
+        writer.append(records, labels, ids)
+        return len(self.rejects) - rejects_before
 
 
 def convert(conversion: Conversion, threads: int) -> list[dict]:
@@ -95,42 +129,28 @@ def _write(
     size = None if pixels["layout"] == ENCODED else (pixels["crop"], pixels["crop"])
     encoded_bytes = sum(max(row[1], 0) for row in plan.rows)
     load = partial(_load, conversion)
-    rejects: list[list[str]] = []
-    odd = Counter[str]()
-    known: list[Print] = []
+    outcome = _Outcome()
     path = conversion.folder / plan.name
     with record_writer(path, len(plan.rows), size, encoded_bytes) as writer:
         for start in range(0, len(plan.rows), _BATCH):
             rows = plan.rows[start : start + _BATCH]
-            rejects_before = len(rejects)
-            images, labels, ids = [], [], []
-            for number, loaded in enumerate(pool.map(load, rows), start):
-                name, *_, label = plan.rows[number]
-                odd.update(loaded.odd)
-                if isinstance(loaded.record, Unusable):
-                    rejects.append([name, loaded.record.reason, str(loaded.record)])
-                    continue
-                images.append(loaded.record)
-                labels.append(label)
-                ids.append(plan.first + number * plan.step)
-                known += [loaded.print] if loaded.print else []
-            writer.append(images, labels, ids)
+            rejects = outcome.append(writer, plan, start, pool.map(load, rows))
             if progress:
-                progress.advance(len(rows), len(rejects) - rejects_before)
+                progress.advance(len(rows), rejects)
 
-        if facts and rejects:
-            name, reason, detail = rejects[0]
+        if facts and outcome.rejects:
+            name, reason, detail = outcome.rejects[0]
             where = str(conversion.source(name))
             raise MillraceError(f"{detail} ({reason}), read before", where, "Run it again")
         digest = plan.digest(pixels)
         writer.facts = {
-            "plan": "" if rejects else digest,
+            "plan": "" if outcome.rejects else digest,
             "dealt": digest,
-            "rejects": rejects,
-            "odd": dict(odd),
+            "rejects": outcome.rejects,
+            "odd": dict(outcome.odd),
             **(facts or {}),
         }
-    return _Written(writer.facts, known)
+    return _Written(writer.facts, outcome.prints)
 
 
 def _load(conversion: Conversion, row: Row) -> _Loaded:

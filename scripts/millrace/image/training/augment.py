@@ -55,29 +55,40 @@ def _first_that_fits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The edges of the first try of each record that lies within its image, (records, 4), and
     whether there is one, (records, 1); draws (records, tries, 4)."""
+    edges, fits = _tried(draws, width, height)
+    first = np.argmax(fits, axis=1)
+    records = np.arange(len(first))
+    is_found = np.any(fits, axis=1, keepdims=True)
+    return edges[records, first], is_found
+
+
+def _tried(
+    draws: np.ndarray, width: np.ndarray, height: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of every try, (records, tries, 4), and whether it lies within the image."""
     area_draw, ratio_draw, left_draw, top_draw = np.moveaxis(draws, 2, 0)
-    share = _between(*SCALE, area_draw)
-    area = width * height * share
+    box_width, box_height = _tried_sizes(area_draw, ratio_draw, width * height)
+    across = width - box_width
+    down = height - box_height
+    is_box = (box_width > 0) & (box_height > 0)
+    is_within = (across >= 0) & (down >= 0)
+
+    left = np.floor(left_draw * (across + 1))
+    top = np.floor(top_draw * (down + 1))
+    edges = np.stack([left, top, left + box_width, top + box_height], axis=2)
+    return edges, is_box & is_within
+
+
+def _tried_sizes(
+    area_draw: np.ndarray, ratio_draw: np.ndarray, whole: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Widths and heights, in pixels, of tries in images of `whole` pixels."""
+    area = whole * _between(*SCALE, area_draw)
     narrowest, widest = map(math.log, RATIO)
     ratio = np.exp(_between(narrowest, widest, ratio_draw))
     box_width = np.rint(np.sqrt(area * ratio))
     box_height = np.rint(np.sqrt(area / ratio))
-
-    across = width - box_width
-    down = height - box_height
-    is_box = (box_width > 0) & (box_height > 0)
-    fits = is_box & (across >= 0) & (down >= 0)
-
-    left = np.floor(left_draw * (across + 1))
-    top = np.floor(top_draw * (down + 1))
-    right = left + box_width
-    bottom = top + box_height
-    edges = np.stack([left, top, right, bottom], axis=2)
-
-    first = np.argmax(fits, axis=1)
-    chosen = edges[np.arange(len(first)), first]
-    is_found = fits.any(axis=1, keepdims=True)
-    return chosen, is_found
+    return box_width, box_height
 
 
 def _between(low: float, high: float, draw: np.ndarray) -> np.ndarray:

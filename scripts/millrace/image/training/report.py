@@ -20,43 +20,78 @@ _TEMPLATE = Path(__file__).with_name("image.html.j2")
 def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = ()) -> str:
     """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json, `leaks`
     says which of its images are also held out."""
-    lines = [line for _, line, _ in jsonl.lines(run / "metrics.jsonl")]
-    rows = [line for line in lines if isinstance(line, dict)]  # a killed run may have torn one
-    train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
-    evals = [row for row in rows if row["event"] == "eval"]
-    waits = [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]
-    seconds = [row["seconds"] for row in train]
-    waited = figures.human_share(np.dot([wait for _, wait in waits], seconds) / 100, sum(seconds))
-    losses = [(row["step"], row["loss"]) for row in train]
-    top1, top5 = (
-        [(row["step"], row["metrics"][name]) for row in evals] for name in ("acc1", "acc5")
-    )
-    panels = [
-        Curves("Training loss", [(PALETTE[0], "-", losses)]),
-        Curves("Top-1 and top-5 of val (%)", [(PALETTE[0], "-", top1), (PALETTE[1], "--", top5)]),
-        Curves("Wait for data (% of the time)", [(PALETTE[0], "-", waits)]),
-    ]
+    train, evals = _events(run / "metrics.jsonl")
+    waited = _waited(train)
     subtitle = f"{waited} of the time waited for data; top-5 is dashed"
-    svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, panels)
-    columns = ["Epoch", "Step", "Loss on val", "Top-1 (%)", "Top-5 (%)"]
-    cells: list[list[Cell]] = []
-    for epoch, row in enumerate(evals, summary["epochs"] - len(evals)):
-        values = row["step"], *(row["metrics"][name] for name in ("loss", "acc1", "acc5"))
-        cells.append([str(epoch), *map(_number, values)])
-    tables = [Table("Validation after each epoch", columns, cells)]
+    svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, _curves(train, evals))
+
     lead = f"{summary['samples']:,} images, {summary['optimizer_steps']:,} steps."
     if summary["spread"]:
         spread = Spread(**summary["spread"])
         lead += f" Expected of {spread.line(summary['records'])}."
-    lead += "".join(f" {leak}." for leak in leaks)
+    for leak in leaks:
+        lead += f" {leak}."
     tiles: list[tuple[str, Cell]] = [
         ("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)),
         ("Waited for data", waited),
+        ("Epochs", _number(summary["epochs"])),
     ]
-    tiles.append(("Epochs", _number(summary["epochs"])))
     return page.render(
-        _TEMPLATE, title="Image training", lead=lead, tiles=tiles, svgs=[svg], tables=tables
+        _TEMPLATE,
+        title="Image training",
+        lead=lead,
+        tiles=tiles,
+        svgs=[svg],
+        tables=[_validations(evals, summary["epochs"])],
     )
+
+
+def _events(log: Path) -> tuple[list[dict], list[dict]]:
+    """The lines of training steps and those of evaluations."""
+    rows = []
+    for _, line, _ in jsonl.lines(log):
+        # A killed run may have torn one.
+        if isinstance(line, dict):
+            rows.append(line)
+    train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
+    evals = [row for row in rows if row["event"] == "eval"]
+    return train, evals
+
+
+def _waited(train: Sequence[Mapping]) -> str:
+    """The share of the time in which training waited for data."""
+    seconds = [row["seconds"] for row in train]
+    percents = [percent for _, percent in _waits(train)]
+    waited = np.dot(percents, seconds) / 100
+    return figures.human_share(waited, sum(seconds))
+
+
+def _waits(train: Sequence[Mapping]) -> list[tuple[int, float]]:
+    """The percent of the time that training waited for data, by step."""
+    return [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]
+
+
+def _curves(train: Sequence[Mapping], evals: Sequence[Mapping]) -> list[Curves]:
+    """Loss, accuracies and waits by step."""
+    losses = [(row["step"], row["loss"]) for row in train]
+    top1 = [(row["step"], row["metrics"]["acc1"]) for row in evals]
+    top5 = [(row["step"], row["metrics"]["acc5"]) for row in evals]
+    return [
+        Curves("Training loss", [(PALETTE[0], "-", losses)]),
+        Curves("Top-1 and top-5 of val (%)", [(PALETTE[0], "-", top1), (PALETTE[1], "--", top5)]),
+        Curves("Wait for data (% of the time)", [(PALETTE[0], "-", _waits(train))]),
+    ]
+
+
+def _validations(evals: Sequence[Mapping], epochs: int) -> Table:
+    """The figures on val after each epoch, the last of which is `epochs` - 1."""
+    columns = ["Epoch", "Step", "Loss on val", "Top-1 (%)", "Top-5 (%)"]
+    cells: list[list[Cell]] = []
+    for epoch, row in enumerate(evals, epochs - len(evals)):
+        metrics = row["metrics"]
+        values = [row["step"], metrics["loss"], metrics["acc1"], metrics["acc5"]]
+        cells.append([str(epoch), *map(_number, values)])
+    return Table("Validation after each epoch", columns, cells)
 
 
 def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str, Any]]) -> str:
@@ -78,11 +113,10 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
     ]
     tables = [Table("Readers; bytes per image are those on disk", columns, _cells(rows))]
     if mixing:
-        bars, orders = (
-            [row["label_run_entropy"] for row in mixing],
-            [row["order"] for row in mixing],
-        )
-        panel = Panel("bits", orders, [(PALETTE[2], bars)], [f"{bar:.2f}" for bar in bars])
+        orders = [row["order"] for row in mixing]
+        bars = [row["label_run_entropy"] for row in mixing]
+        notes = [f"{bar:.2f}" for bar in bars]
+        panel = Panel("bits", orders, [(PALETTE[2], bars)], notes)
         svgs.append(figures.bar_chart("Shuffle quality", "label-run entropy of an epoch", [panel]))
         columns = [
             "Order",
@@ -97,10 +131,13 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list]:
-    return [
-        [each if isinstance(each, str) else _number(each) for each in row.values()] for row in rows
-    ]
+    cells: list[list] = []
+    for row in rows:
+        cells.append([cell if isinstance(cell, str) else _number(cell) for cell in row.values()])
+    return cells
 
 
 def _number(value: float) -> Number:
-    return Number(value, f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}")
+    is_whole = value >= 100 or value == int(value)
+    text = f"{value:,.0f}" if is_whole else f"{value:.3g}"
+    return Number(value, text)

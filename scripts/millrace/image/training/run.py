@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,18 +25,25 @@ from millrace.image.training.task import ImageTask
 
 # What may change without making it another run.
 _FREE = {
-    *(
-        "epochs",
-        "workers",
-        "print_freq",
-        "save_steps",
-        "mixed_batches",
-        "max_bad_fraction",
-        "device",
-    ),
-    *("log_ids", "timeout_seconds"),
+    "epochs",
+    "workers",
+    "print_freq",
+    "save_steps",
+    "mixed_batches",
+    "max_bad_fraction",
+    "device",
+    "log_ids",
+    "timeout_seconds",
 }
 _END_SECONDS = 60.0  # for the producer to end in order
+
+
+class Beginning(NamedTuple):
+    """Where a run begins: with the weights of a checkpoint, in an epoch other than the
+    checkpoint's or the first."""
+
+    checkpoint: str | None = None
+    epoch: int | None = None
 
 
 @devices.leaving_together()
@@ -45,36 +52,27 @@ def run(
     root: Path,
     side: Trainer,
     folder: Path,
-    resume: str | None = None,
-    start_epoch: int | None = None,
+    beginning: Beginning,
     producer: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only.
 
-    A run that begins takes up the checkpoint `resume` and begins with `start_epoch`. `side`, of the
-    folder of the produced epochs, is entered on rank 0. `producer`: the flags of a producer to
-    start as a child.
+    Only a run that begins takes up `beginning`. `side`, of the folder of the produced epochs, is
+    entered on rank 0. `producer`: the flags of a producer to start as a child.
     """
     ranks = Ranks.from_environment()
-    task = ImageTask(options, root, side.folder, side if ranks.is_main else None, start_epoch or 0)
+    own_side = side if ranks.is_main else None
+    task = ImageTask(options, root, side.folder, own_side, beginning.epoch or 0)
     if task.first_epoch >= options.epochs:
-        problem = (
-            f"--start-epoch {start_epoch} of --epochs {options.epochs} leaves nothing to train"
-        )
+        flags = f"--start-epoch {beginning.epoch} of --epochs {options.epochs}"
+        problem = f"{flags} leaves nothing to train"
         raise MillraceError(problem, remedy="Epochs count from 0")
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(task))
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
-            source = find_checkpoint(resume) if resume else None
-            state = Checkpoints("").load(source) if source else None
-            chosen = {**asdict(options), "data": task.state_dict()["data"]}
-            run_folder.claim(
-                folder, {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
-            )
-            if source and state is not None:
-                _adopt(source, state, folder, start_epoch)
+            _claim(folder, options, task, beginning)
             stack.enter_context(side)
             if producer:
                 task.check = stack.enter_context(_child(producer))
@@ -82,11 +80,26 @@ def run(
         if not ranks.is_main:
             return {}
         task.finish()
-    best = max(result.evaluations.values(), key=lambda figures: figures["acc1"])
-    facts = {"arch": options.arch, "records": len(task.train), "best": best}
-    facts |= {"spread": task.spread and task.spread._asdict()}
-    parameters = sum(parameter.numel() for parameter in result.model.parameters())
-    return {**result.summary(), **facts, "parameters": parameters}
+    return {
+        **result.summary(),
+        "arch": options.arch,
+        "records": len(task.train),
+        "best": max(result.evaluations.values(), key=lambda figures: figures["acc1"]),
+        "spread": task.spread and task.spread._asdict(),
+        "parameters": sum(parameter.numel() for parameter in result.model.parameters()),
+    }
+
+
+def _claim(folder: Path, options: TrainOptions, task: ImageTask, beginning: Beginning) -> None:
+    """Note what the run is trained with, and take up the checkpoint that it begins with. Raises
+    MillraceError if the folder is that of another run."""
+    source = find_checkpoint(beginning.checkpoint) if beginning.checkpoint else None
+    state = Checkpoints("").load(source) if source else None
+    chosen = {**asdict(options), "data": task.state_dict()["data"]}
+    noted = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
+    run_folder.claim(folder, noted)
+    if source and state is not None:
+        _adopt(source, state, folder, beginning.epoch)
 
 
 def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:

@@ -13,7 +13,7 @@ import multiprocessing
 import random
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,6 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
     packages and seeds give equal bytes. Every eighth tune has one version more in the splits,
     without features, as public data has dead links.
     """
-    import h5py
-
     archives = root.parent / "debian"
     remedy = f"Put .deb files of {', '.join((TUNES, *FONTS))} into {archives} yourself"
     folders = debian.fetch([TUNES, *FONTS], archives, remedy)
@@ -58,65 +56,129 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
     titles = configparser.ConfigParser(strict=False, interpolation=None)
     titles.read(folders[TUNES].rglob("*.obm"), encoding="utf-8")
 
-    split_of = dict(zip(random.Random(seed).sample(tunes, len(tunes)), HELD_OUT, strict=False))
-    splits: dict[str, dict] = {split: {} for split in ("train", *dict.fromkeys(HELD_OUT))}
-    records: list[dict[str, Any]] = []
-    turns, context = itertools.cycle(TURNS), multiprocessing.get_context("spawn")
     packages = {name: debian.version(folder) for name, folder in folders.items()}
     renders = root.parent / f".rendered-{_digest(packages, seed)}"
     jobs = [tunes, *map(itertools.repeat, (fonts, seed, renders))]
+    corpus = _Corpus(root, _splits_of(tunes, seed))
+    context = multiprocessing.get_context("spawn")
     with (
-        contextlib.ExitStack() as files,
+        _files(root / "h5") as files,
         ProcessPoolExecutor(threads, context) as pool,
         Progress(len(tunes), "tunes", "demo corpus") as progress,
     ):
-        h5 = {}
-        for name, *_ in CHUNKS:
-            partial = files.enter_context(atomic.replacing(root / "h5" / name))
-            h5[name] = files.enter_context(h5py.File(partial, "w"))
         for row, (tune, versions) in enumerate(zip(tunes, pool.map(rendered, *jobs), strict=True)):
             title = titles.get("names", tune.name, fallback=tune.stem)
-            clique = splits[split_of.get(tune, "train")].setdefault(f"C-{row}", [])
-            for words, magnitudes in versions if row % 8 else [*versions, ("dead link", None)]:
-                name = f"{tune.stem}:{len(clique)}"
-                video = base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()[
-                    :11
-                ]
-                version = {
-                    "version_id": f"V-{VERSIONS * 2 * row + len(clique)}",
-                    "youtube_id": video,
-                }
-                clique.append({**version, "track_title": f"{title} ({words})"})
-                if magnitudes is None:
-                    continue
-                if len(records) % MM_EVERY < MM_EVERY - 1:
-                    chunk, dtype, time_first, storage = next(turns)
-                    record = chunks.add_track(
-                        h5[chunk], video, magnitudes, dtype, time_first, **storage
-                    )
-                    records.append({**record, "h5_chunk": chunk})
-                    continue
-                # As published: float16 (T, C), the shape beside it.
-                path, shape = root / "mm" / video[:2] / f"{video}.mm", magnitudes.T.shape
-                with atomic.replacing(path) as partial:
-                    magnitudes.T.astype("<f2").tofile(partial)
-                with (
-                    atomic.replacing(path.with_suffix(".npy")) as partial,
-                    open(partial, "wb") as handle,
-                ):
-                    np.save(handle, np.array(shape))
-                pointer = {"youtube_id": video, "mm_path": f"{video[:2]}/{path.name}"}
-                records.append({**pointer, "hop_s": HOP_SECONDS, "shape": shape})
+            corpus.add_tune(row, tune, title, versions, files)
             progress.advance(1)
-    jsonl.write_lines(root / "metadata/demo.jsonl", records)
-    for split, cliques in splits.items():
-        atomic.write_json(root / f"metadata/{split}.json", cliques)
-    counts = {split: len(cliques) for split, cliques in splits.items()}
-    atomic.write_json(
-        index, {"packages": packages, "seed": seed, "cliques": counts, "tracks": len(records)}
-    )
+    counts = corpus.write_metadata()
+    content = {
+        "packages": packages,
+        "seed": seed,
+        "cliques": counts,
+        "tracks": len(corpus.records),
+    }
+    atomic.write_json(index, content)
     shutil.rmtree(renders, ignore_errors=True)
-    log.info("%s: %d tracks of %d tunes (%s)", root, len(records), len(tunes), counts)
+    log.info("%s: %d tracks of %d tunes (%s)", root, len(corpus.records), len(tunes), counts)
+
+
+def _splits_of(tunes: Sequence[Path], seed: int) -> dict[Path, str]:
+    """The split of each tune that is held out."""
+    shuffled = random.Random(seed).sample(tunes, len(tunes))
+    return dict(zip(shuffled, HELD_OUT, strict=False))
+
+
+@contextlib.contextmanager
+def _files(folder: Path) -> Iterator[dict[str, Any]]:
+    """The HDF5 files of CHUNKS, open, by name; each appears when it is whole."""
+    import h5py
+
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for name, *_ in CHUNKS:
+            partial = stack.enter_context(atomic.replacing(folder / name))
+            files[name] = stack.enter_context(h5py.File(partial, "w"))
+        yield files
+
+
+class _Corpus:
+    """The tracks that are written below a root, their records and their cliques by split."""
+
+    def __init__(self, root: Path, split_of: dict[Path, str]) -> None:
+        self.root = root
+        self.records: list[dict[str, Any]] = []
+        self.splits: dict[str, dict] = {split: {} for split in ("train", *dict.fromkeys(HELD_OUT))}
+        self._split_of = split_of
+        self._turns = itertools.cycle(TURNS)
+
+    def add_tune(
+        self,
+        row: int,
+        tune: Path,
+        title: str,
+        versions: Sequence[tuple[str, np.ndarray]],
+        files: dict[str, Any],
+    ) -> None:
+        """Make a tune a clique, and write the features of its versions."""
+        clique: list[dict[str, str]] = []
+        split = self._split_of.get(tune, "train")
+        self.splits[split][f"C-{row}"] = clique
+        entries: list[tuple[str, np.ndarray | None]] = [*versions]
+        if row % 8 == 0:
+            entries.append(("dead link", None))
+        for words, magnitudes in entries:
+            place = len(clique)
+            video = _video_id(f"{tune.stem}:{place}")
+            clique.append(
+                {
+                    "version_id": f"V-{VERSIONS * 2 * row + place}",
+                    "youtube_id": video,
+                    "track_title": f"{title} ({words})",
+                }
+            )
+            if magnitudes is not None:
+                self._add_track(video, magnitudes, files)
+
+    def _add_track(self, video: str, magnitudes: np.ndarray, files: dict[str, Any]) -> None:
+        """Write features where it is their turn to lie."""
+        if len(self.records) % MM_EVERY == MM_EVERY - 1:
+            self.records.append(_write_mm(self.root / "mm", video, magnitudes))
+            return
+        chunk, dtype, time_first, storage = next(self._turns)
+        record = chunks.add_track(files[chunk], video, magnitudes, dtype, time_first, **storage)
+        self.records.append({**record, "h5_chunk": chunk})
+
+    def write_metadata(self) -> dict[str, int]:
+        """Write the JSONL and the splits; how many cliques each split has."""
+        jsonl.write_lines(self.root / "metadata/demo.jsonl", self.records)
+        for split, cliques in self.splits.items():
+            atomic.write_json(self.root / f"metadata/{split}.json", cliques)
+        return {split: len(cliques) for split, cliques in self.splits.items()}
+
+
+def _video_id(name: str) -> str:
+    """Eleven letters, as YouTube's."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode()[:11]
+
+
+def _write_mm(folder: Path, video: str, magnitudes: np.ndarray) -> dict[str, Any]:
+    """Write features as published, float16 (T, C), the shape beside it; returns their record."""
+    path = folder / video[:2] / f"{video}.mm"
+    frames_first = magnitudes.T
+    with atomic.replacing(path) as partial:
+        frames_first.astype("<f2").tofile(partial)
+    with (
+        atomic.replacing(path.with_suffix(".npy")) as partial,
+        open(partial, "wb") as handle,
+    ):
+        np.save(handle, np.array(frames_first.shape))
+    return {
+        "youtube_id": video,
+        "mm_path": f"{video[:2]}/{path.name}",
+        "hop_s": HOP_SECONDS,
+        "shape": frames_first.shape,
+    }
 
 
 def _digest(packages: dict[str, str], seed: int) -> str:
@@ -145,12 +207,18 @@ def rendered(
 def render(tune: Path, fonts: Sequence[Path], seed: int) -> list[tuple[str, np.ndarray]]:
     """What was changed, in words, and the CQT of each version of a tune; the first one is as
     written."""
-    draws, versions = random.Random(f"{seed}:{tune.stem}"), []
+    draws = random.Random(f"{seed}:{tune.stem}")
+    versions = []
     for number in range(VERSIONS):
         font = fonts[number % len(fonts)]
-        pace, key = (draws.uniform(0.84, 1.19), draws.randint(-5, 6)) if number else (1.0, 0)
+        pace = 1.0
+        key = 0
+        if number:
+            pace = draws.uniform(0.84, 1.19)
+            key = draws.randint(-5, 6)
         samples = _synthesiser(font).play(tune, pace, key, SECONDS)
-        words = f"{font.stem.split('_')[0]}, tempo ×{pace:.2f}, key {key:+d}"
+        name = font.stem.split("_")[0]
+        words = f"{name}, tempo ×{pace:.2f}, key {key:+d}"
         versions.append((words, cqt(samples)))
     return versions
 

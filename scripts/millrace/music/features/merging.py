@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,17 +22,39 @@ from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
 from millrace.music.features.track import H5, Contract, Refused, Track
 
+# Panels of the chart: title, and keys of a split's coverage.
+_BARS = (
+    ("Versions", "versions_kept", "versions_found", "versions"),
+    ("Cliques", "cliques_found", "cliques_found", "cliques"),
+)
+
+
+class Places(NamedTuple):
+    """Where an index is from: the folders "h5" and "mm", and the files of the splits, by name."""
+
+    roots: dict[str, str]
+    splits: Mapping[str, str]
+
+
+class Choices(NamedTuple):
+    """What of a recording in both kinds of file is read, what becomes of leaks, and which share of
+    a split may be missing."""
+
+    prefer: str = H5
+    on_leak: str = leakage.ERROR
+    max_missing_fraction: float = 0.5
+
+
+_DEFAULTS = Choices()
+
 
 def merge_all(
     path: Path,
     tracks: Sequence[Track],
-    roots: dict[str, str],
-    splits: Mapping[str, str],
+    places: Places,
     contract: Contract,
     problems: Sequence[dict] = (),
-    prefer: str = H5,
-    on_leak: str = leakage.ERROR,
-    max_missing_fraction: float = 0.5,
+    choices: Choices = _DEFAULTS,
 ) -> dict:
     """Write the index and, before it, what there is to know of it into its folder; return the
     coverage.
@@ -42,51 +64,67 @@ def merge_all(
     for leaks if `on_leak` says so, and if a split misses more than is allowed.
     """
     folder = path.parent
-    read = {
-        name: clique_splits.read_split(splits[name], name) for name in SPLITS if splits.get(name)
+    splits = {
+        name: clique_splits.read_split(places.splits[name], name)
+        for name in SPLITS
+        if places.splits.get(name)
     }
-    _check_file_names(read)
-    leaks = clique_splits.leaks(read)
+    _check_file_names(splits)
+    leaks = clique_splits.leaks(splits)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
-    clique_splits.check_leaks(leaks, on_leak, folder / "leaks.jsonl", "music.on_leak")
-    rejected = leaks if on_leak == leakage.REJECT else []
+    clique_splits.check_leaks(leaks, choices.on_leak, folder / "leaks.jsonl", "music.on_leak")
+    rejected = leaks if choices.on_leak == leakage.REJECT else []
+    kept = [clique_splits.without_leaks(split, rejected) for split in splits.values()]
 
     with atomic.replacing(path) as partial:
-        merge(partial, tracks, roots, contract)
+        merge(partial, tracks, places.roots, contract)
         index = FeatureIndex(partial)
         said = report("merge_feature_index", "all", tracks, contract)
         atomic.write_json(folder / "ledger.json", said["ledger"])
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
         jsonl.write_lines(folder / "remarks.jsonl", said["remarks"])
+        parts = _covered(kept, index, tracks, folder, choices)
 
-        # The index knows which of the refused have other, usable features.
-        reasons = {
-            track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused
-        }
-        missing: list[dict] = []
-        parts = []
-        for split in read.values():
-            wanted = clique_splits.without_leaks(split, rejected)
-            part, lost, filtered = clique_splits.coverage(wanted, index, reasons, prefer)
-            clique_splits.write_filtered(wanted, filtered, folder)
-            missing += lost
-            parts.append(part)
-        jsonl.write_lines(folder / "missing.jsonl", missing)
-        for part in parts:
-            if part["missing_fraction"] > max_missing_fraction:
-                raise _too_few(part, missing, max_missing_fraction, folder / "missing.jsonl")
-
-        hours = float((index.frames(prefer) * index.hops(prefer)).sum()) / 3600
+        seconds = index.frames(choices.prefer) * index.hops(choices.prefer)
+        hours = float(seconds.sum()) / 3600
+        shared = clique_splits.shared(leaks)
         return {
             "tracks": len(index),
             "hours": round(hours, 4),
             "splits": parts,
             "leaks": len(leaks),
-            "leak_lines": [leakage.line(part, on_leak) for part in clique_splits.shared(leaks)],
+            "leak_lines": [leakage.line(part, choices.on_leak) for part in shared],
             "ledger": said["ledger"],
             "origins": said["origins"],
             "hop_note": hop_note(tracks, contract),
         }
+
+
+def _covered(
+    splits: Sequence[clique_splits.Split],
+    index: FeatureIndex,
+    tracks: Sequence[Track],
+    folder: Path,
+    choices: Choices,
+) -> list[dict]:
+    """Write missing.jsonl and the `.filtered` files; return the coverage of each split. Raises
+    MillraceError if one misses more than is allowed."""
+    # The index knows which of the refused have other, usable features.
+    reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
+    missing: list[dict] = []
+    parts = []
+    for split in splits:
+        part, lost, filtered = clique_splits.coverage(split, index, reasons, choices.prefer)
+        clique_splits.write_filtered(split, filtered, folder)
+        missing += lost
+        parts.append(part)
+    jsonl.write_lines(folder / "missing.jsonl", missing)
+
+    most = choices.max_missing_fraction
+    for part in parts:
+        if part["missing_fraction"] > most:
+            raise _too_few(part, missing, most, folder / "missing.jsonl")
+    return parts
 
 
 def _check_file_names(splits: Mapping[str, clique_splits.Split]) -> None:
@@ -145,22 +183,24 @@ def lines(result: Mapping) -> list[str]:
 def coverage_chart(coverage: Mapping[str, Any]) -> str:
     """An SVG of what of each split has features: versions and cliques, of coverage.json."""
     splits: Sequence[Mapping] = coverage["splits"]
-    colours, panels = (figures.PALETTE[0], figures.PALETTE[1], figures.REST), []
-    for title, *keys in (
-        ("Versions", "versions_kept", "versions_found", "versions"),
-        ("Cliques", "cliques_found", "cliques_found", "cliques"),
-    ):
+    colours = (figures.PALETTE[0], figures.PALETTE[1], figures.REST)
+    names = [part["split"] for part in splits]
+    panels = []
+    for title, *keys in _BARS:
         # Bars of counts, each a part of the next.
         used, found, total = (np.array([part[key] for part in splits]) for key in keys)
-        bars = [used.tolist(), (found - used).tolist(), (total - found).tolist()]
-        notes = [
-            f"{a:,} ({figures.human_share(a, b or 1)})" for a, b in zip(used, total, strict=True)
-        ]
-        names, parts = [part["split"] for part in splits], list(zip(colours, bars, strict=True))
-        panels.append(figures.Panel(title, names, parts, notes, whole=True))
+        counts = [used, found - used, total - found]
+        bars = [(colour, count.tolist()) for colour, count in zip(colours, counts, strict=True)]
+        notes = [_share_note(*pair) for pair in zip(used, total, strict=True)]
+        panels.append(figures.Panel(title, names, bars, notes, whole=True))
     legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
-    counts = f"{coverage['tracks']:,} tracks in the index, {coverage['hours']:,.1f} hours"
-    subtitle = "; ".join([counts, *coverage["leak_lines"]])
+    size = f"{coverage['tracks']:,} tracks in the index, {coverage['hours']:,.1f} hours"
+    subtitle = "; ".join([size, *coverage["leak_lines"]])
     title = "Coverage of the splits"
     shown = panels if splits else []
     return figures.bar_chart(title, subtitle, shown, legend, nothing="No splits are set.")
+
+
+def _share_note(used: int, total: int) -> str:
+    share = figures.human_share(used, total or 1)
+    return f"{used:,} ({share})"

@@ -49,9 +49,9 @@ class Cliques:
     def members(self, row: int) -> range:
         """The rows of this recording's clique."""
         clique = self.cliques[row]
-        return range(
-            *(int(np.searchsorted(self.cliques, clique, side)) for side in ("left", "right"))
-        )
+        start = np.searchsorted(self.cliques, clique, "left")
+        stop = np.searchsorted(self.cliques, clique, "right")
+        return range(int(start), int(stop))
 
     def sizes(self) -> dict[str, int]:
         """How many cliques have so many recordings."""
@@ -88,19 +88,10 @@ def read_cliques(
     leaked = found if on_leak == leakage.REJECT else []
 
     ordinals = _Ordinals({}, {})
-    frames, hops = index.frames(prefer), index.hops(prefer)
     result = {}
     for name, split in splits.items():
         rows, left_out = _rows(split, leaked, ordinals)
-        tracks = index.find([*rows])
-        has_features = tracks >= 0
-        left_out["without_features"] = [
-            video for video, is_there in zip(rows, has_features, strict=True) if not is_there
-        ]
-        numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
-        ids, cliques = numbers[:, 0], numbers[:, 1]
-        every = Cliques(ids, cliques, tracks, frames[tracks], hops[tracks], left_out)
-        part = every.only(has_features)
+        part = _with_features(rows, left_out, index, prefer)
 
         present = set(part.cliques.tolist())
         left_out["cliques_of_one"] = [
@@ -111,6 +102,31 @@ def read_cliques(
         _log(name, part, len(present))
         result[name] = part
     return result
+
+
+def _with_features(
+    rows: Mapping[str, tuple[int, int]],
+    left_out: dict[str, list[str]],
+    index: FeatureIndex,
+    prefer: str,
+) -> Cliques:
+    """The recordings of `rows` (ordinals by video) that the index has; notes the others as left
+    out."""
+    videos = list(rows)
+    tracks = index.find(videos)
+    has_features = tracks >= 0
+    left_out["without_features"] = [videos[row] for row in np.flatnonzero(~has_features)]
+
+    numbers = np.array([*rows.values()], np.int64).reshape(-1, 2)
+    every = Cliques(
+        ids=numbers[:, 0],
+        cliques=numbers[:, 1],
+        tracks=tracks,
+        frames=index.frames(prefer)[tracks],
+        hops=index.hops(prefer)[tracks],
+        left_out=left_out,
+    )
+    return every.only(has_features)
 
 
 class _Ordinals(NamedTuple):
