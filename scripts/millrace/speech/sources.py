@@ -88,8 +88,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     if os.path.isdir(settings.splits_file):
         read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
     # What earlier versions have synced lacks the list of held-out partitions.
-    states = [head.state for head in heads], asdict(settings), "held_out"
-    states += tuple(map(media.signature, read_too))
+    version = "held_out"
+    signatures = [media.signature(path) for path in read_too]
+    states = [head.state for head in heads], asdict(settings), version, *signatures
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     return Found(
         lambda write: _build(corpus, table("audio"), write),
