@@ -94,6 +94,14 @@ def test_an_epoch_of_which_little_was_read_is_not_decided(samples, verdict):
     assert finding.verdict == verdict
 
 
+@pytest.mark.parametrize(("samples", "verdict"), [(36, "not decidable"), (48, "pass")])
+def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict):
+    """The time was over before the loader said that it ends."""
+    few = epoch(list(range(samples)), ended=False, size=12)
+    [finding] = said("DP2", epochs=[{"plain": [few]}])
+    assert finding.verdict == verdict
+
+
 def test_samples_that_three_ranks_have_are_counted_once():
     [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(48)))]}] * 3)
     assert (finding.verdict, finding.evidence["ranks"]) == ("fail", 3)

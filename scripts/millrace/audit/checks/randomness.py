@@ -288,7 +288,7 @@ def _shared_out(
         return undecided(cause, needs, facts)
 
     unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
-    if unended and min(unended) < FEWEST:
+    if unended and min(unended) < FEWEST and not shared.came_whole():
         cause = f"{min(unended)} batches of a rank were read in the time"
         return undecided(cause, "a longer --timeout", facts)
 

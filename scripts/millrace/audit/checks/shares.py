@@ -40,6 +40,7 @@ class Shares:
     largest_batch: int
     from_sampler: bool  # each batch was asked for by indices
     complete: bool  # `held` is all there is
+    rows: int | None  # of the dataset; None if it was not read to its end
 
     @property
     def workers(self) -> int:
@@ -84,6 +85,11 @@ class Shares:
         """Samples that several ranks gave, by how often too often."""
         # What one rank repeats by itself is a matter of its workers: count it once here.
         return _sum(self._given_by(rank) & self.held for rank in range(self.ranks)) - self.held
+
+    def came_whole(self) -> bool:
+        """Whether every sample of the dataset came, even if the time was over before the loader
+        could say that it ends."""
+        return self.rows is not None and (self.total & self.held).total() >= self.rows
 
     def lost(self) -> Counter[str]:
         return self.held - self.total
@@ -132,6 +138,7 @@ def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
         largest_batch=largest,
         from_sampler=all(batch.indices is not None for batch in batches),
         complete=by_index or dataset.complete,
+        rows=len(dataset.samples) if dataset.complete else None,
     )
 
 
