@@ -18,21 +18,25 @@ if sys.platform == "win32":
 
 __all__ = ["FeatureIndex", "HDF5Record", "audit", "open_loader", "open_tars"]
 
-# Imported when it is first used: torch alone takes a second.
+# Module and extra of each name. Imported when it is first used: torch alone takes a second.
 _MODULES = {
-    "FeatureIndex": "millrace.music.features.index",
-    "HDF5Record": "millrace.image.records.dataset",
-    "open_loader": "millrace.asr.planning.loader",
-    "open_tars": "millrace.tars.loader",
+    "FeatureIndex": ("millrace.music.features.index", "music"),
+    "HDF5Record": ("millrace.image.records.dataset", "image"),
+    "open_loader": ("millrace.asr.planning.loader", "asr"),
+    "open_tars": ("millrace.tars.loader", "asr"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "audit":
         return importlib.import_module("millrace.audit")
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    from millrace.common import extras
+
+    module, extra = _MODULES[name]
+    with extras.needed(extra, f"millrace.{name}"):
+        return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -331,8 +331,7 @@ def test_without_numpy_the_command_says_what_to_install():
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.endswith(
-        "numpy is not installed: pip install numpy soxr soundfile av miniaudio pyarrow pillow"
-        " imagehash\n"
+        "millrace.audit.check_splits: numpy is not installed. pip install 'millrace[splits]'\n"
     )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -85,9 +86,9 @@ def declared() -> list[Requirement]:
 
 
 def test_the_package_asks_for_what_is_pinned_and_nothing_else():
-    ranges = {normal(line.name): line.specifier for line in declared()}
-    assert set(ranges) == set(RUNTIME)
-    assert {name: RUNTIME[name] for name in ranges if RUNTIME[name] not in ranges[name]} == {}
+    asked = declared()
+    assert {normal(line.name) for line in asked} == set(RUNTIME)
+    assert [str(line) for line in asked if RUNTIME[normal(line.name)] not in line.specifier] == []
 
 
 def test_pydub_finds_on_every_python_what_the_standard_library_has_lost():
@@ -99,12 +100,41 @@ def test_pydub_finds_on_every_python_what_the_standard_library_has_lost():
         assert ("pydub" in packages) == ("audioop-lts" in packages), name
 
 
-def test_reading_the_buckets_needs_no_extra():
-    """What `pip install millrace` brings is enough for the snippets of README."""
-    base = {normal(Requirement(text).name) for text in PROJECT["dependencies"]}
-    for name in ("asr/loading/row_table", "asr/loading/dataset", "common/loading/loader"):
-        assert third_party(ROOT / f"scripts/millrace/{name}.py") <= base
-    assert third_party(ROOT / "scripts/millrace/asr/planning/planner.py") <= base
+def brought(*extras: str) -> set[str]:
+    """Packages that `pip install millrace[extras]` brings, with the extras that those include."""
+    waiting, seen = list(extras), set()
+    texts = list(PROJECT["dependencies"])
+    while waiting:
+        extra = waiting.pop()
+        if extra not in seen:
+            seen.add(extra)
+            texts += EXTRAS[extra]
+            own = [line for line in map(Requirement, EXTRAS[extra]) if line.name == PROJECT["name"]]
+            waiting += [name for line in own for name in line.extras]
+    packages = {normal(Requirement(text).name) for text in texts}
+    return packages - {PROJECT["name"]}
+
+
+def test_the_package_alone_brings_torch_and_nothing_else():
+    assert brought() == {"torch"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "modules"),
+    [
+        ("asr", ["asr/planning/loader", "tars/loader", "tars/__main__"]),
+        ("splits", ["audit/check_splits", "audit/splits/compare"]),
+        ("image", ["image/records/dataset"]),
+        ("music", ["music/features/index"]),
+    ],
+)
+def test_each_extra_holds_what_its_part_of_the_library_imports(extra, modules):
+    for name in modules:
+        assert third_party(ROOT / f"scripts/millrace/{name}.py") <= brought(extra), name
+
+
+def test_the_extra_of_the_workflow_brings_all_but_what_the_demos_alone_need():
+    assert brought("workflow") == set(RUNTIME) - brought("demo") | {"torch"}
 
 
 def test_torch_is_pinned_before_anything_that_could_pull_another():

@@ -50,6 +50,26 @@ def test_every_public_name_is_on_the_page_and_no_other_name_is_public():
     assert re.search(r"from millrace import (.*)", PAGE)[1].split(", ") == millrace.__all__
 
 
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("from millrace import open_loader", "open_loader: numpy is not installed.*millrace.asr.'"),
+        ("from millrace import open_tars", "open_tars: numpy is not installed.*millrace.asr.'"),
+        ("from millrace import HDF5Record", "HDF5Record: numpy is not installed.*millrace.image.'"),
+        ("from millrace import FeatureIndex", "FeatureIndex: numpy is .*millrace.music.'"),
+        (
+            "from millrace.tars.__main__ import main; main(['index', 'a.tar'])",
+            "millrace.tars: numpy is not installed.*millrace.asr.'",
+        ),
+    ],
+)
+def test_a_name_whose_extra_is_missing_says_what_to_install(program, problem):
+    command = [sys.executable, "-S", "-c", program]  # -S: without any installed package
+    environment = {"PYTHONPATH": f"{ROOT}/scripts"}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True).stderr
+    assert re.search(problem, said.splitlines()[-1]), said
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Buckets, tars, records, features and a training script, where the examples look for them."""

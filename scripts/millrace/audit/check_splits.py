@@ -20,7 +20,7 @@ import argparse
 import os
 from pathlib import Path
 
-from millrace.common import atomic, cli
+from millrace.common import atomic, cli, extras
 from millrace.common.errors import MillraceError
 
 
@@ -47,13 +47,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("give --test or --validation")
     try:
         # The lane installs with torch alone.
-        from millrace.audit.splits import compare, table
+        with extras.needed("splits", "millrace.audit.check_splits"):
+            from millrace.audit.splits import compare, table
 
-        pairs, compared = compare.compare(args.train, held_out, args.workers)
-    except ImportError as error:
-        remedy = "pip install numpy soxr soundfile av miniaudio pyarrow pillow imagehash"
-        cli.log.error("%s is not installed: %s", error.name, remedy)
-        return 2
+            pairs, compared = compare.compare(args.train, held_out, args.workers)
     except (MillraceError, OSError) as error:
         cli.log.error("%s", error)
         return 2  # 1 is a pair

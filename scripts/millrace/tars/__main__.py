@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from millrace.common import cli
+from millrace.common import cli, extras
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -19,8 +19,9 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    from millrace.tars.index import open_indices, tar_paths
-    from millrace.tars.samples import TarSamples
+    with extras.needed("asr", "millrace.tars"):
+        from millrace.tars.index import open_indices, tar_paths
+        from millrace.tars.samples import TarSamples
 
     tars = tar_paths(args.paths)
     samples = TarSamples.of(open_indices(tars, args.cache_dir))
