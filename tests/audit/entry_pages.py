@@ -10,7 +10,7 @@ from millrace.audit.checks.entries import ENTRIES, FAMILIES, Entry
 from tests.workflow.workflow import ROOT
 
 FOLDER = ROOT / "docs/audit"
-BY_HAND = {"known", "packages", "bench"}
+BY_HAND = {"known", "packages", "bench", "ci"}
 END = "<!-- From here on by hand; above by `make docs` out of checks/entries.py. -->\n"
 
 
@@ -36,7 +36,7 @@ def head(entry: Entry) -> str:
 
 
 def renewed(name: str, text: str) -> str:
-    """A page with its generated part made anew; known, packages and bench have none."""
+    """A page with its generated part made anew; those BY_HAND have none."""
     if name in BY_HAND:
         return text
     if name != "index":

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import venv
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 from millrace.audit import check_loader
 from millrace.audit.checks.run import audit
 from tests.audit import plain
+from tests.audit.test_alone import SCHEMA
 from tests.workflow.workflow import ROOT
 
 
 @pytest.fixture
-def check(guard, monkeypatch) -> Callable[[list[str]], int]:
-    """The command, with a guard that is open already."""
+def check(guard, monkeypatch, tmp_path) -> Callable[[list[str]], int]:
+    """The command in an empty folder, with a guard that is open already."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check_loader, "audit", partial(audit, guard=guard))
     return check_loader.main
 
@@ -36,21 +41,25 @@ def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "code", "text"),
+    ("given", "code", "text", "fails"),
     [
-        ("good", [], 0, "PASS"),
-        ("repeated", [], 1, "FAIL  DP7"),
-        ("repeated", ["--exit-zero"], 0, "FAIL  DP7"),
-        ("repeated", ["--ignore", "dp7=it is meant so"], 0, "it is meant so"),
-        ("plain_list", ["--only", "DP2"], 0, "PASS            DP2"),
-        ("unloadable", [], 2, "batch_size should be a positive integer"),
-        ("asleep", ["--timeout", "8"], 3, "__getitem__"),
+        ("good", 0, "PASS", 0),
+        ("repeated", 1, "FAIL  DP7", 1),
+        ("repeated --exit-zero", 0, "FAIL  DP7", 1),
+        ("repeated --ignore 'dp7=it is meant so'", 0, "it is meant so", 0),
+        ("plain_list --only DP2", 0, "PASS            DP2", 0),
+        ("unloadable", 2, "batch_size should be a positive integer", 1),
+        ("asleep --timeout 8", 3, "__getitem__", 1),
     ],
 )
-def test_exit_codes(check, capsys, name, flags, code, text):
+def test_exit_codes(check, capsys, given, code, text, fails):
+    name, *flags = shlex.split(given)
     command = ["--loader", f"{plain.here}:{name}", "--only", "DP7,end", "--ranks", "1", *flags]
-    assert check(command) == code
+    assert check([*command, "--json", "found.json", "--sarif", "found.sarif"]) == code
     assert text in capsys.readouterr().out
+    jsonschema.validate(json.loads(Path("found.json").read_text()), SCHEMA)
+    [run] = json.loads(Path("found.sarif").read_text())["runs"]
+    assert len(run["results"]) == fails
 
 
 @pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
@@ -126,6 +135,17 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
     (entry,) = report["entries"]
     assert (entry["name"], entry["verdict"]) == ("DP7", "pass")
     assert "DP7" in (tmp_path / "findings.html").read_text()
+
+
+@pytest.mark.long
+def test_a_time_that_was_too_short_names_one_that_is_not(check, capsys, tmp_path):
+    command = ["--loader", f"{plain.here}:good", "--ranks", "1", "--json", str(tmp_path / "json")]
+    assert check([*command, "--timeout", "5"]) == 0
+    unreached = json.loads((tmp_path / "json").read_text())["unreached"]
+    assert "DP6" in unreached["entries"]
+    assert f"--timeout {unreached['needed']}" in capsys.readouterr().out
+    assert check([*command, "--timeout", str(unreached["needed"])]) == 0
+    assert json.loads((tmp_path / "json").read_text())["unreached"] is None
 
 
 def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from millrace.audit.checks import entries
 from millrace.audit.checks.run import audit
-from millrace.audit.report import document, gate, page, terminal
+from millrace.audit.report import document, gate, page, sarif, terminal
 from millrace.audit.runner.target import Options, expectation, parse_args
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
@@ -69,6 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--out", type=Path, help="folder for findings.json and findings.html")
     add("--json", type=Path, help="output: what was found (default: in --out, if given)")
+    add("--sarif", type=Path, help="output: the fails, for code scanning")
     return parser
 
 
@@ -93,12 +94,15 @@ def main(argv: list[str] | None = None) -> int:
     context = {
         "loader": args.loader,
         "command": shlex.join(command),
+        "timeout": options.timeout,
         "probes": probes,
         "only": only,
         "ignored": ignored,
     }
     report = document.document(findings, context)
     write(report, args.out, args.json)
+    if args.sarif:
+        atomic.write_text(args.sarif, json.dumps(sarif.sarif(report), indent=2) + "\n")
     print(terminal.text(report))
     return 0 if args.exit_zero else document.exit_code(report, args.strict)
 

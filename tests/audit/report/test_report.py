@@ -12,6 +12,7 @@ from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.findings import Finding
 from millrace.audit.report.document import document, exit_code
 from millrace.audit.report.page import page
+from millrace.audit.report.sarif import sarif
 from millrace.audit.report.terminal import text
 from millrace.audit.runner.probes import Result
 
@@ -48,6 +49,7 @@ def report(findings: list[Finding] = FINDINGS, **context) -> dict:
     said = {
         "loader": "data:make",
         "command": "python -m x",
+        "timeout": 20,
         "ignored": {"DP9": "it fits", "DP3": "why"},
     }
     said |= {"probes": {"look": LOOK, "methods": HUNG}}
@@ -118,6 +120,56 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
         "  DP9  fail: 1.2 MB per new sample; reason: it fits",
     } < {*lines}
     assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()
+
+
+OVER = {"text": "the 8 s are over"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "late", "needed"),
+    [
+        # Four times as slow as usual: methods need 14 s, and have 0.4 of the time.
+        ({"look": 1.2}, {"methods": 0.0}, 40),
+        # It was cut off after 3.2 s, and may use 0.4 of the time.
+        ({"look": 0.3}, {"methods": 3.2}, 20),
+        ({"look": 0.3, "epochs": 30.0}, {"labels": 0.0}, 40),
+        ({"look": 0.3, "epochs": 4.0}, {}, 20),  # epochs were read until the time was over
+    ],
+)
+def test_what_the_time_did_not_suffice_for_is_named_with_the_time_that_does(ended, late, needed):
+    probes = {name: Result("ok", LOOK.data, {}, seconds) for name, seconds in ended.items()}
+    probes |= {name: Result("late", [], OVER, seconds) for name, seconds in late.items()}
+    findings = [
+        Finding("DP6", "not decidable", "the probe methods late", needs="a longer --timeout"),
+        Finding("DP2", "fail", "all come twice"),
+        Finding("DP2", "not decidable", "2 batches were read", needs="a longer --timeout"),
+        Finding("DP10", "not decidable", "no range", needs="--expect 0-1"),
+    ]
+    made = report(findings, probes=probes, timeout=8.0)
+    assert made["unreached"] == {"entries": ["DP6"], "timeout": 8.0, "needed": needed}
+    words = f"DP6: the 8 s were over; as fast as it went here, all of it takes about {needed} s: "
+    assert words + f"--timeout {needed}" in " ".join(text(made).split())
+    assert f"--timeout {needed}" in page(made)
+
+
+def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/data.py").write_text("import torch\n\n\ndef make():\n    pass\n")
+    for loader, line in {
+        "train/data.py:make": 4,
+        "train.data:make": 4,
+        "train/data.py:x": 1,
+    }.items():
+        [run] = sarif(report(loader=loader))["runs"]
+        assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["DP2", "DP4"]
+        assert [result["ruleId"] for result in run["results"]] == ["DP2", "DP4"]  # DP9 is ignored
+        place = run["results"][0]["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == "train/data.py"
+        assert place["region"]["startLine"] == line
+    words = run["results"][0]["message"]["text"]
+    assert words.startswith("all come twice. Evidence: ids: [0, 1,")
+    assert words.endswith("Fix: i % 4 == rank * 2")
 
 
 def test_the_page_holds_the_whole_report_and_needs_nothing_else():

@@ -9,6 +9,7 @@ from typing import Any
 
 from millrace.audit.runner.probes import PROBES, Result, Seen
 
+LONGER = "a longer --timeout"  # begins what is needed where the time was over
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
 MODULES = (
@@ -115,6 +116,7 @@ def _found(evidence: Evidence, check: Check) -> Findings:
         result = evidence[name]
         if result.status != "ok":
             cause = f"the probe {name} {result.status}: {result.error.get('text', '')}"
-            return undecided(cause.strip(": "), "", {"error": dict(result.error)})
+            needs = LONGER if result.status == "late" else ""
+            return undecided(cause.strip(": "), needs, {"error": dict(result.error)})
         seen.append(result.data if PROBES[name].ranks else result.data[0])
     return check.function(*seen)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from millrace.audit.checks.batches import Batch, epochs_of, parse
 from millrace.audit.checks.findings import (
+    LONGER,
     Evidence,
     Finding,
     Ranks,
@@ -197,7 +198,7 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
         result = evidence[name]
         if name == "look" and result.status == "late":
             cause = f"no batch came: {result.error['text']}"
-            yield undecided(cause, "a longer --timeout, or less data")
+            yield undecided(cause, f"{LONGER}, or less data")
         if result.status in ENDINGS:
             facts = {key: value for key, value in result.error.items() if value}
             cause = f"the loader {result.status}: {result.error.get('text', '')}"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from millrace.audit.checks import shares
 from millrace.audit.checks.batches import Batch, Draws, Epoch, epochs_of, parse
 from millrace.audit.checks.findings import (
+    LONGER,
     Finding,
     Ranks,
     Seen,
@@ -290,7 +291,7 @@ def _shared_out(
     unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
     if unended and min(unended) < FEWEST and not shared.came_whole():
         cause = f"{min(unended)} batches of a rank were read in the time"
-        return undecided(cause, "a longer --timeout", facts)
+        return undecided(cause, LONGER, facts)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)

@@ -9,7 +9,7 @@ from typing import Any
 from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
 from millrace.audit.checks.findings import Finding
-from millrace.audit.report import gate
+from millrace.audit.report import gate, unreached
 from millrace.audit.runner.probes import Result
 
 VERSION = 1
@@ -26,19 +26,21 @@ VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
     """The report. An entry has the verdict of its worst finding; without any it is not decidable.
 
-    `context`: loader, command, probes (Results by name); if wanted ignored (reasons by entry), only
-    (names).
+    `context`: loader, command, timeout (seconds), probes (Results by name); if wanted ignored
+    (reasons by entry), only (names). findings.schema.json, beside this file, describes it.
     """
     probes = context["probes"]
     look = probes["look"].data[0] if probes["look"].data else {}
+    entries = _entries(findings, context.get("only") or ENTRIES)
     report = {
         "version": VERSION,
         "loader": context["loader"],
         "command": context["command"],
         "environment": {key: look[key] for key in PLACE if key in look},
         "counts": dict.fromkeys(VERDICTS, 0),
-        "entries": _entries(findings, context.get("only") or ENTRIES),
+        "entries": entries,
         "probes": [_probe(name, result) for name, result in probes.items()],
+        "unreached": _unreached(entries, probes, context["timeout"]),
     }
     return gate.with_reasons(report, context.get("ignored", {}))
 
@@ -66,6 +68,17 @@ def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
         }
         entries.append(entry)
     return entries
+
+
+def _unreached(entries: list[dict], probes: Mapping[str, Result], timeout: float) -> dict | None:
+    names = unreached.names(entries)
+    if not names:
+        return None
+    return {
+        "entries": names,
+        "timeout": timeout,
+        "needed": unreached.seconds(probes, timeout),
+    }
 
 
 def _probe(name: str, result: Result) -> dict:
@@ -119,6 +132,18 @@ def remarks(document: dict) -> dict[str, list[tuple[str, ...]]]:
         "Not decidable": [(" ".join(names), *words) for words, names in undecided.items()],
         "Ignored": ignored,
     }
+
+
+def not_reached(document: dict) -> str:
+    """What the time did not suffice for, and how much would; "" if it did."""
+    rest = document.get("unreached")  # reports of 0.4 have none
+    if not rest:
+        return ""
+    names = " ".join(rest["entries"])
+    return (
+        f"{names}: the {rest['timeout']:g} s were over; as fast as it went here, all of it takes"
+        f" about {rest['needed']} s: --timeout {rest['needed']}"
+    )
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from millrace.audit.report.document import pairs, remarks, select, shown
+from millrace.audit.report.document import not_reached, pairs, remarks, select, shown
 
 STYLE = """
 article { border-left: .3rem solid #d14; padding-left: 1rem; margin: 1rem 0 1.75rem; }
@@ -30,7 +30,9 @@ PAGE = Template("""<!DOCTYPE html>
 
 def page(document: dict) -> str:
     """The page of a report."""
-    sections = {"Fails": "".join(map(_fail, select(document, "fail")))}
+    words = not_reached(document)
+    sections = {"Not reached": f"<p>{_html(words)}</p>" if words else ""}
+    sections["Fails"] = "".join(map(_fail, select(document, "fail")))
     for title, rows in remarks(document).items():
         sections[title] = _table(rows)
     for title in ("Pass", "Not applicable"):

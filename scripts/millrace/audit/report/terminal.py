@@ -5,23 +5,13 @@ from __future__ import annotations
 
 import textwrap
 
-from millrace.audit.report.document import pairs, remarks, select, shown
+from millrace.audit.report.document import not_reached, pairs, remarks, select, shown
 from millrace.common.errors import printable
 
 
 def text(document: dict) -> str:
     """The report in short: of long texts six lines; the JSON and the page have them whole."""
-    place = {
-        **document["environment"],
-        "seconds": round(sum(each["seconds"] for each in document["probes"])),
-    }
-    lines = _wrap("Audit of ", f"{document['loader']} {shown(place)}")
-    lines.append(
-        ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
-    )
-    for probe in document["probes"]:
-        if probe["status"] not in ("ok", "skipped"):
-            lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
+    lines = _head(document)
     for entry in select(document, "fail"):
         lines += ["", f"FAIL  {entry['name']:<6}  {entry['title']}"]
         for row in (row for row in entry["findings"] if row["verdict"] == "fail"):
@@ -39,6 +29,26 @@ def text(document: dict) -> str:
         if names := " ".join(entry["name"] for entry in select(document, verdict)):
             lines += _wrap(f"{verdict.upper():<14}  ", names)
     return printable("\n".join(lines))
+
+
+def _head(document: dict) -> list[str]:
+    """Where it ran, the verdicts by number, the probes that did not end, and what the time did not
+    suffice for."""
+    place = {
+        **document["environment"],
+        "seconds": round(sum(each["seconds"] for each in document["probes"])),
+    }
+    lines = _wrap("Audit of ", f"{document['loader']} {shown(place)}")
+    lines.append(
+        ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
+    )
+    for probe in document["probes"]:
+        # One that is late after no seconds was not begun: its entries are not reached.
+        if probe["status"] not in ("ok", "skipped") and probe["seconds"]:
+            lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
+    if words := not_reached(document):
+        lines += ["", *_wrap("NOT REACHED  ", words)]
+    return lines
 
 
 def _wrap(start: str, words: str, indent: int = 0) -> list[str]:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -42,8 +43,12 @@ class Guard:
     """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look",
     "epochs"])`.
 
+    `path`: where modules are looked for, of a caller whose own is not that of a new Python.
     Raises MillraceError if torch cannot be imported.
     """
+
+    def __init__(self, path: Sequence[str] = ()) -> None:
+        self._path = list(filter(None, path))
 
     def __enter__(self) -> Guard:
         self._scratch = tempfile.mkdtemp(prefix="audit-")
@@ -52,6 +57,8 @@ class Guard:
             "PYTHONDONTWRITEBYTECODE": "1",
             "MILLRACE_AUDIT": self._scratch,
         }
+        if self._path:
+            environment["PYTHONPATH"] = os.pathsep.join(self._path)
         # Not as a module of its own: spawned workers would import it as their main module. This
         # package may have been found by a path that only the caller knows.
         place = str(Path(__file__).parents[3])
@@ -144,7 +151,8 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
         blind = "look" in results and results["look"].status != "ok"
         if blind or left < 1:
             text = "the loader gave no batch" if blind else f"the {options.timeout:g} s are over"
-            results[name] = Result("skipped", [], {"text": text}, 0.0)
+            status = "skipped" if blind else "late"
+            results[name] = Result(status, [], {"text": text}, 0.0)
         else:
             seconds = min(left, PROBES[name].share * options.timeout)
             results[name] = _Run(PROBES[name], options, scratch, seconds).result()
