@@ -26,14 +26,19 @@ def build(arch: str, classes: int) -> nn.Module:
 
     layer, channels, blocks = ARCHITECTURES[arch]
     small = arch == "resnet_small"
-    shape = {"hidden_sizes": list(channels), "depths": list(blocks), "layer_type": layer}
-    config = ResNetConfig(embedding_size=16 if small else 64, num_labels=classes, **shape)
+    config = ResNetConfig(
+        embedding_size=16 if small else 64,
+        num_labels=classes,
+        hidden_sizes=list(channels),
+        depths=list(blocks),
+        layer_type=layer,
+    )
     model = ResNetForImageClassification(config)
     if small:
         # The 7 x 7 convolution of stride 2 and the pooling after it would leave 2 x 2 pixels of 8 x
         # 8.
-        model.resnet.embedder.embedder.convolution = torch.nn.Conv2d(
-            3, 16, 3, padding=1, bias=False
-        )
-        model.resnet.embedder.pooler = torch.nn.Identity()
+        first = torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        stem = model.resnet.embedder
+        stem.embedder.convolution = first
+        stem.pooler = torch.nn.Identity()
     return model

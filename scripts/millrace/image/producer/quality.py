@@ -4,6 +4,7 @@ shows."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,34 +38,54 @@ class Spread(NamedTuple):
 
 def expected_spread(records: RecordSet, pool: int) -> Spread:
     """The spread that pools of `pool` files give to epochs of `records`, in the mean over seeds."""
-    reader, files = RecordReader(records), len(records.files)
+    reader = RecordReader(records)
+    files = len(records.files)
     pool = min(pool, files)
-    sizes = [pool] * (files // pool) + [files % pool] * (files % pool > 0)
+    whole, rest = divmod(files, pool)
+    sizes = [pool] * whole
+    if rest:
+        sizes.append(rest)
+
     holding = np.zeros(len(records.classes), np.int64)  # files that hold a class
     for file in range(files):
-        holding[np.unique(reader.labels(file))] += 1
+        labels = np.unique(reader.labels(file))
+        holding[labels] += 1
 
-    def chance(holding: int, size: int) -> float:
-        """That a pool of `size` files has one of `holding` files."""
-        return 1.0 - math.comb(files - holding, size) / math.comb(files, size)
-
-    by_class = [
-        sum(chance(n, size) * size for size in sizes) / files for n in holding.tolist() if n
-    ]
+    by_class = []
+    for count in holding.tolist():
+        if count:
+            by_class.append(_share_with_one_of(count, files, sizes))
     record = sum(size * size for size in sizes) / files**2
     return Spread(pool, record, float(np.mean(by_class)), min(by_class))
+
+
+def _share_with_one_of(holding: int, files: int, pools: Sequence[int]) -> float:
+    """The share of the files whose pool is expected to have one of `holding` of them; `pools` are
+    the sizes of the pools that all files are drawn to."""
+    expected = 0.0
+    for size in pools:
+        chance_of_none = math.comb(files - holding, size) / math.comb(files, size)
+        expected += (1.0 - chance_of_none) * size
+    return expected / files
 
 
 def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
     """Mean entropy, in bits, of the labels in runs of `run` records: 0 in class order, highest if
     mixed."""
     run = min(run, len(labels))
-    whole = labels[: len(labels) // run * run].reshape(-1, run)
-    shares = (np.unique(row, return_counts=True)[1] / run for row in whole)
-    return float(np.mean([-(share * np.log2(share)).sum() for share in shares]))
+    whole_runs = len(labels) // run
+    rows = labels[: whole_runs * run].reshape(-1, run)
+    entropies = []
+    for row in rows:
+        _, counts = np.unique(row, return_counts=True)
+        shares = counts / run
+        entropies.append(-(shares * np.log2(shares)).sum())
+    return float(np.mean(entropies))
 
 
 def neighbour_distance(ids: np.ndarray) -> float:
     """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if
     mixed."""
-    return float(np.abs(np.diff(np.argsort(ids))).mean() / len(ids))
+    places = np.argsort(ids)
+    distances = np.abs(np.diff(places))
+    return float(distances.mean() / len(ids))

@@ -31,9 +31,9 @@ _THREADS = 2  # files that are read or written at once
 def order(count: int, *numbers: int) -> np.ndarray:
     """The numbers below `count` in the random order that belongs to `numbers` (seed, epoch,
     ...)."""
-    return np.argsort(
-        hashing.mix(np.arange(count, dtype=np.uint64) ^ hashing.key(*numbers)), kind="stable"
-    )
+    key = hashing.key(*numbers)
+    mixed = hashing.mix(np.arange(count, dtype=np.uint64) ^ key)
+    return np.argsort(mixed, kind="stable")
 
 
 def groups(
@@ -66,7 +66,10 @@ class EpochMaker:
     """Makes epochs of `records` in `root`, `pool` files at a time: each time the same bytes."""
 
     def __init__(self, records: RecordSet, root: str | os.PathLike, pool: int, seed: int) -> None:
-        self.records, self.root, self.pool, self.seed = records, Path(root), pool, seed
+        self.records = records
+        self.root = Path(root)
+        self.pool = pool
+        self.seed = seed
         self._size = records.size if records.layout == FIXED else None
         if self._size:  # one array for the fixed images of all groups
             most = int(np.sort(records.lengths)[::-1][:pool].sum())
@@ -82,8 +85,15 @@ class EpochMaker:
 
     def mark(self, epoch: int) -> dict[str, Any]:
         """The mark of an epoch that is made so."""
-        made = {"maker": epochs.MAKER, "epoch": epoch, "seed": self.seed, "pool": self.pool}
-        return {**made, "source": self._source, "records": len(self.records), "digest": self.digest}
+        return {
+            "maker": epochs.MAKER,
+            "epoch": epoch,
+            "seed": self.seed,
+            "pool": self.pool,
+            "source": self._source,
+            "records": len(self.records),
+            "digest": self.digest,
+        }
 
     def make(self, epoch: int, report: Callable[[str], None]) -> None:
         """Write `train_<epoch>/`; it appears whole. `report` is told how far it is, and may
@@ -98,7 +108,8 @@ class EpochMaker:
         try:
             aside.mkdir()
             made = self._write(epoch, aside, report)
-            if (digest := _digest_of(made)) != self.digest:
+            digest = _digest_of(made)
+            if digest != self.digest:
                 problem = f"does not hold each record once (digest {digest}, not {self.digest})"
                 raise MillraceError(problem, str(folder), "Please report this defect of Millrace")
             made.write(is_scratch=True)
@@ -110,20 +121,21 @@ class EpochMaker:
             raise
 
     def _write(self, epoch: int, folder: Path, report: Callable[[str], None]) -> RecordSet:
-        total, written = len(self.records.files), list[RecordFile]()
+        total = len(self.records.files)
+        written: list[RecordFile] = []
         with (
             Progress(total, "files", f"epoch {epoch}") as progress,
             ThreadPoolExecutor(_THREADS) as threads,
         ):
             for group, rows in groups(self.records.lengths, self.pool, self.seed, epoch):
                 report(f"makes epoch {epoch}: {len(written)} of {total} files")
-                content, start = self._read(group, threads), len(written)
-                names = [
-                    folder / file_name(self.records.split, start + n, total)
-                    for n in range(len(group))
-                ]
+                content = self._read(group, threads)
+                start = len(written)
+                numbers = range(start, start + len(group))
+                names = [folder / file_name(self.records.split, at, total) for at in numbers]
                 parts = np.array_split(rows, len(group))
-                for file in threads.map(partial(self._write_file, *content), names, parts):
+                write = partial(self._write_file, content)
+                for file in threads.map(write, names, parts):
                     written.append(file)
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
@@ -139,30 +151,27 @@ class EpochMaker:
             source=self.digest,
         )
 
-    def _read(
-        self, group: np.ndarray, threads: ThreadPoolExecutor
-    ) -> tuple[list, np.ndarray, np.ndarray]:
-        """Images, labels and ids of a group of files."""
+    def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> Records:
+        """The records of a group of files; `images` is a list."""
         ends = np.cumsum(self.records.lengths[group])
 
         def read(number: int) -> Records:
             count = int(self.records.lengths[group[number]])
-            out = self._buffer[ends[number] - count : ends[number]] if self._size else None
+            end = int(ends[number])
+            out = self._buffer[end - count : end] if self._size else None
             with closing(RecordReader(self.records)) as reader:
                 return reader.read(int(group[number]), 0, count, out)
 
         parts = list(threads.map(read, range(len(group))))
         images = [image for part in parts for image in part.images]
-        return (
-            images,
-            np.concatenate([p.labels for p in parts]),
-            np.concatenate([p.ids for p in parts]),
-        )
+        labels = np.concatenate([part.labels for part in parts])
+        ids = np.concatenate([part.ids for part in parts])
+        return Records(images, labels, ids)
 
-    def _write_file(
-        self, images: list, labels: np.ndarray, ids: np.ndarray, path: Path, rows: np.ndarray
-    ) -> RecordFile:
-        encoded = 0 if self._size else sum(images[row].nbytes for row in rows)
+    def _write_file(self, group: Records, path: Path, rows: np.ndarray) -> RecordFile:
+        """Write the rows of a group as a file."""
+        images = [group.images[row] for row in rows]
+        encoded = 0 if self._size else sum(image.nbytes for image in images)
         with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
-            writer.append((images[row] for row in rows), labels[rows], ids[rows])
+            writer.append(images, group.labels[rows], group.ids[rows])
         return writer.file

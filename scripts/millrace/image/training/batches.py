@@ -46,9 +46,8 @@ class Batch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
-        images, labels = (
-            x.to(device, non_blocking=non_blocking) for x in (self.images, self.labels)
-        )
+        images = self.images.to(device, non_blocking=non_blocking)
+        labels = self.labels.to(device, non_blocking=non_blocking)
         return replace(self, images=images, labels=labels)
 
 
@@ -62,8 +61,11 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
         raise MillraceError(
             problem, remedy="Give RGB pixels from 0 to 255, channels last, not normalised"
         )
-    mean, std = (torch.tensor(values, device=images.device) for values in (MEAN, STD))
-    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+    mean = torch.tensor(MEAN, device=images.device)
+    std = torch.tensor(STD, device=images.device)
+    scaled = images.float() / 255
+    channels_last = (scaled - mean) / std
+    return channels_last.permute(0, 3, 1, 2)
 
 
 class RecordBatches:
@@ -91,8 +93,12 @@ class RecordBatches:
         augment: str = "none",
         seed: int = 0,
     ) -> None:
-        self.records, self.rows, self.scratch, self.size = records, len(records), scratch, size
-        self.augment, self.seed = augment, seed
+        self.records = records
+        self.rows = len(records)
+        self.scratch = scratch
+        self.size = size
+        self.augment = augment
+        self.seed = seed
         self.blocks = window // BLOCK + 3  # its ends cut two
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,56 +145,73 @@ class RecordBatches:
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read and crop the records of one step."""
-        if request.epoch != self._epoch:
-            self.close()
-            self._epoch, self._reader = request.epoch, RecordReader(self.records_of(request.epoch))
-            self._block = lru_cache(self.blocks)(self._reader.read)
-        assert self._reader is not None  # it is there while the epoch is
-        records = self._reader.records
-        pictures, labels, numbers = list[np.ndarray](), list[int](), list[int]()
-        bad = list[BadSample]()
+        reader = self._reader_of(request.epoch)
+        pictures: list[np.ndarray] = []
+        labels: list[int] = []
+        ids: list[int] = []
+        bad: list[BadSample] = []
         for row in request.rows.tolist():
-            file, at = records.locate(row)
-            block, number = self._block(file, at - at % BLOCK, BLOCK), at % BLOCK
-            image, record = block.images[number], int(block.ids[number])
+            file, at = reader.records.locate(row)
+            number = at % BLOCK
+            block = self._block(file, at - number, BLOCK)
+            record = int(block.ids[number])
             try:
-                pictures.append(self._picture(image))
-                labels.append(int(block.labels[number]))
-                numbers.append(record)
+                picture = self._picture(block.images[number], reader.records)
             except Unusable as error:
-                message = f"{records.path(file)}, record {record}: {error}"
+                message = f"{reader.records.path(file)}, record {record}: {error}"
                 bad.append(BadSample(row, record, error.reason, message))
-        ids = np.array(numbers, np.int64)
-        images = (
-            np.stack(self._cropped(pictures, ids)) if pictures else np.zeros((0, 1, 1, 3), np.uint8)
-        )
+                continue
+            pictures.append(picture)
+            labels.append(int(block.labels[number]))
+            ids.append(record)
+
+        record_ids = np.array(ids, np.int64)
+        images = self._stacked(pictures, record_ids)
         if request.following is None:
             self.close()  # the end of the epoch, whose folder may be removed now
-        tensors = torch.from_numpy(images), torch.tensor(labels, dtype=torch.int64)
         return Batch(
-            request.step, request.epoch, *tensors, ids, len(request.rows), bad, request.filler
+            step=request.step,
+            epoch=request.epoch,
+            images=torch.from_numpy(images),
+            labels=torch.tensor(labels, dtype=torch.int64),
+            ids=record_ids,
+            planned=len(request.rows),
+            bad=bad,
+            filler=request.filler,
         )
 
-    def _picture(self, image: np.ndarray) -> np.ndarray:
+    def _reader_of(self, epoch: int) -> RecordReader:
+        """The reader of the epoch's files, which stays open while the epoch lasts."""
+        if self._reader is None or epoch != self._epoch:
+            self.close()
+            self._epoch = epoch
+            self._reader = RecordReader(self.records_of(epoch))
+            self._block = lru_cache(self.blocks)(self._reader.read)
+        return self._reader
+
+    def _picture(self, image: np.ndarray, records: RecordSet) -> np.ndarray:
         """The RGB pixels of a record; without random crops its middle, at `size`. Raises
         Unusable."""
-        assert self._reader is not None
-        records = self._reader.records
-        is_fixed, exif = records.layout == FIXED, records.exif
-        image = image if is_fixed else read_image(image, exif)[0]
+        is_fixed = records.layout == FIXED
+        image = image if is_fixed else read_image(image, records.exif)[0]
         if self.augment != "none":
             return np.asarray(image)
         if is_fixed:  # has been resized
             return resized(Image.fromarray(image), min(image.shape[:2]), self.size)
         return resized(image, round(self.size * 256 / 224), self.size)  # 256 for 224
 
-    def _cropped(self, pictures: list[np.ndarray], ids: np.ndarray) -> list[np.ndarray]:
-        """The pictures at their size, uint8."""
+    def _stacked(self, pictures: list[np.ndarray], ids: np.ndarray) -> np.ndarray:
+        """The pictures at their size, uint8 (n, size, size, 3)."""
+        if not pictures:
+            return np.zeros((0, 1, 1, 3), np.uint8)
         if self.augment == "none":
-            return pictures
-        assert self._epoch is not None
-        sizes = np.array([each.shape[1::-1] for each in pictures])
+            return np.stack(pictures)
+
+        assert self._epoch is not None  # it is that of the reader
+        sizes = np.array([picture.shape[1::-1] for picture in pictures])
         boxes, flips = random_crops(self.seed, self._epoch, ids, sizes)
         flips &= self.augment == "crop_flip"
-        parts = zip(pictures, boxes, flips, strict=True)
-        return [crop(each, box, self.size, flip) for each, box, flip in parts]
+        cropped = []
+        for picture, box, flip in zip(pictures, boxes, flips, strict=True):
+            cropped.append(crop(picture, box, self.size, flip))
+        return np.stack(cropped)
