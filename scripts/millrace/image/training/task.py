@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import lru_cache
@@ -33,12 +33,9 @@ from millrace.image.producer.sentry import Trainer
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
 from millrace.image.training.batches import Batch, RecordBatches, normalised
+from millrace.image.training.epoch_meter import EpochMeter
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
-
-# Columns of a line: what a value is the mean over, and its layout.
-_COLUMNS = {"Time": ("steps", "6.3f"), "Data": ("steps", "6.3f"), "Loss": ("images", ".4e")}
-_COLUMNS |= {"Acc@1": ("images", "6.2f"), "Acc@5": ("images", "6.2f")}
 
 
 class ImageTask(Task):
@@ -59,48 +56,63 @@ class ImageTask(Task):
         side: Trainer | None = None,
         first_epoch: int = 0,
     ) -> None:
-        self.options, self.side, self.first_epoch = options, side, first_epoch
-        self.scratch, self.ranks = scratch, Ranks.from_environment()
+        self.options = options
+        self.side = side
+        self.first_epoch = first_epoch
+        self.scratch = scratch
+        self.ranks = Ranks.from_environment()
         self.check: Callable[[], None] = lambda: None
-        self.train, self.val = RecordSet.open(root), RecordSet.open(root, validation_folder(root))
+        self.train = RecordSet.open(root)
+        self.val = RecordSet.open(root, validation_folder(root))
         check_classes(self.train, self.val)
-        self.image_size = options.image_size or (min(self.val.size) if self.val.size else 224)
-        for records in (self.val, *([self.train] if options.augment == "none" else [])):
-            if records.size and self.image_size > min(records.size):
-                words = (
-                    f"--image-size {self.image_size} is more than the records' {min(records.size)}"
-                    " pixels"
-                )
-                remedy = "Take a smaller one, or 0 for that of val's records"
-                raise MillraceError(words, str(records.folder), remedy)
-        share = self.ranks.local_world_size
-        streams, batch_size = (
-            math.ceil(options.workers / share),
-            max(options.batch_size // share, 1),
-        )
-        self._shape = Shape(batch_size, max(streams, 1), options.mixed_batches)
+        self.image_size = options.image_size or _size_of(self.val)
+        self._check_image_size()
+        self._shape = _shape_of(options, self.ranks)
         # The shapes that an epoch's plans have had, by number of ranks: they may differ before a
         # resume.
         self._shapes: defaultdict[int, dict[int, Shape]] = defaultdict(dict)
         self._plans = lru_cache(2)(self._plan)
-        window, crops = batch_size * options.mixed_batches, (options.augment, options.seed)
-        self._batches = RecordBatches(self.train, scratch, self.image_size, window, *crops)
+        window = self._shape.batch_size * options.mixed_batches
+        self._batches = RecordBatches(
+            self.train, scratch, self.image_size, window, options.augment, options.seed
+        )
         self.spread: Spread | None = None  # for the K of the epochs that this start has seen
-        self._epoch, self._at, self._sums = -1, (-1, 0, 0), Counter[str]()
+        self._epoch = -1  # in work
+        self._meter = EpochMeter(self.ranks.world_size)
+
+    def _check_image_size(self) -> None:
+        """Raise MillraceError if records are smaller than the images that are taken of them;
+        random crops are enlarged."""
+        record_sets = [self.val]
+        if self.options.augment == "none":
+            record_sets.append(self.train)
+        for records in record_sets:
+            if records.size and self.image_size > min(records.size):
+                pixels = min(records.size)
+                words = f"--image-size {self.image_size} is more than the records' {pixels} pixels"
+                remedy = "Take a smaller one, or 0 for that of val's records"
+                raise MillraceError(words, str(records.folder), remedy)
 
     def build_model(self) -> nn.Module:
-        model = resnet.build(self.options.arch, len(self.train.classes))
-        millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-        text = "%s: %.1f million parameters, %d classes, images of %d pixels; train has %s, val %s"
-        counts = counted(len(self.train), "record"), counted(len(self.val), "record")
+        classes = len(self.train.classes)
+        model = resnet.build(self.options.arch, classes)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
         log.info(
-            text, self.options.arch, millions, len(self.train.classes), self.image_size, *counts
+            "%s: %.1f million parameters, %d classes, images of %d pixels; train has %s, val %s",
+            self.options.arch,
+            parameters / 1e6,
+            classes,
+            self.image_size,
+            counted(len(self.train), "record"),
+            counted(len(self.val), "record"),
         )
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
-        chosen = {name: getattr(self.options, name) for name in ("lr", "momentum", "weight_decay")}
-        return torch.optim.SGD(model.parameters(), **chosen)
+        options = self.options
+        return torch.optim.SGD(
+            model.parameters(), options.lr, options.momentum, weight_decay=options.weight_decay
+        )
 
     def rate_factor(self, epoch: int) -> float:
         return 0.1 ** (epoch // self.options.decay_epochs)
@@ -110,9 +122,9 @@ class ImageTask(Task):
 
     def _plan(self, epoch: int, world_size: int, spans: Spans = ()) -> BlockPlan:
         """The plan of an epoch, or of its rest after `spans`."""
-        self._shapes[epoch].setdefault(world_size, self._shape)
-        seed = self.options.seed
-        return BlockPlan(len(self.train), world_size, self._shapes[epoch], epoch, seed, spans)
+        shapes = self._shapes[epoch]
+        shapes.setdefault(world_size, self._shape)
+        return BlockPlan(len(self.train), world_size, shapes, epoch, self.options.seed, spans)
 
     def loader(
         self, epoch: int, start_step: int, rank: int, world_size: int, spans: Spans = ()
@@ -120,27 +132,39 @@ class ImageTask(Task):
         """The batches of a plan, when its epoch lies whole on the disk. Workers outlive epochs."""
         self._wait(epoch)
         records = self._batches.records_of(epoch)
-        if epoch and (len(records), records.ids_digest) != (len(self.train), self.train.ids_digest):
-            words = f"{len(records)} records ({records.ids_digest}), train/ {len(self.train)}"
-            remedy = "It was made from other records: remove it, the producer makes it again"
-            raise MillraceError(f"{words} ({self.train.ids_digest})", str(records.folder), remedy)
+        if epoch:
+            self._check_records(records)
         if records.pool and not self.spread:
             self.spread = expected_spread(self.train, records.pool)
             log.info("%s", self.spread.line(len(records)))
+
         plan = self.plan(epoch, world_size, spans)
-        text = "epoch %d: %s in contiguous blocks on %s, 0 dropped, %d repeated"
         log.info(
-            text, epoch, counted(len(plan), "step"), counted(world_size, "rank"), plan.repeated
+            "epoch %d: %s in contiguous blocks on %s, 0 dropped, %d repeated",
+            epoch,
+            counted(len(plan), "step"),
+            counted(world_size, "rank"),
+            plan.repeated,
         )
         loader = self.batch_loader(rank)
-        loader.plan, loader.start_step = plan, start_step
-        self._at = (epoch, start_step, len(plan))
+        loader.plan = plan
+        loader.start_step = start_step
+        self._meter.begin(epoch, start_step, len(plan))
         yield from loader
+
+    def _check_records(self, records: RecordSet) -> None:
+        """Raise MillraceError if a produced epoch does not hold the records of train."""
+        found = f"{len(records)} records ({records.ids_digest})"
+        wanted = f"{len(self.train)} records ({self.train.ids_digest})"
+        if found != wanted:
+            remedy = "It was made from other records: remove it, the producer makes it again"
+            raise MillraceError(f"{found}, train/ {wanted}", str(records.folder), remedy)
 
     def batch_loader(self, rank: int) -> BatchLoader:
         """What reads the batches of all plans on this rank."""
         if self._loader is None:
-            self._batches.rank, self._loader = rank, self._batch_loader(self._batches)
+            self._batches.rank = rank
+            self._loader = self._batch_loader(self._batches)
         return self._loader
 
     def _batch_loader(self, batches: RecordBatches) -> BatchLoader:
@@ -158,28 +182,32 @@ class ImageTask(Task):
             self.side.want(self.options.epochs, epoch)
         elif self.side:
             self.side.trained(self._epoch)  # its checkpoint is saved
-        self._epoch, stop = epoch, self.stop
-        assert stop is not None  # the loop has set it
-
-        def ready() -> bool | None:
-            self.check()
-            if self.side:
-                is_there = self.side.is_ready(epoch)
-            else:
-                is_there = epoch == 0 or epochs.read_mark(self.scratch, epoch) is not None
-            parts = self.exchange.gathered((is_there, stop.requested, stop.time_is_up))
-            _, asked, time_is_up = (any(values) for values in zip(*parts, strict=True))
-            if asked:
-                stop.time_is_up = time_is_up
-                stop.leave(self.ranks.is_main)
-            return all(part[0] for part in parts) or None
-
+        self._epoch = epoch
         if self.side:
             self.side.activity = f"waits for epoch {epoch} of {self.options.epochs}"
-            self.side.wait(ready, f"epoch {epoch} ({epochs.folder_of(self.scratch, epoch)})")
+            folder = epochs.folder_of(self.scratch, epoch)
+            self.side.wait(lambda: self._all_see(epoch) or None, f"epoch {epoch} ({folder})")
             self.side.activity = f"trains epoch {epoch} of {self.options.epochs}"
-        while not self.side and not ready():
-            pass  # rank 0 sets the pace
+        else:
+            while not self._all_see(epoch):
+                pass  # rank 0 sets the pace
+
+    def _all_see(self, epoch: int) -> bool:
+        """Whether all ranks see the epoch; they leave together if one was asked to stop."""
+        self.check()
+        stop = self.stop
+        assert stop is not None  # the loop has set it
+        own = (self._sees(epoch), stop.requested, stop.time_is_up)
+        seen, asked, time_is_up = zip(*self.exchange.gathered(own), strict=True)
+        if any(asked):
+            stop.time_is_up = any(time_is_up)
+            stop.leave(self.ranks.is_main)
+        return all(seen)
+
+    def _sees(self, epoch: int) -> bool:
+        if self.side:
+            return self.side.is_ready(epoch)
+        return epoch == 0 or epochs.read_mark(self.scratch, epoch) is not None
 
     def finish(self) -> None:
         """Tell the producer that all is trained, also if it was before this start; on rank 0."""
@@ -194,10 +222,11 @@ class ImageTask(Task):
 
     def training_step(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, images, counts) of a batch; right answers are counted on the device."""
-        self._at = (batch.epoch, batch.step + 1, self._at[2])
+        self._meter.reached(batch.epoch, batch.step + 1)
         loss, top1, top5 = _answers(model, batch)
-        counts = {"samples": len(batch.ids), "batches": 1, "top1": top1, "top5": top5}
-        return loss, float(len(batch.ids)), counts
+        images = len(batch.ids)
+        counts = {"samples": images, "batches": 1, "top1": top1, "top5": top5}
+        return loss, float(images), counts
 
     def score(self, metrics: Mapping[str, float]) -> float:
         """The lower the better, for the best checkpoint."""
@@ -209,68 +238,63 @@ class ImageTask(Task):
     def accuracies(self, model: nn.Module, device: torch.device) -> dict[str, float]:
         """Loss and top-1 and top-5 (percent) on val, each record once, by all ranks."""
         batches = RecordBatches(self.val, self.scratch, self.image_size, self._shape.batch_size)
-        world_size, batches.rank = self.ranks.world_size, self.ranks.rank
-        in_order = {world_size: self._shape._replace(mixed_batches=1)}
-        batches.plan = BlockPlan(len(self.val), world_size, in_order)
-        sums = torch.zeros(
-            4, dtype=torch.float64, device=device
-        )  # loss, images, right in one, in five
+        batches.rank = self.ranks.rank
+        world_size = self.ranks.world_size
+        in_order = self._shape._replace(mixed_batches=1)
+        batches.plan = BlockPlan(len(self.val), world_size, {world_size: in_order})
+        # Loss, images, right in one, in five.
+        sums = torch.zeros(4, dtype=torch.float64, device=device)
         with closing(self._batch_loader(batches)) as loader:
             for batch in loader:
                 if batch.filler or not len(batch.ids):
                     continue
-                loss, *right = _answers(model, batch.to(device, non_blocking=True))
-                one = torch.ones_like(loss) * len(batch.ids)
-                sums += torch.stack([loss * len(batch.ids), one, *right]).double()
+                loss, top1, top5 = _answers(model, batch.to(device, non_blocking=True))
+                images = torch.ones_like(loss) * len(batch.ids)
+                sums += torch.stack([loss * images, images, top1, top5]).double()
+
         loss, images, top1, top5 = self.exchange.sums(sums.tolist())
-        figures = {"loss": loss / images, "acc1": 100 * top1 / images, "acc5": 100 * top5 / images}
-        return {**figures, "images": int(images)}
+        return {
+            "loss": loss / images,
+            "acc1": 100 * top1 / images,
+            "acc5": 100 * top5 / images,
+            "images": int(images),
+        }
 
     def describe(self, event: str, figures: Mapping[str, Any]) -> str:
-        """The lines of PyTorch's ImageNet example: values since the last line, in brackets since
-        the epoch began (or the run went on)."""
+        """The lines of PyTorch's ImageNet example."""
         if event == "eval":
             return " * Acc@1 {acc1:.3f} Acc@5 {acc5:.3f}".format(**figures["metrics"])
-        (epoch, step, steps), counts, seconds = self._at, figures["counts"], figures["seconds"]
-        if self._sums["epoch"] != epoch:
-            self._sums = Counter(epoch=epoch)
-        now = {"steps": counts.get("batches", 0) / self.ranks.world_size or 1, "Time": seconds}
-        now |= {
-            "images": max(counts["samples"], 1),
-            "Data": seconds * figures["time_share"]["data_wait"],
-        }
-        now |= {"Loss": (figures["loss"] or 0.0) * now["images"]}
-        now |= {"Acc@1": 100 * counts["top1"], "Acc@5": 100 * counts["top5"]}
-        self._sums.update(now)
-        parts = [f"Epoch: [{epoch}][{step:>{len(str(steps))}}/{steps}]"]
-        for name, (unit, layout) in _COLUMNS.items():
-            value, mean = (values[name] / values[unit] for values in (now, self._sums))
-            parts.append(f"{name} {value:{layout}} ({mean:{layout}})")
-        return "\t".join(parts)
+        return self._meter.line(figures)
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what is trained on, and the shapes of the plans of the epoch in work."""
-        of = [
-            self.train.lengths.tolist(),
-            self.train.ids_digest,
-            self.train.classes,
-            self.image_size,
-        ]
+        train = self.train
+        data = [train.lengths.tolist(), train.ids_digest, train.classes, self.image_size]
         shapes = {world: list(shape) for world, shape in self._shapes[self._epoch].items()}
-        return {"data": jsonl.digest(of), "epoch": self._epoch, "shapes": shapes}
+        return {"data": jsonl.digest(data), "epoch": self._epoch, "shapes": shapes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError if the checkpoint was trained on other records."""
         if state["data"] != self.state_dict()["data"]:
-            problem = (
-                "the checkpoint was trained on other records, classes or image size than these"
-            )
+            problem = "the checkpoint was trained on other records, classes or image size"
             remedy = "Go on with those, or train in another --output-dir"
             raise MillraceError(problem, str(self.train.folder), remedy)
-        self._shapes[state["epoch"]] = {
-            world: Shape(*shape) for world, shape in state["shapes"].items()
-        }
+        shapes = {world: Shape(*shape) for world, shape in state["shapes"].items()}
+        self._shapes[state["epoch"]] = shapes
         self._plans.cache_clear()
+
+
+def _size_of(records: RecordSet) -> int:
+    """The side of images of records: the shorter one of their fixed size, else ImageNet's."""
+    return min(records.size) if records.size else 224
+
+
+def _shape_of(options: TrainOptions, ranks: Ranks) -> Shape:
+    """How this rank's block is cut: the ranks of a machine share its batch size and workers."""
+    share = ranks.local_world_size
+    batch_size = max(options.batch_size // share, 1)
+    workers = math.ceil(options.workers / share)
+    return Shape(batch_size, max(workers, 1), options.mixed_batches)
 
 
 def audited(records: str, **given: Any) -> TaskLoader:
@@ -303,16 +327,16 @@ def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
     for file, entry in enumerate(records.files):
         for start in range(0, entry.records, 256):
             for image in reader.read(file, start, 256).images:
-                yield hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).hexdigest()
+                content = np.ascontiguousarray(image).data
+                yield hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean loss, and how many labels are the first, and among the first five: float32, on the
     device."""
     logits = model(normalised(batch.images)).logits.float()
-    best = logits.detach().topk(min(5, logits.shape[1]), dim=1).indices == batch.labels[:, None]
-    return (
-        functional.cross_entropy(logits, batch.labels),
-        best[:, 0].sum().float(),
-        best.sum().float(),
-    )
+    loss = functional.cross_entropy(logits, batch.labels)
+    classes = logits.shape[1]
+    best = logits.detach().topk(min(5, classes), dim=1)
+    is_right = best.indices == batch.labels[:, None]
+    return loss, is_right[:, 0].sum().float(), is_right.sum().float()
