@@ -6,6 +6,8 @@ ASR = AsrInputs(
     config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient)
 )
 LANES.register_targets("asr", ASR.targets, ASR.pending_notes, ASR.stages, ASR.listed)
+# To find copies by their sound all audio is decoded, and a gigabyte of held-out sound compared.
+ASR_BY_SOUND = config["asr"]["copies"] == "audio"
 
 
 wildcard_constraints:
@@ -101,11 +103,11 @@ rule asr_build_bucket_manifests:
     benchmark:
         "benchmarks/asr/build_bucket_manifests/all.tsv"
     conda:
-        "../envs/data.yaml"
+        "../envs/audio.yaml"
     threads: 2
     resources:
-        mem_mb=LANES.memory_mb(800, per_mb=1),
-        runtime=LANES.runtime(15, per_mb=0.05),
+        mem_mb=LANES.memory_mb(2000 if ASR_BY_SOUND else 800, per_mb=1),
+        runtime=LANES.runtime(15, per_mb=2 if ASR_BY_SOUND else 0.05),
     params:
         manifests=ASR.manifest_place,
         sweep=ASR.sweep,

@@ -3,12 +3,16 @@
 python -m tests.bench.bench_copies planted --archives resources/speech/debian
 python -m tests.bench.bench_copies join --segments 10000000 --folder /tmp/millrace-bench
 python -m tests.bench.bench_copies splits --hours 2 --folder /tmp/millrace-bench
+python -m tests.bench.bench_copies lane --folder /tmp/millrace-bench
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import shutil
+import statistics
+import subprocess
 import time
 from pathlib import Path
 
@@ -20,17 +24,23 @@ from millrace.audit.splits import compare, content
 from millrace.audit.splits.samples import Place, Sample
 from millrace.common import cli
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
+from millrace.common.leaks.leakage import BY_SOUND, NOT_AT_ALL
+from millrace.common.loading.decode import decode
+from millrace.speech import fetch_corpus
 from millrace.speech.country import copies
+from millrace.speech.demo.corpus import encode
 from millrace.speech.shards import prints
 from millrace.speech.shards.index import write_table
 from tests.common.fingerprints import planted
 from tests.corpora import RATE, noise
+from tests.workflow.workflow import Workflow
 
 SECONDS = 5.0  # of a segment
 PARTITION = 1000  # segments
 # Of 2,469 prompts of five voices, 8 % of the words occur in 48 minutes of others, half a time each
 # on average, and the most frequent one is one in 2,900. So is what `drawn` gives.
 EXPONENT, LEAST = 5, 0.02
+FASTER = (5, 10, 15, 20)  # percent
 
 
 def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -138,6 +148,52 @@ def measure_splits(hours: float, folder: Path) -> None:
     print(json.dumps(line))
 
 
+def measure_lane(folder: Path, repeats: int) -> None:
+    """CPU seconds of the speech lane, without and with copies found by sound: on the demo corpus,
+    and the same recordings at other speeds, which are no copies."""
+    index = folder / "corpus.json"
+    if not index.exists():
+        fetch_corpus.main(["--countries-root", f"{folder}/countries", "--index", str(index)])
+        for alignment in list(folder.glob("countries/*/Alignment/*/*.json")):
+            for percent in FASTER:
+                _write_faster(folder, alignment, percent)
+    seconds: dict[str, list[float]] = {NOT_AT_ALL: [], BY_SOUND: []}
+    for _ in range(repeats):
+        for how, used in seconds.items():
+            used.append(_seconds_of_lane(folder, how))
+    medians = {how: statistics.median(used) for how, used in seconds.items()}
+    more = medians[BY_SOUND] / medians[NOT_AT_ALL] - 1
+    print(json.dumps({"cpu_s": seconds, "medians": medians, "more": round(more, 3)}))
+
+
+def _write_faster(folder: Path, alignment: Path, percent: int) -> None:
+    content = json.loads(alignment.read_bytes())
+    audio = folder / content["audio_file"]
+    samples = planted.faster(decode(audio.read_bytes(), RATE), percent).samples
+    name = f"{audio.stem}_faster_{percent}{audio.suffix}"
+    body = encode((samples * 32767).astype(np.int16), audio.suffix[1:])
+    audio.with_name(name).write_bytes(body)
+    content["audio_file"] = str(Path(content["audio_file"]).with_name(name))
+    for segment in content["segments"]:
+        for key in {"start", "end", "start_seconds", "end_seconds"} & segment.keys():
+            segment[key] /= 1 + percent / 100
+    target = alignment.name.replace(audio.stem, f"{audio.stem}_faster_{percent}")
+    alignment.with_name(target).write_text(json.dumps(content))
+
+
+def _seconds_of_lane(folder: Path, how: str) -> float:
+    """CPU of the whole lane and of Snakemake, built from nothing in one job at a time."""
+    place = folder / how
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    section = {"countries_root": f"{folder}/countries", "assignment_file": "assignment.jsonl"}
+    workflow = Workflow(place, lanes=["speech"], speech={**section, "copies": how})
+    before = _cpu()
+    command = workflow.command("speech", "--cores", "1")
+    subprocess.run(command, cwd=place, check=True, capture_output=True)
+    return round(_cpu() - before, 2)
+
+
 def _cpu() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
@@ -159,16 +215,19 @@ def _linked(folder: Path, split: str, paths: list[Path]) -> list[Path]:
 
 def main() -> None:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("what", choices=("planted", "join", "splits"))
+    parser.add_argument("what", choices=("planted", "join", "splits", "lane"))
     parser.add_argument("--archives", type=Path, default=Path("resources/speech/debian"))
     parser.add_argument("--segments", type=int, default=10_000_000)
     parser.add_argument("--hours", type=float, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
     if args.what == "planted":
         measure_planted(args.archives)
     elif args.what == "join":
         measure_join(args.segments, args.folder / "join")
+    elif args.what == "lane":
+        measure_lane(args.folder / "lane", args.repeats)
     else:
         measure_splits(args.hours, args.folder / "splits")
 

@@ -138,3 +138,16 @@ def test_too_many_errors_fail_with_reasons(workflow):
     assert done.returncode != 0
     log = (workflow.folder / "logs/asr/build_bucket_manifests/all.log").read_text()
     assert "max_error_fraction" in log and "Traceback" not in log
+
+
+def test_copies_by_sound_make_the_buckets_pending_once(workflow):
+    """The members here are no sound: all of them are counted, and none is lost."""
+    section = {**workflow.config["asr"], "copies": "audio"}
+    other = Workflow(workflow.folder, lanes=["asr"], asr=section)
+    assert [job.rule for job in other.dry("asr_data")] == ["asr_build_bucket_manifests"]
+    other.run("asr_data")
+    assert other.dry("asr_data") == []
+    ledgers = json.loads((other.folder / "results/asr/buckets/ledger.json").read_bytes())
+    counts = {each["scope"]: (each["rows_out"], each["warnings"]) for each in ledgers}
+    assert counts["train"] == (1000, {"not_compared": 1000})
+    assert counts["test"] == (100, {"not_compared": 100})

@@ -15,7 +15,6 @@ from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.addresses import TarIndices, index_files, sweep
 from millrace.asr.buckets.config import bucket_lines, output_folder
 from millrace.asr.buckets.edges import edges_of
-from millrace.asr.buckets.held_out import BY_BYTES, COPIES
 from millrace.asr.manifests import manifest as manifests
 from millrace.common import cli
 from millrace.common.leaks import leakage
@@ -103,11 +102,11 @@ def make_parser() -> argparse.ArgumentParser:
         default=leakage.REJECT,
         help=leakage.HELP,
     )
-    copies = "how rows of train with the bytes of dev or test are found (default %(default)s)"
+    copies = "how rows of train are found that copy dev or test (default %(default)s)"
     add(
         "--copies",
-        choices=COPIES,
-        default=BY_BYTES,
+        choices=leakage.COPIES,
+        default=leakage.BY_BYTES,
         help=copies,
     )
     errors = "share of rows in error that is allowed (default %(default)s)"

@@ -55,6 +55,3 @@ STATUS_SCHEMA = pa.schema([("key", _TEXT), *_STATUS])
 # What is kept of a segment beside its tar; the fingerprint of its sound, if copies are found by it.
 FINGERPRINT = pa.field("words", pa.large_binary())
 SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA, pa.schema([FINGERPRINT])])
-# How copies in other splits are found: by their sound, by equal bytes of segments, or not at all.
-BY_SOUND, BY_BYTES, NOT_AT_ALL = "audio", "bytes", "none"
-COPIES = (BY_SOUND, BY_BYTES, NOT_AT_ALL)

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from millrace.common import cli
-from millrace.speech.columns import BY_SOUND, COPIES
+from millrace.common.leaks.leakage import BY_SOUND, COPIES
 from millrace.speech.country import manifests
 from millrace.speech.names import AUDIO_FORMATS
 from millrace.speech.shards import build as shards

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from millrace.asr import build_bucket_manifests, status
+from millrace.asr.buckets import sound
 from millrace.asr.buckets.build import BucketChoices
-from millrace.asr.buckets.held_out import BY_BYTES, NOT_AT_ALL, PAGE, HeldOut, Rows
+from millrace.asr.buckets.held_out import PAGE, HeldOut, Rows
 from millrace.common.errors import MillraceError
+from millrace.common.leaks.leakage import BY_BYTES, BY_SOUND, NOT_AT_ALL
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import (
     build_from,
@@ -22,6 +24,7 @@ from tests.asr.bucket_corpus import (
     rows_of,
     write_manifest,
 )
+from tests.corpora import RATE, noise
 
 _LONG = np.random.default_rng(0).bytes(3 * PAGE)
 # Alike in the page that is read first.
@@ -153,7 +156,7 @@ def _rows(contents: list[bytes], path: Path) -> Rows:
 )
 def test_only_what_can_be_equal_is_read(tmp_path, content, pages, whole, is_leak) -> None:
     path = tmp_path / "a.tar"
-    held_out = HeldOut([str(path)], BY_BYTES, threads=2)
+    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
     held_out.add("test", [_rows([_LONG, b"short"], path)])
     rows = _rows([content, b"none so long"], path)
     assert [leak.row for leak in held_out.leaks(rows)] == ([0] if is_leak else [])
@@ -171,3 +174,94 @@ def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
     assert ledgers["train"].rejected["also_in_test"] == 1
     assert ledgers["train"].warnings["not_compared"] >= 1
     assert "b" in _members("train")
+
+
+def _sounds() -> dict[str, dict[str, bytes]]:
+    """Tars of real audio, by name and member: each split has sound of its own, and copies."""
+    sounds = [noise(6, seed) for seed in range(8)]
+    later = np.concatenate([np.zeros(RATE // 25, np.int16), sounds[2]])
+    louder = np.stack([sounds[4], sounds[4] // 2], axis=1)
+    halved = sounds[5].reshape(-1, 2).mean(axis=1).astype(np.int16)
+    whole = audio_tars.encoded(sounds[6][:, None])
+    return {
+        "train.tar": {
+            "own.flac": audio_tars.encoded(sounds[1]),
+            "later.flac": audio_tars.encoded(later),
+            "cut.flac": audio_tars.encoded(sounds[3][2 * RATE :]),
+            "opus.ogg": audio_tars.encoded(sounds[3], "OGG", "OPUS"),
+            "stereo.wav": audio_tars.encoded(louder, "WAV"),
+            "halved.wav": audio_tars.encoded(halved, "WAV", rate=RATE // 2),
+            "short.flac": audio_tars.encoded(sounds[2][: RATE // 4]),
+            "silent.flac": audio_tars.encoded(0 * sounds[2]),
+            "damaged.flac": whole[: len(whole) // 2],
+            "no_sound.flac": b"a text",
+        },
+        "dev.tar": {"d5.flac": audio_tars.encoded(sounds[5]), "d2.wav": _wav(sounds[2])},
+        "test.tar": {f"t{seed}.flac": audio_tars.encoded(sounds[seed]) for seed in (2, 3, 4)}
+        | {"silent_too.wav": _wav(0 * sounds[2])},
+    }
+
+
+def _wav(samples: np.ndarray) -> bytes:
+    return audio_tars.encoded(samples, "WAV")
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
+    """The rows of each split of `_sounds`."""
+    monkeypatch.chdir(tmp_path)
+    tars = _sounds()
+    for tar, members in tars.items():
+        audio_tars.write_tar(Path(tar), members)
+    index_of([Path(tar) for tar in tars], Path("index.parquet"))
+    return {tar[:-4]: [_row(tar, name) for name in members] for tar, members in tars.items()}
+
+
+COPIES_OF_TEST = {"later.flac": "t2.flac", "cut.flac": "t3.flac", "opus.ogg": "t3.flac"}
+COPIES_OF_TEST |= {"stereo.wav": "t4.flac"}
+
+
+@pytest.mark.parametrize(("parts", "words_at_once"), [(1, 10**9), (4, 1)])
+def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
+    heard, monkeypatch, parts, words_at_once
+) -> None:
+    monkeypatch.setattr(sound, "_WORDS_AT_ONCE", words_at_once)
+    choices = BucketChoices(copies=BY_SOUND, parts=parts)
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    assert ledgers["train"].rejected == {"also_in_test": 4, "also_in_dev": 1}
+    assert ledgers["dev"].rejected == {"also_in_test": 1}
+    assert _members("test") == sorted(row["tar_member_name"] for row in heard["test"])
+    expected = {
+        name: f"the same sound as {of} in test.tar, which is in test"
+        for name, of in COPIES_OF_TEST.items()
+    }
+    expected["halved.wav"] = "the same sound as d5.flac in dev.tar, which is in dev"
+    expected["d2.wav"] = "the same sound as t2.flac in test.tar, which is in test"
+    rejected = {row["tar_member_name"]: row["detail"] for row in rejects(Path("out"))}
+    assert rejected == expected
+    # What cannot be decoded stays, and is counted.
+    assert ledgers["train"].warnings == {"not_compared": 2}
+    assert not list(Path("out").rglob("*.npz"))
+
+
+def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept_or_an_error(heard) -> None:
+    choices = BucketChoices(copies=BY_BYTES)
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    assert not ledgers["train"].rejected and not ledgers["dev"].rejected
+    choices = BucketChoices(copies=BY_SOUND, on_leak="keep")
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    # later.flac is in dev too: test counts.
+    counted = {"also_in_test": 4, "also_in_dev": 1, "not_compared": 2}
+    assert ledgers["train"].warnings == counted and not ledgers["train"].rejected
+    words = "1 row of dev that is also in test and 1 row of train that is also in dev and 4 rows"
+    with pytest.raises(MillraceError, match=words):
+        choices = BucketChoices(copies=BY_SOUND, on_leak="error")
+        build_from(Path("error"), Path("index.parquet"), choices, **heard)
+
+
+def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) -> None:
+    heard["dev"], heard["train"] = heard["train"][8:], heard["dev"] + heard["train"][:1]
+    choices = BucketChoices(copies=BY_SOUND)
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
+    assert ledgers["dev"].warnings == {"not_compared": 2}
+    assert ledgers["train"].rejected == {"also_in_test": 1} and not ledgers["train"].warnings

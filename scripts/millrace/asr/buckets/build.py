@@ -18,7 +18,7 @@ import pyarrow as pa
 from millrace.asr.buckets import config
 from millrace.asr.buckets.addresses import Addresses, TarIndices
 from millrace.asr.buckets.edges import DEFAULT_EDGES
-from millrace.asr.buckets.held_out import BY_BYTES, HeldOut, Rows
+from millrace.asr.buckets.held_out import HeldOut, Rows
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.parquets import TRAIN, BucketFiles, write_tars
 from millrace.asr.buckets.rejects import RejectFile, place_of
@@ -47,7 +47,7 @@ CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"]) | _LEAKS
 class BucketChoices:
     """`keep_over_max`: what is longer than the last edge joins the last bucket, else it is
     rejected. `on_leak` (leakage.WORDS) is for rows that are also in a held-out split, `copies`
-    (held_out.COPIES) says how those are found whose members are others.
+    (leakage.COPIES) says how those are found whose members are others.
 
     `row_group` in rows; `parts` (a power of two) is for tests: neither it nor `threads` changes the
     result.
@@ -60,7 +60,7 @@ class BucketChoices:
     row_group: int = 1 << 16
     parts: int | None = None
     on_leak: str = leakage.REJECT
-    copies: str = BY_BYTES
+    copies: str = leakage.BY_BYTES
 
 
 @dataclass
@@ -175,7 +175,8 @@ class _Build:
             output_dir / SPILL / "rejects",
         )
         self.contradictions = 0
-        self.held_out = HeldOut(self.tars.paths, choices.copies, choices.threads)
+        prints = output_dir / SPILL / "prints"
+        self.held_out = HeldOut(self.tars.paths, choices.copies, choices.threads, prints)
         self.first_leak = ""
 
     def run(self, advance: Callable[[int], None]) -> list[Ledger]:
@@ -328,6 +329,7 @@ class _Build:
             if pending:
                 pending.result()
         self.held_out.add(split.name, held_out)
+        self._count_unread(split)
 
     def _part(self, table: pa.Table, members: Addresses | None) -> _Part:
         """The rows in order, with offset and size of their members; `members` is None where the
@@ -368,7 +370,6 @@ class _Build:
         """Note, or count, what is also in a held-out split; what to say of each noted place."""
         good = np.flatnonzero(problem == 0)
         members = part.members(good)
-        unreadable = self.held_out.unreadable
         details: dict[int, str] = {}
         for leak in self.held_out.leaks(members):
             reason = leakage.reason(leak.held_out)
@@ -380,9 +381,13 @@ class _Build:
             details[place] = leak.detail
             tar = self.tars.paths[members.tars[leak.row]]
             self.first_leak = self.first_leak or f"{members.names[leak.row]} in {tar}"
-        if more := self.held_out.unreadable - unreadable:
-            split.ledger.warnings["not_compared"] += more
+        self._count_unread(split)
         return details
+
+    def _count_unread(self, split: _Split) -> None:
+        """Count the members that could not be compared."""
+        if more := self.held_out.unread():
+            split.ledger.warnings["not_compared"] += more
 
     def _contradictions(self, split: _Split, part: _Part, places: np.ndarray) -> list[str]:
         """Of each row of a member what the others say, which is something else."""

@@ -1,24 +1,32 @@
-"""Rows of dev and test, and which rows of other splits are the same samples or have the same
-bytes."""
+"""Rows of dev and test, and which rows of other splits are the same samples, or have the same bytes
+or sound."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-# How rows of equal bytes are found: by what is read of members of one size, or not at all.
-BY_BYTES, NOT_AT_ALL = "bytes", "none"
-COPIES = (BY_BYTES, NOT_AT_ALL)
+from millrace.asr.buckets.sound import ROWS_AT_ONCE, Sounds, fingerprint
+from millrace.common.fingerprints.scale import SEARCHED_STEPS
+from millrace.common.leaks.leakage import BY_SOUND, NOT_AT_ALL
+
 # Of members of one size this much is read first, from their middle: where it differs, so do they.
 PAGE = 4096
 _CHUNK = 1 << 20
+# Members of one tar that a thread reads one after the other.
+_MEMBERS_AT_ONCE = 64
+
+T = TypeVar("T")
+# What is made of a member: from a descriptor of the tar, offset and size.
+Read = Callable[[int, int, int], T]
 
 
 class Rows(NamedTuple):
@@ -54,19 +62,35 @@ class HeldOut:
     """The rows of held-out splits, in the order in which they were added: the first one counts.
 
     Members are compared by their bytes only where their sizes are equal: PAGE bytes of each, and
-    all bytes where these agree. `bytes_read` says how many that were, `unreadable` of how many
-    members none could be read.
+    all bytes where these agree. `bytes_read` says how many that were. By sound, all members are
+    decoded, and the fingerprints of held-out ones lie in `folder`.
     """
 
-    def __init__(self, tars: Sequence[str], copies: str, threads: int) -> None:
-        self._tars, self._copies, self._threads = tars, copies, threads
+    def __init__(self, tars: Sequence[str], copies: str, threads: int, folder: Path) -> None:
+        self._tars, self._copies, self._threads, self._folder = tars, copies, threads, folder
         self._splits: list[_Split] = []
-        self.bytes_read = self.unreadable = 0
+        self._unread: set[int] = set()  # keys of samples
+        self._told = 0
+        self.bytes_read = 0
 
     def add(self, name: str, parts: Sequence[Rows]) -> None:
         """Add a split, given in parts."""
-        if parts:
-            self._splits.append(_Split(name, parts))
+        if not parts:
+            return
+        split = _Split(name, parts)
+        self._splits.append(split)
+        if self._copies == BY_SOUND:
+            split.sounds = Sounds(self._folder / name)
+            for first in range(0, len(split.rows.keys), ROWS_AT_ONCE):
+                last = min(first + ROWS_AT_ONCE, len(split.rows.keys))
+                split.sounds.add(self._heard(split.rows, np.arange(first, last), 1))
+            split.sounds.flush()
+
+    def unread(self) -> int:
+        """How many more members than before could not be read, or decoded for their sound."""
+        more = len(self._unread) - self._told
+        self._told += more
+        return more
 
     def leaks(self, rows: Rows) -> list[Leak]:
         """The rows that are held out too, each once, by number."""
@@ -76,15 +100,26 @@ class HeldOut:
             for row in np.flatnonzero(is_same).tolist():
                 found.setdefault(row, Leak(row, split.name, f"is also in {split.name}"))
 
-        by_bytes = self._splits if self._copies == BY_BYTES else []
-        for split in by_bytes:
+        heard: dict[int, np.ndarray] = {}
+        for split in self._splits if self._copies != NOT_AT_ALL else ():
             is_candidate = np.isin(rows.sizes, split.rows.sizes)
             is_candidate[list(found)] = False
             for row, of in self._equal(rows, np.flatnonzero(is_candidate), split):
-                original = f"{split.rows.names[of]} in {self._tars[split.rows.tars[of]]}"
-                detail = f"the same bytes as {original}, which is in {split.name}"
-                found[row] = Leak(row, split.name, detail)
+                found[row] = self._leak(row, "bytes", split, of)
+            if split.sounds is None:
+                continue
+            if not heard:
+                others = np.setdiff1d(np.arange(len(rows.keys)), list(found))
+                heard = dict(zip(others.tolist(), self._heard(rows, others), strict=True))
+            numbers = list(heard)
+            for number, of in split.sounds.copies(list(heard.values())):
+                row = numbers[number]
+                found.setdefault(row, self._leak(row, "sound", split, of))
         return sorted(found.values())
+
+    def _leak(self, row: int, what: str, split: _Split, of: int) -> Leak:
+        original = f"{split.rows.names[of]} in {self._tars[split.rows.tars[of]]}"
+        return Leak(row, split.name, f"the same {what} as {original}, which is in {split.name}")
 
     def _equal(
         self, rows: Rows, candidates: np.ndarray, split: _Split
@@ -107,37 +142,57 @@ class HeldOut:
 
     def _hashes(self, rows: Rows, numbers: np.ndarray, whole: bool) -> list[bytes]:
         """Hashes of the members of some rows, or of a page of each; empty for one that cannot be
-        read. Each tar is read from its beginning to its end."""
-        chosen = rows.take(numbers)
-        order = np.lexsort((chosen.offsets, chosen.tars))
-        groups = np.split(order, np.flatnonzero(np.diff(chosen.tars[order])) + 1)
-        hashes = [b""] * len(numbers)
-        with ThreadPoolExecutor(self._threads) as pool:
-            for group, read in zip(
-                groups, pool.map(partial(self._read, chosen, whole), groups), strict=True
-            ):
-                for number, (digest, size) in zip(group.tolist(), read, strict=True):
-                    hashes[number] = digest
-                    self.bytes_read += size
-                    self.unreadable += not digest
+        read."""
+        hashes = []
+        for digest, size in self._read(rows, numbers, partial(_hash, whole), (b"", 0)):
+            hashes.append(digest)
+            self.bytes_read += size
+        self._note_unread(rows, numbers, [not digest for digest in hashes])
         return hashes
 
-    def _read(self, rows: Rows, whole: bool, numbers: np.ndarray) -> list[tuple[bytes, int]]:
-        """The hashes of members of one tar, and how many bytes were read for each."""
-        if not len(numbers):
-            return []
-        try:
-            with open(self._tars[rows.tars[numbers[0]]], "rb") as tar:
-                return [_hash(tar.fileno(), rows, number, whole) for number in numbers]
-        except (OSError, ValueError):  # ValueError: a zero byte in the path
-            return [(b"", 0)] * len(numbers)
+    def _heard(
+        self, rows: Rows, numbers: np.ndarray, steps: int = SEARCHED_STEPS
+    ) -> list[np.ndarray]:
+        """The fingerprints of the members of some rows; empty for one that cannot be decoded."""
+        found = self._read(rows, numbers, partial(_hear, steps), None)
+        self._note_unread(rows, numbers, [words is None for words in found])
+        return [np.zeros(0, np.uint32) if words is None else words for words in found]
+
+    def _note_unread(self, rows: Rows, numbers: np.ndarray, is_unread: list[bool]) -> None:
+        self._unread.update(rows.keys[numbers[is_unread]].tolist())
+
+    def _read(self, rows: Rows, numbers: np.ndarray, read: Read[T], missing: T) -> list[T]:
+        """What `read` makes of the members of some rows; `missing` where a tar cannot be opened.
+
+        Each tar is read from its beginning to its end."""
+        chosen = rows.take(numbers)
+        order = np.lexsort((chosen.offsets, chosen.tars))
+        groups = [
+            group[first : first + _MEMBERS_AT_ONCE]
+            for group in np.split(order, np.flatnonzero(np.diff(chosen.tars[order])) + 1)
+            for first in range(0, len(group), _MEMBERS_AT_ONCE)
+        ]
+        made = [missing] * len(numbers)
+
+        def read_group(group: np.ndarray) -> None:
+            try:
+                with open(self._tars[chosen.tars[group[0]]], "rb") as tar:
+                    for number in group.tolist():
+                        offset, size = int(chosen.offsets[number]), int(chosen.sizes[number])
+                        made[number] = read(tar.fileno(), offset, size)
+            except (OSError, ValueError):  # ValueError: a zero byte in the path
+                pass
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(read_group, groups))
+        return made
 
 
 class _Split:
     """A held-out split: its rows, and what was read of them.
 
     `by_page` has the numbers of rows by the size and the page of their members, `by_digest` the
-    first row of each content.
+    first row of each content, `sounds` all rows if copies are found by their sound.
     """
 
     def __init__(self, name: str, parts: Sequence[Rows]) -> None:
@@ -152,6 +207,7 @@ class _Split:
         self.keys = np.sort(self.rows.keys)
         self.by_page: dict[tuple[int, bytes], list[int]] = {}
         self.by_digest: dict[bytes, int] = {}
+        self.sounds: Sounds | None = None
         self._is_read = np.zeros(len(self.keys), bool)
         self._is_hashed = np.zeros(len(self.keys), bool)
 
@@ -178,9 +234,8 @@ class _Split:
                 self.by_digest.setdefault(digest, number)
 
 
-def _hash(tar: int, rows: Rows, number: int, whole: bool) -> tuple[bytes, int]:
+def _hash(whole: bool, tar: int, offset: int, size: int) -> tuple[bytes, int]:
     """The hash of a member or of its page, empty if the tar ends before, and the bytes read."""
-    offset, size = int(rows.offsets[number]), int(rows.sizes[number])
     start, stop = offset, offset + size
     if not whole and size > PAGE:
         start = offset + (size - PAGE) // 2
@@ -193,3 +248,9 @@ def _hash(tar: int, rows: Rows, number: int, whole: bool) -> tuple[bytes, int]:
             return b"", len(content)
         digest.update(content)
     return digest.digest(), stop - start
+
+
+def _hear(steps: int, tar: int, offset: int, size: int) -> np.ndarray | None:
+    """The fingerprint of a member; None if the tar ends before, or the member is no sound."""
+    content = os.pread(tar, size, offset)
+    return fingerprint(content, steps) if len(content) == size else None

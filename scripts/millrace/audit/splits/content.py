@@ -19,7 +19,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import pictures
 from millrace.common.fingerprints.words import words
 from millrace.common.loading.bad_samples import SampleError
-from millrace.common.loading.decode import DecodeError, decode_channels
+from millrace.common.loading.decode import DecodeError, decode_mono
 
 # How much sound of one file is decoded: 11 GB as stereo of 48 kHz.
 MOST_SECONDS = 8 * 3600
@@ -117,10 +117,10 @@ def _of_file(path: str) -> tuple[np.ndarray, int]:
 
 def _mono(raw: bytes) -> tuple[np.ndarray, int]:
     """The mean of the channels, and the sampling rate. Raises DecodeError."""
-    frames, rate = decode_channels(raw, MOST_SECONDS)
-    if not len(frames):
+    samples, rate = decode_mono(raw, MOST_SECONDS)
+    if not len(samples):
         raise DecodeError("no_samples", "the audio holds no samples")
-    return (frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)), rate
+    return samples, rate
 
 
 def _with_words(known: Content, samples: np.ndarray, rate: int, steps: int) -> Content:

@@ -7,15 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, product
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
 from millrace.audit.splits.content import Content
 from millrace.common.fingerprints import matches, pictures
 from millrace.common.fingerprints.matches import Known, Match, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
 
-# Sound is compared in stretches: what two long recordings share is found from this length on.
-_STRETCH_SECONDS = 10.0
 # Stretches touch each other: the last word of one looks so many seconds into the next.
 _OVERLAP = SPAN_SECONDS - SEARCHED_STEPS * STEP_SECONDS
 # Words of train that are compared at once, 9 hours of sound; and samples.
@@ -61,7 +57,7 @@ class Comparison:
         contents = [content for _, content in self._rows]
         self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
         self._by_look = _by_key(contents, _look)
-        self._known = Known(_pieces([content.words for content in contents], 1))
+        self._known = Known(Pieces.of([content.words for content in contents], 1))
         self._recordings: set[tuple[str, ...]] = set()  # that were named
 
     def pairs(self, split: str, contents: Iterable[Content]) -> Iterator[Pair]:
@@ -104,7 +100,7 @@ class Comparison:
 
     def _heard(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
         """The pairs of samples that sound alike: (number in `chunk`, row, pair)."""
-        searched = _pieces([content.words for content in chunk], SEARCHED_STEPS)
+        searched = Pieces.of([content.words for content in chunk], SEARCHED_STEPS)
         shared: dict[tuple[int, int], list[Match]] = defaultdict(list)
         for match in matches.find(searched, self._known):
             number = int(searched.recordings[match.piece])
@@ -208,24 +204,3 @@ def _chunks(contents: Iterable[Content]) -> Iterator[list[Content]]:
             yield chunk
             chunk, size = [], 0
     yield chunk
-
-
-def _pieces(fingerprints: Sequence[np.ndarray], steps: int) -> Pieces:
-    """The stretches of fingerprints whose words stand `steps` apart; `recordings` are their
-    numbers."""
-    step = steps * STEP_SECONDS
-    counts: list[int] = []
-    recordings: list[int] = []
-    starts: list[float] = []
-    for number, words in enumerate(fingerprints):
-        stretches = max(1, round(len(words) * step / _STRETCH_SECONDS))
-        ends = np.linspace(0, len(words), stretches + 1).astype(int)
-        counts += np.diff(ends).tolist()
-        recordings += [number] * stretches
-        starts += (ends[:-1] * step).tolist()
-    return Pieces(
-        np.concatenate([np.zeros(0, np.uint32), *fingerprints]),
-        np.array(counts, np.int64),
-        np.array(recordings, np.int64),
-        np.array(starts, np.float64),
-    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +33,8 @@ _LEAST_SECONDS = 1.0
 _SAME_OFFSET = 2 * STEP_SECONDS
 # A copy shares half of its own sound, or half of the other piece.
 _LEAST_SHARE = 0.5
+# What two long recordings share is found from this length on.
+_STRETCH_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,27 @@ class Pieces:
     counts: np.ndarray
     recordings: np.ndarray
     starts: np.ndarray
+
+    @classmethod
+    def of(cls, fingerprints: Sequence[np.ndarray], steps: int) -> Self:
+        """The stretches of fingerprints whose words stand `steps` apart; `recordings` are their
+        numbers."""
+        step = steps * STEP_SECONDS
+        counts: list[int] = []
+        recordings: list[int] = []
+        starts: list[float] = []
+        for number, words in enumerate(fingerprints):
+            stretches = max(1, round(len(words) * step / _STRETCH_SECONDS))
+            ends = np.linspace(0, len(words), stretches + 1).astype(int)
+            counts += np.diff(ends).tolist()
+            recordings += [number] * stretches
+            starts += (ends[:-1] * step).tolist()
+        return cls(
+            np.concatenate([np.zeros(0, np.uint32), *fingerprints]),
+            np.array(counts, np.int64),
+            np.array(recordings, np.int64),
+            np.array(starts, np.float64),
+        )
 
     def __len__(self) -> int:
         return len(self.counts)

@@ -71,10 +71,7 @@ def decode(
     Channels are averaged, other rates go through soxr (HQ). No more than `max_seconds` are decoded:
     a small file may hold hours of silence. Raises DecodeError.
     """
-    frames, rate = decode_channels(raw, max_seconds)
-    if not _RATES[0] <= rate <= _RATES[1]:
-        raise DecodeError("damaged", f"the header says {rate} Hz")
-    mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
+    mono, rate = decode_mono(raw, max_seconds)
     if rate != sampling_rate:
         import soxr
 
@@ -82,6 +79,16 @@ def decode(
     if not len(mono):
         raise DecodeError("no_samples", "the audio holds no samples")
     return np.ascontiguousarray(mono, dtype=np.float32)
+
+
+def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:
+    """Decode to the mean of the channels, float32 (samples,), and the sampling rate. Raises
+    DecodeError."""
+    frames, rate = decode_channels(raw, max_seconds)
+    if not _RATES[0] <= rate <= _RATES[1]:
+        raise DecodeError("damaged", f"the header says {rate} Hz")
+    mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
+    return mono, rate
 
 
 # Containers that know the number of their samples.

@@ -18,7 +18,8 @@ from urllib.parse import quote
 import orjson
 
 from millrace.common.errors import MillraceError
-from millrace.speech.columns import BY_SOUND, PENDING
+from millrace.common.leaks.leakage import BY_SOUND
+from millrace.speech.columns import PENDING
 from millrace.speech.manifest.rejects import row_problem
 from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes

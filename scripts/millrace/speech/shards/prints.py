@@ -16,7 +16,8 @@ import soundfile
 from millrace.common.errors import Damaged
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
-from millrace.speech.columns import BY_BYTES, FINGERPRINT, NOT_AT_ALL
+from millrace.common.leaks.leakage import BY_BYTES, NOT_AT_ALL
+from millrace.speech.columns import FINGERPRINT
 from millrace.speech.shards.index import read_sidecar, write_table
 from millrace.speech.shards.left_out import bodies
 

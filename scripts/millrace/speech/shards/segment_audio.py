@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from millrace.common.fingerprints.words import words
+from millrace.common.leaks.leakage import BY_SOUND
 from millrace.speech.audio import cut as audio
-from millrace.speech.columns import AUDIO_LOAD, BY_SOUND, PROCESSING
+from millrace.speech.columns import AUDIO_LOAD, PROCESSING
 from millrace.speech.manifest.rejects import status_of
 from millrace.speech.shards.plan import PlannedSegment, ShardOptions
 from millrace.speech.shards.prints import steps
