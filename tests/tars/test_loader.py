@@ -165,6 +165,21 @@ def test_samples_that_cannot_be_decoded_are_counted_and_too_many_stop_the_loader
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_tar_that_is_gone_costs_its_own_samples_and_no_others(tmp_path, workers):
+    pattern = write_samples(tmp_path)
+    loader = open_tars(pattern, batch_size=8, workers=workers, max_bad_fraction=0.5)
+    os.remove(tmp_path / "part-1.tar")
+    batches = [*loader]
+    for batch in batches:
+        assert [sample["cls"].decode() for sample in batch.samples] == [
+            key[-1] for key in batch.ids
+        ]
+        assert len(batch) + len(batch.bad) == batch.planned
+    assert {key[0] for key in ids_of(batches)} == {"0", "2"} and len(ids_of(batches)) == 80
+    assert loader.bad.reasons == {"tar_missing": 40}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_tar_that_changes_while_it_is_open_ends_the_epoch(tmp_path, workers):
     path = write_tar(tmp_path / "a.tar", [(f"{at}.txt", b"1") for at in range(100)])
     loader = open_tars(path, batch_size=10, workers=workers)

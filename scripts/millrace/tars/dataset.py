@@ -83,11 +83,15 @@ class TarDataset(Dataset):
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> TarBatch:
         """Read and decode the samples of one step."""
-        keys = self.samples.ids.take(request.rows).to_pylist()
-        batch = TarBatch(request.step, [], [], len(keys), request.epoch, request.filler)
+        keys = self.samples.keys_of(request.rows)
+        raws = self._read(request)
+        batch = TarBatch(request.step, keys, raws, len(keys), request.epoch, request.filler)
+        if self.decode is None and ReadError not in map(type, raws):
+            return batch
+
+        batch.ids, batch.samples = [], []
         bad = []
-        rows = request.rows.tolist()
-        for row, key, raw in zip(rows, keys, self._read(request), strict=True):
+        for row, key, raw in zip(request.rows.tolist(), keys, raws, strict=True):
             try:
                 sample = self._decoded(raw, request.epoch, key)
             except SampleError as error:
@@ -101,7 +105,7 @@ class TarDataset(Dataset):
 
     def _read(self, request: BatchRequest) -> list[dict[str, bytes] | ReadError]:
         try:
-            raws = list(self.samples.read(request.rows))
+            raws = self.samples.read(request.rows)
         except MillraceError as error:
             remedy = "Open the loader again: it indexes what has changed"
             raise MillraceError(error.problem, error.where, remedy) from None

@@ -20,13 +20,17 @@ from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
 
 Cost = str | Mapping[str, float]
-_AHEAD = 4  # batches that each thread has ready or under way, as many as workers have
+# Batches that each thread has ready or under way: more would be out of the processor's cache when
+# they are taken.
+_AHEAD = 2
 
 
 class ReadAhead:
     """The batches of a feed in its order, read by threads in advance: they wait for storage only.
 
-    It stands in the place of the DataLoader; an error is raised where its batch would come.
+    It stands in the place of the DataLoader, whose calls cost more than reading a small batch; an
+    error is raised where its batch would come. Without threads each batch is read when it is asked
+    for.
     """
 
     num_workers = 0
@@ -35,6 +39,11 @@ class ReadAhead:
         self.feed, self.threads = feed, threads
 
     def __iter__(self) -> Iterator[Any]:
+        if self.threads:
+            return self._read_in_advance()
+        return map(self.feed.__getitem__, self.feed)
+
+    def _read_in_advance(self) -> Iterator[Any]:
         waiting: deque[Future] = deque()
         pool = ThreadPoolExecutor(self.threads, "read")
         try:
@@ -73,7 +82,7 @@ class TarLoader(RankLoader):
         only_reads = dataset.decode is None
         super().__init__(dataset, 0 if only_reads else workers, plans, **options)
         self.samples = dataset.samples
-        if only_reads and workers:
+        if only_reads:
             self.data_loader = ReadAhead(self._feed, workers)
             # What is announced to the kernel is the batch after those under way.
             self._feed.workers = workers * _AHEAD

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,21 +111,24 @@ class TarSamples:
             raise KeyError(wanted[int(np.argmin(is_there))].as_py())
         return rows.tolist()
 
-    def read(self, rows: np.ndarray) -> Iterator[dict[str, bytes] | ReadError]:
+    def keys_of(self, rows: np.ndarray) -> list[str]:
+        """The keys of the samples with these numbers."""
+        bounds, content = self._key_bytes
+        starts, ends = bounds[rows].tolist(), bounds[rows + 1].tolist()
+        return [str(content[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
+
+    def read(self, rows: np.ndarray) -> list[dict[str, bytes] | ReadError]:
         """The samples with these numbers, or why one cannot be read."""
         members, counts = self.members_of(rows)
-        raws: list[Any] = list(self.reader.read_many(_requests(members)))
+        requests = _requests(members)
+        self.reader.will_need(requests)
+        raws: list[Any] = self.reader.read_announced(requests)
         names = [self.fields[code] for code in members.field.tolist()]
-        errors = {at: raw for at, raw in enumerate(raws) if isinstance(raw, ReadError)}
-        start = 0
-        for count in counts.tolist():
-            end = start + count
-            failed = [at for at in errors if start <= at < end]
-            if failed:
-                yield errors[failed[0]]
-            else:
-                yield dict(zip(names[start:end], raws[start:end], strict=True))
-            start = end
+        contents = zip(names, raws, strict=True)
+        samples = [dict(islice(contents, count)) for count in counts.tolist()]
+        if ReadError in map(type, raws):
+            return [_error_of(sample) or sample for sample in samples]
+        return samples
 
     def will_need(self, rows: np.ndarray) -> None:
         """Announce to the kernel that these samples are read next."""
@@ -207,11 +211,21 @@ class TarSamples:
         return np.repeat(np.arange(len(self)), np.diff(self._starts))
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_local": None}
+        state = {**self.__dict__, "_local": None}
+        state.pop("_key_bytes", None)  # views do not pickle
+        return state
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._local = threading.local()
+
+    @cached_property
+    def _key_bytes(self) -> tuple[np.ndarray, memoryview]:
+        """Where each key begins in the UTF-8 of all, and where the last ends: for one batch that is
+        quicker than `take` of Arrow."""
+        _, bounds, content = self.ids.buffers()
+        first = self.ids.offset
+        return np.frombuffer(bounds, np.int64)[first:], memoryview(content)
 
     @property
     def digest(self) -> str:
@@ -321,6 +335,11 @@ def _repeated(values: np.ndarray) -> tuple[int, int] | None:
 
 def _ends(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _error_of(sample: dict[str, Any]) -> ReadError | None:
+    """The error of the first field that could not be read."""
+    return next((raw for raw in sample.values() if isinstance(raw, ReadError)), None)
 
 
 def _requests(members: _Members) -> list[Request]:

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -165,42 +165,41 @@ class IndexedTarReader:
         while ready:
             following = list(islice(source, hop))
             self.will_need(following)
-            for tar in {request[0] for request in ready}:
-                self._check_unchanged(tar)
-            for request, raw in zip(ready, self._read_hop(ready), strict=True):
-                try:
-                    yield self.read(*request) if raw is None else raw
-                except ReadError as error:
-                    yield error
+            yield from self.read_announced(ready)
             ready = following
 
-    def _read_hop(self, requests: list[Request]) -> Iterable[bytes | None]:
+    def read_announced(self, requests: Sequence[Request]) -> list[bytes | ReadError]:
+        """For each request, in order, its bytes or the ReadError, of what `will_need` was told."""
+        for tar in {request[0] for request in requests}:
+            self._check_unchanged(tar)
+        raws = self._read_hop(requests)
+        return [
+            self._read_alone(request) if raw is None else raw
+            for request, raw in zip(requests, raws, strict=True)
+        ]
+
+    def _read_alone(self, request: Request) -> bytes | ReadError:
+        try:
+            return self.read(*request)
+        except ReadError as error:
+            return error
+
+    def _read_hop(self, requests: Sequence[Request]) -> list[bytes | None]:
         """One positioned read each, of open tars, by all threads; None if that gave too few
         bytes."""
         # Reading does not make a tar recent: those announced after it are the ones still to be
         # read.
         files = self._own_files().own
-
-        def preads(share: list[Request]) -> Iterator[bytes | None]:
-            for tar, offset, size in share:
-                file, raw = files.get(tar), None
-                if file is not None and size > 0:
-                    with contextlib.suppress(OSError, OverflowError):
-                        raw = os.pread(file.descriptor, size, offset)
-                yield raw if raw is not None and len(raw) == size else None
-
         if self.threads == 1:
-            return preads(requests)
+            return _read_open(files, requests)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads - 1, "read")
         # Each takes every n-th request: sizes even out. All end here: no descriptor is closed under
         # a thread.
         shares = [requests[first :: self.threads] for first in range(self.threads)]
-        others = [
-            self._pool.submit(lambda share: list(preads(share)), share) for share in shares[1:]
-        ]
+        others = [self._pool.submit(_read_open, files, share) for share in shares[1:]]
         raws: list[bytes | None] = [None] * len(requests)
-        raws[:: self.threads] = preads(shares[0])
+        raws[:: self.threads] = _read_open(files, shares[0])
         for first, other in enumerate(others, 1):
             raws[first :: self.threads] = other.result()
         return raws
@@ -249,10 +248,11 @@ class IndexedTarReader:
     def _cached(self, request: Request) -> bool:
         """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
-        with contextlib.suppress(*_SILENT):
+        try:
             descriptor = self._own_files().get(tar).descriptor
             return size <= 0 or os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-        return False
+        except _SILENT:
+            return False
 
     def _own_files(self) -> OpenFiles[_OpenTar]:
         if self._pid != os.getpid():
@@ -266,6 +266,23 @@ class IndexedTarReader:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+def _read_open(
+    files: Mapping[Hashable, _OpenTar], requests: Sequence[Request]
+) -> list[bytes | None]:
+    """One positioned read each; None if a tar is not open or gives too few bytes."""
+    # Per member of warm data this loop is what Python costs: nothing is called but pread.
+    pread = os.pread
+    raws: list[bytes | None] = []
+    for tar, offset, size in requests:
+        try:
+            raw = pread(files[tar].descriptor, size, offset)
+        except (KeyError, OSError, OverflowError):
+            raws.append(None)
+            continue
+        raws.append(raw if len(raw) == size else None)
+    return raws
 
 
 def _state(tars: Tars | None, tar: str | int) -> TarState:
