@@ -125,7 +125,7 @@ class TarSamples:
         raws: list[Any] = self.reader.read_announced(requests)
         names = [self.fields[code] for code in members.field.tolist()]
         contents = zip(names, raws, strict=True)
-        samples = [dict(islice(contents, count)) for count in counts.tolist()]
+        samples: list[Any] = [dict(islice(contents, count)) for count in counts.tolist()]
         if ReadError in map(type, raws):
             return [_error_of(sample) or sample for sample in samples]
         return samples

@@ -146,3 +146,16 @@ def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():
     assert plans.resumed(state)[1] == 3
     with pytest.raises(MillraceError, match="belongs to another plan"):
         replace(plans, world_size=3).resumed(state)
+
+
+@pytest.mark.parametrize(
+    ("durations", "seed", "words"),
+    [
+        ([], 7, "there are no rows to plan"),
+        ([1.0, np.nan], 7, "a duration is not finite and above 0"),
+        ([1.0], "7", "seed '7' is no whole number"),
+    ],
+)
+def test_what_can_never_be_planned_is_refused_before_a_plan_is_asked_for(durations, seed, words):
+    with pytest.raises(MillraceError, match=words):
+        EpochPlans([np.array(durations, np.float32)], BatchBudget(20.0), seed, 1, {})

@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from millrace.asr.planning import epochs as epochs_module
 from millrace.asr.planning.loader import RankLoader, current_rank, open_loader
+from millrace.asr.planning.planner import plan_epoch
 from millrace.common.errors import MillraceError
 from millrace.common.loading.decode import DecodeError
 from tests.asr.audio_tars import corpus
@@ -197,6 +199,30 @@ def test_a_pass_goes_on_at_the_next_batch_and_epochs_follow(tmp_path, workers):
         assert (
             len(resumed) == len(resumed.plan) == len(list(resumed))
         )  # the pass after it is a whole one
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_loader_that_goes_on_makes_one_plan(tmp_path, monkeypatch, world_size):
+    loader = open_loader(corpus(tmp_path), seconds=1.0, rank=0, world_size=2)
+    loader.set_epoch(2)
+    next(iter(loader))
+    state = loader.state_dict()
+    planned = []
+
+    def plan_and_note(durations, budget, seed, epoch, *others):
+        planned.append(epoch)
+        return plan_epoch(durations, budget, seed, epoch, *others)
+
+    monkeypatch.setattr(epochs_module, "plan_epoch", plan_and_note)
+    resumed = open_loader(tmp_path / "buckets", seconds=1.0, rank=0, world_size=world_size)
+    assert planned == []
+    resumed.load_state_dict(state)
+    resumed.set_epoch(2)
+    assert next(iter(resumed)).epoch == 2 and planned == [2]
+
+    # Without a state, the plan of epoch 0 is made once, when it is asked for.
+    fresh = open_loader(tmp_path / "buckets", seconds=1.0)
+    assert len(fresh) == len(fresh.dataset) == len(list(fresh)) and planned == [2, 0]
 
 
 @pytest.mark.parametrize(

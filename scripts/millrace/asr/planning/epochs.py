@@ -11,7 +11,7 @@ import numpy as np
 
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import WINDOW, plan_epoch, replan
+from millrace.asr.planning.planner import WINDOW, check_rows, plan_epoch, replan
 from millrace.common.errors import MillraceError
 from millrace.common.training.position import Position
 
@@ -48,6 +48,13 @@ class EpochPlans:
     world_size: int
     basis: Basis
     window: int | None = WINDOW
+
+    def __post_init__(self) -> None:
+        # Plans are made when they are needed: what can never be planned is refused before.
+        if not isinstance(self.seed, int):
+            raise MillraceError(f"seed {self.seed!r} is no whole number", remedy="Give an int")
+        budgets = [self.budget] * len(self.durations)
+        check_rows(self.durations, budgets, self.world_size, self.window)
 
     def __call__(self, epoch: int) -> Plan:
         return self._plan(epoch, self.world_size, ())

@@ -117,7 +117,7 @@ class RankLoader(BatchLoader):
         self._position = self._resume_at = step
 
     def __iter__(self) -> Iterator[Any]:
-        opened = _Place(self.dataset.rank, self.plan.world_size, "open_loader")
+        opened = _Place(self._dataset.rank, self.epoch_plans.world_size, "open_loader")
         running = _running()
         if running.source and opened[:2] != running[:2]:
             remedy = (

@@ -52,7 +52,7 @@ def plan_epoch(
     """
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
     budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
-    _check(lengths, budgets, world_size, window)
+    check_rows(lengths, budgets, world_size, window)
     spans = [(world, steps) for world, steps in spans if steps]
     worlds = [world for world, _ in spans] + [world_size]
     cuts = [
@@ -141,9 +141,13 @@ def every_bucket_first(plan: Plan) -> Plan:
     )
 
 
-def _check(
-    lengths: list[np.ndarray], budgets: list[BatchBudget], world_size: int, window: int | None
+def check_rows(
+    lengths: Sequence[np.ndarray],
+    budgets: Sequence[BatchBudget],
+    world_size: int,
+    window: int | None,
 ) -> None:
+    """Raise MillraceError for what `plan_epoch` cannot plan."""
     if len(budgets) != len(lengths):
         problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
         raise MillraceError(problem, where="batch budgets")

@@ -75,11 +75,9 @@ class BatchLoader:
         pin_memory: bool = False,
         prefetch_batches: int = 4,
     ) -> None:
-        self.dataset, self.start_step, self.plans = dataset, start_step, plans
+        self._dataset, self.start_step, self.plans = dataset, start_step, plans
         self._position = start_step
         self._resume_at: int | None = None
-        if dataset.plan is None and plans is not None:
-            dataset.plan = plans(0)
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
         self._feed = _Feed(dataset, workers)
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
@@ -99,17 +97,27 @@ class BatchLoader:
             iterator._shutdown_workers()
 
     @property
+    def dataset(self) -> BatchDataset:
+        """The data set, with its plan: that of epoch 0 is made here, when it is first needed.
+
+        A loader that takes a state first makes the plan of that state only.
+        """
+        if self._dataset.plan is None and self.plans is not None:
+            self._dataset.plan = self.plans(0)
+        return self._dataset
+
+    @property
     def plan(self) -> Any:  # a Plan; one that is resumed has more than any Plan has
         return self.dataset.plan
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
-        self.dataset.plan = plan
+        self._dataset.plan = plan
         self._position, self._resume_at = 0, None
 
     def set_epoch(self, epoch: int) -> None:
         """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
-        if epoch == self.plan.epoch:
+        if epoch == (0 if self._dataset.plan is None else self.plan.epoch):
             return
         if self.plans is None:
             problem = (
@@ -149,13 +157,14 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Any]:
         # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
         # expect.
+        dataset = self.dataset  # with its plan, before the feed asks for it
         start, self._resume_at = self._resume_at, None
         self._position = self._feed.start_step = self.start_step if start is None else start
         if self.data_loader.num_workers and getattr(self.data_loader, "_iterator", None) is None:
             # New ones for new workers: workers that were ended may have left theirs taken.
             # For the batches under way, the one in the trainer's hands, and the one being written.
             workers, slots = self.data_loader.num_workers, self.data_loader.prefetch_factor + 2
-            self._feed.slots = self.dataset.new_slots(workers, slots)
+            self._feed.slots = dataset.new_slots(workers, slots)
         for batch, result in self.data_loader:
             if isinstance(batch, MillraceError):
                 raise batch
