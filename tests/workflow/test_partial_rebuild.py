@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from tests import corpora
 from tests.workflow.workflow import Workflow
@@ -236,3 +239,77 @@ def test_a_parameter_touches_only_what_depends_on_it(workflow):
     assert {job.rule for job in other.dry("speech_shards")} >= {"speech_create_shards"}
     other.run("speech_shards")
     assert workflow.files("results/speech/shards/**/*.tar") == before
+
+
+def add_to_test(workflow: Workflow, video_id: str, samples: np.ndarray, later: float = 0) -> None:
+    """Add a recording of two segments to germany's test, which begin `later` than those of others,
+    in seconds."""
+    root = workflow.folder / "countries"
+    corpora.write_audio(root, "germany", f"{video_id}.wav", samples)
+    segments = corpora.segments(9.5, random.Random(video_id))
+    for segment in segments:
+        segment["start"] += later
+        segment["end"] += later
+    value = {"audio_file": f"{video_id}.wav", "segments": segments}
+    corpora.write_alignment(root, "germany", f"{video_id}_t1", value)
+    place = {"group": "germany-test", "number": 0, "cost": 0.001, "split": "test"}
+    line = {"item": f"germany/{video_id}", **place, "country": "germany", "video_id": video_id}
+    with open(workflow.folder / "assignment.jsonl", "a") as lines:
+        lines.write(json.dumps(line | {"subset_id": None}) + "\n")
+
+
+def rebuilt(workflow: Workflow, *triggers: str) -> tuple[set[tuple[str, str]], set[str]]:
+    """Run: what ran, which is what the dry run lists, and the tars whose bytes have changed."""
+    before = {path: digest for path, (digest, _) in tars(workflow).items()}
+    listed = workflow.dry("speech_shards", *triggers)
+    started = workflow.ran("speech_shards", *triggers)
+    jobs = [(job.rule.removeprefix("speech_"), job.wildcards.partition("=")[2]) for job in listed]
+    assert sorted(jobs) == sorted(
+        (job.rule.removeprefix("speech_"), job.wildcards.partition("=")[2])
+        for job in started
+        if job.output
+    )
+    assert workflow.dry("speech_shards", *triggers) == []
+    after = {path: digest for path, (digest, _) in tars(workflow).items()}
+    changed = {path for path in before | after if before.get(path) != after.get(path)}
+    return set(jobs), {Path(path).stem for path in changed}
+
+
+def tars(workflow: Workflow) -> dict[str, tuple[str, int]]:
+    return workflow.files("results/speech/shards/**/*.tar")
+
+
+@pytest.mark.parametrize("triggers", [(), ("--rerun-triggers", "mtime")])
+def test_a_test_recording_is_compared_with_all_and_recuts_what_holds_copies_of_it(
+    workflow, triggers
+):
+    """The table of docs/leaks.md."""
+    copied = next(
+        path.stem
+        for path in sorted((workflow.folder / "countries/germany").glob("*/*/rec_*.wav"))
+        if "-train-" in home(workflow, path.stem) and soundfile.info(path).duration >= 9.5
+    )
+    train = home(workflow, copied)
+    test = "germany-test-00000"
+    merges = {("merge_shards", "germany"), ("merge_shards", "estonia"), ("merge_index", "")}
+    pending = merges | {("generate_manifest", test), ("create_shards", test)}
+    before = tars(workflow)
+
+    add_to_test(workflow, "alone", corpora.noise(10, 12345))
+    assert rebuilt(workflow, *triggers) == (pending, {test})
+    alone = tars(workflow)
+
+    samples = soundfile.read(audio(workflow, copied), dtype="int16")[0]
+    later = np.concatenate([np.zeros(corpora.RATE // 25, np.int16), samples // 2])
+    add_to_test(workflow, "copy", later, later=0.1)
+    jobs, changed = rebuilt(workflow, *triggers)
+    assert jobs == pending
+    (tar,) = changed - {test}
+    assert tar.startswith(train[:-2])
+
+    alignment(workflow, "copy").unlink()
+    audio(workflow, "copy").unlink()
+    assert rebuilt(workflow, *triggers) == (pending, {test, tar})
+    digests = {path: digest for path, (digest, _) in tars(workflow).items()}
+    assert digests == {path: digest for path, (digest, _) in alone.items()}
+    assert digests.keys() == before.keys()

@@ -75,9 +75,16 @@ class Workflow:
 
     def plan(self, *arguments: str) -> Plan:
         """Dry-run, which must succeed."""
+        return self._logged("--dry-run", *arguments)
+
+    def ran(self, *arguments: str) -> list[Job]:
+        """Run, which must succeed; the jobs that were started."""
+        return self._logged(*arguments).jobs
+
+    def _logged(self, *arguments: str) -> Plan:
         paths = f"{ROOT}/tests/workflow/plugins:{os.environ.get('PYTHONPATH', '')}"
         environment = os.environ | {"PYTHONPATH": paths}
-        text = self.run("--dry-run", *arguments, "--logger", "jobs", env=environment)
+        text = self.run(*arguments, "--logger", "jobs", env=environment)
         lines = text.splitlines()
         jobs = [Job(**json.loads(line)) for line in lines if line.startswith('{"rule"')]
         said = [line for line in lines if line.startswith("Millrace:")]
