@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import tarfile
 
@@ -117,14 +118,23 @@ def test_too_many_errors_are_listed(chain, capfd):
     assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0
 
 
-def plant(chain: Chain, country: str, name: str, samples: np.ndarray, value: dict) -> None:
-    """Put a recording where training will see it."""
+def plant(
+    chain: Chain,
+    country: str,
+    name: str,
+    samples: np.ndarray,
+    value: dict,
+    split: str = "train",
+) -> None:
+    """Put a recording where training will see it, or into another split."""
     corpora.write_audio(chain.root, country, f"{name}.wav", samples)
     corpora.write_alignment(
         chain.root, country, f"{name}_t1", value | {"audio_file": f"{name}.wav"}
     )
-    group = {"group": f"{country}-train-1", "number": 0, "cost": 0.001}
-    labels = {"country": country, "video_id": name, "split": "train", "subset_id": 1}
+    subset = 1 if split == "train" else None
+    block = f"{country}-{split}-1" if subset else f"{country}-{split}"
+    group = {"group": block, "number": 0, "cost": 0.001}
+    labels = {"country": country, "video_id": name, "split": split, "subset_id": subset}
     with open(chain.assignment, "a") as lines:
         lines.write(json.dumps({"item": f"{country}/{name}", **group, **labels}) + "\n")
 
@@ -184,3 +194,20 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
         index, *others = all_keys(chain, land)
         assert others == [index, index] and any("_cut_" in k or "_late_" in k for k in index)
     assert not list(chain.shards_dir.rglob(".*.left_out"))
+
+
+def test_of_recordings_that_are_all_equal_only_those_of_test_stay(tmp_path):
+    """In a country without validation, and one that has test alone."""
+    chain = Chain(tmp_path)
+    samples = corpora.noise(10, 1)
+    value = {"segments": corpora.segments(10, random.Random(1))}
+    plant(chain, "germany", "train_1", samples, value)
+    plant(chain, "germany", "train_2", samples, value)
+    plant(chain, "germany", "test_1", samples, value, "test")
+    plant(chain, "estonia", "test_2", samples, value, "test")
+    ledgers = {land: chain.run(land)["segments"] for land in ("germany", "estonia")}
+    assert ledgers["germany"]["rejected"] == {"duplicate_across_splits": 4}
+    assert (ledgers["germany"]["rows_out"], ledgers["estonia"]["rows_out"]) == (2, 2)
+    for land in ledgers:
+        assert all_keys(chain, land) == [set(), set(), set()]
+        assert (chain.shards_dir / f"{land}_test_shards.txt").read_text().count("\n") == 1
