@@ -109,6 +109,23 @@ def test_a_batch_costs_at_most_its_bound(tars, kind):
     assert {len(batch) for batch in both} == {2}
 
 
+def test_keys_that_repeat_across_tars_are_read_once_each_and_resumed(tmp_path):
+    for number in range(3):
+        members = [(f"{at:03d}.txt", b"%d" % number) for at in range(20)]
+        write_tar(tmp_path / f"part-{number}.tar", members)
+    options = {"batch_size": 7, "ids": "tar", "keys": lambda key: not key.endswith("/000")}
+    loader = open_tars(tmp_path / "*.tar", **options)
+    first = next(iter(loader))
+    resumed = open_tars(tmp_path / "*.tar", **options)
+    resumed.load_state_dict(loader.state_dict())
+    batches = [first, *resumed]
+    ids = [f"part-{number}/{at:03d}" for number in range(3) for at in range(1, 20)]
+    assert sorted(ids_of(batches)) == ids
+    for batch in batches:
+        texts = [sample["txt"] for sample in batch.samples]
+        assert texts == [key[5:6].encode() for key in batch.ids]
+
+
 REFUSED = {
     "no bound": ({}, "nothing bounds a batch"),
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),

@@ -59,7 +59,7 @@ def test_members_are_grouped_as_webdataset_groups_them(tmp_path, names):
             opened(path)
         return
     if len(dict(expected)) < len(expected):
-        with pytest.raises(MillraceError, match="the same key as"):
+        with pytest.raises(MillraceError, match="the same id as"):
             opened(path)
         return
     samples = opened(path)
@@ -92,7 +92,7 @@ def check_bytes(folder: Path, content: bytes) -> None:
     try:
         samples = opened(path)
     except MillraceError as error:
-        refusals = ("zero_length", "not UTF-8", "the same key", "its field")
+        refusals = ("zero_length", "not UTF-8", "the same id", "its field")
         assert any(words in str(error) for words in refusals), error
         return
     found = [body for _, sample in contents(samples) for body in sample.values()]
@@ -104,8 +104,14 @@ def check_bytes(folder: Path, content: bytes) -> None:
 
 TWICE = {
     "field": ([[("a.txt", b"1"), ("a.TXT", b"2")]], "its field txt lies at byte 512 and at byte"),
-    "key apart": ([[("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]], "the same key as a in"),
-    "key in two tars": ([[("a.txt", b"1")], [("a.txt", b"2")]], r"the same key as a in .*1\.tar"),
+    "key apart": (
+        [[("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]],
+        r"the same id as a in .*sort the tar",
+    ),
+    "key in two tars": (
+        [[("a.txt", b"1")], [("a.txt", b"2")]],
+        r'the same id as a in .*1\.tar .*ids="tar"',
+    ),
 }
 
 
@@ -116,6 +122,27 @@ def test_what_stands_twice_is_refused_with_both_places(tmp_path, case):
     with pytest.raises(MillraceError, match=words) as error:
         opened(*paths)
     assert str(paths[0]) in str(error.value) and " at byte " in str(error.value)
+
+
+def test_ids_of_tar_and_key_tell_keys_apart_that_repeat_across_tars(tmp_path):
+    contents_of = [[("7.txt", b"one")], [("7.txt", b"two"), ("s/8.txt", b"three")]]
+    paths = [write_tar(tmp_path / f"{at}.tar", members) for at, members in enumerate(contents_of)]
+    samples = TarSamples.of(open_indices(tar_paths(paths)), "tar")
+    texts = {key: sample["txt"] for key, sample in contents(samples)}
+    assert texts == {"0/7": b"one", "1/7": b"two", "1/s/8": b"three"}
+    assert samples["1/7"] == {"txt": b"two"}
+    alone = TarSamples.of(open_indices(tar_paths(paths[1:])), "tar")
+    assert alone.ids.to_pylist() == ["1/7", "1/s/8"]
+
+    # What is not one sample stays none.
+    apart = write_tar(tmp_path / "2.tar", [("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])
+    with pytest.raises(MillraceError, match=r"the same id as 2/a in .*sort the tar"):
+        TarSamples.of(open_indices([str(apart)]), "tar")
+    twin = write_tar(tmp_path / "other" / "0.tar", contents_of[0])
+    with pytest.raises(MillraceError, match=r"the same id as 0/7 in .*Rename one of the tars"):
+        TarSamples.of(open_indices([str(paths[0]), str(twin)]), "tar")
+    with pytest.raises(MillraceError, match="ids cannot be 'path'"):
+        TarSamples.of(open_indices([str(apart)]), "path")
 
 
 BROKEN = {

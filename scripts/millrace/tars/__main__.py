@@ -13,6 +13,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="+", help="tars, or patterns in quotes")
     where = "folder of the indices (default: .millrace beside the tars)"
     parser.add_argument("--cache-dir", help=where)
+    parser.add_argument("--ids", default="key", help="key, or tar: as ids of open_tars")
     return parser
 
 
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
         from millrace.tars.samples import TarSamples
 
     tars = tar_paths(args.paths)
-    samples = TarSamples.of(open_indices(tars, args.cache_dir))
+    samples = TarSamples.of(open_indices(tars, args.cache_dir), args.ids)
     cli.log.info("%d tars, %d samples, fields: %s", len(tars), len(samples), samples.fields)
     for reason, count in samples.skipped.items():
         cli.log.info("in no sample: %d members with a %s", count, reason)

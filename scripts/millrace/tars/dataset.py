@@ -36,9 +36,9 @@ class TarBatch:
             for key, sample in zip(batch.ids, batch.samples, strict=True):
                 print(batch.step, key, len(sample["jpg"]))
 
-    `ids` are keys; samples are dicts of bytes by field, or what `decode` made of them. `planned`
-    is their number and that of `bad`, which could not be read or decoded. The loss of a `filler`, a
-    repeated batch, must count nothing.
+    `ids` are keys, or tars and keys; samples are dicts of bytes by field, or what `decode` made of
+    them. `planned` is their number and that of `bad`, which could not be read or decoded. The loss
+    of a `filler`, a repeated batch, must count nothing.
     """
 
     step: int

@@ -96,6 +96,7 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     batch_cost: float | None = None,
     fields: Sequence[str] | None = None,
     keys: Callable[[str], bool] | Iterable[str] | None = None,
+    ids: str = "key",
     decode: Decode | None = None,
     seed: int = 0,
     rank: int | None = None,
@@ -122,7 +123,9 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
             bytes alone, or a number above 0 for each key.
         batch_cost: the bound: number of samples times the highest cost among them.
         fields: what is read of each sample; without it, all that is there.
-        keys: the samples to take: their keys, or a function that says so of a key.
+        keys: the samples to take: their ids, or a function that says so of an id.
+        ids: "key", or "tar" for tars whose keys repeat: "<tar without .tar>/<key>", here and in
+            `keys`, `cost` and `batch.ids`.
         decode: functions of a field's bytes by field, or one function of the whole sample and a
             numpy generator, which is the same for any number of workers. Runs in the workers.
         seed: of the shuffle and of these generators.
@@ -135,10 +138,10 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     in lower case is the field, and files of one key follow each other. Links have the bytes they
     lead to. Every epoch is an exact shuffle of all samples, each once; all ranks take the same
     number of steps, for which a few last batches are smaller. Raises MillraceError for tars that
-    are damaged, and for a key that stands twice, by name.
+    are damaged, and for an id that stands twice, by name.
     """
     place = checked_place(rank, world_size)
-    samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir))
+    samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
     if keys is not None:
         samples = samples.with_keys(keys)
     if fields is not None:

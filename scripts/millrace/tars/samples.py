@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,9 @@ from millrace.tars.index import IndexedTar
 # As in webdataset: the key ends at the first dot of the base name, the rest is the field.
 _NAME = r"^(?P<key>(?:.*/|)[^.]+)[.](?P<field>[^/]*)$"
 _META = r"^__[^/]*__($|/)"
+
+IDS = ("key", "tar")
+"""What an id is: the key, or the tar's name and the key."""
 
 
 class _Members(NamedTuple):
@@ -64,9 +68,14 @@ class TarSamples:
         self._local = threading.local()
 
     @classmethod
-    def of(cls, tars: Sequence[IndexedTar]) -> TarSamples:
-        """Group the members of tars. Raises MillraceError if a key or a field of a sample comes
-        twice, or is not UTF-8."""
+    def of(cls, tars: Sequence[IndexedTar], ids: str = "key") -> TarSamples:
+        """Group the members of tars; `ids` is that of `open_tars`.
+
+        Raises MillraceError if an id or a field of a sample comes twice, or is not UTF-8.
+        """
+        if ids not in IDS:
+            problem = f"ids cannot be {ids!r}"
+            raise MillraceError(problem, "open_tars", f"Give one of {', '.join(IDS)}")
         table = pa.concat_tables(tar.members for tar in tars)
         numbers = np.repeat(np.arange(len(tars), dtype=np.int32), [len(tar[1]) for tar in tars])
         named = _named(table)
@@ -74,7 +83,7 @@ class TarSamples:
         offsets = table["offset"].to_numpy()[named.rows]
         sizes = table["size"].to_numpy()[named.rows]
         members = _Members(numbers[named.rows], codes, offsets, sizes)
-        samples = _grouped([tar.state for tar in tars], named.keys, members, fields)
+        samples = _grouped([tar.state for tar in tars], named.keys, members, fields, ids)
         samples.skipped = named.skipped
         return samples
 
@@ -298,7 +307,11 @@ def _fields(texts: pa.LargeStringArray) -> tuple[np.ndarray, list[str]]:
 
 
 def _grouped(
-    tars: list[TarState], keys: pa.LargeStringArray, members: _Members, fields: list[str]
+    tars: list[TarState],
+    keys: pa.LargeStringArray,
+    members: _Members,
+    fields: list[str],
+    ids: str,
 ) -> TarSamples:
     """Samples of members that follow each other with one key in one tar."""
     is_first = np.ones(len(keys), bool)
@@ -306,7 +319,12 @@ def _grouped(
         is_other = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
         is_first[1:] = is_other | (np.diff(members.tar) != 0)
     starts = np.append(np.flatnonzero(is_first), len(keys))
-    samples = TarSamples(tars, keys.take(starts[:-1]), starts, members, fields)
+    names = keys.take(starts[:-1])
+    if ids == "tar":
+        slash = pa.scalar("/", pa.large_string())
+        tar_names = _tar_names(tars, members.tar[is_first])
+        names = pc.binary_join_element_wise(tar_names, names, slash)
+    samples = TarSamples(tars, names, starts, members, fields)
 
     sample = np.cumsum(is_first) - 1
     repeated = _repeated(sample * len(fields) + members.field)
@@ -317,10 +335,25 @@ def _grouped(
         raise MillraceError(problem, samples.place(row), "Leave one out of the tar")
     repeated = _repeated(samples._hashes)
     if repeated is not None:
-        first_place, second_place = (samples.place(row) for row in repeated)
-        remedy = "Keys must differ, and files of one key follow each other: rename, or sort the tar"
-        raise MillraceError(f"the same key as {second_place}", first_place, remedy)
+        raise _same_id(samples, repeated, ids)
     return samples
+
+
+def _same_id(samples: TarSamples, rows: tuple[int, int], ids: str) -> MillraceError:
+    """The error for two samples with one id, in one tar or in two."""
+    first, second = (int(samples._members.tar[samples._starts[row]]) for row in rows)
+    remedy = "Files of one key must follow each other: rename, or sort the tar"
+    if first != second:
+        remedy = "Rename one of the tars" if ids == "tar" else 'Give ids="tar": tar and key'
+    first_place, second_place = (samples.place(row) for row in rows)
+    return MillraceError(f"the same id as {second_place}", first_place, remedy)
+
+
+def _tar_names(tars: list[TarState], numbers: np.ndarray) -> pa.LargeStringArray:
+    """The name of each of these tars, without folder and ".tar"."""
+    stems = [os.path.basename(tar.path).removesuffix(".tar") for tar in tars]
+    texts = [stem.encode(errors="backslashreplace").decode() for stem in stems]
+    return pa.array(texts, pa.large_string()).take(pa.array(numbers))
 
 
 def _repeated(values: np.ndarray) -> tuple[int, int] | None:
