@@ -128,6 +128,12 @@ def test_keys_that_repeat_across_tars_are_read_once_each_and_resumed(tmp_path):
 
 REFUSED = {
     "no bound": ({}, "nothing bounds a batch"),
+    "no samples in a batch": ({"batch_size": 0}, "batch_size is 0. Give a whole number above 0"),
+    "half a sample": ({"batch_size": 2.5}, "batch_size is 2.5"),
+    "no cost in a batch": ({"cost": "bytes", "batch_cost": float("nan")}, "batch_cost is nan"),
+    "no workers": ({"batch_size": 4, "workers": -1}, "workers is -1. Give a number from 0"),
+    "a key as text": ({"batch_size": 4, "keys": "0-001"}, "keys is one text, '0-001'. Give a list"),
+    "a field as text": ({"batch_size": 4, "fields": "txt"}, "fields is one text, 'txt'"),
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),
     "no such field": ({"cost": "jpg", "batch_cost": 9}, "no sample has a field jpg"),
     "no cost": ({"cost": {"0-000": 1.0}, "batch_cost": 9}, "0-001 in .* its cost is None"),
@@ -201,8 +207,10 @@ def test_a_tar_that_changes_while_it_is_open_ends_the_epoch(tmp_path, workers):
     path = write_tar(tmp_path / "a.tar", [(f"{at}.txt", b"1") for at in range(100)])
     loader = open_tars(path, batch_size=10, workers=workers)
     write_tar(path, [(f"{at}.txt", b"22") for at in range(100)])
-    with pytest.raises(MillraceError, match=r"has changed .* Open the loader again"):
+    with pytest.raises(MillraceError, match=r"has changed .* Open the tars again"):
         list(loader)
+    with pytest.raises(MillraceError, match=r"has changed .* Open the tars again"):
+        loader.samples["7"]
 
 
 # Threads if nothing is decoded, else processes.

@@ -11,7 +11,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from millrace.asr.loading.reader import ReadError
-from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, SampleError
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import BatchSlots
@@ -104,11 +103,7 @@ class TarDataset(Dataset):
         return batch
 
     def _read(self, request: BatchRequest) -> list[dict[str, bytes] | ReadError]:
-        try:
-            raws = self.samples.read(request.rows)
-        except MillraceError as error:
-            remedy = "Open the loader again: it indexes what has changed"
-            raise MillraceError(error.problem, error.where, remedy) from None
+        raws = self.samples.read(request.rows)
         if request.following is not None:
             # Storage works on the next batch while this one is decoded.
             self.samples.will_need(request.following)

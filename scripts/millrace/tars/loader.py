@@ -141,6 +141,12 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     are damaged, and for an id that stands twice, by name.
     """
     place = checked_place(rank, world_size)
+    budget = _budget(batch_size, cost, batch_cost)
+    if not isinstance(workers, int) or workers < 0:
+        raise MillraceError(f"workers is {workers!r}", "open_tars", "Give a number from 0")
+    for name, names in (("keys", keys), ("fields", fields)):
+        if isinstance(names, str):
+            raise MillraceError(f"{name} is one text, {names!r}", "open_tars", "Give a list")
     samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
     if keys is not None:
         samples = samples.with_keys(keys)
@@ -152,7 +158,6 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
     if not len(samples):
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
 
-    budget = _budget(batch_size, cost, batch_cost)
     costs = [_costs(samples, cost)]
     basis: Basis = {
         "seed": seed,
@@ -174,6 +179,11 @@ def _budget(batch_size: int | None, cost: Cost | None, batch_cost: float | None)
         raise MillraceError(problem, "open_tars", "Give both, or batch_size alone")
     if batch_size is None and cost is None:
         raise MillraceError("nothing bounds a batch", "open_tars", "Give batch_size, or cost")
+    if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
+        problem = f"batch_size is {batch_size!r}"
+        raise MillraceError(problem, "open_tars", "Give a whole number above 0")
+    if batch_cost is not None and not batch_cost > 0:
+        raise MillraceError(f"batch_cost is {batch_cost!r}", "open_tars", "Give it above 0")
     return BatchBudget(seconds=batch_cost, rows=batch_size)
 
 

@@ -127,11 +127,18 @@ class TarSamples:
         return [str(content[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
     def read(self, rows: np.ndarray) -> list[dict[str, bytes] | ReadError]:
-        """The samples with these numbers, or why one cannot be read."""
+        """The samples with these numbers, or why one cannot be read.
+
+        Raises MillraceError for a tar that has changed.
+        """
         members, counts = self.members_of(rows)
         requests = _requests(members)
         self.reader.will_need(requests)
-        raws: list[Any] = self.reader.read_announced(requests)
+        try:
+            raws: list[Any] = self.reader.read_announced(requests)
+        except MillraceError as error:
+            remedy = "Open the tars again: they are indexed anew"
+            raise MillraceError(error.problem, error.where, remedy) from None
         names = [self.fields[code] for code in members.field.tolist()]
         contents = zip(names, raws, strict=True)
         samples: list[Any] = [dict(islice(contents, count)) for count in counts.tolist()]

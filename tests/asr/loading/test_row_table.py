@@ -136,7 +136,7 @@ def test_tars_with_absolute_paths_are_found_where_tar_root_says(tmp_path, monkey
     table = RowTable.open(buckets)
     row = table.rows([0])[0]
     with pytest.raises(
-        ReadError, match="does not exist; if the tars were moved, give their folder as tar_root"
+        ReadError, match="does not exist; if the tars were moved, open_loader takes their folder"
     ):
         IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 

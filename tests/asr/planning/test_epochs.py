@@ -139,6 +139,13 @@ def test_what_is_no_state_is_refused(state):
         plans_of(DURATIONS).resumed(state)
 
 
+@pytest.mark.parametrize("change", [{"world_size": 0}, {"spans": [[0, 1]]}, {"spans": [[2]]}])
+def test_a_state_with_no_ranks_is_refused(change):
+    plans = plans_of(DURATIONS)
+    with pytest.raises(MillraceError, match="this is no state of a loader"):
+        plans.resumed({**plans.state(plans(0), 1), **change})
+
+
 def test_a_state_of_release_0_4_goes_on_with_as_many_ranks():
     plans = plans_of(DURATIONS)
     plan = plans(1)

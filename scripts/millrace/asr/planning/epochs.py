@@ -125,7 +125,7 @@ class _State(NamedTuple):
     def parse(cls, state: Mapping[str, Any], world_size: int) -> _State:
         """The record of a state; one of 0.4 has no world size, and is taken as of `world_size`."""
         try:
-            return cls(
+            saved = cls(
                 epoch=int(state["epoch"]),
                 step=int(state["step"]),
                 world_size=int(state.get("world_size", world_size)),
@@ -133,6 +133,9 @@ class _State(NamedTuple):
                 crc32=int(state["plan_crc32"]),
                 basis=dict(state.get("basis", {})),
             )
+            if min(saved.world_size, *(ranks for ranks, _ in saved.spans), 1) < 1:
+                raise ValueError("a number of ranks below 1")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             problem = f"this is no state of a loader ({error!r})"
             raise MillraceError(problem, where=_WHERE, remedy="Give what state_dict gave") from None
+        return saved
