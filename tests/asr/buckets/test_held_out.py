@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.asr import build_bucket_manifests, status
-from millrace.asr.buckets import sound
+from millrace.asr.buckets import held_out, sound
 from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.buckets.held_out import PAGE, HeldOut, Rows
 from millrace.common.errors import MillraceError
@@ -186,6 +186,7 @@ def _sounds() -> dict[str, dict[str, bytes]]:
     return {
         "train.tar": {
             "own.flac": audio_tars.encoded(sounds[1]),
+            **{f"same_{number}.flac": audio_tars.encoded(sounds[2]) for number in range(3)},
             "later.flac": audio_tars.encoded(later),
             "cut.flac": audio_tars.encoded(sounds[3][2 * RATE :]),
             "opus.ogg": audio_tars.encoded(sounds[3], "OGG", "OPUS"),
@@ -219,16 +220,20 @@ def heard(tmp_path: Path, monkeypatch) -> dict[str, list[dict]]:
 
 COPIES_OF_TEST = {"later.flac": "t2.flac", "cut.flac": "t3.flac", "opus.ogg": "t3.flac"}
 COPIES_OF_TEST |= {"stereo.wav": "t4.flac"}
+SAME_BYTES = {f"same_{number}.flac" for number in range(3)}
 
 
-@pytest.mark.parametrize(("parts", "words_at_once"), [(1, 10**9), (4, 1)])
+@pytest.mark.parametrize(("parts", "at_once"), [(1, 10**9), (1, 1), (4, 1)])
 def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
-    heard, monkeypatch, parts, words_at_once
+    heard, monkeypatch, parts, at_once
 ) -> None:
-    monkeypatch.setattr(sound, "_WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(sound, "_WORDS_AT_ONCE", at_once)
+    for module in (sound, held_out):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(held_out, "_MEMBERS_AT_ONCE", at_once)
     choices = BucketChoices(copies=BY_SOUND, parts=parts)
     ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
-    assert ledgers["train"].rejected == {"also_in_test": 4, "also_in_dev": 1}
+    assert ledgers["train"].rejected == {"also_in_test": 7, "also_in_dev": 1}
     assert ledgers["dev"].rejected == {"also_in_test": 1}
     assert _members("test") == sorted(row["tar_member_name"] for row in heard["test"])
     expected = {
@@ -236,6 +241,8 @@ def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
         for name, of in COPIES_OF_TEST.items()
     }
     expected["halved.wav"] = "the same sound as d5.flac in dev.tar, which is in dev"
+    same_bytes = "the same bytes as t2.flac in test.tar, which is in test"
+    expected |= dict.fromkeys(SAME_BYTES, same_bytes)
     expected["d2.wav"] = "the same sound as t2.flac in test.tar, which is in test"
     rejected = {row["tar_member_name"]: row["detail"] for row in rejects(Path("out"))}
     assert rejected == expected
@@ -247,21 +254,33 @@ def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
 def test_by_bytes_other_encodings_stay_and_by_sound_they_can_be_kept_or_an_error(heard) -> None:
     choices = BucketChoices(copies=BY_BYTES)
     ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
-    assert not ledgers["train"].rejected and not ledgers["dev"].rejected
+    assert ledgers["train"].rejected == {"also_in_test": 3} and not ledgers["dev"].rejected
+    assert set(_members("train")) >= {*COPIES_OF_TEST, "halved.wav"}
     choices = BucketChoices(copies=BY_SOUND, on_leak="keep")
     ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
     # later.flac is in dev too: test counts.
-    counted = {"also_in_test": 4, "also_in_dev": 1, "not_compared": 2}
+    counted = {"also_in_test": 7, "also_in_dev": 1, "not_compared": 2}
     assert ledgers["train"].warnings == counted and not ledgers["train"].rejected
-    words = "1 row of dev that is also in test and 1 row of train that is also in dev and 4 rows"
+    words = "1 row of dev that is also in test and 1 row of train that is also in dev and 7 rows"
     with pytest.raises(MillraceError, match=words):
         choices = BucketChoices(copies=BY_SOUND, on_leak="error")
         build_from(Path("error"), Path("index.parquet"), choices, **heard)
 
 
 def test_held_out_sound_that_cannot_be_decoded_is_counted_in_its_split(heard) -> None:
-    heard["dev"], heard["train"] = heard["train"][8:], heard["dev"] + heard["train"][:1]
+    damaged = heard["train"][-2:]
+    splits = {"train": [*heard["train"][:1], *heard["train"][4:6]], "test": heard["test"] + damaged}
     choices = BucketChoices(copies=BY_SOUND)
-    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **heard)
-    assert ledgers["dev"].warnings == {"not_compared": 2}
-    assert ledgers["train"].rejected == {"also_in_test": 1} and not ledgers["train"].warnings
+    ledgers = build_from(Path("out"), Path("index.parquet"), choices, **splits)
+    assert ledgers["test"].warnings == {"not_compared": 2}
+    assert ledgers["train"].rejected == {"also_in_test": 2} and not ledgers["train"].warnings
+
+
+def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path) -> None:
+    path = tmp_path / "a.tar"
+    rows = _rows([audio_tars.encoded(noise(6, 1), "MP3")], path)
+    path.write_bytes(path.read_bytes()[:-5000])
+    compared = HeldOut([str(path)], BY_SOUND, 2, tmp_path / "prints")
+    compared.add("test", [rows])
+    assert compared.unread() == 1
+    assert compared.unread() == 0
