@@ -1,0 +1,202 @@
+"""Audit the loaders of the field and compare with what was expected of them.
+
+`python -m tests.audit.field [--package NAME] [--json FILE] [--page FILE]`, in an environment that
+has the packages (requirements-field.txt). Each audit runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.audit.field.expected import FIELD, Expected
+
+DISTRIBUTIONS = {"streaming": "mosaicml-streaming"}
+WORST = ("not applicable", "pass", "ignored", "not decidable", "fail")
+TIMEOUT = 120  # seconds of one audit
+
+
+class Seen(NamedTuple):
+    """What the audit said of one loader."""
+
+    loader: str
+    options: str
+    verdicts: dict[str, str]  # of the entries that are expected, or that fail
+    evidence: str  # of the worst finding
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package", default="", help="loaders of this package alone")
+    parser.add_argument("--json", type=Path, help="results: those in it are kept, and not run")
+    parser.add_argument("--page", type=Path, help="write the table as Markdown")
+    args = parser.parse_args()
+    known = _read(args.json)
+    rows = [row for row in FIELD if args.package in ("", row.package)]
+    for row in rows:
+        if find_spec(row.package) is None:
+            print(f"not installed: {row.package}, for {row.loader}")
+            continue
+        key = (row.loader, row.options)
+        if key not in known:
+            known[key] = audited(row)
+            print(_line(row, known[key]), flush=True)
+            _write(args.json, known)
+    run = [
+        (row, known[row.loader, row.options]) for row in rows if (row.loader, row.options) in known
+    ]
+    print(summary(run))
+    if args.page:
+        args.page.write_text(page(run))
+    return int(any(mismatches(row, seen) for row, seen in run))
+
+
+def audited(row: Expected) -> Seen:
+    """Run the command on the loader."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "findings.json")
+        command = [sys.executable, "-m", "millrace.audit.check_loader"]
+        command += ["--loader", f"tests.audit.field.{row.loader}", *row.options.split()]
+        command += ["--timeout", str(TIMEOUT), "--json", str(found)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not found.exists():
+            return Seen(row.loader, row.options, {}, run.stderr.strip().splitlines()[-1][:200])
+        entries = json.loads(found.read_text())["entries"]
+    findings = [{**row, "entry": entry["name"]} for entry in entries for row in entry["findings"]]
+    return judged(row, findings)
+
+
+def judged(row: Expected, findings: list[dict]) -> Seen:
+    """Return the worst verdict of each entry that is expected or fails, and its evidence."""
+    worst: dict[str, dict] = {}
+    for finding in findings:
+        before = worst.get(finding["entry"])
+        if before is None or _rank(finding) > _rank(before):
+            worst[finding["entry"]] = finding
+    shown = [
+        finding
+        for entry, finding in worst.items()
+        if entry in row.verdicts or finding["verdict"] == "fail"
+    ]
+    shown.sort(key=_rank, reverse=True)
+    evidence = ""
+    if shown:
+        evidence = f"{shown[0]['cause']} {json.dumps(shown[0]['evidence'])}"
+    verdicts = {finding["entry"]: finding["verdict"] for finding in shown}
+    return Seen(row.loader, row.options, verdicts, evidence[:300])
+
+
+def _rank(finding: dict) -> int:
+    return WORST.index(finding["verdict"])
+
+
+def mismatches(row: Expected, seen: Seen) -> dict[str, str]:
+    """Return the entries that have another verdict than expected, with what was said."""
+    entries = {**row.verdicts, **seen.verdicts}
+    wrong = {}
+    for entry in entries:
+        found = seen.verdicts.get(entry, "nothing")
+        if found != row.verdicts.get(entry):
+            wrong[entry] = found
+    return wrong
+
+
+def summary(run: list[tuple[Expected, Seen]]) -> str:
+    """Count false fails, defects that were named, and what was not decidable."""
+    correct = [pair for pair in run if not pair[0].is_defect]
+    defects = [pair for pair in run if pair[0].is_defect]
+    false_fails = [row.loader for row, seen in run if _false_fails(row, seen)]
+    named = [row.loader for row, seen in defects if not _missed(row, seen)]
+    claims = [
+        (row.loader, entry, seen.verdicts.get(entry))
+        for row, seen in run
+        for entry, verdict in row.verdicts.items()
+        if verdict != "not decidable"
+    ]
+    undecided = [claim for claim in claims if claim[2] == "not decidable"]
+    packages = {row.package for row, _ in run}
+    return (
+        f"{len(run)} loaders of {len(packages)} packages: {len(correct)} correct,"
+        f" {len(defects)} with a defect. False fails: {len(false_fails)} {false_fails}."
+        f" Defects named: {len(named)} of {len(defects)}."
+        f" Not decidable: {len(undecided)} of {len(claims)} verdicts."
+    )
+
+
+def _false_fails(row: Expected, seen: Seen) -> list[str]:
+    fails = [entry for entry, verdict in seen.verdicts.items() if verdict == "fail"]
+    return [entry for entry in fails if row.verdicts.get(entry) != "fail"]
+
+
+def _missed(row: Expected, seen: Seen) -> list[str]:
+    due = [entry for entry, verdict in row.verdicts.items() if verdict == "fail"]
+    return [entry for entry in due if seen.verdicts.get(entry) != "fail"]
+
+
+def page(run: list[tuple[Expected, Seen]]) -> str:
+    """Return the table as Markdown."""
+    versions = sorted({_version(row.package) for row, _ in run} | {_version("torch")})
+    lines = [
+        "# A field of real loaders",
+        "",
+        "`python -m tests.audit.field` audits loaders of released packages, written as their",
+        "documentation or the reporters of their issues write them (`tests/audit/field/`). What is",
+        "expected was committed before the audit was run; each change since names its reason.",
+        "Entries that are not named did not fail. This page is written by the command.",
+        "",
+        summary(run),
+        "",
+        f"Versions: {', '.join(versions)}.",
+        "",
+        "| package | loader | options | expected | found | why | evidence |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, seen in run:
+        name = row.loader.partition(":")[2]
+        options = row.options.replace("tests.audit.field.", "")
+        found = _said(seen.verdicts) if mismatches(row, seen) else "the same"
+        cells = [row.package, f"`{name}`", f"`{options}`", _said(row.verdicts), found, row.why]
+        evidence = seen.evidence.replace("|", "\\|").replace("\n", " ")
+        lines.append("| " + " | ".join([*cells, evidence[:160]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _said(verdicts: dict[str, str]) -> str:
+    return ", ".join(f"{entry} {verdict}" for entry, verdict in verdicts.items())
+
+
+def _version(package: str) -> str:
+    try:
+        name = DISTRIBUTIONS.get(package, package)
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"{package}, not installed"
+
+
+def _line(row: Expected, seen: Seen) -> str:
+    word = "NOT" if mismatches(row, seen) else "ok "
+    wanted = f" expected {row.verdicts}" if mismatches(row, seen) else ""
+    return f"{word} {row.loader} {row.options}: {seen.verdicts}{wanted}: {seen.evidence}"
+
+
+def _read(path: Path | None) -> dict[tuple[str, str], Seen]:
+    if path is None or not path.exists():
+        return {}
+    listed = [Seen(**row) for row in json.loads(path.read_text())]
+    return {(seen.loader, seen.options): seen for seen in listed}
+
+
+def _write(path: Path | None, known: dict[tuple[str, str], Seen]) -> None:
+    if path is not None:
+        path.write_text(json.dumps([seen._asdict() for seen in known.values()], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
