@@ -143,6 +143,16 @@ class Replays(Resumable):
     replays = True
 
 
+class Holding(Rows):
+    """As a TensorDict: its state is what it holds, and no position."""
+
+    def state_dict(self) -> dict:
+        return {"rows": len(self)}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore nothing: the rows are there."""
+
+
 class Reorders(Shuffled):
     """Draws a new order each time: the rest of an epoch is not the rest that was left."""
 
@@ -329,6 +339,12 @@ CASES = [
         lambda: resumable(DataLoader, Counting(48), workers=0),
         verdict="pass",
         says="by sampler",
+    ),
+    twin(
+        "resume",
+        "a state of what is held",
+        lambda: DataLoader(Holding(48), batch_size=4, shuffle=True),
+        verdict="not applicable",
     ),
     twin("resume", "no state at all", lambda: train(Rows(48)), verdict="not applicable"),
 ]

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from millrace.audit.probes.epochs import MOST_BATCHES, parts, tell_epoch
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, reseed
@@ -152,6 +154,9 @@ def _keeper(tap: Listener) -> Keeper | None:
     if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
         return Skipping("skip_first_batches")
     for place, part in parts(tap).items():
+        # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
+        if place == "dataset" and not isinstance(part, IterableDataset):
+            continue
         if _stateful(part):
             return Keeper(place)
     return None
