@@ -42,7 +42,9 @@ def shuffled():
 def stateful():
     """huggingface/accelerate#4195, by the loader's own state."""
     from accelerate import Accelerator, DataLoaderConfiguration
+    from accelerate.utils import set_seed
 
+    set_seed(1234)
     config = DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True)
     loader = DataLoader(Rows(), batch_size=4, shuffle=True)
     return Accelerator(cpu=True, dataloader_config=config).prepare(loader)
