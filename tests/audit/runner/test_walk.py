@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.audit.runner.walk import walk
+from millrace.audit.runner.walk import parts, walk
 
 RNG = random.Random(3)
 
@@ -51,3 +51,16 @@ def test_circles_end_and_long_lists_are_looked_into_at_their_head():
     circle: list = [list(range(10**6))]
     circle.append(circle)
     assert len(list(walk(circle))) < 100
+
+
+class StandIn:
+    """As MONAI's for a package that is not installed."""
+
+    def __getattr__(self, name: str) -> object:
+        raise ImportError(f"No module named 'cupy', asked for {name}")
+
+
+def test_a_stand_in_that_raises_whatever_it_is_asked_is_passed_over():
+    holder = {"missing": StandIn(), "kept": [1]}
+    assert [path for path, _ in walk(holder, "data")] == ["data", "data.kept", "data.kept.0"]
+    assert not parts(StandIn())

@@ -50,7 +50,7 @@ def walk(
         if isinstance(value, PLAIN):
             yield path, value
             continue
-        if id(value) in seen or isinstance(value, NAMES):
+        if id(value) in seen or isinstance(value, NAMES) or not _answers(value):
             continue
         seen.add(id(value))
         yield path, value
@@ -61,7 +61,7 @@ def walk(
 def parts(value: Any, code: bool = False) -> Held:
     """What an object itself holds, by name or place; nothing for arrays and images."""
     kind = type(value)
-    if isinstance(value, PLAIN + NAMES) or hasattr(value, "tobytes"):
+    if isinstance(value, PLAIN + NAMES) or not _answers(value) or hasattr(value, "tobytes"):
         return []
     if isinstance(value, (dict, list, tuple)):
         return list(islice(members(value), ITEMS))
@@ -77,6 +77,15 @@ def parts(value: Any, code: bool = False) -> Held:
         if isinstance(function, FunctionType):
             held += _named(function)
     return held
+
+
+def _answers(value: Any) -> bool:
+    """Whether attributes can be asked for: MONAI's stand-ins for missing packages raise."""
+    try:
+        hasattr(value, "tobytes")
+    except Exception:
+        return False
+    return True
 
 
 def _named(function: FunctionType) -> Held:
