@@ -10,6 +10,7 @@ HDF5. Inside are the shingles between the first and the last of a track.
 
 from __future__ import annotations
 
+import argparse
 import random
 import tempfile
 from pathlib import Path
@@ -79,8 +80,17 @@ def of_features(
     ]
 
 
-@torch.inference_mode()
-def main() -> None:
+def cosines_of(original: Tracks, stored: Tracks) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines of shingles inside of the tracks, and of their first and last ones."""
+    cosine = torch.cosine_similarity(original.embeddings, stored.embeddings, dim=-1)
+    counts = (~original.filled).sum(1).tolist()
+    rows = list(zip(cosine, counts, strict=True))
+    inside = torch.cat([row[1 : count - 1] for row, count in rows])
+    edges = torch.cat([row[[0, count - 1]] for row, count in rows])
+    return inside, edges
+
+
+def arguments() -> argparse.Namespace:
     parser = cli.parser(__doc__, "tests.bench.bench_frontend")
     parser.add_argument(
         "--packages", type=Path, required=True, help="unpacked packages of the demo"
@@ -88,7 +98,12 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="", help="without: an untrained clews-tiny")
     parser.add_argument("--tracks", type=int, default=20)
     parser.add_argument("--hop", type=int, default=10, help="seconds from shingle to shingle")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+@torch.inference_mode()
+def main() -> None:
+    args = arguments()
     torch.manual_seed(0)
     model = (
         load_published(args.checkpoint) if args.checkpoint else Clews(CONFIGS["clews-tiny"]).eval()
@@ -117,10 +132,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ours = of_features(Path(folder), magnitudes, dtype, time_first, args.hop)
         stored = embed([mine[: len(other)] for mine, other in zip(ours, theirs, strict=True)])
-        cosine = torch.cosine_similarity(original.embeddings, stored.embeddings, dim=-1)
-        counts = (~original.filled).sum(1).tolist()
-        inside = torch.cat([row[1 : count - 1] for row, count in zip(cosine, counts, strict=True)])
-        edges = torch.cat([row[[0, count - 1]] for row, count in zip(cosine, counts, strict=True)])
+        inside, edges = cosines_of(original, stored)
         figures = scores(stored)
         for place, values in (("inside", inside), ("edges", edges)):
             cosines = f"cosine least {values.min():.5f}, mean {values.mean():.5f}"

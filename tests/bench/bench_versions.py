@@ -12,6 +12,7 @@ equal. shuffled: the versions of the train split are dealt to cliques of the sam
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import subprocess
@@ -81,12 +82,16 @@ def chroma(cliques: Cliques) -> dict[str, float]:
     return means(scores(torch.from_numpy(distances), torch.from_numpy(relevant)))
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = cli.parser(__doc__, "tests.bench.bench_versions")
     parser.add_argument("--work-dir", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--labels", nargs="+", default=LABELS, choices=LABELS)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     args.work_dir.mkdir(parents=True, exist_ok=True)
     held_out = args.work_dir / "held_out.json"
     parts = [json.loads((METADATA / f"{name}.json").read_bytes()) for name in ("valid", "verify")]

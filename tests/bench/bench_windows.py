@@ -10,6 +10,8 @@ an array. Times are CPU time, so that other programs of the machine disturb them
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import os
 import shutil
 import statistics
@@ -95,7 +97,7 @@ def measure(
     return seconds
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--tracks", type=int, default=20)
@@ -104,7 +106,36 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def compare(
+    folder: Path, kind: tuple[str, int, str], windows: list, args: argparse.Namespace
+) -> None:
+    """Print the rates of one kind of file: its layout, axis of time and type of values."""
+    layout, axis, dtype = kind
+    path = folder / "a.h5"
+    write(path, layout, axis, dtype, args.tracks, args.frames)
+    contract = Contract()
+    tracks: list[Track] = list(h5_files.read_file(folder, "a.h5", [], contract))
+    merge(folder / "index", tracks, {"h5": str(folder)}, contract)
+    for touch in (False, True):
+        with h5py.File(path, "r") as file:
+            functions = ways(file, FeatureIndex(folder / "index"), axis, args.length)
+            times = measure(functions, windows, args.rounds, touch)
+            names = list(functions)[1:]
+            del functions
+        ours = statistics.median(times["ours"])
+        shown = f"{layout:11s} {('[T, C]', '[C, T]')[axis]} {dtype}"
+        line = f"{shown} {'touched' if touch else '':7s} {1 / ours:9,.0f} windows/s"
+        for name in names:
+            pairs = zip(times[name], times["ours"], strict=True)
+            line += f"  {name} {statistics.median(a / b for a, b in pairs):6.2f}x"
+        print(line, flush=True)
+
+
+def main() -> None:
+    args = arguments()
     folder = args.folder / "bench_windows"
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
@@ -119,29 +150,8 @@ def main() -> None:
         " by ours"
     )
     try:
-        for layout in args.layouts:
-            for axis in (0, 1):
-                for dtype in ("f4", "f2"):
-                    path = folder / "a.h5"
-                    write(path, layout, axis, dtype, args.tracks, args.frames)
-                    contract = Contract()
-                    tracks: list[Track] = list(h5_files.read_file(folder, "a.h5", [], contract))
-                    merge(folder / "index", tracks, {"h5": str(folder)}, contract)
-                    for touch in (False, True):
-                        with h5py.File(path, "r") as file:
-                            functions = ways(
-                                file, FeatureIndex(folder / "index"), axis, args.length
-                            )
-                            times = measure(functions, windows, args.rounds, touch)
-                            names = list(functions)[1:]
-                            del functions
-                        ours = statistics.median(times["ours"])
-                        kind = f"{layout:11s} {('[T, C]', '[C, T]')[axis]} {dtype}"
-                        line = f"{kind} {'touched' if touch else '':7s} {1 / ours:9,.0f} windows/s"
-                        for name in names:
-                            pairs = zip(times[name], times["ours"], strict=True)
-                            line += f"  {name} {statistics.median(a / b for a, b in pairs):6.2f}x"
-                        print(line, flush=True)
+        for kind in itertools.product(args.layouts, (0, 1), ("f4", "f2")):
+            compare(folder, kind, windows, args)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

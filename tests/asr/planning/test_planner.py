@@ -17,7 +17,7 @@ from millrace.asr.buckets.build import bucket_of
 from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import every_bucket_first, plan_epoch, replan
+from millrace.asr.planning.planner import every_bucket_first, plan_epoch, plan_rest, replan
 from millrace.common.errors import MillraceError
 from tests.bench.bench_buckets import seed_durations
 
@@ -151,7 +151,9 @@ def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(
     # And once more, from the middle of the replanned rest; found again from the history alone.
     third = replan(rest, 3, 5)
     assert_once(np.concatenate([seen(plan, 0, done), seen(rest, 0, 3), seen(third)]), 12_000)
-    again = plan_epoch(parts, BUDGET, 9, 1, 5, 3000, [(old, done), (new, 3)])
+    again = plan_rest(
+        lambda ranks: plan_epoch(parts, BUDGET, 9, 1, ranks, 3000), [(old, done), (new, 3)], 5
+    )
     if done:
         assert digest(again) == digest(third)
         assert again.spans == third.spans == ((old, done), (new, 3))
@@ -159,9 +161,8 @@ def test_the_rest_of_the_epoch_once_after_a_change_of_world_size(
 
 def test_resume_with_the_same_world_size_is_the_same_plan() -> None:
     parts = buckets(4000)
-    assert digest(plan_epoch(parts, BUDGET, 1, 0, 4, spans=[(4, 7)])) == digest(
-        plan_epoch(parts, BUDGET, 1, 0, 4)
-    )
+    rest = plan_rest(lambda ranks: plan_epoch(parts, BUDGET, 1, 0, ranks), [(4, 7)], 4)
+    assert digest(rest) == digest(plan_epoch(parts, BUDGET, 1, 0, 4))
     with pytest.raises(MillraceError, match="nothing to plan"):
         plan = plan_epoch(parts, BUDGET, 1, 0, 4)
         replan(plan, len(plan) + 1, 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import WINDOW, check_rows, plan_epoch, replan
+from millrace.asr.planning.planner import WINDOW, check_rows, plan_epoch, plan_rest, replan
 from millrace.common.errors import MillraceError
 from millrace.common.training.position import Position
 
@@ -97,9 +97,10 @@ class EpochPlans:
         return self._plan(saved.epoch, self.world_size, position.spans), position.step
 
     def _plan(self, epoch: int, world_size: int, spans: Sequence[tuple[int, int]]) -> Plan:
-        return plan_epoch(
-            self.durations, self.budget, self.seed, epoch, world_size, self.window, spans
-        )
+        def whole(ranks: int) -> Plan:
+            return plan_epoch(self.durations, self.budget, self.seed, epoch, ranks, self.window)
+
+        return plan_rest(whole, spans, world_size)
 
     def _check(self, saved: Basis) -> None:
         if not saved:

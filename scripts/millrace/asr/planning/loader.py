@@ -18,7 +18,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchDataset, BatchLoader
 
 
-def open_loader(
+def open_loader(  # noqa: PLR0913 - each is a choice of users, by its name
     bucket_dir: str | os.PathLike,
     workers: int = 0,
     seconds: float = 240.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,7 +28,6 @@ def plan_epoch(
     epoch: int,
     world_size: int,
     window: int | None = WINDOW,
-    spans: Sequence[tuple[int, int]] = (),
 ) -> Plan:
     """Plan an epoch over buckets whose rows last `durations[bucket]` seconds, in the order of its
     file.
@@ -41,10 +40,6 @@ def plan_epoch(
     row that alone is over the budget makes a batch of its own (`over_budget_batches`). Raises
     MillraceError for no rows, and for durations not finite and above 0.
 
-    After `spans`, (world size, steps done) of each stretch of the epoch, it is the plan of the
-    rest; the last stretch is replanned only if its world size differs: else go on in that plan at
-    its step.
-
     >>> durations = [np.array([2.5, 3.0, 1.0])]
     >>> plan = plan_epoch(durations, BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
@@ -53,15 +48,27 @@ def plan_epoch(
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
     budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
     check_rows(lengths, budgets, world_size, window)
-    spans = [(world, steps) for world, steps in spans if steps]
-    worlds = [world for world, _ in spans] + [world_size]
     cuts = [
         cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
     key = hashing.key(seed, epoch, _DEAL)
-    plan = _assign_steps(_join(cuts, worlds[0]), worlds[0], seed, epoch, key)
+    plan = _assign_steps(_join(cuts, world_size), world_size, seed, epoch, key)
     plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
+    return plan
+
+
+def plan_rest(
+    whole: Callable[[int], Plan], spans: Sequence[tuple[int, int]], world_size: int
+) -> Plan:
+    """Plan what is left of an epoch after `spans`: (world size, steps done) of each stretch of it.
+
+    `whole` gives the plan of the whole epoch for a number of ranks. The last stretch is replanned
+    only if its world size differs: else go on in that plan at its step.
+    """
+    spans = [(world, steps) for world, steps in spans if steps]
+    worlds = [world for world, _ in spans] + [world_size]
+    plan = whole(worlds[0])
     for (_, steps), world in zip(spans, worlds[1:], strict=True):
         if world != plan.world_size:
             plan = replan(plan, steps, world)

@@ -111,9 +111,13 @@ class AsrTask(Task):
         spans: Spans,
     ) -> Plan:
         options = self.options
-        plan = planner.plan_epoch(
-            self.durations, self.budgets, options.seed, epoch, world_size, options.window, spans
-        )
+
+        def whole(ranks: int) -> Plan:
+            return planner.plan_epoch(
+                self.durations, self.budgets, options.seed, epoch, ranks, options.window
+            )
+
+        plan = planner.plan_rest(whole, spans, world_size)
         if options.loader == "every-bucket":
             plan = planner.every_bucket_first(plan)
         stats = plan.stats()

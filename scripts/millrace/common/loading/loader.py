@@ -63,7 +63,7 @@ class BatchLoader:
     `max_bad_fraction`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of users, by its name
         self,
         dataset: BatchDataset,
         workers: int = 0,
