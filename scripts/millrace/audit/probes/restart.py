@@ -7,40 +7,104 @@ import inspect
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
-from millrace.audit.probes.epochs import MOST_BATCHES, parts, tell_epoch
+from millrace.audit.probes.epochs import MOST_BATCHES, PLACES, parts, tell_epoch
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """The part of a loader that has its state. A state that is kept in another way is a subclass of
-    this, and a line of `_keeper`."""
+class Way(NamedTuple):
+    """A way in which a library saves and restores the position of a loader.
+
+    `how`: its name in findings. `of`: what has the methods `save` and `restore`, a name of
+    `holders`.
+    """
 
     how: str
-
-    def save(self, tap: Listener) -> Any:
-        return copy.deepcopy(parts(tap)[self.how].state_dict())
-
-    def restore(self, tap: Listener, state: Any, at: int) -> None:
-        """Go on after `at` batches of epoch 1; 0: after epoch 0."""
-        parts(tap)[self.how].load_state_dict(copy.deepcopy(state))
+    of: str
+    save: str
+    restore: str
 
 
-class Skipping(Keeper):
-    """accelerate's function for loaders without a state: it makes another loader."""
+SKIP = Way("skip_first_batches", "accelerated", "", "")
+METHODS = ("state_dict", "load_state_dict")
+# The first that a loader has is tried.
+WAYS = (
+    # accelerate's function for loaders without a state, which transformers' Trainer calls too:
+    # batches are counted, and nothing is saved.
+    SKIP,
+    # torch's protocol: torchdata, lhotse, litdata, Lightning's checkpoint of a loader.
+    *(Way(place, place, *METHODS) for place in ("loader", *PLACES)),
+    # Megatron Energon's SavableDataLoader.
+    Way("restore_state_rank", "loader", "save_state_rank", "restore_state_rank"),
+    # Lightning's checkpoint of a data module.
+    Way("module", "module", *METHODS),
+    # Grain's iterators.
+    Way("iterator", "iterator", "get_state", "set_state"),
+)
 
-    def save(self, tap: Listener) -> None:
-        """Nothing: the batches are counted."""
 
-    def restore(self, tap: Listener, state: Any, at: int) -> None:
+class Script(NamedTuple):
+    """A script that has just started: its loader, and the data module that made it, if one did."""
+
+    tap: Listener
+    module: Any
+
+    def holder(self, name: str) -> Any:
+        """What may have a state; None if there is no such thing."""
+        if name == "accelerated":
+            is_plain = self.tap.core is not None and not _has(self.tap.core, *METHODS)
+            return self.tap.view if is_plain and _accelerates(self.tap.view) else None
+        if name == "module":
+            return self.module
+        if name == "iterator":
+            # The batches of a DataLoader are drawn ahead of its iterator.
+            return iter(self.tap.view) if self.tap.core is None else None
+        part = parts(self.tap).get(name)
+        # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
+        is_map = name == "dataset" and not isinstance(part, IterableDataset)
+        return None if is_map else part
+
+
+def way_of(script: Script) -> Way | None:
+    """The way of a loader; None if nothing has a state."""
+    for way in WAYS:
+        holder = script.holder(way.of)
+        if holder is None:
+            continue
+        if way is SKIP:
+            return way
+        # Every data module of Lightning has a state, which is empty unless it is its own.
+        is_empty = way.of == "module" and not holder.state_dict()
+        if _has(holder, way.save, way.restore) and not is_empty:
+            return way
+    return None
+
+
+def saved(way: Way, script: Script) -> Any:
+    """The state of now; None where batches are counted."""
+    if way is SKIP:
+        return None
+    holder = script.tap.iterator if way.of == "iterator" else script.holder(way.of)
+    return copy.deepcopy(getattr(holder, way.save)())
+
+
+def restore(way: Way, script: Script, state: Any, at: int) -> None:
+    """Go on after `at` batches of epoch 1 (0: after epoch 0). A data module has its state
+    already."""
+    tap = script.tap
+    if way is SKIP:
         tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
+    elif way.of != "module":
+        holder = script.holder(way.of)
+        getattr(holder, way.restore)(copy.deepcopy(state))
+        if way.of == "iterator":
+            tap.iterator = holder
 
 
 @dataclass(frozen=True)
@@ -51,53 +115,67 @@ class Restarts:
     options: Options
     rank: Rank
 
-    def started(self) -> Listener:
-        """The loader of a script that has just started."""
+    def made(self) -> Any:
+        """What a script that has just started makes."""
         reseed(self.options.seed + self.rank.rank)
-        loader = self.target.loader()
+        return self.target.made()
+
+    def script(self, made: Any) -> Script:
+        """The script that has made it, with its loader."""
+        loader = self.target.loader_of(made)
         tap = Listener(loader, self.rank, self.options.workers, max_batches=MOST_BATCHES)
         core, original = tap.core, tap.original
-        if core is None or original is None:
-            return tap
-        if _stateful(loader) or _accelerates(loader):
-            # Such a loader asks its sampler for its state.
-            core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
-        return tap
+        if core is not None and original is not None:
+            if _has(loader, *METHODS) or _accelerates(loader):
+                # Such a loader asks its sampler for its state.
+                core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
+        return Script(tap, None if made is loader else made)
 
-    def ended(self, keeper: Keeper) -> Any:
+    def started(self) -> Script:
+        """A script that has just started."""
+        return self.script(self.made())
+
+    def ended(self, way: Way) -> Any:
         """The state of when epoch 0 had ended."""
-        tap = self.started()
-        tell_epoch(tap, 0)
-        tap.run()
-        state = keeper.save(tap)
-        tap.close()
+        script = self.started()
+        tell_epoch(script.tap, 0)
+        script.tap.run()
+        state = saved(way, script)
+        script.tap.close()
         return state
 
-    def restored(self, keeper: Keeper, state: Any, at: int, told: bool, passes: int = 1) -> Seen:
+    def restored(self, way: Way, state: Any, at: int, told: bool, passes: int = 1) -> Seen:
         """What a loader gives after a restart.
 
         `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to
         its end. `raised`: what the restart raised.
         """
-        tap = self.started()
-        raised = None
-        is_ours = isinstance(keeper, Skipping)
+        seen: Seen = {"told": told, "raised": None, "passes": [], "ended": []}
+        made = self.made()
         try:
-            # Its loader is made of the one that is listened to, once that knows its epoch.
-            if told and is_ours:
+            if way.of == "module":  # as Lightning does: then it is asked for its loader
+                getattr(made, way.restore)(copy.deepcopy(state))
+            script = self.script(made)
+        except Exception as error:
+            return {**seen, "raised": trace.described(error)}
+
+        tap = script.tap
+        try:
+            # accelerate's loader is made of the one that is listened to, once that knows its epoch.
+            if told and way is SKIP:
                 tell_epoch(tap, 1)
-            keeper.restore(tap, state, at)
-            if told and not is_ours:
+            restore(way, script, state, at)
+            if told and way is not SKIP:
                 tell_epoch(tap, 1)
             for _ in range(passes):
                 tap.run()
         except Exception as error:
-            if is_ours:  # it may be our error
+            if way is SKIP:  # it may be our error
                 raise
-            raised = trace.described(error)
+            seen["raised"] = trace.described(error)
         tap.close()
         notes = [tap.notes(number) for number in range(len(tap.ended))]
-        return {"told": told, "raised": raised, "passes": notes, "ended": tap.ended}
+        return {**seen, "passes": notes, "ended": tap.ended}
 
 
 def resume(target: Target, options: Options, rank: Rank) -> Seen:
@@ -105,15 +183,16 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     equal seeds. `next`: what comes after a restart from the state of when epoch 0 had ended; None
     if there was no time.
 
-    `how`: the part that has the state, or "" if none has one. `ahead`: workers draw before the loop
+    `how`: the way of keeping a state, or "" if there is none. `ahead`: workers draw before the loop
     sees.
     """
     began = time.monotonic()
     restarts = Restarts(target, options, rank)
-    tap = restarts.started()
+    script = restarts.started()
+    tap = script.tap
     workers = 0 if tap.core is None else tap.core.num_workers
-    keeper = _keeper(tap)
-    if keeper is None or (keeper.how == "dataset" and workers):  # which hold copies of it
+    way = way_of(script)
+    if way is None or (way.of == "dataset" and workers):  # which hold copies of it
         return {"how": ""}
 
     tell_epoch(tap, 0)
@@ -123,24 +202,25 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     tell_epoch(tap, 1)  # not epoch 0, whose order a fresh loader may give by itself
     for step, _ in enumerate(tap.epoch(), start=1):
         if step == at:
-            state = keeper.save(tap)
+            state = saved(way, script)
     run = [tap.notes(0), tap.notes(1)]
     ended = tap.ended
     tap.close()
 
     told = bool(parts(tap, "set_epoch"))
     # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
-    ways = [restarts.restored(keeper, state, at, False)]
+    ways = [restarts.restored(way, state, at, False)]
     if told:
-        ways.append(restarts.restored(keeper, state, at, True))
+        ways.append(restarts.restored(way, state, at, True))
     after_end = None
-    is_counted = isinstance(keeper, Skipping)
-    if not is_counted and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
+    # Batches that are counted, and an iterator, are of one epoch.
+    is_of_an_epoch = way is SKIP or way.of == "iterator"
+    if not is_of_an_epoch and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
         # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
         passes = 1 if told else 2
-        after_end = restarts.restored(keeper, restarts.ended(keeper), 0, told, passes)
+        after_end = restarts.restored(way, restarts.ended(way), 0, told, passes)
     return {
-        "how": keeper.how,
+        "how": way.how,
         "at": at,
         "run": run,
         "ended": ended,
@@ -150,27 +230,15 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     }
 
 
-def _keeper(tap: Listener) -> Keeper | None:
-    if tap.core is not None and _accelerates(tap.view) and not _stateful(tap.core):
-        return Skipping("skip_first_batches")
-    for place, part in parts(tap).items():
-        # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
-        if place == "dataset" and not isinstance(part, IterableDataset):
-            continue
-        if _stateful(part):
-            return Keeper(place)
-    return None
-
-
 def _accelerates(loader: Any) -> bool:
     return type(loader).__module__.startswith("accelerate.")
 
 
-def _stateful(part: Any) -> bool:
-    """Whether it has state_dict() and load_state_dict(state), without more arguments."""
+def _has(part: Any, save: str, restore: str) -> bool:
+    """Whether it has save() and restore(state), without more arguments."""
     try:
-        inspect.signature(part.state_dict).bind()
-        inspect.signature(part.load_state_dict).bind({})
+        inspect.signature(getattr(part, save)).bind()
+        inspect.signature(getattr(part, restore)).bind({})
     except (AttributeError, TypeError, ValueError):
         return False
     return True

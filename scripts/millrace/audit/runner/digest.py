@@ -40,9 +40,10 @@ def rows(batch: Any) -> list[dict[str, str]] | None:
 
 
 def _lengths(part: Any, depth: int) -> Iterator[int | None]:
-    """The first extent of each tensor and list of values in a batch; None for what has none."""
-    if isinstance(part, torch.Tensor):
-        yield len(part) if part.dim() else None
+    """The first extent of each tensor, array and list of values in a batch; None for what has
+    none."""
+    if _is_array(part):
+        yield part.shape[0] if len(part.shape) else None
     elif _is_column(part):
         yield len(part)
     elif isinstance(part, (Mapping, list, tuple)) and depth:
@@ -50,6 +51,11 @@ def _lengths(part: Any, depth: int) -> Iterator[int | None]:
             yield from _lengths(value, depth - 1)
     else:
         yield None
+
+
+def _is_array(part: Any) -> bool:
+    """Whether it is a tensor of torch or an array of NumPy."""
+    return hasattr(part, "dtype") and hasattr(part, "shape") and hasattr(part, "__getitem__")
 
 
 def _is_column(part: Any) -> bool:
@@ -60,7 +66,7 @@ def _is_column(part: Any) -> bool:
 
 
 def _row(part: Any, number: int) -> Any:
-    if isinstance(part, torch.Tensor) or _is_column(part):
+    if _is_array(part) or _is_column(part):
         return part[number]
     if isinstance(part, Mapping):
         return {name: _row(value, number) for name, value in part.items()}

@@ -56,6 +56,7 @@ class Listener:
         self.made: list[Seen] = []
         self.view = self._wrapped(loader)
         self._notes: list[list[Seen]] = []
+        self.iterator: Any = None  # of the epoch that is read; one that is set is gone on with
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
@@ -71,7 +72,9 @@ class Listener:
             self.functions.start = states(core.dataset, original.collate_fn)
         slowest, before = 0.0, time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
-        for step, given in enumerate(self.view):
+        if self.iterator is None:
+            self.iterator = iter(self.view)
+        for step, given in enumerate(self.iterator):
             # A loader that was made of this one's functions gives notes.
             batch = self._taken(given) if isinstance(given, Noted) else given
             note: Seen = {"batch": digest(batch), "size": batch_size(batch)}
@@ -89,6 +92,7 @@ class Listener:
                 break
         else:
             self.ended[-1] = True
+        self.iterator = None
         self._join(notes)
 
     def run(self, share: float = 1.0) -> None:
