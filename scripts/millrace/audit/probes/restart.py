@@ -104,7 +104,7 @@ def restore(way: Way, script: Script, state: Any, at: int) -> None:
         holder = script.holder(way.of)
         getattr(holder, way.restore)(copy.deepcopy(state))
         if way.of == "iterator":
-            tap.iterator = holder
+            tap.restored = holder
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ class Listener:
         self.made: list[Seen] = []
         self.view = self._wrapped(loader)
         self._notes: list[list[Seen]] = []
-        self.iterator: Any = None  # of the epoch that is read; one that is set is gone on with
+        self.iterator: Any = None  # of the epoch that is read
+        self.restored: Any = None  # an iterator that the next epoch goes on with
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
@@ -72,8 +73,8 @@ class Listener:
             self.functions.start = states(core.dataset, original.collate_fn)
         slowest, before = 0.0, time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
-        if self.iterator is None:
-            self.iterator = iter(self.view)
+        self.iterator = iter(self.view) if self.restored is None else self.restored
+        self.restored = None
         for step, given in enumerate(self.iterator):
             # A loader that was made of this one's functions gives notes.
             batch = self._taken(given) if isinstance(given, Noted) else given
