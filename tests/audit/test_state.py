@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit import states
+from tests.audit import plain, states
 from tests.audit.running import run
 
 needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain is not installed")
@@ -30,7 +30,7 @@ def test_a_restart_is_judged_by_the_way_that_the_library_has(guard, loader, how,
     assert f"by {how}" in findings[0].cause
 
 
-def test_a_module_whose_state_is_empty_has_none(guard):
-    argv = ["--loader", f"{Path(states.__file__)}:Stateless", "--only", "resume", "--ranks", "1"]
-    _, [finding] = run(guard, argv)
+@pytest.mark.parametrize("loader", [f"{Path(states.__file__)}:Stateless", f"{plain.here}:Module"])
+def test_a_module_whose_state_is_empty_or_not_there_has_none(guard, loader):
+    _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
     assert finding.verdict == "not applicable"

@@ -21,8 +21,8 @@ from millrace.audit.runner.target import Options, Rank, Target
 class Way(NamedTuple):
     """A way in which a library saves and restores the position of a loader.
 
-    `how`: its name in findings. `of`: what has the methods `save` and `restore`, a name of
-    `holders`.
+    `how`: its name in findings. `of`: what has the methods `save` and `restore`, as
+    `Script.holder` knows it.
     """
 
     how: str
@@ -79,9 +79,10 @@ def way_of(script: Script) -> Way | None:
             continue
         if way is SKIP:
             return way
+        if not _has(holder, way.save, way.restore):
+            continue
         # Every data module of Lightning has a state, which is empty unless it is its own.
-        is_empty = way.of == "module" and not holder.state_dict()
-        if _has(holder, way.save, way.restore) and not is_empty:
+        if way.of != "module" or holder.state_dict():
             return way
     return None
 
