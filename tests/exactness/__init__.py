@@ -1,0 +1,1 @@
+"""Elastic exactness: loaders of many libraries through random stops, workers, ranks and kills."""

@@ -1,0 +1,57 @@
+"""datasets: an IterableDataset that is split by node, in torchdata's StatefulDataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tests.exactness.adapters import About, Place, Setting
+
+ABOUT = About(
+    title="datasets IterableDataset",
+    packages=("datasets", "torchdata", "torch"),
+    follows="datasets, Stream, Save a dataset checkpoint and resume iteration; Use with PyTorch,"
+    " Distributed",
+    promise="resuming returns exactly where the checkpoint was saved",
+    promised=("same",),
+)
+SHARDS = 24
+
+
+def write(folder: Path, samples: int) -> None:
+    Dataset.from_dict({"id": range(samples)}).to_parquet(str(folder / "rows.parquet"))
+
+
+class StreamBatches:
+    def __init__(self, setting: Setting, place: Place, buffer_size: int = 0) -> None:
+        rows = Dataset.from_parquet(
+            str(setting.folder / "rows.parquet"), cache_dir=str(setting.folder)
+        )
+        stream = rows.to_iterable_dataset(num_shards=min(SHARDS, setting.samples))
+        if buffer_size:
+            stream = stream.shuffle(seed=setting.seed, buffer_size=buffer_size)
+        self.stream = split_dataset_by_node(stream, place.rank, place.world_size)
+        self.loader = StatefulDataLoader(self.stream, setting.batch_size, num_workers=place.workers)
+
+    def batches(self, epoch: int) -> Iterator[list[int]]:
+        self.stream.set_epoch(epoch)
+        for batch in self.loader:
+            yield batch["id"].tolist()
+
+    def state(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader._iterator = None
+
+
+def open(setting: Setting, place: Place) -> StreamBatches:
+    return StreamBatches(setting, place)

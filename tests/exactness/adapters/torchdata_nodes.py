@@ -1,0 +1,53 @@
+"""torchdata.nodes: a StatefulDistributedSampler in a SamplerWrapper, mapped, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torchdata import nodes
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+from tests.exactness.adapters import About, Place, Setting
+
+ABOUT = About(
+    title="torchdata.nodes Loader",
+    packages=("torchdata", "torch"),
+    follows="torchdata 0.11, Migrating to torchdata.nodes, map-style dataset",
+    promise="checkpoints in the middle of an epoch",
+    promised=("same",),
+)
+
+
+def write(folder: Path, samples: int) -> None:
+    """Nothing: the samples are their numbers."""
+
+
+class NodeBatches:
+    def __init__(self, setting: Setting, place: Place) -> None:
+        numbers = list(range(setting.samples))
+        sampler = StatefulDistributedSampler(
+            numbers, num_replicas=place.world_size, rank=place.rank, seed=setting.seed
+        )
+        node = nodes.SamplerWrapper(sampler)
+        if place.workers:
+            node = nodes.ParallelMapper(node, numbers.__getitem__, place.workers, method="thread")
+        self.loader = nodes.Loader(nodes.Batcher(node, setting.batch_size, drop_last=False))
+
+    def batches(self, epoch: int) -> Iterator[list[int]]:
+        """The wrapper sets the epoch of its sampler by itself: one more at each pass."""
+        yield from self.loader
+
+    def state(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.root.shutdown() if hasattr(self.loader.root, "shutdown") else None
+
+
+def open(setting: Setting, place: Place) -> NodeBatches:
+    return NodeBatches(setting, place)
