@@ -13,8 +13,8 @@ _MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
 
 def mix(values: np.ndarray | int) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of uint64."""
-    numbers = np.asarray(values, dtype=np.uint64)
-    x = np.atleast_1d(numbers) + np.uint64(_GOLDEN)
+    numbers = np.atleast_1d(np.asarray(values, dtype=np.uint64))
+    x = numbers + np.uint64(_GOLDEN)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)

@@ -19,15 +19,23 @@ def line(done: float, total: float, unit: str, seconds_left: float | None, *deta
     """Such as `120 of 600 steps (20 %), 0:03:12 left, loss 3.2100`; no time where none can be
     foreseen."""
     share = 100 * done / total if total else 100.0
-    counts = [f"{number:.2f}".removesuffix(".00") for number in (done, total)]
-    left = [] if seconds_left is None else [f"{clock(seconds_left)} left"]
-    return ", ".join([f"{counts[0]} of {counts[1]} {unit} ({share:.0f} %)", *left, *details])
+    parts = [f"{_short(done)} of {_short(total)} {unit} ({share:.0f} %)"]
+    if seconds_left is not None:
+        parts.append(f"{clock(seconds_left)} left")
+    return ", ".join([*parts, *details])
+
+
+def _short(number: float) -> str:
+    """At most two digits behind the point; none of a whole number."""
+    return f"{number:.2f}".removesuffix(".00")
 
 
 def clock(seconds: float) -> str:
     """Hours, minutes and seconds, such as `0:03:12` or `120:00:00`."""
-    minutes, seconds = divmod(max(round(seconds), 0), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    whole = max(round(seconds), 0)
+    minutes, seconds = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def parse(text: str) -> str:

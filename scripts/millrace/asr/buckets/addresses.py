@@ -50,7 +50,9 @@ class Addresses:
             at[other] -= 1
             known &= (at >= 0) & (self.key[at] == keys)
             other = known & (self.tar[at] != tars)
-        return np.where(known, self.offset[at], -2), np.where(known, self.size[at], -2)
+        offset = np.where(known, self.offset[at], -2)
+        size = np.where(known, self.size[at], -2)
+        return offset, size
 
 
 def _columns(table: pa.Table | None) -> list[np.ndarray]:
@@ -78,7 +80,8 @@ class TarIndices:
         self._known: dict[str, _Known] = {}
         for number, index in enumerate(self._indices):
             for tar, record in index.tars.items():
-                first = self._known.setdefault(os.path.normpath(tar), _Known(number, record))
+                path = os.path.normpath(tar)
+                first = self._known.setdefault(path, _Known(number, record))
                 if first.number != number:
                     both = f"{self._indices[first.number].path} and {index.path}"
                     remedy = "Give the indices of one set of partitions"
@@ -144,7 +147,10 @@ def index_files(paths: Iterable[Path]) -> list[Path]:
     """The files among `paths`, and the *.parquet of the folders among them, sorted."""
     files: set[Path] = set()
     for path in paths:
-        files.update(path.glob("*.parquet") if path.is_dir() else [path])
+        if path.is_dir():
+            files.update(path.glob("*.parquet"))
+        else:
+            files.add(path)
     return sorted(files)
 
 
@@ -155,8 +161,10 @@ def sweep(folder: Path, indices: Iterable[Path]) -> list[Path]:
     Only files named as the workflow names them are touched. Returns what was removed.
     """
     stems = {path.stem for path in indices}
-    files = sorted(path for path in folder.glob("tars-*") if path.stem not in stems)
-    stale = [path for path in files if re.fullmatch(r"tars-\d+\.(parquet|json)", path.name)]
-    for path in stale:
-        path.unlink()
+    stale = []
+    for path in sorted(folder.glob("tars-*")):
+        is_ours = re.fullmatch(r"tars-\d+\.(parquet|json)", path.name)
+        if is_ours and path.stem not in stems:
+            path.unlink()
+            stale.append(path)
     return stale

@@ -52,8 +52,9 @@ class _Writer:
 
     def write(self, table: pa.Table) -> None:
         durations = table.column("duration_s").to_numpy()
+        microseconds = np.rint(durations * 1e6).astype(np.int64)
         self.rows += len(table)
-        self.microseconds += int(np.rint(durations * 1e6).astype(np.int64).sum())
+        self.microseconds += int(microseconds.sum())
         self.longest = max(self.longest, float(durations.max()))
         self.waiting.append(table)
         self.waiting_rows += len(table)
@@ -95,7 +96,9 @@ class BucketFiles:
     def __init__(
         self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int
     ) -> None:
-        self.folder, self.edges, self.row_group = folder, tuple(edges), row_group
+        self.folder = folder
+        self.edges = tuple(edges)
+        self.row_group = row_group
         self.tars = pa.array(tars, mc.TEXT)
         self.ids = bucket_edges.bucket_ids(edges)
         self._writers: dict[str, list[_Writer]] = {}
@@ -103,16 +106,17 @@ class BucketFiles:
     @contextlib.contextmanager
     def writing(self, split: str, has_prompts: bool = False) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
-        schema = SCHEMA.append(pa.field("prompt", mc.TEXT)) if has_prompts else SCHEMA
-        places: list[tuple[Path, tuple[str, float] | None]] = [
-            (self.folder / f"{split}.parquet", None)
-        ]
+        schema = SCHEMA
+        if has_prompts:
+            schema = schema.append(pa.field("prompt", mc.TEXT))
+        places: list[tuple[Path, tuple[str, float] | None]] = []
         if split == TRAIN:
             schema = pa.schema([*schema, *_OF_BUCKET])
-            buckets = zip(self.ids, self.edges[1:], strict=True)
-            places = [
-                (self.folder / f"{TRAIN}/{name}.parquet", (name, upper)) for name, upper in buckets
-            ]
+            for name, upper in zip(self.ids, self.edges[1:], strict=True):
+                path = self.folder / f"{TRAIN}/{name}.parquet"
+                places.append((path, (name, upper)))
+        else:
+            places.append((self.folder / f"{split}.parquet", None))
         with contextlib.ExitStack() as stack:
             self._writers[split] = writers = []
             for path, bucket in places:
@@ -145,9 +149,12 @@ class BucketFiles:
 
     def sweep(self) -> None:
         """Remove bucket files of other edges, and files of splits that are gone."""
-        ours = {writer.path for writers in self._writers.values() for writer in writers}
-        splits = (self.folder / f"{name}.parquet" for name in ("dev", "test"))
-        for path in {*(self.folder / TRAIN).glob("b_*.parquet"), *splits} - ours:
+        ours: set[Path] = set()
+        for writers in self._writers.values():
+            ours.update(writer.path for writer in writers)
+        there = set((self.folder / TRAIN).glob("b_*.parquet"))
+        there.update(self.folder / f"{name}.parquet" for name in ("dev", "test"))
+        for path in there - ours:
             path.unlink(missing_ok=True)
 
     def facts(self, split: str) -> list[ParquetFacts]:

@@ -51,7 +51,8 @@ class Reader(Manifest):
                 paths = batch.column(columns["tar_path"])
                 if pa.types.is_dictionary(paths.type):
                     paths = paths.dictionary
-                tars.update(map(self.resolved, pc.unique(mc.text(paths)).to_pylist()))
+                named = pc.unique(mc.text(paths)).to_pylist()
+                tars.update(map(self.resolved, named))
             self.ranges += self._ranges(file, parquet.metadata)
         return tars
 
@@ -62,11 +63,13 @@ class Reader(Manifest):
         ranges: list[RowRange] = []
         for group in range(metadata.num_row_groups):
             size = metadata.row_group(group).num_rows
-            if ranges and end + size - ranges[-1].first_row <= self.piece_rows:
-                ranges[-1] = ranges[-1]._replace(groups=(*ranges[-1].groups, group))
-            else:
-                ranges.append(RowRange(file, end, (group,)))
+            start = end
             end += size
+            last = ranges[-1] if ranges else None
+            if last and end - last.first_row <= self.piece_rows:
+                ranges[-1] = last._replace(groups=(*last.groups, group))
+            else:
+                ranges.append(RowRange(file, start, (group,)))
         if end != metadata.num_rows:
             raise OSError(f"row groups of {end:,} rows in a file of {metadata.num_rows:,}")
         return ranges

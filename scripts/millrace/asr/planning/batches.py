@@ -40,7 +40,7 @@ def fill_last_step(
     heapq.heapify(heap)
     parts: list[int] = []
     while len(parts) < need and heap:
-        at = heapq.heappop(heap)[1]
+        _, at = heapq.heappop(heap)
         new = batches.split(at)
         parts.append(new)
         for part in (at, new):
@@ -49,8 +49,12 @@ def fill_last_step(
 
     whole = [*left.tolist(), *parts]
     cheapest = min(whole, key=lambda at: (batches.cost(at), at))
-    fillers = {batches.repeat(cheapest): cheapest for _ in range(need - len(parts))}
-    return batches.table(), np.array([*whole, *fillers]), fillers, len(parts)
+    fillers: dict[int, int] = {}
+    for _ in range(need - len(parts)):
+        filler = batches.repeat(cheapest)
+        fillers[filler] = cheapest
+    filled = np.array([*whole, *fillers])
+    return batches.table(), filled, fillers, len(parts)
 
 
 class _Growing:

@@ -89,13 +89,15 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     # Batches not yet used, without fillers.
     counts = np.diff(plan.offsets)
     done = done_steps * plan.world_size
-    unused = np.flatnonzero(counts[done:]) + done
+    has_rows = counts[done:] > 0
+    unused = np.flatnonzero(has_rows) + done
     bucket = np.asarray(plan.bucket[unused])
     group = np.zeros(len(unused), dtype=np.int64)
+    batches_per_group = _STEPS_PER_GROUP * world_size
     for number in np.unique(bucket):
         of_bucket = np.flatnonzero(bucket == number)
         numbers = np.arange(len(of_bucket))
-        group[of_bucket] = numbers // (_STEPS_PER_GROUP * world_size)
+        group[of_bucket] = numbers // batches_per_group
     table = Batches(
         rows=plan.rows,
         start=np.asarray(plan.offsets[unused]),

@@ -76,8 +76,10 @@ class PlannedTrainer(Trainer):
     def set_initial_training_values(self, *args: Any) -> Any:
         epochs, *others, max_steps = super().set_initial_training_values(*args)
         if self.args.max_steps > 0:
-            return (self.loader.plan.epoch + max_steps, *others, max_steps)
-        return (epochs, *others, self._start + self._updates_to_come())
+            last = self.loader.plan.epoch + max_steps
+            return (last, *others, max_steps)
+        steps = self._start + self._updates_to_come()
+        return (epochs, *others, steps)
 
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         super()._init_training_state(*args)
@@ -94,10 +96,10 @@ class PlannedTrainer(Trainer):
 
     def _updates_to_come(self) -> int:
         """Those of the next pass, and about those of the epochs after it."""
-        later = int(self.args.num_train_epochs) - self.loader.plan.epoch - 1
-        return self._updates(self.loader.steps_left) + later * self._updates(
-            self.loader.whole_steps
-        )
+        later_epochs = int(self.args.num_train_epochs) - self.loader.plan.epoch - 1
+        of_this = self._updates(self.loader.steps_left)
+        of_another = self._updates(self.loader.whole_steps)
+        return of_this + later_epochs * of_another
 
     def _updates(self, steps: int) -> int:
         return math.ceil(steps / self.args.gradient_accumulation_steps)

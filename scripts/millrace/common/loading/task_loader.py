@@ -72,7 +72,8 @@ class TaskLoader:
         self.task.batch_loader(rank).data_loader = self.data_loader
         for batch in self.task.loader(epoch, step, rank, world_size):
             step += 1
-            self._position.update(now=(epoch, step), state=(epoch, step))
+            place = (epoch, step)
+            self._position.update(now=place, state=place)
             yield batch
         self._position["state"] = self._position["next"]
 

@@ -56,8 +56,9 @@ class Run:
         if not self.windows:
             problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
             raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
-        self.done_steps = int(self.windows[-1]["step"])
-        self.world_size = int(self.windows[-1].get("world_size", 1))
+        last = self.windows[-1]
+        self.done_steps = int(last["step"])
+        self.world_size = int(last.get("world_size", 1))
         self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
         self.machine: dict[str, Any] = self.facts.get("machine") or {}
         self.failed: str | None = self.facts.get("failed")
@@ -66,7 +67,8 @@ class Run:
         self.profile = _document(folder / PROFILE)
         self.steps: list[StepLine] = _lines(folder / STEPS)
 
-        self.steady, self.steady_steps = self.windows, self.steps
+        self.steady = self.windows
+        self.steady_steps = self.steps
         if len(self.windows) >= 3:
             # The first, with the start of workers and first allocations, is not steady.
             first = self.windows[0]["step"]
@@ -99,24 +101,30 @@ class Run:
         for name in PHASES[1:]:
             spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
             shares[name] = math.fsum(spent) / self.seconds
-        decode = 0.0
-        whole = math.fsum(step["seconds"] for step in self.steady_steps)
-        if whole:
-            spent = (
-                step.get(name, 0.0)
-                for step in self.steady_steps
-                for name in ("read_seconds", "decode_seconds")
-            )
-            decode = min(shares["data_wait"], math.fsum(spent) / whole)
+        decode = min(shares["data_wait"], self._decoding)
         shares["data_wait"] -= decode
         return {"decode": decode, **shares}
+
+    @property
+    def _decoding(self) -> float:
+        """The share of the steps' time that the trainer itself reads and decodes."""
+        whole = math.fsum(step["seconds"] for step in self.steady_steps)
+        if not whole:
+            return 0.0
+        spent: list[float] = []
+        for step in self.steady_steps:
+            spent.append(step.get("read_seconds", 0.0))
+            spent.append(step.get("decode_seconds", 0.0))
+        return math.fsum(spent) / whole
 
     @property
     def peak_memory(self) -> int | None:
         """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the
         trainer."""
-        sizes = [line.get("peak_memory_bytes") for line in (self.facts, *self.windows, *self.steps)]
-        return max((int(size) for size in sizes if size), default=None)
+        lines = [self.facts, *self.windows, *self.steps]
+        sizes = [line.get("peak_memory_bytes") for line in lines]
+        known = [int(size) for size in sizes if size]
+        return max(known, default=None)
 
     @property
     def lost_samples(self) -> int:
@@ -229,6 +237,7 @@ def _document(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        problem, remedy = f"not JSON ({error})", "Remove the run and make it again"
+        problem = f"not JSON ({error})"
+        remedy = "Remove the run and make it again"
         raise MillraceError(problem, where=str(path), remedy=remedy) from None
     return document if isinstance(document, dict) else None

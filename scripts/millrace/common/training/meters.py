@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter, defaultdict
@@ -55,8 +56,9 @@ class Clock:
     def _fold(self) -> None:
         if self.device_type == "cuda":
             self._marks[-1][1].synchronize()
-        for (_, begin), (name, end) in zip(self._marks, self._marks[1:], strict=False):
-            self._seconds[name] += seconds_between(begin, end)
+        for begin, end in itertools.pairwise(self._marks):
+            name, reached = end
+            self._seconds[name] += seconds_between(begin[1], reached)
         self._marks = self._marks[-1:]
 
 
@@ -117,7 +119,8 @@ class Window:
     on the device: nothing waits."""
 
     def __init__(self, device: torch.device) -> None:
-        self.clock, self.weight = Clock(device.type), 0.0
+        self.clock = Clock(device.type)
+        self.weight = 0.0
         self.counts: defaultdict[str, float] = defaultdict(float)
         self._on_device: dict[str, torch.Tensor] = {}
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -139,11 +142,12 @@ class Window:
         window."""
         laps = self.clock.restart()
         # Before a step's first collective a rank waits for nobody: this is its own time.
-        own = math.fsum(laps.get(name, 0.0) for name in ("data_wait", "copy", "forward"))
+        own_laps = [laps.get(name, 0.0) for name in ("data_wait", "copy", "forward")]
         for name, count in self._on_device.items():
             self.counts[name] += float(count)
-        mine = float(self._loss), self.weight, dict(self.counts), own
-        losses, weights, counts, seconds = zip(*exchange.gathered(mine), strict=True)
+        mine = (float(self._loss), self.weight, dict(self.counts), math.fsum(own_laps))
+        of_ranks = exchange.gathered(mine)
+        losses, weights, counts, seconds = zip(*of_ranks, strict=True)
 
         self._on_device = {}
         self._loss.zero_()

@@ -50,15 +50,16 @@ def build(partition: FeaturePartition, contract: Contract) -> Iterator[Track]:
     """Every track of the partition, refused ones too: also those whose id no split can have."""
     read = h5_files.read_file if partition.kind == H5 else mm_files.read_folder
     for track in read(partition.root, partition.path, partition.records, contract):
-        if (
-            not track.id.isprintable()
-            or len(track.id.encode()) > _MAX_ID
-            or not (track.id or track.refused)
-        ):
+        if not _is_id(track.id) or not (track.id or track.refused):
             track.refuse("bad_id", f"{len(track.id)} characters, which are no id")
             for field in ("id", "file", "key", "problem"):
-                setattr(track, field, ascii(getattr(track, field))[1:-1])
+                shown = ascii(getattr(track, field))
+                setattr(track, field, shown[1:-1])
         yield track
+
+
+def _is_id(text: str) -> bool:
+    return text.isprintable() and len(text.encode()) <= _MAX_ID
 
 
 def build_folders(
@@ -87,12 +88,14 @@ def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
     of_all = f"of {counted(len(good), 'track')}"
     notes = []
     if origins["config"]:
-        stated = [track for track in good if track.facts.get("hop") != "config"]
-        hops = Counter(f"{track.hop:.6g} s" for track in stated)
-        others = ", ".join(f"{count:,} have {hop}" for hop, count in hops.most_common())
         note = f"{origins['config']:,} {of_all} state no hop and are read at {contract.hop:g} s "
         note += "(contract.hop; in training model.cqt.hoplen)"
-        notes.append(f"{note}; of the others {others}" if others else note)
+        stated = [track for track in good if track.facts.get("hop") != "config"]
+        if stated:
+            hops = Counter(f"{track.hop:.6g} s" for track in stated)
+            others = [f"{count:,} have {hop}" for hop, count in hops.most_common()]
+            note += f"; of the others {', '.join(others)}"
+        notes.append(note)
     if origins["inferred"]:
         note = f"{origins['inferred']:,} {of_all} are taken as published .mm files, of "
         note += f"{PUBLISHED_HOP:.4g} s: state the hop_s of those that were averaged over time in"

@@ -57,12 +57,12 @@ class WindowReader:
         Raises FeatureError if no source can be read, MillraceError if a file has changed since it
         was indexed or its lock is refused, IndexError for a start beyond the track.
         """
-        failure, preferred_hop = None, 0.0
+        failure = None
+        preferred_hop = 0.0
         for track in self.index.entries(number, self.prefer):
             # Frames of another hop would be another time; a shorter copy may end before the window.
-            if failure and (
-                start >= track.frames or abs(track.hop - preferred_hop) > 1e-6 * track.hop
-            ):
+            has_other_hop = abs(track.hop - preferred_hop) > 1e-6 * track.hop
+            if failure and (has_other_hop or start >= track.frames):
                 break
             preferred_hop = track.hop
             if not 0 <= start < track.frames or frames < 1:
@@ -87,20 +87,19 @@ class WindowReader:
             file = self._files.get(key)
             if by_h5py:
                 return as_float32(_through_h5py(file, track, track.first + start, frames))
-            if (now := os.fstat(file.descriptor)).st_mtime_ns != track.mtime_ns:
+            now = os.fstat(file.descriptor)
+            if now.st_mtime_ns != track.mtime_ns:
                 raise _changed(track.file, track.size, track.mtime_ns, now)
             return as_float32(_from_map(file, track, start, frames))
         except EOFError:
-            raise FeatureError(
-                "file_cut", f"{track.file} {track.key}: ends before the window"
-            ) from None
+            words = f"{track.file} {track.key}: ends before the window"
+            raise FeatureError("file_cut", words) from None
         except (OSError, RuntimeError, KeyError, ValueError) as error:
             self._files.drop(key)
-            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            reason, words = (
-                "file_missing" if missing else "file_unreadable",
-                str(error).splitlines()[0],
-            )
+            reason = "file_unreadable"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                reason = "file_missing"
+            words = str(error).splitlines()[0]
             raise FeatureError(reason, f"{track.file} {track.key}: {words}") from None
 
     def close(self) -> None:
@@ -113,20 +112,26 @@ def _through_h5py(h5: Any, track: Track, start: int, frames: int) -> np.ndarray:
     millisecond."""
     from h5py import h5d, h5s
 
+    is_time_first = track.time_axis == 0
+    if is_time_first:
+        first, shape = (start, 0), (frames, track.bins)
+    else:
+        first, shape = (0, start), (track.bins, frames)
     dataset = h5d.open(h5.id, track.key.encode())
-    shape = (frames, track.bins) if track.time_axis == 0 else (track.bins, frames)
-    space, window = dataset.get_space(), np.empty(shape, track.dtype)
-    space.select_hyperslab((start, 0) if track.time_axis == 0 else (0, start), shape)
+    space = dataset.get_space()
+    space.select_hyperslab(first, shape)
+    window = np.empty(shape, track.dtype)
     dataset.read(h5s.create_simple(shape), space, window)
-    return window.T if track.time_axis == 0 else window
+    return window.T if is_time_first else window
 
 
 def _open(key: tuple[str, str, int, int, bool, bool]) -> Any:
     """Open a file, and refuse one that is not what was indexed: addresses would point anywhere."""
     path, source, size, mtime_ns, swmr, by_h5py = key
     status = os.stat(path)
-    same = (status.st_size, status.st_mtime_ns) == (size, mtime_ns)
-    if not (same or (swmr and status.st_size >= size)):
+    is_same = (status.st_size, status.st_mtime_ns) == (size, mtime_ns)
+    has_grown = swmr and status.st_size >= size
+    if not is_same and not has_grown:
         raise _changed(path, size, mtime_ns, status)
     return open_h5(path, swmr) if by_h5py else RawFile(path, lock=source == H5)
 
@@ -145,16 +150,23 @@ def _from_map(file: RawFile, track: Track, start: int, frames: int) -> np.ndarra
     May be a view of mapped bytes that cannot be written to. Raises EOFError if the file ends before
     them.
     """
-    kind, bins, pitch = np.dtype(track.dtype), track.bins, track.pitch
+    kind = np.dtype(track.dtype)
     if track.storage == CHUNKS:
         return _from_chunks(file, track, kind, start, frames)
     # Whole frames that follow one another are a window of this kind too.
-    shape, at = ((frames, bins), start * pitch) if track.time_axis == 0 else ((bins, frames), start)
-    at = track.offset + at * kind.itemsize
-    if at + ((shape[0] - 1) * pitch + shape[1]) * kind.itemsize > file.status.st_size:
+    is_time_first = track.time_axis == 0
+    if is_time_first:
+        shape, skipped = (frames, track.bins), start * track.pitch
+    else:
+        shape, skipped = (track.bins, frames), start
+    rows, columns = shape
+    at = track.offset + skipped * kind.itemsize
+    size = ((rows - 1) * track.pitch + columns) * kind.itemsize
+    if at + size > file.status.st_size:
         raise EOFError
-    view = np.ndarray(shape, kind, file.map, at, (pitch * kind.itemsize, kind.itemsize))
-    return view.T if track.time_axis == 0 else view
+    strides = (track.pitch * kind.itemsize, kind.itemsize)
+    view = np.ndarray(shape, kind, file.map, at, strides)
+    return view.T if is_time_first else view
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -177,22 +189,37 @@ def _from_chunks(
     file: RawFile, track: Track, kind: np.dtype, start: int, frames: int
 ) -> np.ndarray:
     """Put the window together from plain chunks; those at an edge are stored whole."""
-    axis, chunks = track.time_axis, track.chunks
-    across, along, volume = chunks[1 - axis], chunks[axis], math.prod(chunks) * kind.itemsize
+    is_time_first = track.time_axis == 0
+    along = track.chunks[track.time_axis]  # frames of a chunk
+    across = track.chunks[1 - track.time_axis]  # bins of a chunk
     start += track.first % along
-    result = np.empty((frames, track.bins) if axis == 0 else (track.bins, frames), kind)
-    window = result.T if axis == 0 else result
-    for column in range(start // along, -(-(start + frames) // along)):
-        low, high = max(start, column * along), min(start + frames, (column + 1) * along)
-        for row in range(-(-track.bins // across)):
-            cell = column * track.pitch + row if axis == 0 else row * track.pitch + column
-            address = int(track.addresses[cell])
-            if address < 0 or address + volume > file.status.st_size:
-                raise EOFError
-            chunk = np.ndarray(chunks, kind, file.map, address)
-            part = (chunk.T if axis == 0 else chunk)[
-                :, low - column * along : high - column * along
-            ]
-            part, top = part[: track.bins - row * across], row * across
+    end = start + frames
+    if is_time_first:
+        window = np.empty((frames, track.bins), kind).T
+    else:
+        window = np.empty((track.bins, frames), kind)
+    for column in range(start // along, math.ceil(end / along)):
+        left = column * along
+        low = max(start, left)
+        high = min(end, left + along)
+        for row in range(math.ceil(track.bins / across)):
+            top = row * across
+            chunk = _chunk(file, track, kind, column, row)
+            part = chunk[: track.bins - top, low - left : high - left]
             window[top : top + len(part), low - start : high - start] = part
     return window
+
+
+def _chunk(file: RawFile, track: Track, kind: np.dtype, column: int, row: int) -> np.ndarray:
+    """A plain chunk as (C, T), by its place along time and across bins."""
+    is_time_first = track.time_axis == 0
+    if is_time_first:
+        cell = column * track.pitch + row
+    else:
+        cell = row * track.pitch + column
+    address = int(track.addresses[cell])
+    size = math.prod(track.chunks) * kind.itemsize
+    if address < 0 or address + size > file.status.st_size:
+        raise EOFError
+    chunk = np.ndarray(track.chunks, kind, file.map, address)
+    return chunk.T if is_time_first else chunk

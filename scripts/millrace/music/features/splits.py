@@ -35,8 +35,11 @@ class Split:
     @property
     def ids(self) -> list[str]:
         """The video id of every version that has one, once, in the order of the file."""
-        versions = (version for clique in self.cliques.values() for version in clique)
-        return list(dict.fromkeys(each for version in versions if (each := video_id(version))))
+        ids: dict[str, None] = {}
+        for clique in self.cliques.values():
+            ids.update((video_id(version), None) for version in clique)
+        ids.pop("", None)
+        return list(ids)
 
 
 def video_id(version: Mapping[str, Any]) -> str:
@@ -47,24 +50,30 @@ def video_id(version: Mapping[str, Any]) -> str:
 
 def read_split(path: str | os.PathLike, name: str) -> Split:
     """A file {"C-...": [{"version_id", "youtube_id", ...}, ...]}, whatever its ending."""
+    where = os.fspath(path)
     try:
         cliques, _ = jsonl.loads(Path(path).read_bytes())
     except OSError as error:
-        raise MillraceError(
-            f"cannot be read: {error.strerror}", os.fspath(path), "Set path.splits"
-        ) from None
+        problem = f"cannot be read: {error.strerror}"
+        raise MillraceError(problem, where, "Set path.splits") from None
     except jsonl.BadJson as error:
-        raise MillraceError(str(error), os.fspath(path), "Bring the file again") from None
-    right = isinstance(cliques, dict) and all(
-        isinstance(clique, list) and all(isinstance(version, dict) for version in clique)
-        for clique in cliques.values()
-    )
-    if not right:
+        raise MillraceError(str(error), where, "Bring the file again") from None
+    if not _are_cliques(cliques):
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
-        raise MillraceError(
-            problem, os.fspath(path), "Set path.splits to the .train, .val and .test files"
-        )
-    return Split(split_name(name), os.fspath(path), cliques)
+        remedy = "Set path.splits to the .train, .val and .test files"
+        raise MillraceError(problem, where, remedy)
+    return Split(split_name(name), where, cliques)
+
+
+def _are_cliques(content: Any) -> bool:
+    if not isinstance(content, dict):
+        return False
+    for clique in content.values():
+        if not isinstance(clique, list):
+            return False
+        if not all(isinstance(version, dict) for version in clique):
+            return False
+    return True
 
 
 def coverage(
@@ -139,10 +148,14 @@ def leaks(splits: Mapping[str, Split]) -> list[dict[str, str]]:
     rows = []
     for split, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         if split in splits and other in splits:
-            one, two = splits[split], splits[other]
-            ids, pair = set(two.ids), {"split": split, "other": other}
-            rows += [{"clique": name, **pair} for name in one.cliques if name in two.cliques]
-            rows += [{"id": each, **pair} for each in one.ids if each in ids]
+            leaving = splits[split]
+            staying = splits[other]
+            pair = {"split": split, "other": other}
+            names = [name for name in leaving.cliques if name in staying.cliques]
+            rows += [{"clique": name, **pair} for name in names]
+            held_ids = set(staying.ids)
+            ids = [number for number in leaving.ids if number in held_ids]
+            rows += [{"id": number, **pair} for number in ids]
     return rows
 
 
@@ -167,8 +180,15 @@ def check_leaks(
 
 def without_leaks(split: Split, rows: Iterable[Mapping[str, str]]) -> Split:
     """The split without the cliques and recordings of `leaks` that are to leave it."""
-    mine = [row for row in rows if row["split"] == split.name]
-    names, ids = ({row[key] for row in mine if key in row} for key in ("clique", "id"))
+    names = set()
+    ids = set()
+    for row in rows:
+        if row["split"] != split.name:
+            continue
+        if "clique" in row:
+            names.add(row["clique"])
+        else:
+            ids.add(row["id"])
     kept = {
         name: [version for version in clique if video_id(version) not in ids]
         for name, clique in split.cliques.items()

@@ -36,9 +36,11 @@ def _transcripts(content: dict, files: Collection[tuple[str, str]]) -> set[tuple
         video_id = recording["video_id"]
         for transcript in recording["transcripts"]:
             name = Path(transcript["path"]).name
-            if (content["country"], name) in files:
-                rest = name.removesuffix(SUFFIX).removeprefix(video_id)
-                ids.add((video_id, rest.removeprefix("_")))
+            if (content["country"], name) not in files:
+                continue
+            rest = name.removesuffix(SUFFIX).removeprefix(video_id)
+            transcript_id = rest.removeprefix("_")
+            ids.add((video_id, transcript_id))
     return ids
 
 
@@ -49,5 +51,7 @@ def _rows(index: Path, transcripts: set[tuple[str, str]]) -> int:
         table = pq.read_table(index, columns=["video_id", "transcript_id"], partitioning=None)
     except (OSError, ValueError):  # damaged: who reads it next says so
         return 0
-    columns = (table[name].to_pylist() for name in table.column_names)
-    return sum(pair in transcripts for pair in zip(*columns, strict=True))
+    videos = table["video_id"].to_pylist()
+    of_videos = table["transcript_id"].to_pylist()
+    pairs = zip(videos, of_videos, strict=True)
+    return sum(pair in transcripts for pair in pairs)

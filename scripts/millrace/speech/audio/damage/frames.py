@@ -93,7 +93,8 @@ def _adts(head: bytes) -> _Frame | None:
     """The frame that an ADTS header (ISO 14496-3, 1.A.2) begins; None if it is none."""
     if head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return None
-    size = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    high_bits = head[3] & 3
+    size = high_bits << 11 | head[4] << 3 | head[5] >> 5
     rate_index = head[2] >> 2 & 15
     if size < _HEADER_BYTES or rate_index >= len(_RATES):
         return None
@@ -109,7 +110,8 @@ def _mpeg(head: bytes) -> _Frame | None:
     layer = 4 - (word >> 17 & 3)
     bit_rate_index = word >> 12 & 15
     rate_index = word >> 10 & 3
-    if word >> 21 != 0x7FF or version == 1 or layer not in (2, 3):
+    has_sync = word >> 21 == 0x7FF
+    if not has_sync or version == 1 or layer not in (2, 3):
         return None
     if rate_index == 3 or bit_rate_index in (0, 15):
         return None
