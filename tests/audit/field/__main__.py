@@ -37,10 +37,11 @@ def main() -> int:
     parser.add_argument("--package", default="", help="loaders of this package alone")
     parser.add_argument("--json", type=Path, help="results: those in it are kept, and not run")
     parser.add_argument("--page", type=Path, help="write the table as Markdown")
+    parser.add_argument("--no-run", action="store_true", help="of what --json has, run no more")
     args = parser.parse_args()
     known = _read(args.json)
     rows = [row for row in FIELD if args.package in ("", row.package)]
-    for row in rows:
+    for row in rows if not args.no_run else []:
         if find_spec(row.package) is None:
             print(f"not installed: {row.package}, for {row.loader}")
             continue
@@ -152,6 +153,7 @@ def page(run: list[tuple[Expected, Seen]]) -> str:
         "Entries that are not named did not fail. This page is written by the command.",
         "",
         summary(run),
+        f"Of {len(FIELD)} loaders in the field these were not run: {_not_run(run)}.",
         "",
         f"Versions: {', '.join(versions)}.",
         "",
@@ -166,6 +168,12 @@ def page(run: list[tuple[Expected, Seen]]) -> str:
         evidence = seen.evidence.replace("|", "\\|").replace("\n", " ")
         lines.append("| " + " | ".join([*cells, evidence[:160]]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _not_run(run: list[tuple[Expected, Seen]]) -> str:
+    done = {(row.loader, row.options) for row, _ in run}
+    left = [row.loader for row in FIELD if (row.loader, row.options) not in done]
+    return ", ".join(left) or "none"
 
 
 def _said(verdicts: dict[str, str]) -> str:
