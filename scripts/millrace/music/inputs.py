@@ -74,7 +74,9 @@ class MusicInputs(RunInputs):
         """The flags of what the model takes."""
         values = self.section["contract"]
         flags = [f"--{name} {values[name]:g}" for name in ("hop", "pool", "bins")]
-        return " ".join([*flags, *(["--resample"] if values["resample"] else [])])
+        if values["resample"]:
+            flags.append("--resample")
+        return " ".join(flags)
 
     def evaluations(self, wildcards: Any = None) -> list[str]:
         """What the runs of the config come to on the test split, when there are features and
@@ -84,24 +86,30 @@ class MusicInputs(RunInputs):
     def run_arguments(self, wildcards: Any) -> str:
         """key=value of a run's configuration: the features of the index, and in what the run
         differs."""
-        return " ".join(
-            shlex.quote(f"{key}={value}") for key, value in self._chosen(wildcards.run).items()
-        )
+        chosen = self._chosen(wildcards.run)
+        words = [f"{key}={value}" for key, value in chosen.items()]
+        return shlex.join(words)
 
     def _chosen(self, run: str) -> dict[str, Any]:
-        own, files = self.of_run(run), split_files(self.section["splits"])
-        chosen = {"jobname": run, **{f"path.splits.{name}": file for name, file in files.items()}}
-        chosen |= {"path.index": INDEX, "conf": self.section["conf"]}
-        chosen |= {f"data.{name}": self.section[name] for name in ("prefer", "on_leak")}
-        return chosen | {"data.resample": self.section["contract"]["resample"], **own}
+        own = self.of_run(run)
+        section = self.section
+        chosen: dict[str, Any] = {"jobname": run}
+        for name, file in split_files(section["splits"]).items():
+            chosen[f"path.splits.{name}"] = file
+        chosen["path.index"] = INDEX
+        chosen["conf"] = section["conf"]
+        chosen["data.prefer"] = section["prefer"]
+        chosen["data.on_leak"] = section["on_leak"]
+        chosen["data.resample"] = section["contract"]["resample"]
+        chosen.update(own)
+        return chosen
 
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
-        chosen = {
-            key: value
-            for key, value in self._chosen(run).items()
-            if not key.startswith(_NOT_OF_LOADER)
-        }
+        chosen = self._chosen(run)
+        for key in list(chosen):
+            if key.startswith(_NOT_OF_LOADER):
+                del chosen[key]
         arguments = {"conf": self.section["conf"], "keys": chosen}
         files = [INDEX, *self.conf()]
         return Audited("millrace.music.training.task:audited", arguments, files, self.ranks(run))
@@ -112,16 +120,21 @@ class MusicInputs(RunInputs):
 
     def ranks(self, run: str = "") -> int:
         """Processes of a run: its fabric.ngpus."""
-        return int(self.section["runs"].get(run, {}).get("fabric.ngpus", 1))
+        own = self._own(run)
+        return int(own.get("fabric.ngpus", 1))
 
     def device(self, run: str = "") -> str:
         """What a run is to train on."""
-        return self.section["runs"].get(run, {}).get("fabric.accelerator", "cuda")
+        return self._own(run).get("fabric.accelerator", "cuda")
 
     def threads(self, wildcards: Any) -> int:
         """Each rank's own, and its workers."""
-        workers = self.section["runs"].get(wildcards.run, {}).get("data.nworkers", 16)
+        workers = self._own(wildcards.run).get("data.nworkers", 16)
         return self.ranks(wildcards.run) * (1 + workers)
+
+    def _own(self, run: str) -> dict[str, Any]:
+        """The keys of a run of the config; none of a run that it does not name."""
+        return self.section["runs"].get(run, {})
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""

@@ -37,7 +37,8 @@ class RecordReader:
         Raises MillraceError for a file that is not what the index says, OSError if it cannot be
         read.
         """
-        stop = min(start + count, self.records.files[file].records)
+        entry = self.records.files[file]
+        stop = min(start + count, entry.records)
         if not 0 <= start <= stop:
             raise IndexError(f"records {start} to {start + count} of {self.records.path(file)}")
         return self._files.get(file).read(start, stop, out)
@@ -59,52 +60,69 @@ class _File:
     """An open record file: labels and ids in memory, images by positioned reads or by h5py."""
 
     def __init__(self, records: RecordSet, number: int) -> None:
-        self.path, entry = os.fspath(records.path(number)), records.files[number]
+        self.path = os.fspath(records.path(number))
         keep_freed_memory()
         with own_file(self.path), open_h5(self.path) as h5:
-            self.shape = shape = shape_of(h5, self.path)
-            stated = (records.layout, records.size, entry.records, entry.bytes)
-            size = os.path.getsize(self.path)
-            if stated != (shape.layout, shape.size, shape.records, size):
-                words = (
-                    f"{entry.records} records ({records.layout}, {records.size}) in {entry.bytes}"
-                    " bytes"
-                )
-                words += f", the file has {shape.records} ({shape.layout}, {shape.size})"
-                raise MillraceError(f"the index says {words}", self.path, "Make the set again")
-
-            self.labels = h5["labels"][()].astype(np.int64)
+            self.shape = shape_of(h5, self.path)
+            self._check_shape(records, number)
+            labels = h5["labels"][()]
+            self.labels = labels.astype(np.int64)
+            self._check_labels(len(records.classes))
             # Ids of other programs may be anything.
             if records.has_index:
                 self.ids = h5["ids"][()]
             else:
                 self.ids = np.arange(*records.starts[number : number + 2])
-            low, high = self.labels.min(initial=0), self.labels.max(initial=0)
-            if len(self.labels) and not 0 <= low <= high < len(records.classes):
-                words = f"has labels from {self.labels.min()} to {high}"
-                words += f", of {len(records.classes)} classes"
-                raise MillraceError(words, self.path, "Convert it again")
             self._offsets: Any = h5["offsets"][()] if "offsets" in h5 else None
         # h5py lets one thread of a process read at a time, so it reads only what is in pieces.
-        in_pieces = shape.offset is None
-        self._source: Any = (
-            open_h5(self.path) if in_pieces else open(self.path, "rb", buffering=0)  # noqa: SIM115
-        )
+        self._source: Any = None
+        if self.shape.offset is None:
+            self._source = open_h5(self.path)
+        else:
+            self._source = open(self.path, "rb", buffering=0)  # noqa: SIM115
         self.close = self._source.close
 
+    def _check_shape(self, records: RecordSet, number: int) -> None:
+        entry = records.files[number]
+        shape = self.shape
+        stated = (records.layout, records.size, entry.records, entry.bytes)
+        found = (shape.layout, shape.size, shape.records, os.path.getsize(self.path))
+        if stated == found:
+            return
+        problem = (
+            f"the index says {entry.records} records ({records.layout}, {records.size})"
+            f" in {entry.bytes} bytes, the file has {shape.records} ({shape.layout}, {shape.size})"
+        )
+        raise MillraceError(problem, self.path, "Make the set again")
+
+    def _check_labels(self, classes: int) -> None:
+        if not len(self.labels):
+            return
+        low = self.labels.min()
+        high = self.labels.max()
+        if low < 0 or high >= classes:
+            problem = f"has labels from {low} to {high}, of {classes} classes"
+            raise MillraceError(problem, self.path, "Convert it again")
+
     def read(self, start: int, stop: int, out: np.ndarray | None) -> Records:
-        is_fixed = self.shape.layout == FIXED
-        images = self._fixed(start, stop, out) if is_fixed else self._encoded(start, stop)
-        return Records(images, self.labels[start:stop], self.ids[start:stop])
+        labels = self.labels[start:stop]
+        ids = self.ids[start:stop]
+        if self.shape.layout == FIXED:
+            return Records(self._fixed(start, stop, out), labels, ids)
+        return Records(self._encoded(start, stop), labels, ids)
 
     def _fixed(self, start: int, stop: int, out: np.ndarray | None) -> np.ndarray:
         count = stop - start
         assert self.shape.size is not None  # of the fixed layout
-        images = np.empty((count, *self.shape.size, 3), np.uint8) if out is None else out[:count]
+        if out is None:
+            images = np.empty((count, *self.shape.size, 3), np.uint8)
+        else:
+            images = out[:count]
         if not count:
             return images
         if self.shape.offset is None:
-            self._source[self.shape.dataset].read_direct(images, np.s_[start:stop])
+            dataset = self._source[self.shape.dataset]
+            dataset.read_direct(images, np.s_[start:stop])
         else:
             self._fill(images, start * images[0].nbytes)
         return images
@@ -112,9 +130,10 @@ class _File:
     def _encoded(self, start: int, stop: int) -> list[np.ndarray]:
         if start == stop:
             return []
-        edges = self._offsets[start : stop + 1] - self._offsets[start]
+        offsets = self._offsets[start : stop + 1]
+        edges = offsets - offsets[0]
         content = np.empty(edges[-1], np.uint8)
-        self._fill(content, int(self._offsets[start]))
+        self._fill(content, int(offsets[0]))
         return np.split(content, edges[1:-1])
 
     def _fill(self, array: np.ndarray, at: int) -> None:
@@ -128,4 +147,5 @@ class _File:
             count = os.preadv(self._source.fileno(), [view], place)
             if not count:
                 raise MillraceError("ends before its records", self.path, "Make the set again")
-            view, place = view[count:], place + count
+            view = view[count:]
+            place += count

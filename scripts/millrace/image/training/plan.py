@@ -44,21 +44,28 @@ class BlockPlan:
         seed: int = 0,
         spans: Spans = (),
     ) -> None:
-        self.world_size, self.epoch, self._seed = world_size, epoch, seed
+        self.world_size = world_size
+        self.epoch = epoch
+        self._seed = seed
         positions = np.arange(records)
         for world, steps in spans:
-            left = self._deal(positions, world, shapes[world])[steps * world :]
-            positions = np.sort(np.concatenate([positions[:0], *left]))
+            batches = self._deal(positions, world, shapes[world])
+            left = batches[steps * world :]
+            joined = np.concatenate([positions[:0], *left])
+            positions = np.sort(joined)
         self._batches = self._deal(positions, world_size, shapes[world_size])
         self.repeated = sum(not len(batch) for batch in self._batches)
 
     def _deal(self, positions: np.ndarray, world_size: int, shape: Shape) -> list[np.ndarray]:
         """The batches of all ranks, step after step."""
+        streams = shape.streams
         blocks = np.array_split(positions, world_size)
-        steps = math.ceil(len(blocks[0]) / shape.batch_size)
+        longest = len(blocks[0])
+        steps = math.ceil(longest / shape.batch_size)
         # Step s is given to worker s mod streams: the k-th batch of each stream in turn.
-        edges = np.cumsum([0, *map(len, np.array_split(np.arange(steps), shape.streams))])
-        turns = [edges[step % shape.streams] + step // shape.streams for step in range(steps)]
+        of_streams = np.array_split(np.arange(steps), streams)
+        edges = np.cumsum([0, *map(len, of_streams)])
+        turns = [edges[step % streams] + step // streams for step in range(steps)]
         ranks = []
         for rank, block in enumerate(blocks):
             parts = np.array_split(block, max(steps, 1))
@@ -73,13 +80,15 @@ class BlockPlan:
         """Shuffle, in place, the records of so many neighbouring batches of each stream."""
         for first, last in itertools.pairwise(edges):
             for start in range(first, last, batches):
-                window = slice(start, min(start + batches, last))
-                joined = np.concatenate(parts[window])
+                stop = min(start + batches, last)
+                window = parts[start:stop]
+                joined = np.concatenate(window)
                 key = hashing.key(self._seed, self.epoch, rank, records, start)
                 mixed = hashing.mix(joined.astype(np.uint64) ^ key)
-                shuffled = joined[np.argsort(mixed, kind="stable")]
-                cuts = np.cumsum([len(part) for part in parts[window]])[:-1]
-                parts[window] = [np.sort(part) for part in np.split(shuffled, cuts)]
+                order = np.argsort(mixed, kind="stable")
+                ends = np.cumsum([len(part) for part in window])
+                shuffled = np.split(joined[order], ends[:-1])
+                parts[start:stop] = map(np.sort, shuffled)
 
     def __len__(self) -> int:
         return len(self._batches) // self.world_size
@@ -87,8 +96,10 @@ class BlockPlan:
     def batch(self, step: int, rank: int) -> np.ndarray:
         """int64 positions of the batch of `rank` at `step`, ascending; of a filler, one that is
         repeated."""
-        rows = self._batches[step * self.world_size + rank]
-        return rows if len(rows) else self._batches[0][:1]
+        if self.is_filler(step, rank):
+            return self._batches[0][:1]
+        return self._batches[step * self.world_size + rank]
 
     def is_filler(self, step: int, rank: int) -> bool:
-        return not len(self._batches[step * self.world_size + rank])
+        batch = self._batches[step * self.world_size + rank]
+        return not len(batch)
