@@ -43,6 +43,10 @@ def all_records(folder: Path) -> tuple[RecordSet, np.ndarray, np.ndarray, np.nda
     return records, images, *(np.concatenate([part[column] for part in parts]) for column in (1, 2))
 
 
+def rejects(out: Path, split: str = "train") -> list[dict]:
+    return [json.loads(line) for line in (out / split / "rejects.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("raw", ["/nfs/home/Imagenet_ILSVRC2012/", "/nfs/home/Imagenet_ILSVRC2012"])
 @pytest.mark.parametrize(
     "words",
@@ -201,11 +205,10 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
         convert(raw, tmp_path / "out", *flags, "0.1", code=1) / "train/records.json"
     ).exists()
     out = convert(raw, tmp_path / "out", *flags, "0.5")
-    rejects = [json.loads(line) for line in (out / "train/rejects.jsonl").read_text().splitlines()]
-    assert {each["image"]: each["reason"] for each in rejects} == reasons and all(
-        each["detail"] for each in rejects
-    )
-    assert [each["image"] for each in rejects] == sorted(reasons)
+    listed = rejects(out)
+    assert {each["image"]: each["reason"] for each in listed} == reasons
+    assert all(each["detail"] for each in listed)
+    assert [each["image"] for each in listed] == sorted(reasons)
     records, _, labels, ids = all_records(out / "train")
     assert records.lengths.tolist() == [4, 4, 4, 3] and sorted(ids) == list(range(15))
     assert records.counts == np.bincount(labels).tolist()
@@ -247,7 +250,7 @@ def test_an_image_of_another_format_is_rejected_and_starts_no_program(
     out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout, "--max-error-fraction", "0.5")
     assert not mark.exists()
     for split, path in (("train", f"class 0/{name}"), ("val", "class 0/moving.jpg")):
-        (reject,) = map(json.loads, (out / split / "rejects.jsonl").read_text().splitlines())
+        (reject,) = rejects(out, split)
         assert (reject["image"], reject["reason"]) == (path, "no_image")
         assert "no image of a known format (JPEG, PNG, PPM, BMP, TIFF, WEBP)" in reject["detail"]
 
@@ -276,7 +279,7 @@ def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memo
     before = memory.highest_resident()
     out = convert(raw, tmp_path / "out", *SMALL, "--layout", layout)
     assert size < 30_000 and memory.highest_resident() - before < 100_000_000
-    (reject,) = map(json.loads, (out / "train/rejects.jsonl").read_text().splitlines())
+    (reject,) = rejects(out)
     assert (reject["image"], reject["reason"]) == ("class 0/bomb.png", "too_large")
     assert reject["detail"] == "13000 x 13000 pixels, more than max_pixels 50000000"
     assert json.loads((out / "train/ledger.json").read_text())["rejected"] == {"too_large": 1}
@@ -291,7 +294,7 @@ def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_pat
         write_picture(path, 2, size=(7, 9))
     flags = ("--max-pixels", str(most), "--max-error-fraction", "1", "--train-files", "1")
     out = convert(raw, tmp_path / "out", *SMALL, *flags)
-    assert len((out / "train/rejects.jsonl").read_text().splitlines()) == rejected
+    assert len(rejects(out)) == rejected
     assert len(RecordSet.open(out)) == 31 - rejected
 
 

@@ -29,6 +29,12 @@ def parse(raw: str = "raw", **options: object) -> Sources:
     return workflow_sources.sync(sources.collect, settings, PARTITIONS)
 
 
+def merge(split: str, max_error_fraction: str, *flags: str) -> int:
+    argv = ["--split", f"{PARTITIONS}/splits/{split}.json", "--partitions-dir", PARTITIONS]
+    argv += ["--index", f"results/image/records/{split}/records.json", *flags]
+    return merge_records.main([*argv, "--max-error-fraction", max_error_fraction])
+
+
 def build(
     max_error_fraction: str = "0.1", on_leak: str = leakage.REJECT, **options: object
 ) -> Path:
@@ -37,25 +43,12 @@ def build(
     for split, blocks in found.partitions.items():
         for block in blocks:
             partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"
-            argv = [
-                "--partition",
-                partition,
-                "--local-scratch-dir",
-                str(records),
-                "--report",
-                report,
-            ]
-            assert create_records.main(argv) == 0
-        argv = ["--split", f"{PARTITIONS}/splits/{split}.json", "--partitions-dir", PARTITIONS]
+            argv = ["--partition", partition, "--local-scratch-dir", str(records)]
+            assert create_records.main([*argv, "--report", report]) == 0
+        held_out = []
         if split == "train":
-            argv += ["--held-out", f"{PARTITIONS}/splits/val.json", "--on-leak", on_leak]
-        argv += [
-            "--index",
-            f"{records}/{split}/records.json",
-            "--max-error-fraction",
-            max_error_fraction,
-        ]
-        assert merge_records.main(argv) == 0
+            held_out = ["--held-out", f"{PARTITIONS}/splits/val.json", "--on-leak", on_leak]
+        assert merge(split, max_error_fraction, *held_out) == 0
     return records
 
 
@@ -118,9 +111,7 @@ def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(r
     for path in raw.rglob("*.png"):
         if path.is_file():
             path.write_bytes(b"0" * path.stat().st_size)
-    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
-    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.5"]
-    assert merge_records.main(argv) == 1
+    assert merge("train", "0.5") == 1
     assert "(no_image), read before. Run it again" in capsys.readouterr().err
     assert not (records / "train/records.json").exists()
 
@@ -133,9 +124,7 @@ def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, 
     else:
         write_picture(raw / "train/class 0/000.png", 99, size=(8, 8))
     parse()
-    argv = ["--split", f"{PARTITIONS}/splits/train.json", "--partitions-dir", PARTITIONS]
-    argv += ["--index", f"{records}/train/records.json", "--max-error-fraction", "0.1"]
-    assert merge_records.main(argv) == 1
+    assert merge("train", "0.1") == 1
     assert (
         "is missing, or was made from other images. Convert again: its job"
         in capsys.readouterr().err

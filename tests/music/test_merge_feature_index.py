@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import h5py
 import pytest
@@ -54,6 +56,22 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
+def merge(*flags: str) -> int:
+    return merge_feature_index.main([*shlex.split(COMMAND), *flags])
+
+
+def coverage(tree) -> dict:
+    return json.loads((tree / "out/coverage.json").read_text())
+
+
+@contextmanager
+def changed_partitions(tree) -> Iterator[dict]:
+    """What the merge reads beside the tables, to be changed."""
+    content = json.loads((tree / "merge.json").read_text())
+    yield content
+    (tree / "merge.json").write_text(json.dumps(content))
+
+
 def rows(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -61,11 +79,10 @@ def rows(path) -> list[dict]:
 def test_all_partitions_become_one_index_with_its_coverage(tree):
     write_tree(tree, ids="abcdefga")
     (tree / "features/h5-gone.h5.parquet").touch()
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.5"]) == 0
+    assert merge("--max-missing-fraction", "0.5") == 0
     assert len(FeatureIndex("out/features.index")) == 7
     assert not (tree / "features/h5-gone.h5.parquet").exists()
-    coverage = json.loads((tree / "out/coverage.json").read_text())
-    assert [part["line"].partition(" remain")[0] for part in coverage["splits"]] == [
+    assert [part["line"].partition(" remain")[0] for part in coverage(tree)["splits"]] == [
         "train: 2 cliques of at least 2 (66.7 %) and 5 versions (71.4 %)",
         "test: 0 cliques of at least 2 (0.0 %) and 0 versions (0.0 %)",
     ]
@@ -81,13 +98,14 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
 
 def test_too_much_missing_of_any_split_stops_the_index(tree, capsys):
     write_tree(tree, {"train": {"C-1": "abcd"}, "valid": {"C-2": "ef"}, "test": {"C-3": "ghxyz"}})
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.5"]) == 1
+    assert merge("--max-missing-fraction", "0.5") == 1
     assert "test: 3 of 5 versions have no features" in capsys.readouterr().err
+    assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
 
 
 def test_tracks_that_are_used_and_remarkable_are_listed(tree):
     write_tree(tree, hops=[("a", 0.01)])  # 12 s
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    assert merge() == 0
     remarks = [(row["id"], row["reason"]) for row in rows(tree / "out/remarks.jsonl")]
     assert remarks == [("a", "shorter_than_shingle")]
     assert json.loads((tree / "out/ledger.json").read_text())["warnings"] == {
@@ -97,7 +115,7 @@ def test_tracks_that_are_used_and_remarkable_are_listed(tree):
 
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
     write_tree(tree, {"train": {"C-1": "ab"}, "valid": {"C-2": "cd"}, "test": {"C-3": "dg"}})
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert merge() == 1
     words = "1 recording of valid that is also in test, the first: recording d"
     assert words in capsys.readouterr().err
 
@@ -108,30 +126,19 @@ def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
     write_mm(tree / "mm", "a", cqt(7, 600).T, folder="aa")
     records = {"aa": [Record("a", mm="aa/a.mm", hop=0.1)]}
     write_tracks(tree / "features/mm-aa.parquet", scanned(tree / "mm", mm=["aa"], records=records))
-    content = json.loads((tree / "merge.json").read_text())
-    content["partitions"].append("mm-aa")
-    content["roots"]["mm"] = "mm"
-    (tree / "merge.json").write_text(json.dumps(content))
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--prefer", prefer]) == 0
-    coverage = json.loads((tree / "out/coverage.json").read_text())
+    with changed_partitions(tree) as content:
+        content["partitions"].append("mm-aa")
+        content["roots"]["mm"] = "mm"
+    assert merge("--prefer", prefer) == 0
     # Track a as it is read, b of HDF5.
-    assert coverage["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
-    assert coverage["splits"][0]["hours"] == pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
-
-
-def test_too_much_missing_stops_without_an_index(tree, capsys):
-    write_tree(tree)
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.1"]) == 1
-    assert (
-        "train: 1 of 7 versions have no features, more than max_missing_fraction 0.1 allows"
-        in capsys.readouterr().err
-    )
-    assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
+    expected = pytest.approx((hours + 1200 * 0.02) / 3600, abs=1e-4)
+    assert coverage(tree)["hours"] == expected
+    assert coverage(tree)["splits"][0]["hours"] == expected
 
 
 def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, capsys):
     write_tree(tree, hops=[("a", 0.03)])
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.4"]) == 0
+    assert merge("--max-missing-fraction", "0.4") == 0
     assert len(FeatureIndex("out/features.index")) == 7
     (reject,) = (row for row in rows(tree / "out/rejects.jsonl") if row["reason"] == "other_hop")
     assert (reject["id"], reject["file"], reject["key"]) == ("a", "0.h5", "a/cqt")
@@ -142,7 +149,7 @@ def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, ca
 
     write_tree(tree, hops=[("a", 0.03), ("e", 0.03)])
     (tree / "out/features.index").unlink()
-    assert merge_feature_index.main([*shlex.split(COMMAND), "--max-missing-fraction", "0.4"]) == 1
+    assert merge("--max-missing-fraction", "0.4") == 1
     words = "train: 3 of 7 versions have no features, more than max_missing_fraction 0.4 allows "
     assert words + "(2 other_hop, 1 absent)" in capsys.readouterr().err
     assert not (tree / "out/features.index").exists()
@@ -150,19 +157,18 @@ def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, ca
 
 def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree, capsys):
     write_tree(tree, hops=[("a", None), ("b", None), ("c", 0.1)])
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    assert merge() == 0
     words = "2 of 8 tracks state no hop and are read at 0.02 s"
     assert words in capsys.readouterr().err
-    assert words in json.loads((tree / "out/coverage.json").read_text())["hop_note"]
-    content = json.loads((tree / "merge.json").read_text())
-    content["jsonl"] |= {"loose": "a digest", "path": "a.jsonl"}
-    (tree / "merge.json").write_text(json.dumps(content))
+    assert words in coverage(tree)["hop_note"]
+    with changed_partitions(tree) as content:
+        content["jsonl"] |= {"loose": "a digest", "path": "a.jsonl"}
     lines = [
         {"youtube_id": "a", "duration_s": 240},
         {"youtube_id": "b", "hop_s": 0.1, "duration_s": 120},
     ]
     (tree / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 0
+    assert merge() == 0
     assert "state no hop" not in capsys.readouterr().err
     reasons = {row.get("id"): row["reason"] for row in rows(tree / "out/rejects.jsonl")}
     assert reasons["a"] == "duration_contradicts" and "b" not in reasons
@@ -170,12 +176,11 @@ def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree,
 
 def test_splits_of_one_file_name_are_refused(tree, capsys):
     write_tree(tree)
-    content = json.loads((tree / "merge.json").read_text())
     (tree / "other").mkdir()
     (tree / "other/train.json").write_text("{}")
-    content["splits"]["test"] = "other/train.json"
-    (tree / "merge.json").write_text(json.dumps(content))
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    with changed_partitions(tree) as content:
+        content["splits"]["test"] = "other/train.json"
+    assert merge() == 1
     assert "two splits have files of one name" in capsys.readouterr().err
 
 
@@ -189,14 +194,13 @@ LEAKS = ("1 clique of train that is also in test", "3 recordings of train that a
 )
 def test_leaks_leave_train_or_stay_and_are_said(tree, capsys, on_leak, verdict, cliques):
     write_tree(tree, LEAKING)
-    arguments = [*shlex.split(COMMAND), "--on-leak", on_leak, "--picture", "out/coverage.svg"]
-    assert merge_feature_index.main(arguments) == 0
+    assert merge("--on-leak", on_leak, "--picture", "out/coverage.svg") == 0
     assert list(json.loads((tree / "out/train.json.filtered").read_text())) == cliques
     assert list(json.loads((tree / "out/test.json.filtered").read_text())) == ["C-4", "C-5"]
     assert len(rows(tree / "out/leaks.jsonl")) == 4
 
     lines = [f"{leak}: {verdict}" for leak in LEAKS]
-    assert json.loads((tree / "out/coverage.json").read_text())["leak_lines"] == lines
+    assert coverage(tree)["leak_lines"] == lines
     assert "; ".join(lines) in (tree / "out/coverage.svg").read_text()
     seen = capsys.readouterr().err
     assert all(f"INFO {line}\n" in seen for line in lines)
@@ -208,7 +212,7 @@ def test_leaks_leave_train_or_stay_and_are_said(tree, capsys, on_leak, verdict, 
 
 def test_leaks_are_an_error_unless_the_config_says_otherwise(tree, capsys):
     write_tree(tree, LEAKING)
-    assert merge_feature_index.main(shlex.split(COMMAND)) == 1
+    assert merge() == 1
     words = (
         f"{LEAKS[0]} and {LEAKS[1]}, the first: clique C-4. Mend the splits, or set music.on_leak"
     )

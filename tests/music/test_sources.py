@@ -50,15 +50,21 @@ class Tree:
             (self.partitions.parent / path).touch()
 
     def changed(self, change: Callable[[], None]) -> set[str]:
-        def files() -> dict[str, bytes]:
-            paths = [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
-            return {path.stem: path.read_bytes() for path in paths}
-
         self.build()
-        before = files()
+        before = self.contents()
         change()
         self.sync()
-        return {name for name, content in files().items() if before.get(name) != content}
+        return {name for name, content in self.contents().items() if before.get(name) != content}
+
+    def contents(self) -> dict[str, bytes]:
+        """What the partition files and what the merge reads hold, by name."""
+        return {path.stem: path.read_bytes() for path in self._inputs()}
+
+    def times(self) -> dict[str, int]:
+        return {path.stem: path.stat().st_mtime_ns for path in self._inputs()}
+
+    def _inputs(self) -> list[Path]:
+        return [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
 
 
 CHANGES = {
@@ -182,19 +188,14 @@ def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen
 ):
     tree = Tree(tmp_path)
     tree.build()
-
-    def inputs() -> dict[str, tuple[int, bytes]]:
-        paths = [*tree.partitions.glob("*.json"), tree.partitions / "merge/all.json"]
-        return {path.stem: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
-
     assert tree.sync().changes == ""
-    before = inputs()
+    before = tree.contents(), tree.times()
     undo = change(tree)
     for _ in range(dry_runs):
         assert sync(sources.collect, tree.settings, tree.partitions).changes != ""
     undo()
     assert sync(sources.collect, tree.settings, tree.partitions).changes == ""
-    assert inputs() == before
+    assert (tree.contents(), tree.times()) == before
 
 
 def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):

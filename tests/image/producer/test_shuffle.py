@@ -17,7 +17,6 @@ from millrace.image.producer import epochs, production, quality, shuffle
 from millrace.image.producer.sentry import Wanted
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_file import RecordFile
 from millrace.image.records.record_set import RecordSet
 from tests.image.record_sets import images_of, write_records, write_set
 
@@ -150,7 +149,7 @@ def test_a_folder_of_somebody_else_and_a_stop_leave_nothing_half_made(tmp_path):
     assert not epochs.remove(tmp_path, 1) and not epochs.remove(tmp_path, 0)
 
 
-def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path):
+def test_memory_that_does_not_suffice_is_refused_with_what_fits(tmp_path):
     records = write_set(tmp_path, LENGTHS)
     sizes = shuffle.pool_bytes(records)
     # The largest files, as any may come together.
@@ -160,14 +159,6 @@ def test_memory_and_disk_that_do_not_suffice_are_refused_with_what_fits(tmp_path
         production.check_memory(records, 4, int(sizes[2]))
     with pytest.raises(MillraceError, match="Not one file fits"):
         production.check_memory(records, 4, 100)
-    production.check_disk(records, tmp_path, 1, None)
-    vast = dataclasses.replace(
-        records, files=[RecordFile("a", 1, shutil.disk_usage(tmp_path).free // 3)]
-    )
-    with pytest.raises(
-        MillraceError, match=r"at most 6 epochs of .* or give --allowed-ahead [12]$"
-    ):
-        production.check_disk(vast, tmp_path, 5, None)
 
 
 def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path):
