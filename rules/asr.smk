@@ -57,6 +57,13 @@ rule asr_throughput:
     localrule: True
 
 
+rule asr_hub:
+    """Publish the models of the runs on the Hub of asr.hub: this machine's own, unless the config names another."""
+    input:
+        ASR.receipts,
+    localrule: True
+
+
 # Jobs
 
 
@@ -250,6 +257,30 @@ rule asr_export_model:
     shell:
         "python -m millrace.asr.export_model --bucket-dir {input.config:q} --metrics {input.metrics:q}"
         " --checkpoint {wildcards.checkpoint} --layout {wildcards.layout} --output {output.model:q} 2> {log:q}"
+
+
+rule asr_upload_model:
+    """Publish the model of a run with its card; a local rule, as a cluster's nodes often have no network."""
+    input:
+        config="results/asr/buckets/bucket_config.json",
+        metrics="results/asr/runs/{run}/metrics.json",
+    output:
+        card="results/asr/hub/{run}/README.md",
+        receipt="results/asr/hub/{run}/receipt.json",
+    log:
+        "logs/asr/upload_model/{run}.log",
+    benchmark:
+        "benchmarks/asr/upload_model/{run}.tsv"
+    localrule: True
+    conda:
+        "../envs/data.yaml"
+    params:
+        hub=ASR.hub_flags,
+    message:
+        "Publish the model of {wildcards.run}"
+    shell:
+        "python -m millrace.asr.upload_model --bucket-config {input.config:q} --metrics {input.metrics:q} {params.hub}"
+        " --card {output.card:q} --receipt {output.receipt:q} 2> {log:q}"
 
 
 rule asr_report_runs:

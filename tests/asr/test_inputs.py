@@ -36,6 +36,24 @@ def test_a_pinned_run_is_asked_for_until_it_is_finished(tmp_path, monkeypatch):
     assert asr.runs() == [asr.metrics("b")] and asr.pending_notes() == []
 
 
+def test_each_run_has_a_repository_of_its_own():
+    hub = {"enabled": True, "repo": "me/asr-{run}", "private": False, "licence": "mit"}
+    asr = inputs(runs={"a": {}, "b": {}}, hub=hub)
+    assert asr.targets()[-2:] == [
+        "results/asr/hub/a/receipt.json",
+        "results/asr/hub/b/receipt.json",
+    ]
+    flags = asr.hub_flags(SimpleNamespace(run="b"))
+    assert (
+        "--repo me/asr-b " in flags
+        and "--public" in flags
+        and "--licence mit" in flags
+        and "--endpoint local" in flags
+    )
+    with pytest.raises(SystemExit, match="one run after another"):
+        inputs(runs={"a": {}, "b": {}}, hub=hub | {"repo": "me/asr"}).receipts()
+
+
 @pytest.mark.parametrize("newer", [BUCKETS, "results/speech/partitions/malta-test-00000.json"])
 def test_a_pinned_run_that_is_older_than_its_data_is_said(tmp_path, monkeypatch, newer):
     monkeypatch.chdir(tmp_path)

@@ -62,7 +62,7 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     images = small_tree(tmp_path_factory.mktemp("images"), classes=1, train=2)
     image = Workflow(images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}})
     by_hand = ("image_fetch_demo", "speech_fetch_corpus", "asr_calibrate", "asr_throughput")
-    by_hand += ("speech_hub", "speech_hub_diff")
+    by_hand += ("speech_hub", "speech_hub_diff", "results/asr/hub/check/receipt.json")
     by_hand += ("results/asr/export/check/best/qwen-asr/config.json",)
     by_hand += ("results/asr/report/runs.html",)
     producer = [f"results/image/producer/demo.{kind}" for kind in ("json", "txt")]

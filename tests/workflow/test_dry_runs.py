@@ -56,6 +56,7 @@ EXPECTED = {
 NOTHING = (
     # Without runs in the config there is nothing to train.
     "asr_train",
+    "asr_hub",
     # Without features, and the demo was not fetched: a hint.
     "music",
     "music_index",

@@ -83,7 +83,7 @@ def test_the_model_was_trained_and_tested(ran: Workflow):
     assert metrics["loss"] < metrics["first_evaluation"]["loss"]
 
 
-def test_the_shards_are_on_the_local_hub(ran: Workflow):
+def test_shards_and_model_are_on_the_local_hub(ran: Workflow):
     shards = {
         row["path"]
         for row in json.loads((ran.folder / "results/speech/hub/receipt.json").read_bytes())[
@@ -92,5 +92,11 @@ def test_the_shards_are_on_the_local_hub(ran: Workflow):
     }
     index = pq.read_table(ran.folder / "results/speech/index.parquet", columns=["shard"])
     assert len(shards) == len(set(index["shard"].to_pylist())) + 2
+    model = json.loads((ran.folder / "results/asr/hub/demo/receipt.json").read_bytes())
+    assert {row["path"] for row in model["files"]} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
     assert "keep" in ran.run("speech_hub_diff") and ran.dry() == []
     assert [job.rule for job in ran.dry("speech_hub_diff")] == ["speech_upload_shards"]

@@ -56,7 +56,7 @@ ROOMS = {
             "planning",
             "throughput",
         ),
-        *("trainers", "evaluation", "training", "calibration"),
+        *("trainers", "evaluation", "training", "calibration", "hub"),
     ],
     "music": ["features", "audio", "sampling", "models", "training", "report", "demo"],
     "image": ["records", "producer", "models", "training"],

@@ -14,6 +14,7 @@ from millrace.asr.models import known
 from millrace.asr.training import memory
 from millrace.asr.training.options import TrainOptions
 from millrace.common.errors import MillraceError
+from millrace.common.hub import repository
 from millrace.common.settings import of_loader
 from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
@@ -23,6 +24,7 @@ from millrace.common.workflow.sources import Sources
 PARTITIONS = "results/asr/partitions"
 BUCKETS = "results/asr/buckets/bucket_config.json"
 CALIBRATION = "results/asr/calibration/calibrated_bs.json"
+RECEIPT = "results/asr/hub/{run}/receipt.json"
 RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
 
@@ -402,6 +404,24 @@ class AsrInputs(RunInputs):
         """The throughput report."""
         return ["results/asr/report/throughput.html"] if self.data() else []
 
+    def receipts(self, wildcards: Any = None) -> list[str]:
+        """The receipts of the published models of all runs, or what comes before them."""
+        repo = self.section["hub"]["repo"]
+        if repo and "{run}" not in repo and len(self.section["runs"]) > 1:
+            sys.exit(
+                f"Millrace: asr.hub.repo {repo} would hold one run after another. Write {{run}}"
+                " in it"
+            )
+        names = {self.metrics(run): RECEIPT.format(run=run) for run in self.section["runs"]}
+        return [names.get(path, path) for path in self.runs()]
+
+    def hub_flags(self, wildcards: Any) -> str:
+        """Which repository on which Hub a run's model goes to, and its licence."""
+        hub = self.section["hub"]
+        repo = (hub["repo"] or "local/asr-{run}").replace("{run}", wildcards.run)
+        return repository.flags({**hub, "repo": repo}, "results/asr/hub/server", "licence")
+
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""
-        return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page()]))
+        published = self.receipts() if self.section["hub"]["enabled"] else []
+        return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page(), *published]))

@@ -33,6 +33,7 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
         ("train_model", "results/asr/runs/{}/metrics.json", None),
         ("report_runs", RUNS_PAGE, None),
         ("report_throughput", _THROUGHPUT_PAGE, None),
+        ("upload_model", "results/asr/hub/{}/receipt.json", None),
     ]
 
 
