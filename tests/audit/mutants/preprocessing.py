@@ -74,6 +74,11 @@ def with_age(index: int) -> dict:
     return {"image": ToTensor()(picture(index)), "age": torch.tensor([float(index * 8)])}
 
 
+def with_grid(index: int) -> torch.Tensor:
+    """A grid of 4 x 4 whole numbers, as MONAI's examples have."""
+    return torch.arange(16.0).view(1, 4, 4) + index
+
+
 IMAGENET, BLUE_FIRST = Normalize(MEAN, STD), Normalize(MEAN[::-1], STD[::-1])
 SCALE = ToDtype(torch.float32, scale=True)
 CASES = [
@@ -111,6 +116,11 @@ CASES = [
     twin("DP12", "normalised", lambda: pictures(ToTensor(), IMAGENET)),
     twin("DP12", "dark pictures", lambda: pictures(ToTensor(), high=20)),
     twin("DP12", "eight bits that the model scales", lambda: pictures(ToImage())),
+    twin(
+        "DP12",
+        "whole numbers that are too few for a picture",
+        lambda: train(Rows(64, with_grid), batch_size=64),
+    ),
     twin("DP12", "a target to 255", lambda: train(Rows(32, with_age))),
     bug("DP13", "normalize, then to tensor", lambda: pictures(IMAGENET, ToTensor(), mode="RGB")),
     bug("DP13", "to tensor, then resize", lambda: pictures(ToTensor(), Resize(), mode="RGB")),

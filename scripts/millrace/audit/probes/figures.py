@@ -18,6 +18,7 @@ from millrace.audit.runner.walk import walk
 
 BATCHES = 6
 CHANNELS = (1, 3, 4)
+SHORTEST_SIDE = 8  # pixels: what is smaller is no picture
 LONGEST = 4096  # constants
 FEW = 40_000  # values of a batch whose levels are counted
 TRANSFORMS = {
@@ -177,7 +178,8 @@ def channel_axis(shape: torch.Size) -> int | None:
     last = len(shape) - 1
     for axis in (*range(1, last - 1), last):
         if shape[axis] in CHANNELS:
-            return axis
+            sides = shape[-3:-1] if axis == last else shape[-2:]
+            return axis if min(sides) >= SHORTEST_SIDE else None
     return None
 
 
