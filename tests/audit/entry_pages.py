@@ -10,7 +10,7 @@ from millrace.audit.checks.entries import ENTRIES, FAMILIES, Entry
 from tests.workflow.workflow import ROOT
 
 FOLDER = ROOT / "docs/audit"
-BY_HAND = {"known", "packages", "bench", "ci"}
+BY_HAND = {"known", "packages", "field", "bench", "ci"}
 END = "<!-- From here on by hand; above by `make docs` out of checks/entries.py. -->\n"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.audit.field.data import FOLDER
 from tests.audit.field.expected import FIELD, Expected
 
 DISTRIBUTIONS = {"streaming": "mosaicml-streaming"}
@@ -66,7 +68,8 @@ def audited(row: Expected) -> Seen:
         command = [sys.executable, "-m", "millrace.audit.check_loader"]
         command += ["--loader", f"tests.audit.field.{row.loader}", *row.options.split()]
         command += ["--timeout", str(TIMEOUT), "--json", str(found)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        environment = {**os.environ, FOLDER: folder}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not found.exists():
             return Seen(row.loader, row.options, {}, run.stderr.strip().splitlines()[-1][:200])
         entries = json.loads(found.read_text())["entries"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import torch
 from torch.utils.data import DataLoader
 
-from tests.audit.field.data import Rows, cuts, folder, item, tars
+from tests.audit.field.data import Rows, cuts, folder, item, made_once, tars
 
 
 def webdataset(**options):
@@ -47,8 +48,9 @@ def web_shuffled():
 def lit():
     from litdata import StreamingDataLoader, StreamingDataset, optimize
 
-    place = str(folder() / "lit")
-    optimize(item, list(range(64)), place, chunk_size=8, num_workers=1)
+    inputs = list(range(64))
+    make = partial(optimize, item, inputs, chunk_size=8, num_workers=1)
+    place = made_once("lit", lambda place: make(output_dir=place))
     return StreamingDataLoader(StreamingDataset(place, shuffle=True), batch_size=4, num_workers=2)
 
 
@@ -58,9 +60,9 @@ def lit_combined():
 
     parts = []
     for part in range(2):
-        place = str(folder() / f"lit{part}")
         inputs = list(range(60 * part, 60 * part + 60))
-        optimize(item, inputs, place, chunk_size=10, num_workers=1)
+        make = partial(optimize, item, inputs, chunk_size=10, num_workers=1)
+        place = made_once(f"lit{part}", lambda place, make=make: make(output_dir=place))
         parts.append(StreamingDataset(place))
     both = CombinedStreamingDataset(parts, iterate_over_all=True)
     return StreamingDataLoader(both, batch_size=4, num_workers=2)
