@@ -115,17 +115,20 @@ def tensordict():
     return DataLoader(rows, batch_size=8, shuffle=True, collate_fn=first)
 
 
+class Noisy(Rows):
+    def __init__(self, noise):
+        self.noise = noise
+
+    def __getitem__(self, row):
+        sample = super().__getitem__(row)
+        return {"id": row, "image": self.noise(sample["x"].view(1, 1, 2, 2) / 256)[0]}
+
+
 def kornia():
     from kornia.augmentation import RandomGaussianNoise
 
-    noise = RandomGaussianNoise(p=1.0)
-
-    class Noisy(Rows):
-        def __getitem__(self, row):
-            sample = super().__getitem__(row)
-            return {"id": row, "image": noise(sample["x"].view(1, 1, 2, 2) / 256)[0]}
-
-    return DataLoader(Noisy(), batch_size=8, shuffle=True, num_workers=2)
+    dataset = Noisy(RandomGaussianNoise(p=1.0))
+    return DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
 
 
 def labelled():

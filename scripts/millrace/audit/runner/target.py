@@ -206,7 +206,8 @@ def _loader_of(thing: Any, name: str, method: str) -> Any:
         remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
         what = "holds loaders: name a function that returns one" if several else "gives no batches"
         raise MillraceError(f"gave a {kind}, which {what}", name, remedy)
-    if hasattr(thing, "__next__"):
+    # One with a length begins again, as Lightning's CombinedLoader.
+    if hasattr(thing, "__next__") and not hasattr(thing, "__len__"):
         remedy = (
             "Return the DataLoader itself, or what has __iter__ alone: a second epoch is read too"
         )
