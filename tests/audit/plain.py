@@ -205,4 +205,24 @@ def train_and_val() -> tuple[DataLoader, DataLoader]:
 
 
 plain_list = [torch.zeros(4, 2), torch.ones(4, 2)]
+
+
+def ending() -> object:
+    return iter(plain_list)
+
+
+class BeginsAgain:
+    """Its own iterator, as Lightning's CombinedLoader."""
+
+    def __iter__(self) -> BeginsAgain:
+        self.batches = iter(plain_list)
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        return next(self.batches)
+
+    def __len__(self) -> int:
+        return len(plain_list)
+
+
 here = Path(__file__)

@@ -80,6 +80,8 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
             *("good", {"start_method": "spawn", "ranks": 1, "timeout": 300}, ["ok", "ok"], ""),
             marks=pytest.mark.long,
         ),
+        ("BeginsAgain", {"ranks": 1}, ["ok", "ok"], ""),
+        ("ending", {}, ["raised", "skipped"], "ends for good"),
         ("Unmeasured", {"ranks": 1}, ["ok", "ok"], ""),
         ("sleeping", {"timeout": 12}, ["ok", "hung"], "no end after 6 s"),
         ("sluggish", {"timeout": 16}, ["ok", "late"], "not done after 8 s"),
