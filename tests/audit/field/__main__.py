@@ -126,9 +126,10 @@ def summary(run: list[tuple[Expected, Seen]]) -> str:
     ]
     undecided = [claim for claim in claims if claim[2] == "not decidable"]
     packages = {row.package for row, _ in run}
+    blamed = f" ({', '.join(false_fails)})" if false_fails else ""
     return (
         f"{len(run)} loaders of {len(packages)} packages: {len(correct)} correct,"
-        f" {len(defects)} with a defect. False fails: {len(false_fails)} {false_fails}."
+        f" {len(defects)} with a defect. False fails: {len(false_fails)}{blamed}."
         f" Defects named: {len(named)} of {len(defects)}."
         f" Not decidable: {len(undecided)} of {len(claims)} verdicts."
     )
