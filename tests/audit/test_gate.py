@@ -21,8 +21,8 @@ pytestmark = pytest.mark.long
 # File, what stands there, and the bug: all ranks read what rank 0 does; a resumed run begins the
 # epoch again.
 ASR = ("asr/training/task.py", "rank=rank, max_open_tars", "rank=0, max_open_tars")
-MUSIC = ("music/training/task.py", "= plan, start_step, epoch + 1", "= plan, 0, epoch + 1")
-IMAGE = ("image/training/task.py", "start_step = plan, start_step", "start_step = plan, 0")
+MUSIC = ("music/training/task.py", "loader.start_step = start_step", "loader.start_step = 0")
+IMAGE = ("image/training/task.py", "loader.start_step = start_step", "loader.start_step = 0")
 RUN = {"arch": "resnet_small", "epochs": 1, "batch_size": 16, "workers": 1, "shuffle_pool": 2}
 RUN |= {"device": "cpu"}
 RECORDS = {"train_files": 4, "val_files": 2, "train_size": 16, "val_resize": 16, "val_size": 16}
