@@ -10,7 +10,7 @@ import pytest
 
 from millrace.audit import verify_findings
 from millrace.audit.checks.findings import Finding
-from millrace.audit.report.document import document
+from millrace.audit.report.document import Run, document
 from millrace.audit.runner.probes import Result
 
 FAIL = Finding(
@@ -21,8 +21,7 @@ FAIL = Finding(
 def verify(folder: Path, findings: list[Finding], *flags: str, look: Result | None = None) -> int:
     """The exit code, where the findings are those of an audit."""
     probes = {"look": look or Result("ok", [{}], {}, 0.1)}
-    context = {"loader": "a:b", "command": "", "timeout": 60, "probes": probes}
-    report = document(findings, context)
+    report = document(findings, Run("a:b", "", 60, probes))
     (folder / "findings.json").write_text(json.dumps(report))
     outputs = ["--page", str(folder / "findings.html"), "--accepted", str(folder / "accepted.json")]
     return verify_findings.main(["--findings", str(folder / "findings.json"), *outputs, *flags])

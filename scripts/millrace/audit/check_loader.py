@@ -91,15 +91,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2  # as argparse does; 1 is a bug of the loader
 
     command = ["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])]
-    context = {
-        "loader": args.loader,
-        "command": shlex.join(command),
-        "timeout": options.timeout,
-        "probes": probes,
-        "only": only,
-        "ignored": ignored,
-    }
-    report = document.document(findings, context)
+    run = document.Run(args.loader, shlex.join(command), options.timeout, probes, only, ignored)
+    report = document.document(findings, run)
     write(report, args.out, args.json)
     if args.sarif:
         atomic.write_text(args.sarif, json.dumps(sarif.sarif(report), indent=2) + "\n")

@@ -51,15 +51,9 @@ def assert_loader_ok(
     with Guard(path=sys.path) as guard:
         probes, findings = audit(chosen, only, guard)
 
-    context = {
-        "loader": name,
-        "command": f"assert_loader_ok({name!r}, ranks={ranks})",
-        "timeout": chosen.timeout,
-        "probes": probes,
-        "only": only,
-        "ignored": reasons,
-    }
-    report = document.document(findings, context)
+    command = f"assert_loader_ok({name!r}, ranks={ranks})"
+    run = document.Run(name, command, chosen.timeout, probes, only, reasons)
+    report = document.document(findings, run)
     if document.exit_code(report, strict):
         raise AssertionError(terminal.text(report))
 

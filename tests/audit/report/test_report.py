@@ -10,7 +10,7 @@ import pytest
 
 from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.findings import Finding
-from millrace.audit.report.document import document, exit_code
+from millrace.audit.report.document import Run, document, exit_code
 from millrace.audit.report.page import page
 from millrace.audit.report.sarif import sarif
 from millrace.audit.report.terminal import text
@@ -53,7 +53,8 @@ def report(findings: list[Finding] = FINDINGS, **context) -> dict:
         "ignored": {"DP9": "it fits", "DP3": "why"},
     }
     said |= {"probes": {"look": LOOK, "methods": HUNG}}
-    return document(findings, {**said, "only": {finding.entry for finding in findings}, **context})
+    only = {finding.entry for finding in findings}
+    return document(findings, Run(**{**said, "only": only, **context}))
 
 
 def test_an_entry_has_the_verdict_of_its_worst_finding_and_only_what_is_no_pass_is_ignored():

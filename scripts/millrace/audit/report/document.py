@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
@@ -23,26 +24,36 @@ EMPTY: tuple[Any, ...] = (
 VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
-def document(findings: Iterable[Finding], context: Mapping[str, Any]) -> dict:
+class Run(NamedTuple):
+    """What was run: the loader's name, the command, its seconds, how the probes ended; the entries
+    that were asked for, if not all, and why some do not count."""
+
+    loader: str
+    command: str
+    timeout: float
+    probes: Mapping[str, Result]
+    only: Collection[str] = ()
+    ignored: Mapping[str, str] = MappingProxyType({})
+
+
+def document(findings: Iterable[Finding], run: Run) -> dict:
     """The report. An entry has the verdict of its worst finding; without any it is not decidable.
 
-    `context`: loader, command, timeout (seconds), probes (Results by name); if wanted ignored
-    (reasons by entry), only (names). findings.schema.json, beside this file, describes it.
+    findings.schema.json, beside this file, describes it.
     """
-    probes = context["probes"]
-    look = probes["look"].data[0] if probes["look"].data else {}
-    entries = _entries(findings, context.get("only") or ENTRIES)
+    look = run.probes["look"].data[0] if run.probes["look"].data else {}
+    entries = _entries(findings, run.only or ENTRIES)
     report = {
         "version": VERSION,
-        "loader": context["loader"],
-        "command": context["command"],
+        "loader": run.loader,
+        "command": run.command,
         "environment": {key: look[key] for key in PLACE if key in look},
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": entries,
-        "probes": [_probe(name, result) for name, result in probes.items()],
-        "unreached": _unreached(entries, probes, context["timeout"]),
+        "probes": [_probe(name, result) for name, result in run.probes.items()],
+        "unreached": _unreached(entries, run.probes, run.timeout),
     }
-    return gate.with_reasons(report, context.get("ignored", {}))
+    return gate.with_reasons(report, run.ignored)
 
 
 def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
