@@ -181,10 +181,15 @@ def write_tars(folder, values):
 
 
 def write_cuts(folder, values):
+    cuts(folder, SAMPLES).to_file(folder / "cuts.jsonl.gz")
+
+
+def cuts(folder, samples):
+    """Cuts of half a second and more."""
     from lhotse import CutSet, Recording, SupervisionSegment
 
-    cuts = []
-    for row in range(SAMPLES):
+    made = []
+    for row in range(samples):
         path = folder / f"{row:03d}.wav"
         with wave.open(str(path), "wb") as file:
             file.setparams((1, 2, 8000, 0, "NONE", ""))
@@ -194,8 +199,8 @@ def write_cuts(folder, values):
         cut.supervisions = [
             SupervisionSegment(cut.id, cut.recording_id, 0, cut.duration, text=f"text {row}")
         ]
-        cuts.append(cut)
-    CutSet.from_cuts(cuts).to_file(folder / "cuts.jsonl.gz")
+        made.append(cut)
+    return CutSet.from_cuts(made)
 
 
 def write_rows(folder, values):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tarfile
 import tempfile
-import wave
 from io import BytesIO
 from pathlib import Path
 
@@ -53,24 +52,6 @@ def tars(folder):
                 member.size = len(content)
                 tar.addfile(member, BytesIO(content))
     return str(folder / "shard-{000000..000007}.tar")
-
-
-def cuts(folder):
-    """Return 64 cuts of half a second and more."""
-    from lhotse import CutSet, Recording, SupervisionSegment
-
-    made = []
-    for row in range(SAMPLES):
-        path = folder / f"{row:03d}.wav"
-        with wave.open(str(path), "wb") as file:
-            file.setparams((1, 2, 8000, 0, "NONE", ""))
-            noise = torch.randn(4000 + 80 * row, generator=torch.Generator().manual_seed(row))
-            file.writeframes((noise * 3000).short().numpy().tobytes())
-        cut = Recording.from_file(path, recording_id=f"r{row:03d}").to_cut()
-        text = SupervisionSegment(cut.id, cut.recording_id, 0, cut.duration, text=f"text {row}")
-        cut.supervisions = [text]
-        made.append(cut)
-    return CutSet.from_cuts(made)
 
 
 def tokenizer(**special):

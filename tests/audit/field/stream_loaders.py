@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader
 
-from tests.audit.field.data import Rows, cuts, folder, item, made_once, tars
+from tests.audit.field.data import SAMPLES, Rows, folder, item, made_once, tars
+from tests.audit.packages import cuts
 
 
 def webdataset(**options):
@@ -103,7 +104,9 @@ def bucketing(*, workers=2):
     from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset
     from lhotse.dataset.input_strategies import AudioSamples
 
-    sampler = DynamicBucketingSampler(cuts(folder()), max_duration=4.0, num_buckets=2, shuffle=True)
+    sampler = DynamicBucketingSampler(
+        cuts(folder(), SAMPLES), max_duration=4.0, num_buckets=2, shuffle=True
+    )
     dataset = K2SpeechRecognitionDataset(input_strategy=AudioSamples())
     return DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=workers)
 
@@ -112,7 +115,7 @@ def simple_cuts():
     from lhotse.dataset import K2SpeechRecognitionDataset, SimpleCutSampler
     from lhotse.dataset.input_strategies import AudioSamples
 
-    sampler = SimpleCutSampler(cuts(folder()), max_duration=4.0, shuffle=True)
+    sampler = SimpleCutSampler(cuts(folder(), SAMPLES), max_duration=4.0, shuffle=True)
     dataset = K2SpeechRecognitionDataset(input_strategy=AudioSamples())
     return DataLoader(dataset, sampler=sampler, batch_size=None)
 

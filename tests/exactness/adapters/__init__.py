@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -81,6 +82,37 @@ class Loader(Protocol):
         """Go on from a checkpoint, before anything is read."""
 
     def close(self) -> None: ...
+
+
+class Stateful:
+    """Saved and restored by torch's protocol, which `loader` has; its workers end with its
+    iterator."""
+
+    loader: Any
+
+    def state(self) -> Any:
+        return self.loader.state_dict()
+
+    def restore(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader._iterator = None
+
+
+class OfMillrace:
+    """Saved as JSON and restored of it; `loader` is one of ours."""
+
+    loader: Any
+
+    def state(self) -> str:
+        return json.dumps(self.loader.state_dict())
+
+    def restore(self, state: str) -> None:
+        self.loader.load_state_dict(json.loads(state))
+
+    def close(self) -> None:
+        self.loader.close()
 
 
 class Adapter(Protocol):

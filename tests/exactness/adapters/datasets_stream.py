@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, Place, Setting, Stateful
 
 ABOUT = About(
     title="datasets IterableDataset",
@@ -27,7 +26,7 @@ def write(folder: Path, samples: int) -> None:
     Dataset.from_dict({"id": range(samples)}).to_parquet(str(folder / "rows.parquet"))
 
 
-class StreamBatches:
+class StreamBatches(Stateful):
     def __init__(self, setting: Setting, place: Place, buffer_size: int = 0) -> None:
         rows = Dataset.from_parquet(
             str(setting.folder / "rows.parquet"), cache_dir=str(setting.folder)
@@ -42,15 +41,6 @@ class StreamBatches:
         self.stream.set_epoch(epoch)
         for batch in self.loader:
             yield batch["id"].tolist()
-
-    def state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader._iterator = None
 
 
 def open(setting: Setting, place: Place) -> StreamBatches:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from litdata import StreamingDataLoader, StreamingDataset
 from litdata.streaming import Cache
 
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, Place, Setting, Stateful
 
 ABOUT = About(
     title="LitData StreamingDataLoader",
@@ -32,7 +31,7 @@ def write(folder: Path, samples: int) -> None:
     cache.merge()
 
 
-class StreamBatches:
+class StreamBatches(Stateful):
     def __init__(self, setting: Setting, place: Place) -> None:
         dataset = StreamingDataset(
             str(setting.folder / "chunks"), shuffle=True, drop_last=True, seed=setting.seed
@@ -44,15 +43,6 @@ class StreamBatches:
         """The loader counts the epochs by itself."""
         for batch in self.loader:
             yield batch.tolist()
-
-    def state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader._iterator = None
 
 
 def open(setting: Setting, place: Place) -> StreamBatches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from millrace.asr.planning.loader import open_loader
 from tests.asr.audio_tars import write_buckets, write_tar
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, OfMillrace, Place, Setting
 
 ABOUT = About(
     title="Millrace `open_loader`",
@@ -38,7 +37,7 @@ def decode(member: bytes) -> np.ndarray:
     return np.full(16, float(member) / 1000, np.float32)
 
 
-class BucketBatches:
+class BucketBatches(OfMillrace):
     def __init__(self, setting: Setting, place: Place) -> None:
         self.loader = open_loader(
             setting.folder / "buckets",
@@ -54,15 +53,6 @@ class BucketBatches:
         self.loader.set_epoch(epoch)
         for batch in self.loader:
             yield [] if batch.filler else [int(sample) for sample in batch.sample_ids]
-
-    def state(self) -> str:
-        return json.dumps(self.loader.state_dict())
-
-    def restore(self, state: str) -> None:
-        self.loader.load_state_dict(json.loads(state))
-
-    def close(self) -> None:
-        self.loader.close()
 
 
 def open(setting: Setting, place: Place) -> BucketBatches:

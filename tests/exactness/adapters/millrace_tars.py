@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from millrace.tars.loader import open_tars
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, OfMillrace, Place, Setting
 from tests.tars.tars import write_tar
 
 ABOUT = About(
@@ -26,7 +25,7 @@ def write(folder: Path, samples: int) -> None:
         write_tar(folder / f"part-{number}.tar", members)
 
 
-class TarBatches:
+class TarBatches(OfMillrace):
     def __init__(self, setting: Setting, place: Place) -> None:
         self.loader = open_tars(
             setting.folder / "part-*.tar",
@@ -42,15 +41,6 @@ class TarBatches:
         self.loader.set_epoch(epoch)
         for batch in self.loader:
             yield [] if batch.filler else [sample["txt"] for sample in batch.samples]
-
-    def state(self) -> str:
-        return json.dumps(self.loader.state_dict())
-
-    def restore(self, state: str) -> None:
-        self.loader.load_state_dict(json.loads(state))
-
-    def close(self) -> None:
-        self.loader.close()
 
 
 def open(setting: Setting, place: Place) -> TarBatches:

@@ -7,12 +7,11 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import transformers.feature_extraction_utils  # noqa: F401 - before there is a stand-in
 from torch.utils.data import Dataset
 
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, Place, Setting, Stateful
 
 # With the library its readers of pictures are imported, which inherit from a class of torchvision.
 _STAND_INS = ("torchvision", "torchvision.datasets", "torchvision.transforms.functional")
@@ -45,7 +44,7 @@ def write(folder: Path, samples: int) -> None:
             writer.write({"id": sample})
 
 
-class StreamBatches:
+class StreamBatches(Stateful):
     def __init__(self, setting: Setting, place: Place) -> None:
         batch_size = setting.global_batch // place.world_size
         dataset = StreamingDataset(
@@ -61,12 +60,6 @@ class StreamBatches:
         """The data set counts the epochs by itself."""
         for batch in self.loader:
             yield batch["id"].tolist()
-
-    def state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
 
     def close(self) -> None: ...
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torchdata import nodes
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, Place, Setting, Stateful
 
 ABOUT = About(
     title="torchdata.nodes Loader",
@@ -24,7 +23,7 @@ def write(folder: Path, samples: int) -> None:
     """Nothing: the samples are their numbers."""
 
 
-class NodeBatches:
+class NodeBatches(Stateful):
     def __init__(self, setting: Setting, place: Place) -> None:
         numbers = list(range(setting.samples))
         sampler = StatefulDistributedSampler(
@@ -38,12 +37,6 @@ class NodeBatches:
     def batches(self, epoch: int) -> Iterator[list[int]]:
         """The wrapper sets the epoch of its sampler by itself: one more at each pass."""
         yield from self.loader
-
-    def state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
 
     def close(self) -> None:
         self.loader.root.shutdown() if hasattr(self.loader.root, "shutdown") else None

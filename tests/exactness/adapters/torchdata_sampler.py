@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from tests.exactness.adapters import About, Place, Setting
+from tests.exactness.adapters import About, Place, Setting, Stateful
 
 ABOUT = About(
     title="torchdata StatefulDataLoader, StatefulDistributedSampler",
@@ -25,7 +24,7 @@ def write(folder: Path, samples: int) -> None:
     """Nothing: the samples are their numbers."""
 
 
-class SamplerBatches:
+class SamplerBatches(Stateful):
     def __init__(self, setting: Setting, place: Place) -> None:
         numbers = list(range(setting.samples))
         self.sampler = StatefulDistributedSampler(
@@ -39,15 +38,6 @@ class SamplerBatches:
         self.sampler.set_epoch(epoch)
         for batch in self.loader:
             yield batch.tolist()
-
-    def state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader._iterator = None
 
 
 def open(setting: Setting, place: Place) -> SamplerBatches:
