@@ -23,6 +23,7 @@ import soundfile
 from millrace.audit.splits import compare, content
 from millrace.audit.splits.samples import Place, Sample
 from millrace.common import cli
+from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.leaks.leakage import BY_SOUND, NOT_AT_ALL
 from millrace.common.loading.decode import decode
@@ -92,7 +93,7 @@ def measure_join(segments: int, folder: Path) -> None:
     scaled to all. Of the segments, a tenth is test, and a tenth validation."""
     words = round((SECONDS - 0.32) / 0.008) + 1
     searched = words // SEARCHED_STEPS + 1
-    at_once = copies._WORDS_AT_ONCE // (PARTITION * words) + 1
+    at_once = matches.WORDS_AT_ONCE // (PARTITION * words) + 1
     known = [write_prints(folder, "test", number, words) for number in range(at_once)]
     few, many = (
         [write_prints(folder, "train", number, searched) for number in range(count)]

@@ -14,6 +14,7 @@ from millrace.asr.buckets import held_out, sound
 from millrace.asr.buckets.build import BucketChoices
 from millrace.asr.buckets.held_out import PAGE, HeldOut, Rows
 from millrace.common.errors import MillraceError
+from millrace.common.fingerprints import matches
 from millrace.common.leaks.leakage import BY_BYTES, BY_SOUND, NOT_AT_ALL
 from tests.asr import audio_tars
 from tests.asr.bucket_corpus import (
@@ -227,7 +228,7 @@ SAME_BYTES = {f"same_{number}.flac" for number in range(3)}
 def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     heard, monkeypatch, parts, at_once
 ) -> None:
-    monkeypatch.setattr(sound, "_WORDS_AT_ONCE", at_once)
+    monkeypatch.setattr(matches, "WORDS_AT_ONCE", at_once)
     for module in (sound, held_out):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     monkeypatch.setattr(held_out, "_MEMBERS_AT_ONCE", at_once)

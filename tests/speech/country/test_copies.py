@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
 from millrace.speech.country import copies, repeats
@@ -39,7 +40,7 @@ def write(
 def test_train_loses_what_is_held_out_and_validation_what_lies_in_test(
     tmp_path, monkeypatch, is_by_sound, words_at_once
 ):
-    monkeypatch.setattr(copies, "_WORDS_AT_ONCE", words_at_once)
+    monkeypatch.setattr(matches, "WORDS_AT_ONCE", words_at_once)
     corpus = {
         "here-train-1-00000": {"t1": 1, "t2": 2, "t3": 3, "t4": 4, "t5": 4},
         "here-validation-00000": {"v1": 5, "v2": 2, "v3": 6},

@@ -100,8 +100,14 @@ class HeldOut:
             for row in np.flatnonzero(is_same).tolist():
                 found.setdefault(row, Leak(row, split.name, f"is also in {split.name}"))
 
+        if self._copies != NOT_AT_ALL:
+            self._find_copies(rows, found)
+        return sorted(found.values())
+
+    def _find_copies(self, rows: Rows, found: dict[int, Leak]) -> None:
+        """Add the rows of the same bytes, or sound, as held-out ones."""
         heard: dict[int, np.ndarray] = {}
-        for split in self._splits if self._copies != NOT_AT_ALL else ():
+        for split in self._splits:
             is_candidate = np.isin(rows.sizes, split.rows.sizes)
             is_candidate[list(found)] = False
             for row, of in self._equal(rows, np.flatnonzero(is_candidate), split):
@@ -115,7 +121,6 @@ class HeldOut:
             for number, of in split.sounds.copies(list(heard.values())):
                 row = numbers[number]
                 found.setdefault(row, self._leak(row, "sound", split, of))
-        return sorted(found.values())
 
     def _leak(self, row: int, what: str, split: _Split, of: int) -> Leak:
         original = f"{split.rows.names[of]} in {self._tars[split.rows.tars[of]]}"

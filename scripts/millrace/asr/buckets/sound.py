@@ -16,8 +16,6 @@ from millrace.common.loading.decode import decode_mono
 
 # Rows that are compared at once: some nine hours of sound.
 ROWS_AT_ONCE = 4096
-# Held-out words that are in memory at once: about 70 hours of sound, a gigabyte.
-_WORDS_AT_ONCE = 32_000_000
 # What is longer is no utterance: as stereo of 48 kHz it takes 700 MB.
 _MOST_SECONDS = 1800.0
 
@@ -43,7 +41,7 @@ class Sounds:
     def add(self, fingerprints: Iterable[np.ndarray]) -> None:
         """Add the fingerprints of the next rows, with all their words."""
         self._waiting += fingerprints
-        if sum(map(len, self._waiting)) >= _WORDS_AT_ONCE:
+        if sum(map(len, self._waiting)) >= matches.WORDS_AT_ONCE:
             self.flush()
 
     def flush(self) -> None:

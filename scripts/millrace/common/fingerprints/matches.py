@@ -33,6 +33,8 @@ _LEAST_SECONDS = 1.0
 _SAME_OFFSET = 2 * STEP_SECONDS
 # A copy shares half of its own sound, or half of the other piece.
 _LEAST_SHARE = 0.5
+# Known words that are in memory at once: about 70 hours of sound, a gigabyte.
+WORDS_AT_ONCE = 32_000_000
 # What two long recordings share is found from this length on.
 _STRETCH_SECONDS = 10.0
 

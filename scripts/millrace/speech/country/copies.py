@@ -19,8 +19,6 @@ from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import Partition
 
-# Held-out words that are in memory at once: about 70 hours of sound, a gigabyte.
-_WORDS_AT_ONCE = 32_000_000
 _BYTES_A_WORD = 4
 
 
@@ -113,7 +111,7 @@ def _chunks(held_out: Sequence[Path]) -> Iterator[Prints]:
         for path in sorted(path for path in held_out if split_of(path) == split):
             waiting.append(path)
             size += path.stat().st_size
-            if size >= _WORDS_AT_ONCE * _BYTES_A_WORD:
+            if size >= matches.WORDS_AT_ONCE * _BYTES_A_WORD:
                 yield Prints.read(waiting)
                 waiting, size = [], 0
         if waiting:
