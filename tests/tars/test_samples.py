@@ -187,7 +187,7 @@ def test_samples_are_read_by_number_and_by_key(tmp_path):
     samples = opened(write_samples(tmp_path))
     assert samples["1-002"] == samples[42] == samples[42 - len(samples)]
     assert samples["1-002"] == {"txt": b"1-002" * 3, "cls": b"2"}
-    assert samples.keys_of(np.array([42, 0, 119])) == ["1-002", "0-000", "2-039"]
+    assert samples.ids_of(np.array([42, 0, 119])) == ["1-002", "0-000", "2-039"]
     assert pickle.loads(pickle.dumps(samples))["2-039"]["cls"] == b"9"
     for wrong in ("1-2", "", "1-002 "):
         with pytest.raises(KeyError, match=repr(wrong)):

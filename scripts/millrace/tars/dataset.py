@@ -82,15 +82,15 @@ class TarDataset(Dataset):
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> TarBatch:
         """Read and decode the samples of one step."""
-        keys = self.samples.keys_of(request.rows)
+        ids = self.samples.ids_of(request.rows)
         raws = self._read(request)
-        batch = TarBatch(request.step, keys, raws, len(keys), request.epoch, request.filler)
+        batch = TarBatch(request.step, ids, raws, len(ids), request.epoch, request.filler)
         if self.decode is None and ReadError not in map(type, raws):
             return batch
 
         batch.ids, batch.samples = [], []
         bad = []
-        for row, key, raw in zip(request.rows.tolist(), keys, raws, strict=True):
+        for row, key, raw in zip(request.rows.tolist(), ids, raws, strict=True):
             try:
                 sample = self._decoded(raw, request.epoch, key)
             except SampleError as error:

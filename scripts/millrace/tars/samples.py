@@ -120,9 +120,9 @@ class TarSamples:
             raise KeyError(wanted[int(np.argmin(is_there))].as_py())
         return rows.tolist()
 
-    def keys_of(self, rows: np.ndarray) -> list[str]:
-        """The keys of the samples with these numbers."""
-        bounds, content = self._key_bytes
+    def ids_of(self, rows: np.ndarray) -> list[str]:
+        """The ids of the samples with these numbers."""
+        bounds, content = self._id_bytes
         starts, ends = bounds[rows].tolist(), bounds[rows + 1].tolist()
         return [str(content[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
@@ -228,7 +228,7 @@ class TarSamples:
 
     def __getstate__(self) -> dict:
         state = {**self.__dict__, "_local": None}
-        state.pop("_key_bytes", None)  # views do not pickle
+        state.pop("_id_bytes", None)  # views do not pickle
         return state
 
     def __setstate__(self, state: dict) -> None:
@@ -236,8 +236,8 @@ class TarSamples:
         self._local = threading.local()
 
     @cached_property
-    def _key_bytes(self) -> tuple[np.ndarray, memoryview]:
-        """Where each key begins in the UTF-8 of all, and where the last ends: for one batch that is
+    def _id_bytes(self) -> tuple[np.ndarray, memoryview]:
+        """Where each id begins in the UTF-8 of all, and where the last ends: for one batch that is
         quicker than `take` of Arrow."""
         _, bounds, content = self.ids.buffers()
         first = self.ids.offset

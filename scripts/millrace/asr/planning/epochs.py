@@ -134,7 +134,8 @@ class _State(NamedTuple):
                 crc32=int(state["plan_crc32"]),
                 basis=dict(state.get("basis", {})),
             )
-            if min(saved.world_size, *(ranks for ranks, _ in saved.spans), 1) < 1:
+            worlds = [saved.world_size, *(ranks for ranks, _ in saved.spans)]
+            if min(worlds) < 1:
                 raise ValueError("a number of ranks below 1")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             problem = f"this is no state of a loader ({error!r})"

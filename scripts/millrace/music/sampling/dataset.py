@@ -103,7 +103,9 @@ class CliqueDataset:
         self.cliques = cliques
         self.reader = reader
         self.geometry = geometry
-        self.seed, self.n_per_class, self.p_samesong = drawing
+        self.seed = drawing.seed
+        self.n_per_class = drawing.n_per_class
+        self.p_samesong = drawing.p_samesong
         self.rank = rank
         self.augment = augment
         self.plan: Plan | None = None
