@@ -652,6 +652,15 @@ def test_a_renamed_recording_keeps_its_split(corpus, folder):
     }
 
 
+def test_held_out_partitions_of_all_countries_are_listed_for_their_copies(corpus):
+    contents = corpus.contents()
+    held_out = [name for name in contents if contents[name]["split"] in ("validation", "test")]
+    assert {name.split("-")[0] for name in held_out} == {"germany", "estonia"}
+    assert {name.split("-")[1] for name in held_out} == {"validation", "test"}
+    listed = jsonl.read(corpus.partitions / "held_out/all.json")["partitions"]
+    assert listed == sorted(held_out)
+
+
 def test_splits_of_a_country_do_not_depend_on_the_hours_of_others(tmp_path):
     alone, beside = (Corpus(tmp_path / name) for name in ("alone", "beside"))
     corpora.make_corpus(beside.root, {"germany": 9}, seconds=20)

@@ -223,6 +223,9 @@ def test_a_loader_that_goes_on_makes_one_plan(tmp_path, monkeypatch, world_size)
     # Without a state, the plan of epoch 0 is made once, when it is asked for.
     fresh = open_loader(tmp_path / "buckets", seconds=1.0)
     assert len(fresh) == len(fresh.dataset) == len(list(fresh)) and planned == [2, 0]
+    later = open_loader(tmp_path / "buckets", seconds=1.0)
+    later.set_epoch(5)
+    assert next(iter(later)).epoch == 5 and planned == [2, 0, 5]
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,36 @@ import random
 import time
 
 import pytest
+import torch
 from PIL import Image
 
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.probes.colours import colours
-from millrace.audit.probes.figures import values
+from millrace.audit.probes.figures import channel_axis, values
 from millrace.audit.probes.labels import labels
 from millrace.audit.probes.splits import splits
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank, Target
 from tests.audit import pictures
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((2, 3, 8, 8), 1),
+        ((2, 8, 8, 3), 3),
+        ((2, 40, 40, 1), 3),
+        ((2, 5, 3, 16, 16), 2),
+        ((2, 5, 16, 16, 3), 4),
+        ((2, 1, 4, 4), None),
+        ((2, 3, 8, 7), None),
+        ((2, 7, 8, 3), None),
+        ((2, 8, 8), None),
+    ],
+)
+def test_a_picture_has_channels_and_at_least_eight_pixels_a_side(shape, axis):
+    assert channel_axis(torch.Size(shape)) == axis
+
 
 ENTRIES = ("DP10", "DP11", "DP12", "DP13", "labels", "splits")
 

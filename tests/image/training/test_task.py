@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from millrace.common.errors import MillraceError
-from millrace.common.stopping import StopSignals
+from millrace.common.stopping import Requeue, StopSignals
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.training.batches import Batch
+from millrace.image.training.epoch_meter import EpochMeter
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.task import ImageTask
 from tests.image.record_sets import write_set
@@ -55,6 +56,14 @@ def test_a_line_has_means_since_the_last_one_and_in_brackets_since_the_epoch_beg
     )
     assert line(1, 1, 10, 5, 2.0).startswith("Epoch: [1][2/")
     assert "Acc@1 50.00 ( 50.00)" in line(2, 1, 10, 5, 2.0)
+
+
+def test_a_step_is_one_of_all_ranks_in_a_line():
+    meter = EpochMeter(world_size=2)
+    meter.begin(0, 10, 20)
+    counts = {"batches": 20, "samples": 40, "top1": 10, "top5": 40}
+    figures = {"counts": counts, "seconds": 5.0, "time_share": {"data_wait": 0.5}, "loss": 1.0}
+    assert "Time  0.500 ( 0.500)\tData  0.250 ( 0.250)" in meter.line(figures)
 
 
 def test_the_rate_falls_to_a_tenth_every_so_many_epochs(tmp_path):
@@ -110,6 +119,28 @@ def test_an_image_that_keeps_a_rank_in_step_is_not_counted_twice(tmp_path):
     with torch.no_grad():
         figures = task.accuracies(model, torch.device("cpu"))
     assert figures == {"loss": 1.0, "acc1": 100.0, "acc5": 100.0, "images": 1}
+
+
+class OtherSays(Exchange):
+    """Gathers with another rank's values, which come last."""
+
+    def __init__(self, *answers: tuple[bool, bool, bool]) -> None:
+        super().__init__(1)
+        self.answers = list(answers)
+
+    def gathered(self, value: tuple[bool, bool, bool]) -> list[tuple[bool, bool, bool]]:
+        return [value, self.answers.pop(0)]
+
+
+def test_an_epoch_begins_when_all_ranks_see_it_and_all_leave_if_one_was_asked_to(tmp_path):
+    task = small_task(tmp_path)
+    task.stop = StopSignals()
+    task.exchange = OtherSays((False, False, False), (True, False, False), (True, True, True))
+    assert len(list(task.loader(0, 0, 0, 1))) == 4
+    assert len(task.exchange.answers) == 1  # it waited once for the other
+    with pytest.raises(Requeue):
+        next(task.loader(0, 0, 0, 1))
+    assert task.stop.time_is_up and not task.stop.requested
 
 
 @pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])

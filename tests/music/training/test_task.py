@@ -15,6 +15,8 @@ from millrace.common.loading.plan import BatchRequest
 from millrace.common.training.ranks import Exchange
 from millrace.music.models.clews import Clews
 from millrace.music.training import conf
+from millrace.music.training import task as task_module
+from millrace.music.training.loss import contrastive_loss
 from millrace.music.training.task import VersionTask, audited
 from tests.music.seeded import set_weights
 from tests.music.versions import SIZES, corpus, overrides
@@ -55,6 +57,26 @@ def evaluated(task: VersionTask, model: Clews, epoch: int) -> dict[str, float]:
         metrics = task.evaluate(model, Fabric(accelerator="cpu", devices=1))
     task.observe(metrics)
     return metrics
+
+
+def test_a_held_out_loss_is_that_of_an_anchor_and_the_others_of_its_clique_in_turn(tmp_path):
+    corpus(tmp_path, {"train": (4, 3), "valid": (2, 2), "test": (2, 2)})
+    task = task_of(tmp_path, "training.batchsize=3", "data.n_per_class=3")
+    seen = []
+
+    def noted(embeddings, cliques, ids, config):
+        seen.append(ids.tolist())
+        return contrastive_loss(embeddings, cliques, ids, config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_module, "contrastive_loss", noted)
+        figures = evaluated(task, model_of(task, 1), 1)
+    ids = task.features.cliques["valid"].ids.tolist()
+    other = {ids[0]: ids[1], ids[1]: ids[0], ids[2]: ids[3], ids[3]: ids[2]}
+    (batch,) = seen
+    anchors = batch[::3]
+    assert len(anchors) == 3 and np.isfinite(figures["valid/l_main"])
+    assert batch == [number for each in anchors for number in (each, other[each], other[each])]
 
 
 @pytest.mark.parametrize("quantity", FIGURES)
