@@ -235,6 +235,17 @@ def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place
     assert len(lines) == 1
 
 
+@pytest.mark.parametrize("end", ["", " with exit code 3"])
+def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsys, end):
+    @cli.step
+    def main(argv=None):
+        raise RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")
+
+    assert main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"ERROR a loader worker (pid 71) ended unexpectedly{end}. " in line
+
+
 def test_other_errors_of_torch_keep_their_traceback():
     @cli.step
     def main(argv=None):

@@ -100,15 +100,22 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def lost_worker(error: BaseException) -> MillraceError | None:
     """What torch's DataLoader says of a dead worker as an error with a remedy; None for all other
-    errors."""
-    pattern = r"DataLoader worker \(pid\S* (.+?)\) (?:is killed by signal: ([^.]+)|exited)"
+    errors.
+
+    torch knows the signal or the exit code only where the kernel reports the death before a broken
+    connection does.
+    """
+    pattern = r"DataLoader worker \(pid\S* (.+?)\) "
+    pattern += r"(?:is killed by signal: ([^.]+)|exited unexpectedly( with exit code \d+)?)"
     deaths = [death for each in causes(error) if (death := re.match(pattern, str(each)))]
     if not deaths:
         return None
     # Where it noticed in the middle of a read, only the cause names the signal.
     death = next((death for death in deaths if death[2]), deaths[0])
     names = {signal.strsignal(number): number.name for number in signal.Signals}
-    end = f"was killed by {names.get(death[2], death[2])}" if death[2] else "has ended by itself"
+    end = f"ended unexpectedly{death[3] or ''}"
+    if death[2]:
+        end = f"was killed by {names.get(death[2], death[2])}"
     remedy = "Probably memory or /dev/shm ran out: give the job more, or lower num_workers or "
     remedy += "prefetch_factor. The same command goes on from the last checkpoint"
     return MillraceError(f"a loader worker (pid {death[1]}) {end}", remedy=remedy)
