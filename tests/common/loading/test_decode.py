@@ -96,6 +96,15 @@ def test_a_webm_without_its_end_is_truncated():
     assert caught.value.reason == "truncated"
 
 
+def test_a_decoder_that_an_error_keeps_alive_has_no_threads():
+    """Freed in a process that was forked since, it would wait for them for ever."""
+    raw = by_ffmpeg("webm", "libopus", noise(200_000, 4)[:, 0])
+    before = os.listdir("/proc/self/task")
+    with pytest.raises(DecodeError) as caught:
+        decode(raw[: len(raw) // 2])
+    assert caught.traceback and os.listdir("/proc/self/task") == before
+
+
 def test_other_rates_are_resampled_to_16_khz():
     for rate in (8000, 11_025, 44_100, 48_000):
         tone = (8000 * np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)).astype(np.int16)

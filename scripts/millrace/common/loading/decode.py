@@ -18,7 +18,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
@@ -322,16 +322,35 @@ def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tupl
             stream = container.streams.audio[0]
             rate, states = stream.rate, name in _STATES_DURATION and len(container.streams) == 1
             stated = (container.duration or 0) / 1e6 if states else 0.0
-            resampler = av.AudioResampler(format="flt", layout=stream.layout, rate=rate)
             blocks: list[np.ndarray] = []
             count = 0
-            for frame in itertools.chain(container.decode(stream), [None]):
-                for block in resampler.resample(frame):
-                    blocks.append(block.to_ndarray().reshape(-1, block.layout.nb_channels))
-                    count += len(blocks[-1])
+            for frame in container.decode(stream):
+                block = _floats(frame)
+                if not blocks:
+                    rate = frame.sample_rate
+                elif (frame.sample_rate, block.shape[1]) != (rate, blocks[0].shape[1]):
+                    problem = f"the {name} file has several sample rates or channel counts"
+                    raise DecodeError("damaged", problem)
+                blocks.append(block)
+                count += len(block)
                 _check_length(count, rate, max_seconds)
     except (av.FFmpegError, ValueError, MemoryError) as error:
         raise DecodeError("damaged", f"the {name} file cannot be decoded: {error}") from error
     if (seconds := count / rate) < 0.98 * stated - 0.5:
         raise DecodeError("truncated", f"{name}: {seconds:.2f} of {stated:.2f} s can be decoded")
     return np.concatenate(blocks) if blocks else np.empty((0, 1), np.float32), rate
+
+
+def _floats(frame: Any) -> np.ndarray:
+    """float32 samples (n, channels) of a decoded frame.
+
+    FFmpeg's resampler would do this with threads, and Python may free it in a process that was
+    forked since, where they do not exist: that process would wait for them for ever.
+    """
+    samples = frame.to_ndarray()
+    by_row = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)
+    if samples.dtype.kind == "f":
+        return by_row.astype(np.float32)
+    size = 2.0 ** (8 * samples.dtype.itemsize - 1)
+    middle = size if samples.dtype.kind == "u" else 0
+    return (by_row.astype(np.float32) - np.float32(middle)) / np.float32(size)
