@@ -275,3 +275,16 @@ def test_shared_memory_is_checked_for_all_ranks_of_the_node(tmp_path, monkeypatc
         f"/dev/shm has 1 MB free, and batches under way of 4 ranks may take {4 * needed >> 20} MB"
         in caplog.text
     )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_inner_loader_gives_the_first_epoch_too_and_refuses_to_read_without_a_plan(
+    tmp_path, workers
+):
+    table = RowTable.open(corpus(tmp_path, members=4))
+    dataset = BucketedDataset(table)
+    with pytest.raises(MillraceError, match="the data set has no plan"):
+        list(BatchLoader(dataset, workers).data_loader)
+    loader = BatchLoader(dataset, workers, plans=lambda epoch: ListedPlan([[[epoch, 3]]]))
+    ((batch, _),) = loader.data_loader
+    assert batch.rows.tolist() == [0, 3]

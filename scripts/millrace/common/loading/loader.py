@@ -75,11 +75,11 @@ class BatchLoader:
         pin_memory: bool = False,
         prefetch_batches: int = 4,
     ) -> None:
-        self._dataset, self.start_step, self.plans = dataset, start_step, plans
+        self._dataset, self.start_step = dataset, start_step
         self._position = start_step
         self._resume_at: int | None = None
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
-        self._feed = _Feed(dataset, workers)
+        self._feed = _Feed(dataset, workers, plans)
         options = {"num_workers": workers, "pin_memory": pin_memory and torch.cuda.is_available()}
         if workers:
             options |= {"persistent_workers": True, "prefetch_factor": prefetch_batches}
@@ -98,13 +98,8 @@ class BatchLoader:
 
     @property
     def dataset(self) -> BatchDataset:
-        """The data set, with its plan: that of epoch 0 is made here, when it is first needed.
-
-        A loader that takes a state first makes the plan of that state only.
-        """
-        if self._dataset.plan is None and self.plans is not None:
-            self._dataset.plan = self.plans(0)
-        return self._dataset
+        """The data set, with its plan: that of epoch 0 is made here, when it is first needed."""
+        return self._feed.planned()
 
     @property
     def plan(self) -> Any:  # a Plan; one that is resumed has more than any Plan has
@@ -117,15 +112,16 @@ class BatchLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
+        plans = self._feed.plans
         if epoch == (0 if self._dataset.plan is None else self.plan.epoch):
             return
-        if self.plans is None:
+        if plans is None:
             problem = (
                 f"the loader has a plan of epoch {self.plan.epoch} only, and no `plans` for epoch"
                 f" {epoch}"
             )
             raise MillraceError(problem, remedy="Give BatchLoader plans, a function of the epoch")
-        self.plan, self.start_step = self.plans(epoch), 0
+        self.plan, self.start_step = plans(epoch), 0
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, the step after the last batch that was handed out, and a checksum of the
@@ -178,15 +174,34 @@ class _Feed:
     """Both ends of a DataLoader: the sampler of requests in the trainer, the dataset in the
     workers."""
 
-    def __init__(self, dataset: BatchDataset, workers: int) -> None:
+    def __init__(
+        self, dataset: BatchDataset, workers: int, plans: Callable[[int], Plan] | None
+    ) -> None:
         self.dataset, self.workers, self.start_step = dataset, workers, 0
+        self.plans = plans
         self.slots: BatchSlots | None = None
         self._checked = 0  # the process whose first batch was checked
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers are told which rows to read; a function that plans may not be sent.
+        return {**self.__dict__, "plans": None}
+
+    def planned(self) -> BatchDataset:
+        """The data set with a plan: that of epoch 0 if it has none yet.
+
+        A loader that takes a state first makes the plan of that state only.
+        """
+        if self.dataset.plan is None and self.plans is not None:
+            self.dataset.plan = self.plans(0)
+        return self.dataset
+
     def __iter__(self) -> Iterator[BatchRequest]:
-        plan, rank, steps = self.dataset.plan, self.dataset.rank, len(self.dataset)
+        dataset = self.planned()
+        plan, rank = dataset.plan, dataset.rank
         if plan is None:
-            return
+            remedy = "Give the data set a plan, or BatchLoader plans, a function of the epoch"
+            raise MillraceError("the data set has no plan", remedy=remedy)
+        steps = len(dataset)
         for step in range(self.start_step, steps):
             # A DataLoader deals steps to its workers in turn.
             ahead = step + max(self.workers, 1)
