@@ -88,7 +88,7 @@ def test_without_what_decodes_files_are_compared_by_name(tmp_path, monkeypatch, 
         raise error
 
     write(tmp_path, copied=3)
-    monkeypatch.setattr("millrace.audit.splits.compare.read_sample", missing)
+    monkeypatch.setattr("millrace.audit.splits.content.read", missing)
     (finding,) = found(tmp_path)
     assert finding.verdict == "pass" and "content of the files" not in finding.cause
 

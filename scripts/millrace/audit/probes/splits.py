@@ -6,30 +6,20 @@ import contextlib
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from millrace.audit.probes.colours import SUFFIXES, files
+from millrace.audit.probes.colours import files
 from millrace.audit.probes.figures import index_batches
 from millrace.audit.runner.digest import digest, members
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.splits.samples import MEDIA
 
-MEDIA = (
-    *SUFFIXES,
-    ".wav",
-    ".flac",
-    ".mp3",
-    ".ogg",
-    ".opus",
-    ".m4a",
-    ".mp4",
-)
 IDS = (
     "recording",
     "recording_id",
@@ -175,8 +165,7 @@ def splits(target: Target, options: Options, rank: Rank) -> Seen:
             examples.append({"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]})
         shared[kind] = {"count": len(equal), "examples": examples}
     if not shared.get("file", {}).get("count"):
-        has_time = partial(_has_time, rank, start * 0.05)
-        shared |= by_content(ours.get("file", {}), theirs.get("file", {}), has_time)
+        shared |= by_content(rank, start * 0.05, ours.get("file", {}), theirs.get("file", {}))
     return {"train": train, "val": val, "shared": shared}
 
 
@@ -185,7 +174,7 @@ def _has_time(rank: Rank, until: float) -> bool:
 
 
 def by_content(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], has_time: Callable[[], bool]
+    rank: Rank, until: float, ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Seen:
     """Return the files of two splits that are copies of each other, whatever they are called.
 
@@ -193,17 +182,21 @@ def by_content(
     """
     if not ours or not theirs:
         return {}
+
+    def in_time(paths: Iterable[str]) -> Iterator[str]:
+        for path in paths:
+            yield path
+            if not _has_time(rank, until):
+                raise TimeoutError
+
     try:
         from millrace.audit.splits.compare import files_shared
 
-        pairs = files_shared(ours, theirs, has_time)
-    except (ImportError, OSError):  # OSError: soundfile without its library
+        pairs = files_shared(in_time(ours), in_time(theirs))
+    except (ImportError, OSError):  # the time was over; or soundfile is there without its library
         return {}
-    if pairs is None:
-        return {}
-    shown = [
-        {"mark": pair.how, "train": ours[pair.sample], "val": theirs[pair.held_out]}
-        for pair in pairs[:5]
-    ]
+    shown = []
+    for pair in pairs[:5]:
+        shown.append({"mark": pair.how, "train": ours[pair.sample], "val": theirs[pair.held_out]})
     count = len({pair.held_out for pair in pairs})
     return {"content of the files": {"count": count, "examples": shown}}

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from millrace.audit.splits.samples import Sample
 from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import pictures
+from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
 from millrace.common.loading.bad_samples import SampleError
 from millrace.common.loading.decode import DecodeError, decode_mono
@@ -46,16 +48,21 @@ class Content(NamedTuple):
     problem: str = ""
     detail: str = ""
 
+    def searched(self) -> Content:
+        """The sample as one to look for: of all its words, those SEARCHED_STEPS apart."""
+        return self._replace(words=self.words[::SEARCHED_STEPS])
+
 
 def contents(samples: Iterable[Sample], steps: int, workers: int) -> Iterator[Content]:
     """Read and decode samples in so many processes, in order; words stand `steps` steps apart."""
     if workers == 1:
         yield from (read(sample, steps) for sample in samples)
         return
+    unread = iter(samples)
     waiting: deque[Future[list[Content]]] = deque()
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         try:
-            for batch in _batches(samples):
+            while batch := list(islice(unread, _SAMPLES_AT_ONCE)):
                 waiting.append(pool.submit(_read_all, batch, steps))
                 if len(waiting) > 2 * workers:
                     yield from waiting.popleft().result()
@@ -64,17 +71,6 @@ def contents(samples: Iterable[Sample], steps: int, workers: int) -> Iterator[Co
         except BrokenProcessPool:
             remedy = "Probably memory ran out: take fewer --workers"
             raise MillraceError("a process that decodes was killed", remedy=remedy) from None
-
-
-def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    batch: list[Sample] = []
-    for sample in samples:
-        batch.append(sample)
-        if len(batch) == _SAMPLES_AT_ONCE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _read_all(samples: list[Sample], steps: int) -> list[Content]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, product
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from millrace.audit.splits.content import Content
 from millrace.common.fingerprints import matches, pictures
@@ -49,12 +49,19 @@ class Pair(NamedTuple):
     confidence: float | None
 
 
+class _Held(NamedTuple):
+    """A sample that is held out."""
+
+    split: str
+    content: Content
+
+
 class Comparison:
     """Samples of splits that are held out, with which those of others are compared."""
 
     def __init__(self, splits: Sequence[Split]) -> None:
-        self._rows = [(split.name, content) for split in splits for content in split.contents]
-        contents = [content for _, content in self._rows]
+        self._rows = [_Held(split.name, content) for split in splits for content in split.contents]
+        contents = [held.content for held in self._rows]
         self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
         self._by_look = _by_key(contents, _look)
         self._known = Known(Pieces.of([content.words for content in contents], 1))
@@ -82,15 +89,14 @@ class Comparison:
     def _equal(self, split: str, content: Content) -> Iterator[tuple[int, Pair]]:
         """The first rows of each split that have the same key, the surest first."""
         for how, key in _KEYS.items():
-            wanted = key(content)
             done = {split}
-            for row in self._by_key[how].get(wanted, ()):
-                of_split, of = self._rows[row]
-                if of_split in done or not _lasts_as_long(how, content, of):
+            for row in self._by_key[how].get(key(content), ()):
+                held = self._rows[row]
+                if held.split in done or not _lasts_as_long(how, content, held.content):
                     continue
-                done.add(of_split)
-                if how != _RECORDING or self._is_new(content.sample.recording, split, of_split):
-                    yield row, _pair(split, content, of_split, of, how)
+                done.add(held.split)
+                if how != _RECORDING or self._is_new(content.sample.recording, split, held.split):
+                    yield row, _pair(split, content, held, how)
 
     def _is_new(self, *meeting: str) -> bool:
         """Whether a recording is named with these splits for the first time."""
@@ -105,83 +111,79 @@ class Comparison:
         for match in matches.find(searched, self._known):
             number = int(searched.recordings[match.piece])
             row = int(self._known.pieces.recordings[match.of_piece])
-            if self._rows[row][0] != split:
-                shared[number, row].append(match)
+            shared[number, row].append(match)
         for (number, row), stretches in shared.items():
-            of_split, of = self._rows[row]
-            pair = _pair(split, chunk[number], of_split, of, "sound")
-            yield number, row, _measured(pair, stretches)
+            held = self._rows[row]
+            if held.split != split:
+                pair = _pair(split, chunk[number], held, "sound")
+                yield number, row, _measured(pair, stretches)
 
     def _seen(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
         """The pairs of pictures that show the same, of each one the nearest in each split."""
         of_look = _by_key(chunk, _look)
-        nearest: dict[tuple[int, str], tuple[float, int]] = {}
+        nearest: dict[tuple[int, str], tuple[float, int]] = {}  # difference and row
         for look, known_look in pictures.near(list(of_look), list(self._by_look)):
-            rows = [row for row in self._by_look[known_look] if self._rows[row][0] != split]
-            for number, row in product(of_look[look], rows):
-                of_split, of = self._rows[row]
-                difference = float(pictures.differences(chunk[number].small, of.small[None])[0])
-                best = nearest.get((number, of_split), (pictures.MOST_DIFFERENCE, row))
-                nearest[number, of_split] = min(best, (difference, row))
-        for (number, of_split), (difference, row) in nearest.items():
-            if difference < pictures.MOST_DIFFERENCE:
-                pair = _pair(split, chunk[number], of_split, self._rows[row][1], "picture")
-                yield number, row, pair._replace(confidence=1 - difference / 255)
+            for number, row in product(of_look[look], self._by_look[known_look]):
+                held = self._rows[row]
+                others = held.content.small[None]
+                difference = float(pictures.differences(chunk[number].small, others)[0])
+                if held.split == split or difference >= pictures.MOST_DIFFERENCE:
+                    continue
+                candidate = difference, row
+                key = number, held.split
+                nearest[key] = min(nearest.get(key, candidate), candidate)
+
+        for (number, _), (difference, row) in nearest.items():
+            pair = _pair(split, chunk[number], self._rows[row], "picture")
+            yield number, row, pair._replace(confidence=1 - difference / 255)
 
 
-def _look(content: Content) -> str | None:
-    return content.look or None
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-def _by_key(
-    contents: Sequence[Content], key: Callable[[Content], Key | None]
-) -> dict[Key, list[int]]:
-    rows: dict[Key, list[int]] = defaultdict(list)
+def _by_key(contents: Sequence[Content], key: Callable[[Content], str]) -> dict[str, list[int]]:
+    """The numbers of the samples by their keys; those without one are left out."""
+    rows: dict[str, list[int]] = defaultdict(list)
     for row, content in enumerate(contents):
         value = key(content)
-        if value is not None:
+        if value:
             rows[value].append(row)
     return dict(rows)
 
 
-def _transcript(content: Content) -> str | None:
+def _look(content: Content) -> str:
+    return content.look
+
+
+def _transcript(content: Content) -> str:
+    """The words of a transcript that is no chance; "" without one."""
     words = content.sample.transcript.casefold().split()
     is_known = len(words) >= _FEWEST_WORDS and content.seconds is not None
-    return " ".join(words) if is_known else None
+    return " ".join(words) if is_known else ""
 
 
 # How a pair is found, but for its sound: the surest first.
 _TRANSCRIPT = "transcript and duration"
 _RECORDING = "recording id"
-_KEYS: dict[str, Callable[[Content], Hashable]] = {
-    "bytes": lambda content: content.sha256 or None,
+_KEYS: dict[str, Callable[[Content], str]] = {
+    "bytes": lambda content: content.sha256,
     _TRANSCRIPT: _transcript,
-    _RECORDING: lambda content: content.sample.recording or None,
+    _RECORDING: lambda content: content.sample.recording,
 }
 
 
-def _lasts_as_long(how: str, content: Content, of: Content) -> bool:
-    if how != _TRANSCRIPT or content.seconds is None or of.seconds is None:
-        return how != _TRANSCRIPT
-    return abs(content.seconds - of.seconds) <= _SAME_DURATION
+def _lasts_as_long(how: str, content: Content, other: Content) -> bool:
+    """Whether two that are equal by a transcript last as long; both durations are known then."""
+    if how != _TRANSCRIPT:
+        return True
+    assert content.seconds is not None
+    assert other.seconds is not None
+    return abs(content.seconds - other.seconds) <= _SAME_DURATION
 
 
-def _pair(split: str, content: Content, of_split: str, of: Content, how: str) -> Pair:
-    is_sure = how == "bytes"
-    is_whole = is_sure and content.seconds is not None
-    return Pair(
-        content.sample.name,
-        split,
-        of.sample.name,
-        of_split,
-        how,
-        0.0 if is_whole else None,
-        content.seconds if is_whole else None,
-        1.0 if is_sure else None,
-    )
+def _pair(split: str, content: Content, held: _Held, how: str) -> Pair:
+    names = (content.sample.name, split, held.content.sample.name, held.split)
+    if how != "bytes":
+        return Pair(*names, how, None, None, None)
+    offset = None if content.seconds is None else 0.0
+    return Pair(*names, how, offset, content.seconds, 1.0)
 
 
 def _measured(pair: Pair, stretches: Sequence[Match]) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from millrace.audit.splits.content import Content
 from millrace.audit.splits.pairs import Pair
@@ -18,26 +18,29 @@ class Compared:
     def __init__(self) -> None:
         self.samples: Counter[str] = Counter()
         self.problems: dict[str, Counter[str]] = {}
-        self.examples: dict[str, str] = {}
+        self.examples: dict[tuple[str, str], str] = {}  # of a split and a problem
 
-    def count(self, split: str, content: Content) -> None:
-        """Count a sample, and why it could not be read, if it was not."""
-        self.samples[split] += 1
-        problem = content.problem
-        if problem:
-            self.problems.setdefault(split, Counter())[problem] += 1
-            example = f"{content.sample.name} ({content.detail})"
-            self.examples.setdefault(f"{split}: {problem}", example)
+    def counted(self, split: str, contents: Iterable[Content]) -> Iterator[Content]:
+        """Pass on the samples of a split, and count them: with the reason, those that could not be
+        read."""
+        problems = self.problems.setdefault(split, Counter())
+        for content in contents:
+            self.samples[split] += 1
+            if content.problem:
+                problems[content.problem] += 1
+                example = f"{content.sample.name} ({content.detail})"
+                self.examples.setdefault((split, content.problem), example)
+            yield content
 
     def lines(self) -> list[str]:
         """A line for each split, and one for each reason."""
         lines = []
         for split, samples in self.samples.items():
-            reasons = self.problems.get(split, Counter())
+            reasons = self.problems[split]
             unread = f", {reasons.total()} of them not read" if reasons else ""
             lines.append(f"{split}: {counted(samples, 'sample')}{unread}")
             for problem, number in reasons.most_common():
-                example = self.examples[f"{split}: {problem}"]
+                example = self.examples[split, problem]
                 lines.append(f"  {number} x {problem}, such as {example}")
         return lines
 
@@ -93,5 +96,5 @@ def document(pairs: Sequence[Pair], compared: Compared) -> dict:
     return {
         "pairs": [pair._asdict() for pair in pairs],
         "samples": dict(compared.samples),
-        "not_read": {split: dict(reasons) for split, reasons in compared.problems.items()},
+        "not_read": {split: dict(rows) for split, rows in compared.problems.items() if rows},
     }
