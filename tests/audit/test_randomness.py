@@ -53,12 +53,12 @@ def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:
 
 
 def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
-    return {"notes": notes(ids, **settings), "ended": ended, "length": None}
+    return {"batches": notes(ids, **settings), "ended": ended, "length": None}
 
 
 LOOK = {"together": True, "torch": "2"}
 LOOP = {"evaluation": None, "joins": False, "calls": None}
-SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"], "random": []}
+SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
 
@@ -150,7 +150,7 @@ def restart(
 
     def way(*passes: list[int]) -> dict:
         each = [notes(ids, size=2) for ids in passes]
-        return {"told": False, "raised": None, "passes": each, "ended": [ended] * len(each)}
+        return {"told": False, "error": "", "passes": each, "ended": [ended] * len(each)}
 
     seen = {"how": "loader", "at": 1, "run": [notes(FIRST, size=2), notes(SECOND, size=2)]}
     seen |= {"ended": [True, True], "ahead": False, "ways": [way(came)], "next": None}

@@ -27,7 +27,7 @@ def test_files_that_are_gone_are_named(guard, tmp_path):
 MIB = 2**20
 # A worker that grows by a MiB with each of 80 samples, of 1,000 on a machine of 8 GiB.
 GROWING = {
-    "new": [[1, at * MIB] for at in range(80)],
+    "new": [{"samples": 1, "held": at * MIB} for at in range(80)],
     "samples": 1000,
     "machine": 8 * 2**30,
 }
@@ -58,7 +58,7 @@ def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, facto
 
 @pytest.mark.parametrize(("most", "verdict"), [(50, "pass"), (None, "fail"), (0, "not decidable")])
 def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdict):
-    new = [[1, min(at, 60) * MIB] for at in range(80)]
+    new = [{"samples": 1, "held": min(at, 60) * MIB} for at in range(80)]
     [finding] = judged("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}])
     assert finding.verdict == verdict
 
@@ -95,7 +95,7 @@ def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> di
         {"size": size, "worker": 0, "batch": "", "indices": [*range(first, first + size)]}
         for first, size in zip(firsts, steps, strict=True)
     ]
-    return {"notes": notes, "ended": ended, "length": length}
+    return {"batches": notes, "ended": ended, "length": length}
 
 
 @pytest.mark.parametrize(

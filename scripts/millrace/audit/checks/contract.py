@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from millrace.audit.checks.batches import Epoch, epochs_of
+from millrace.audit.checks.batches import Epoch, Reading
 from millrace.audit.checks.findings import (
     Finding,
     Findings,
-    Ranks,
     Seen,
     check,
     failed,
@@ -161,12 +160,13 @@ def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:
 
 
 @check("DP7", "look", "epochs")
-def steps(look: Seen, epochs: Ranks) -> list[Finding]:
+def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
     """An epoch has as many batches as the loader says."""
     findings: list[Finding] = []
     if look.get("iterable"):
         return findings
-    for rank, (first, *_) in enumerate(epochs_of(epochs)):
+    for rank, reading in enumerate(epochs):
+        first = reading.plain[0]
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
@@ -215,12 +215,12 @@ def _too_short(size: int, longer: dict[str, int]) -> Finding:
 
 
 @check("DP8", "model", "epochs")
-def batch_of_one(seen: Seen, epochs: Ranks) -> Finding:
+def batch_of_one(seen: Seen, epochs: list[Reading]) -> Finding:
     """No batch of one meets a batch norm."""
     one = seen.get("one", {})
     ones = {}  # steps by rank
-    for rank, parts in enumerate(epochs_of(epochs)):
-        for epoch in parts:
+    for rank, reading in enumerate(epochs):
+        for epoch in reading.plain:
             step = _step_of_one(epoch, seen["train"], "raised" in one)
             if step is not None:
                 ones[f"rank {rank}"] = step
@@ -268,18 +268,13 @@ class Memory(NamedTuple):
     """What a worker held as it read samples that were new to it."""
 
     new: list[Chunk]
-    samples: int | None  # of the data set
-    workers: int
-    ranks: int
-    persistent: bool
-    split: bool  # over the ranks
-    most: int | None  # entries that the source speaks of; 0: of an unknown number
-    machine: int  # bytes
-
-    @classmethod
-    def parse(cls, seen: Seen) -> Memory:
-        chunks = [Chunk(*row) for row in seen["new"]]
-        return cls(**{**seen, "new": chunks, "workers": max(1, seen["workers"])})
+    samples: int | None = None  # of the data set
+    workers: int = 0
+    ranks: int = 1
+    persistent: bool = False
+    split: bool = False  # over the ranks
+    most: int | None = None  # entries that the source speaks of; 0: of an unknown number
+    machine: int = 0  # bytes; 0: there is no DataLoader
 
     def at_bound(self) -> tuple[list[Chunk], list[Chunk]]:
         """What was read before and after the `most` entries that the source speaks of."""
@@ -290,7 +285,8 @@ class Memory(NamedTuple):
     def copies(self) -> tuple[int, str]:
         """How many copies of the growth there are, and why."""
         if self.persistent:
-            return self.workers * self.ranks, f"{self.workers} workers x {self.ranks} ranks"
+            workers = max(1, self.workers)
+            return workers * self.ranks, f"{workers} workers x {self.ranks} ranks"
         # Workers that end with the epoch have together read each sample once a rank, or once if
         # ranks share.
         if self.split:
@@ -300,11 +296,10 @@ class Memory(NamedTuple):
 
 
 @check("DP9", "memory")
-def memory(seen: Seen) -> Finding:
+def memory(data: Memory) -> Finding:
     """Workers do not grow with the samples that they read, or not too much."""
-    if not seen.get("new"):
-        return inapplicable("no sample was read" if seen else NO_LOADER)
-    data = Memory.parse(seen)
+    if not data.new:
+        return inapplicable("no sample was read" if data.machine else NO_LOADER)
     grown = _slope(data.new)
     shown: Seen = {"bytes per new sample": round(grown), "samples": data.samples}
     if grown < SMALL:

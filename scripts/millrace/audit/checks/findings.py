@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millrace.audit.checks.records import parse, types_of
 from millrace.audit.runner.probes import PROBES, Result, Seen
 
 LONGER = "a longer --timeout"  # begins what is needed where the time was over
@@ -79,8 +80,9 @@ CHECKS: list[Check] = []
 
 
 def check(entry: str, *probes: str) -> Callable:
-    """Register a check of an entry, which is called with what these probes saw if all ended well: a
-    dict, or one for each rank. A check without probes is called with all results."""
+    """Register a check of an entry, which is called with what these probes saw if all ended well:
+    as its parameters' types, which are lists for probes of all ranks. A check without probes is
+    called with all results."""
 
     def register(function: Callable[..., Findings]) -> Callable:
         CHECKS.append(Check(entry, probes, function))
@@ -111,12 +113,13 @@ def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:
 def _found(evidence: Evidence, check: Check) -> Findings:
     if not check.probes:
         return check.function(evidence)
-    seen = []
-    for name in check.probes:
+    seen: list[Any] = []
+    wanted = list(types_of(check.function).values())
+    for name, kind in zip(check.probes, wanted, strict=False):
         result = evidence[name]
         if result.status != "ok":
             cause = f"the probe {name} {result.status}: {result.error.get('text', '')}"
             needs = LONGER if result.status == "late" else ""
             return undecided(cause.strip(": "), needs, {"error": dict(result.error)})
-        seen.append(result.data if PROBES[name].ranks else result.data[0])
+        seen.append(parse(kind, result.data if PROBES[name].ranks else result.data[0]))
     return check.function(*seen)

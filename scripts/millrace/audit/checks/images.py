@@ -4,14 +4,12 @@ did."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import Seen
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """The figures of a field of the batches, for each channel."""
 
     name: str  # the path of the field; "" is the batch itself
@@ -19,7 +17,7 @@ class Field:
     dtype: str
     shape: list[int]
     channels: int
-    count: int  # values of a channel
+    values: int  # of a channel
     mean: list[float]
     std: list[float]
     min: list[float]
@@ -29,7 +27,7 @@ class Field:
 
     @property
     def shown(self) -> Seen:
-        return {name: value for name, value in vars(self).items() if name != "name"}
+        return {name: value for name, value in self._asdict().items() if name != "name"}
 
     @property
     def title(self) -> str:
@@ -86,28 +84,13 @@ class Step(NamedTuple):
     path: str  # of the chain
     at: int  # its place there
     name: str  # of its class
-    is_albumentations: bool
-    taken: Value | None  # None if it was not called, or nobody knows
-    gave: Value | None
-    raised: str  # the exception's type; "" if none
+    module: str
     mean: list[float]
     std: list[float]
     max_pixel_value: list[float]
-
-    @classmethod
-    def parse(cls, path: str, at: int, seen: Seen) -> Step:
-        return cls(
-            path=path,
-            at=at,
-            name=seen["class"],
-            is_albumentations="albumentations" in seen["module"],
-            taken=Value(**seen["in"]) if "in" in seen else None,
-            gave=Value(**seen["out"]) if "out" in seen else None,
-            raised=seen.get("raised", ""),
-            mean=seen.get("mean", []),
-            std=seen.get("std", []),
-            max_pixel_value=seen.get("max_pixel_value", []),
-        )
+    taken: Value | None = None  # None if it was not called, or nobody knows
+    gave: Value | None = None
+    raised: str = ""  # the exception's type
 
     @property
     def title(self) -> str:
@@ -120,11 +103,6 @@ class Chain(NamedTuple):
     path: str
     steps: list[Step]
 
-    @classmethod
-    def parse(cls, seen: Seen) -> Chain:
-        path = seen["path"]
-        return cls(path, [Step.parse(path, at, step) for at, step in enumerate(seen["steps"])])
-
 
 class Constants(NamedTuple):
     """A mean with a standard deviation, of a transform or of attributes."""
@@ -134,16 +112,15 @@ class Constants(NamedTuple):
     std: list[float]
 
 
-class Split(NamedTuple):
-    """The figures of all batches of a loader."""
+class Figures(NamedTuple):
+    """The figures of batches of a loader."""
 
-    is_complete: bool
-    fields: dict[str, Field]
+    complete: bool  # of all of them
+    fields: list[Field]
 
-    @classmethod
-    def parse(cls, seen: Seen) -> Split:
-        fields = {name: Field(name, **each) for name, each in seen["fields"].items()}
-        return cls(seen["complete"], fields)
+    @property
+    def by_name(self) -> dict[str, Field]:
+        return {field.name: field for field in self.fields}
 
 
 class Values(NamedTuple):
@@ -153,20 +130,8 @@ class Values(NamedTuple):
     chains: list[Chain]
     attributes: list[Constants]
     fields: list[Field]
-    train: Split | None  # None without --val-loader
-    val: Split | None
-
-    @classmethod
-    def parse(cls, seen: Seen) -> Values:
-        sets = {name: Split.parse(each) for name, each in seen.get("sets", {}).items()}
-        return cls(
-            expect=seen["expect"],
-            chains=[Chain.parse(chain) for chain in seen["chains"]],
-            attributes=[Constants(**row) for row in seen["constants"]],
-            fields=[Field(name, **field) for name, field in seen["fields"].items()],
-            train=sets.get("train"),
-            val=sets.get("val"),
-        )
+    train: Figures | None = None  # None without --val-loader
+    val: Figures | None = None
 
     @property
     def images(self) -> list[Field]:

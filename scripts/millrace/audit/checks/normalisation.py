@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from millrace.audit.checks.findings import (
     Finding,
-    Seen,
     check,
     failed,
     inapplicable,
     passed,
     undecided,
 )
-from millrace.audit.checks.images import Colours, Constants, Field, Split, Values, short
+from millrace.audit.checks.images import Colours, Constants, Field, Figures, Values, short
 
 # Constants in the order red, green, blue: ImageNet's, CLIP's, CIFAR-10's, Caffe's.
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -29,10 +28,9 @@ TWICE = 1.001 / 255  # the largest value of what was scaled twice
 
 
 @check("DP10", "values", "colours")
-def normalisation(values: Seen, colours: Seen) -> Iterator[Finding]:
+def normalisation(data: Values, colours: Colours) -> Iterator[Finding]:
     """Constants are in the order of the colours, fitted on training, and give what is expected."""
-    data = Values.parse(values)
-    order = Colours(**colours).order
+    order = colours.order
     where, needed = constants_order(data)
     if needed == "BGR" and order != "BGR":
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
@@ -118,17 +116,20 @@ def _is_in_range(field: Field, expect: str) -> bool:
     return expect == "0-1" or not is_plain
 
 
-def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Finding]:
+def _fitted(train: Figures, val: Figures, constants: list[Constants]) -> Iterator[Finding]:
     """Constants that give train + val (or val) a mean of 0, and train none, are of the wrong
     set."""
-    if not (train.is_complete and val.is_complete):
+    if not (train.complete and val.complete):
         return
-    for name in sorted(train.fields.keys() & val.fields):
-        ours, theirs = train.fields[name], val.fields[name]
+    evaluated = val.by_name
+    for name, ours in sorted(train.by_name.items()):
+        theirs = evaluated.get(name)
         are_known = any(len(each.mean) in (1, ours.channels) for each in constants)
-        if not are_known or theirs.channels != ours.channels or not 0.5 < max(ours.std) < 2:
+        if theirs is None or theirs.channels != ours.channels:
             continue
-        share = theirs.count / (theirs.count + ours.count)
+        if not are_known or not 0.5 < max(ours.std) < 2:
+            continue
+        share = theirs.values / (theirs.values + ours.values)
         pairs = zip(ours.mean, theirs.mean, strict=True)
         both = [(1 - share) * t + share * v for t, v in pairs]
         means = {"train": ours.mean, "train + val": both, "val": theirs.mean}
@@ -143,10 +144,9 @@ def _fitted(train: Split, val: Split, constants: list[Constants]) -> Iterator[Fi
 
 
 @check("DP11", "values", "colours")
-def colours(values: Seen, seen: Seen) -> Finding:
+def colours(values: Values, data: Colours) -> Finding:
     """The channels are red, green, blue, or as the constants are."""
-    data = Colours(**seen)
-    where, needed = constants_order(Values.parse(values))
+    where, needed = constants_order(values)
     order = data.order
     if order and order == needed != "RGB":
         cause = f"the channels are {order}, and so are the constants: {where}"

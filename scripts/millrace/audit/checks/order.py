@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from millrace.audit.checks.batches import Batch, epochs_of, parse
+from millrace.audit.checks.batches import Batch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Evidence,
@@ -20,7 +20,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.shares import order_of
+from millrace.audit.checks.shares import Dataset, order_of
 
 ENDINGS = {
     "raised": "Mend what it raises at the place named",
@@ -59,12 +59,7 @@ class Told(NamedTuple):
     parts: list[str]  # what has set_epoch
     flags: dict[str, bool]  # attributes `shuffle` of samplers and dataset
     own: list[list[Batch]]  # after set_epoch(0) and set_epoch(1)
-    main: list[list[Batch]]  # without workers after 0, 1 and 0, if persistent ones may miss it
-
-    @classmethod
-    def parse(cls, seen: Seen) -> Told:
-        own, main = (list(map(parse, seen.get(name, []))) for name in ("own", "main"))
-        return cls(seen["parts"], seen["flags"], own, main)
+    main: list[list[Batch]]  # without workers after 0, 1, 0, if persistent ones may miss it
 
     @property
     def call(self) -> str:
@@ -85,20 +80,7 @@ class Orders(NamedTuple):
 
     plain: list[list[list[Any]]]  # of the loader alone
     told: list[list[list[Any]]]  # after set_epoch
-    iterable: bool  # a stream, or what is no DataLoader
-    reordered: bool  # without workers two passes differ
-    shuffled_by: list[str]  # functions that were called
-
-    @classmethod
-    def parse(cls, epochs: Ranks, told: list[Told], source: Seen) -> Orders:
-        stable = source["stable"]
-        return cls(
-            [[order_of(epoch.batches, stable) for epoch in rank] for rank in epochs_of(epochs)],
-            [[order_of(batches, stable) for batches in rank.own] for rank in told],
-            source["iterable"],
-            source["reordered"],
-            source["shuffled_by"],
-        )
+    dataset: Dataset
 
     @property
     def first(self) -> list[Any]:
@@ -116,10 +98,19 @@ class Orders(NamedTuple):
 
 
 @check("DP14", "epochs", "set_epoch", "loop", "source")
-def order_of_epochs(epochs: Ranks, after: Ranks, loop: Ranks, source: Seen) -> Finding:
+def order_of_epochs(
+    epochs: list[Reading], told: list[Told], loop: Ranks, dataset: Dataset
+) -> Finding:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
-    told = [Told.parse(seen) for seen in after]
-    orders = Orders.parse(epochs, told, source)
+
+    def orders_of(epochs: list[list[Batch]]) -> list[list[Any]]:
+        return [order_of(batches, dataset.stable) for batches in epochs]
+
+    orders = Orders(
+        plain=[orders_of([epoch.batches for epoch in rank.plain]) for rank in epochs],
+        told=[orders_of(rank.own) for rank in told],
+        dataset=dataset,
+    )
     return replace(_judged(orders, told, loop[0]["calls"]), evidence=orders.shown)
 
 
@@ -162,7 +153,8 @@ def _one_order(orders: Orders, told: Told) -> Finding:
     if orders.ascends:
         cause = "no shuffle: indices ascend in both epochs (training: shuffle=True)"
         return inapplicable(cause)
-    if orders.iterable and orders.reordered:
+    dataset = orders.dataset
+    if dataset.iterable and dataset.reordered:
         cause = (
             "without workers each pass has its own order; workers begin every epoch with the same"
             " copy"
@@ -170,9 +162,9 @@ def _one_order(orders: Orders, told: Told) -> Finding:
         fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
         return failed(cause, fix=fix)
     flags = told.flags
-    if any(flags.values()) or (orders.shuffled_by and not flags):
+    if any(flags.values()) or (dataset.shuffled_by and not flags):
         cause = "epochs 0 and 1 come in one order, though "
-        cause += f"{', '.join(orders.shuffled_by or flags)} shuffles"
+        cause += f"{', '.join(dataset.shuffled_by or flags)} shuffles"
         if told.parts:
             cause += f"; {told.call} does not change it"
         fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
@@ -206,10 +198,10 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
 
 
 @check("end", "epochs")
-def endless(ranks: Ranks) -> Finding:
+def endless(ranks: list[Reading]) -> Finding:
     """Epochs that were read to their end, unless they have none."""
     cause, facts = "", {}
-    unended = [epoch for rank in epochs_of(ranks) for epoch in rank if not epoch.ended]
+    unended = [epoch for rank in ranks for epoch in rank.plain if not epoch.ended]
     for epoch in unended:
         count = len(epoch.batches)
         facts = {"batches": count, "len(loader)": epoch.length}

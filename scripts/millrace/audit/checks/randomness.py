@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
-from millrace.audit.checks.batches import Batch, Draws, Epoch, epochs_of, parse
+from millrace.audit.checks.batches import Batch, Epoch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
@@ -62,21 +62,26 @@ class Same(NamedTuple):
     shown: Seen
 
 
+class Repeated(NamedTuple):
+    """Two epochs of a few samples of one rank, again and again; None if nobody can choose them."""
+
+    epochs: list[list[Batch]] | None
+
+
 @check("DP1", "repeat", "epochs", "source", "look")
 def repeated_randomness(
-    repeat: Ranks, epochs: Ranks, source: Seen, look: Seen
+    repeat: list[Repeated], epochs: list[Reading], dataset: Dataset, look: Seen
 ) -> Iterable[Finding]:
     """What varies when one index is read again must vary between workers, epochs and ranks."""
-    is_map = repeat[0]["epochs"] is not None
-    if is_map:
-        streams = _streams([list(map(parse, rank["epochs"])) for rank in repeat])
+    chosen = [rank.epochs for rank in repeat if rank.epochs is not None]
+    if chosen:
+        streams = _streams(chosen)
         compare = _drawn_alike
         varies = any(map(_varying, streams.values()))
     else:  # a stream lets nobody choose an index
-        ranks = epochs_of(epochs)
-        streams = _streams([[epoch.batches for epoch in rank] for rank in ranks])
-        compare = _begun_alike if source["random"] and source["complete"] else _never
-        varies = "" not in source["stable"]
+        streams = _streams([[epoch.batches for epoch in rank.plain] for rank in epochs])
+        varies = "" not in dataset.stable
+        compare = _begun_alike if varies and dataset.complete else _never
 
     findings = [_repeated_by(kind, streams, compare, look) for kind in AXES]
     if any(findings):
@@ -94,7 +99,7 @@ def _streams(ranks: list[list[list[Batch]]]) -> Streams:
     for rank, epochs in enumerate(ranks):
         for epoch, batches in enumerate(epochs):
             for batch in batches:
-                if batch.draws:
+                if batch.random:
                     streams[rank, epoch, batch.worker].append(batch)
     return streams
 
@@ -117,7 +122,7 @@ def _repeated_by(
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"generators": same.generators, **same.shown, "rank, epoch, worker": pair}
-        shown["worker seeds"] = [_draws(batches[0]).seed for batches in (one, other)]
+        shown["worker seeds"] = [one[0].seed, other[0].seed]
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
         fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
         return _if_together(failed(cause, shown, fix), kind, look)
@@ -143,7 +148,7 @@ def _varying(batches: list[Batch]) -> dict[str, Column]:
                 columns[name].append((index, content))
     names = sorted(columns, reverse=True)
     varying = {name: columns[name] for name in names if _varies(columns[name])}
-    whole = [(0, batch.digest) for batch in batches if batch.indices == batches[0].indices]
+    whole = [(0, batch.batch) for batch in batches if batch.indices == batches[0].indices]
     if not varying and _varies(whole):
         return {"batch": whole}
     return varying
@@ -153,21 +158,15 @@ def _varies(column: Column) -> bool:
     return len(set(column)) > len({index for index, _ in column})
 
 
-def _draws(batch: Batch) -> Draws:
-    """What is known of its generators."""
-    assert batch.draws is not None  # else it is not compared
-    return batch.draws
-
-
 def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
-    states = [_draws(batches[0]).start, *(_draws(batch).after for batch in batches)]
+    states = [batches[0].start, *(batch.random for batch in batches)]
     return {name for name in states[-1] if len({state.get(name) for state in states}) > 1}
 
 
 def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
     """Generators in use in both places that began with equal states, if anything began there."""
-    ours, theirs = _draws(one[0]), _draws(other[0])
+    ours, theirs = one[0], other[0]
     if ours.pid == theirs.pid:
         return []
     equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
@@ -208,10 +207,9 @@ def _chance(draws: Column) -> float:
 
 
 @check("DP2", "look", "epochs", "source")
-def duplicates(look: Seen, epochs: Ranks, source: Seen) -> Iterable[Finding]:
+def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
-    first_epochs = [rank[0] for rank in epochs_of(epochs)]
-    dataset = Dataset.parse(source)
+    first_epochs = [rank.plain[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
     if shared is None:
         cause = "no field of a sample is the same in two passes"
@@ -322,10 +320,10 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
 
 
 @check("DP3", "epochs", "loop")
-def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
+def uneven_steps(ranks: list[Reading], loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
-    ranks, loop = epochs_of(epochs), loops[0]
+    loop = loops[0]
     if len(ranks) == 1:
         yield inapplicable("one rank")
         return
@@ -343,7 +341,7 @@ def uneven_steps(epochs: Ranks, loops: Ranks) -> Iterable[Finding]:
         yield failed(cause, drawn, fix)
 
     facts: Seen = {}
-    for number, parts in enumerate(zip(*ranks, strict=True)):
+    for number, parts in enumerate(zip(*(rank.plain for rank in ranks), strict=True)):
         steps = [len(part.batches) for part in parts]
         facts = {"epoch": number, "steps of ranks": steps}
         ends = [len(part.batches) for part in parts if part.ended]
@@ -363,11 +361,12 @@ def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
 
 
 @check("edges", "model", "epochs")
-def edges(seen: Seen, epochs: Ranks) -> Iterable[Finding]:
+def edges(seen: Seen, epochs: list[Reading]) -> Iterable[Finding]:
     """Each rank makes steps, and evaluation loses no sample."""
     findings = []
-    for rank, parts in enumerate(epochs_of(epochs)):
-        if parts[0].ended and not parts[0].batches:
+    for rank, reading in enumerate(epochs):
+        first = reading.plain[0]
+        if first.ended and not first.batches:
             shown = {"rank": rank, **seen["train"]}
             findings.append(failed(f"rank {rank} makes no step", shown))
     for name, verdict in (("train", "pass"), ("val", "fail")):

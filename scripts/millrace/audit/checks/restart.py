@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from millrace.audit.checks.batches import epochs_of, parse
+from millrace.audit.checks.batches import Batch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
@@ -20,7 +20,8 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.shares import content_key, order_of
+from millrace.audit.checks.records import parse
+from millrace.audit.checks.shares import Dataset, content_key, order_of
 
 Batches = list[list[str]]  # names of samples, a list for each batch
 
@@ -53,8 +54,8 @@ class Restart(NamedTuple):
 
     how: str  # the part that has the state
     at: int  # batches of epoch 1 that came before the state was saved
-    epochs: list[Batches]
-    ended: bool  # epoch 1 was read to its end
+    run: list[Batches]  # epochs 0 and 1
+    ended: list[bool]  # of both: read to the end
     ahead: bool  # workers draw before the loop sees
     ways: list[Way]
     next: Way | None  # from the state that was saved after epoch 0
@@ -62,26 +63,28 @@ class Restart(NamedTuple):
     @property
     def left(self) -> Batches:
         """What must come after a restart in mid-epoch."""
-        return self.epochs[1][self.at :]
+        return self.run[1][self.at :]
 
     def is_right(self, way: Way) -> bool:
         """Whether a restart in mid-epoch went on with what was left, as far as both were read."""
         if way.error or not way.ended:
             return False
-        if self.ended and way.ended[0]:
+        if self.ended[1] and way.ended[0]:
             return way.came == self.left
         shorter = min(len(way.came), len(self.left))
         return shorter > 0 and way.came[:shorter] == self.left[:shorter]
 
 
 @check("resume", "resume", "source", "epochs", "loop")
-def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterable[Finding]:
+def restored(
+    resume: Ranks, dataset: Dataset, epochs: list[Reading], loop: Ranks
+) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
     if any(not seen["how"] for seen in resume):
         yield inapplicable(NO_STATE)
         return
-    restarts = _restarts(resume, source, epochs)
+    restarts = _restarts(resume, dataset.stable, epochs)
     judged = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
     judged += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
     findings = [finding for finding in judged if finding]
@@ -94,39 +97,31 @@ def restored(resume: Ranks, source: Seen, epochs: Ranks, loop: Ranks) -> Iterabl
     yield passed(cause)
 
 
-def _restarts(resume: Ranks, source: Seen, epochs: Ranks) -> list[Restart]:
+def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[Restart]:
     """What the probe saw, with the names of samples that the epochs of the loader have."""
-    stable = source["stable"]
     names = dict(_names(epochs, stable)) if stable else {}
 
     def named(notes: list[Seen]) -> Batches:
-        orders = [order_of([batch], stable) for batch in parse(notes)]
+        orders = [order_of([batch], stable) for batch in parse(list[Batch], notes)]
         return [[names.get(str(key), str(key)) for key in order] for order in orders]
 
-    def way(seen: Seen) -> Way:
-        error = seen["raised"]["text"] if seen["raised"] else ""
-        return Way(seen["told"], [named(notes) for notes in seen["passes"]], seen["ended"], error)
+    def way(seen: Seen) -> Seen:
+        return {**seen, "passes": list(map(named, seen["passes"]))}
 
-    return [
-        Restart(
-            how=seen["how"],
-            at=seen["at"],
-            epochs=[named(notes) for notes in seen["run"]],
-            ended=seen["ended"][1],
-            ahead=seen["ahead"],
-            ways=[way(each) for each in seen["ways"]],
-            next=way(seen["next"]) if seen["next"] else None,
-        )
-        for seen in resume
-    ]
+    restarts = []
+    for seen in resume:
+        run, ways = map(named, seen["run"]), map(way, seen["ways"])
+        following = seen["next"] and way(seen["next"])
+        restart = parse(Restart, {**seen, "run": run, "ways": ways, "next": following})
+        restarts.append(restart)
+    return restarts
 
 
-def _names(epochs: Ranks, stable: list[str]) -> Iterator[tuple[str, str]]:
+def _names(epochs: list[Reading], stable: list[str]) -> Iterator[tuple[str, str]]:
     """(content, index) of the samples whose index is known."""
-    for rank in epochs_of(epochs):
-        for batch in (batch for epoch in rank for batch in epoch.batches):
-            for sample, index in zip(batch.samples, batch.indices or (), strict=False):
-                yield content_key(sample, stable), str(index)
+    for batch in (batch for rank in epochs for epoch in rank.plain for batch in epoch.batches):
+        for sample, index in zip(batch.samples, batch.indices or (), strict=False):
+            yield content_key(sample, stable), str(index)
 
 
 def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
@@ -167,7 +162,7 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
 
     left, came = restart.left, way.came
     before, rest, new = (
-        Counter(_flat(part)) for part in (restart.epochs[1][: restart.at], left, came)
+        Counter(_flat(part)) for part in (restart.run[1][: restart.at], left, came)
     )
     facts |= {"expected": left[0], "came": came[0] if came else []}
     differences = []
@@ -201,9 +196,9 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     number = 1 if len(way.passes) > 1 and not way.came else 0
     if not way.ended[number]:  # the time was over
         return None
-    due, came = restart.epochs[0], way.passes[number]
-    if restart.ended:
-        due = min(restart.epochs, key=lambda epoch: len(_flat(epoch)))
+    due, came = restart.run[0], way.passes[number]
+    if restart.ended[1]:
+        due = min(restart.run, key=lambda epoch: len(_flat(epoch)))
     missing = len(_flat(due)) - len(_flat(came))
     # An order of its own may fill batches otherwise: the last one may be missing.
     largest = max(map(len, due), default=0)

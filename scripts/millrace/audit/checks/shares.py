@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.batches import Batch, Epoch, Sample
-from millrace.audit.runner.probes import Seen
 
 Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
 
@@ -16,15 +15,14 @@ Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
 class Dataset(NamedTuple):
     """What one process read from the dataset, without sampler and workers."""
 
+    iterable: bool  # a stream, or what is no DataLoader
     samples: list[Sample]
     stable: list[str]  # fields that were the same in a second pass
     complete: bool  # both passes came to their end
     all_drawn: bool  # the sampler leaves no sample out
+    reordered: bool  # the second pass had another order
+    shuffled_by: list[str]  # functions that were called
     frameworks: list[str]  # that may replace the sampler
-
-    @classmethod
-    def parse(cls, source: Seen) -> Dataset:
-        return cls(**{name: source[name] for name in cls._fields})
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,6 @@ CERTAIN = ("file", "index")  # what is never equal by chance; contents and recor
 CERTAIN_BEGINNINGS = ("content", "rec")
 
 
-class Read(NamedTuple):
-    """How much of a split was read."""
-
-    samples: int
-    is_complete: bool
-
-    @classmethod
-    def parse(cls, seen: Seen) -> Read:
-        return cls(seen["read"], seen["complete"])
-
-
 class Shared(NamedTuple):
     """Samples of evaluation that are in training, by one kind of mark."""
 
@@ -49,8 +38,8 @@ def overlap(seen: Seen) -> Iterator[Finding]:
         cause = "only one split was given"
         yield inapplicable(cause, needs="--val-loader")
         return
-    train, val = Read.parse(seen["train"]), Read.parse(seen["val"])
-    if train.samples and not val.samples and val.is_complete:
+    train, val = seen["train"], seen["val"]
+    if train["read"] and not val["read"] and val["complete"]:
         yield inapplicable("the split of evaluation has no samples")
         return
 
@@ -60,7 +49,7 @@ def overlap(seen: Seen) -> Iterator[Finding]:
     if certain:
         yield from map(_in_both, certain)
         return
-    all_compared = train.is_complete and val.is_complete
+    all_compared = train["complete"] and val["complete"]
     if kinds and not shared and all_compared:
         cause = f"nothing is shared by {', '.join(kind.kind for kind in kinds)}"
         yield passed(cause)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from millrace.audit.checks.findings import (
     Finding,
-    Seen,
     check,
     failed,
     inapplicable,
@@ -36,9 +35,8 @@ OPEN = "?"  # instead of what is wrong, where nobody can tell
 
 
 @check("DP12", "values")
-def scaling(seen: Seen) -> Iterator[Finding]:
+def scaling(data: Values) -> Iterator[Finding]:
     """Images are scaled to 0..1 once, before they are normalised."""
-    data = Values.parse(seen)
     misfits = [step for step in data.called if _has_other_constants(step)]
     if misfits:
         yield from map(_misfit, misfits)
@@ -84,7 +82,7 @@ def _has_other_constants(step: Step) -> bool:
     taken, full = step.taken, _full_scale(step)
     if step.name != "Normalize" or taken is None or not taken.is_from_zero:
         return False
-    if taken.kind != "tensor" and not step.is_albumentations:
+    if taken.kind != "tensor" and "albumentations" not in step.module:
         return False
     return taken.max > 2 * full or 0 < taken.max <= TWICE * full
 
@@ -138,9 +136,8 @@ def _scaled(field: Field, wrong: str) -> Finding:
 
 
 @check("DP13", "values")
-def transform_order(seen: Seen) -> Iterator[Finding]:
+def transform_order(data: Values) -> Iterator[Finding]:
     """Each transform takes what the one before it gives."""
-    data = Values.parse(seen)
     if not data.chains:
         yield inapplicable("no chain of transforms is reached from the loader")
     for chain in data.chains:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from millrace.audit.probes.figures import batched, channel_axis, draw
-from millrace.audit.runner.digest import members
+from millrace.audit.probes.batches import draw
+from millrace.audit.probes.figures import batched, channel_axis
+from millrace.audit.probes.listed import files
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
@@ -33,21 +33,6 @@ PRIMARIES = {
     "green": (40, 200, 40),
     "blue": (40, 40, 200),
 }
-
-
-def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (file, root) of the files that an entry of a list names; roots are the owner's
-    folders."""
-    attributes = getattr(owner, "__dict__", {}).values()
-    texts = [str(value) for value in attributes if isinstance(value, (str, Path))]
-    roots = ["", *filter(os.path.isdir, texts)]
-    for part in (entry, *(part for _, part in members(entry))):
-        if not isinstance(part, (str, Path)) or not str(part).lower().endswith(suffixes):
-            continue
-        for root in roots:
-            file = os.path.join(root, part)
-            if os.path.isfile(file):
-                yield file, root
 
 
 class Replaced(NamedTuple):

@@ -8,16 +8,17 @@ import resource
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory as torchs
 
+from millrace.audit.probes.batches import collated, order, samples_of
 from millrace.audit.probes.first_batch import length
+from millrace.audit.probes.listed import paths, roots
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import describe, digest, members, walk_tensors
+from millrace.audit.runner.digest import digest, members, walk_tensors
 from millrace.audit.runner.listener import Listener, index_list, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
@@ -83,7 +84,7 @@ def collate(loader: Any, until: float) -> Seen:
     try:
         for samples in _batches(loader, seen):
             try:
-                batch = loader.collate_fn(samples if _is_batched(loader) else samples[0])
+                batch = collated(loader, samples)
             except Exception as error:
                 seen["failed"] = {**trace.described(error), **unlike(samples)}
                 break
@@ -100,25 +101,21 @@ def collate(loader: Any, until: float) -> Seen:
     return seen
 
 
-def _is_batched(loader: Any) -> bool:
-    return loader.batch_sampler is not None
-
-
 def _batches(loader: Any, seen: Seen) -> Iterator[list[Any]]:
     """Samples of batches in several orders; `usual` turns False where indices are of no row."""
     if isinstance(loader.dataset, IterableDataset):
         yield from _stream(loader)
         return
     rows = length(loader.dataset) or 0
-    for order in range(ORDERS):
+    for epoch in range(ORDERS):
         for sampler in (loader.sampler, loader.batch_sampler):
             if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(order)
-        for drawn in loader.batch_sampler if _is_batched(loader) else loader.sampler:
-            indices = drawn if _is_batched(loader) else [drawn]
+                sampler.set_epoch(epoch)
+        for drawn in order(loader):
+            indices = [drawn] if loader.batch_sampler is None else drawn
             if not all(type(row) is int and 0 <= row < rows for row in index_list(indices)):
                 seen["usual"] = False
-            yield _samples(loader.dataset, indices)
+            yield samples_of(loader, drawn)
 
 
 def _stream(loader: Any) -> Iterator[list[Any]]:
@@ -127,12 +124,6 @@ def _stream(loader: Any) -> Iterator[list[Any]]:
         if len(samples) < size and loader.drop_last:
             return
         yield samples
-
-
-def _samples(data: Any, indices: Any) -> list[Any]:
-    if hasattr(data, "__getitems__"):
-        return data.__getitems__(indices)
-    return [data[index] for index in indices]
 
 
 def _read(data: Any, index: int) -> Seen:
@@ -189,47 +180,32 @@ def listed(data: Any) -> list[Seen]:
     """Lists of paths that data sets have as attributes, and which of the files are missing."""
     seen, owner = [], data
     for _ in range(DEPTH):
-        attributes = list(members(owner))
-        folders = [str(value) for _, value in attributes if isinstance(value, (str, Path))]
-        roots = ["", *filter(os.path.isdir, folders)]
-        for name, rows in attributes:
-            if isinstance(rows, (list, tuple)):
-                row = _files(data, rows, roots)
-                seen += [{"name": name, **row}] if row else []
+        for name, rows in members(owner):
+            row = _missing(data, rows, roots(owner)) if isinstance(rows, (list, tuple)) else None
+            if row:
+                seen.append({"name": name, **row})
         owner = getattr(owner, "dataset", None)
     return seen
 
 
-def _files(data: Any, rows: Sequence[Any], roots: list[str]) -> Seen | None:
+def _missing(data: Any, rows: Sequence[Any], folders: list[str]) -> Seen | None:
     """What of a list of paths is missing; None if it is none."""
-    named = [_path(row) for row in rows[:PATHS]]
-    paths = [path for path in named if path is not None]
-    if len(paths) < len(named):
-        return None
-    gone = [place for place, path in enumerate(paths) if not _exists(path, roots)]
-    if len(gone) == len(paths):
+    named = [next(paths(row), "") for row in rows[:PATHS]]
+    gone = [place for place, path in enumerate(named) if not _exists(path, folders)]
+    if not all(named) or len(gone) == len(named):
         return None
     # A data set that gives its sample all the same does not need the file.
     spare = gone and length(data) == len(rows) and "digest" in _read(data, gone[0])
     return {
-        "paths": len(paths),
+        "paths": len(named),
         "missing": len(gone),
-        "names": [paths[place] for place in gone[:5]],
+        "names": [named[place] for place in gone[:5]],
         "needed": not spare,
     }
 
 
-def _exists(path: str, roots: list[str]) -> bool:
-    return any(os.path.exists(os.path.join(root, path)) for root in roots)
-
-
-def _path(row: Any) -> str | None:
-    """The path in a row of a list: the row itself, or its first text with a suffix."""
-    parts = [row] if isinstance(row, (str, Path)) else [part for _, part in members(row)]
-    for part in parts:
-        if isinstance(part, (str, Path)) and Path(part).suffix:
-            return str(part)
-    return None
+def _exists(path: str, folders: list[str]) -> bool:
+    return any(os.path.exists(os.path.join(folder, path)) for folder in folders)
 
 
 def pin(batch: Any) -> Seen:
@@ -245,7 +221,7 @@ def pin(batch: Any) -> Seen:
         copies.append(tensor.detach().clone())
         return copies[-1]
 
-    kind = describe(batch)["type"]
+    kind = kind_of(batch)
     own, torch.Tensor.pin_memory = torch.Tensor.pin_memory, copy
     try:
         after = torchs.pin_memory(batch)
@@ -281,13 +257,20 @@ def storages(batch: Any) -> list[int]:
     return list(sizes.values())
 
 
+def kind_of(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def shapes(value: Any, path: str = "") -> dict[str, str]:
     """Type, dtype and shape of all parts of a sample, by path; of texts only the type."""
-    facts = describe(value)
-    if type(value) is str:
-        del facts["length"]
-    parts = {path: " ".join(map(str, facts.values()))}
-    if "shape" not in facts and not hasattr(value, "tobytes"):
+    described = kind_of(value)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return {path: f"{described} {value.dtype} {list(map(int, value.shape))}"}
+    if isinstance(value, (bytes, list, tuple, dict)):
+        described += f" {len(value)}"
+    parts = {path: described}
+    if not hasattr(value, "tobytes"):
         for name, part in members(value):
             parts |= shapes(part, f"{path}.{name}" if path else name)
     return parts

@@ -53,7 +53,7 @@ def epochs(target: Target, options: Options, rank: Rank) -> Seen:
         rank.barrier()
         tap.run(share=1 / (options.epochs - epoch))
         read = {
-            "notes": tap.notes(epoch),
+            "batches": tap.notes(epoch),
             "ended": tap.ended[epoch],
             "length": length(loader),
         }
@@ -196,7 +196,6 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
         "all_drawn": not is_map or len(drawn) == rows,
         "samples": first,
         "stable": stable,
-        "random": [name for name in names if name not in stable],
         "reordered": any(_column(name, first) != _column(name, second) for name in stable),
         # What is called for every sample is no order of samples.
         "shuffled_by": [name for name, count in orders.items() if is_map or count < len(first)],
@@ -254,7 +253,7 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
     else:
         tap.run()
         for note in tap.notes(len(tap.ended) - 1):
-            yield from note.get("samples") or [{"": note["batch"]}]
+            yield from note["samples"]
 
 
 def _shuffles() -> Counter[str]:

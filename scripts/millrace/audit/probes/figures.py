@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
+from millrace.audit.probes.batches import FEW, draw
 from millrace.audit.runner.digest import walk_tensors
-from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 from millrace.audit.runner.walk import walk
 
-BATCHES = 6
 CHANNELS = (1, 3, 4)
 SHORTEST_SIDE = 8  # pixels: what is smaller is no picture
 LONGEST = 4096  # constants
-FEW = 40_000  # values of a batch whose levels are counted
+COUNTED = 40_000  # values of a batch whose levels are counted
 TRANSFORMS = {
     "Normalize",
     "ToTensor",
@@ -30,8 +28,6 @@ TRANSFORMS = {
     "ToDtype",
     "ConvertImageDtype",
 }
-
-
 NAMES = ("transform", "transforms", "augment", "preprocess")  # of attributes
 
 
@@ -84,12 +80,14 @@ def numbers(value: Any) -> list[float]:
     return list(map(float, listed))
 
 
-def watch(step: Any) -> Seen:
+def watch(step: Any, path: str, at: int) -> Seen:
     """Let a transform note what it takes and gives; its class keeps its name, and it stays an
     instance."""
     kind = type(step)
     seen: Seen = {
-        "class": getattr(step, "__name__", kind.__name__),
+        "path": path,
+        "at": at,
+        "name": getattr(step, "__name__", kind.__name__),
         "module": str(getattr(step, "__module__", "")),
     }
     for name in ("mean", "std", "max_pixel_value"):
@@ -99,14 +97,14 @@ def watch(step: Any) -> Seen:
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
         taken = look(args or named)
-        widen(seen.setdefault("in", taken), taken)
+        widen(seen.setdefault("taken", taken), taken)
         try:
             result = kind.__call__(self, *args, **named)
         except Exception as error:
-            seen.update({"raised": type(error).__name__, "in": taken})
+            seen.update({"raised": type(error).__name__, "taken": taken})
             raise
         given = look(result)
-        widen(seen.setdefault("out", given), given)
+        widen(seen.setdefault("gave", given), given)
         return result
 
     # Functions, and classes with slots or a metaclass, are not watched: constants are read.
@@ -128,7 +126,7 @@ def inventory(loader: Any) -> dict[str, list[Seen]]:
         classes = {type(step).__name__ for step in [value, *inner]}
         if classes & TRANSFORMS or (inner and path.endswith(NAMES)):
             known |= {id(part) for _, part in walk(value, limit=200, code=True)}
-            steps = [watch(step) for step in inner or [value]]
+            steps = [watch(step, path, at) for at, step in enumerate(inner or [value])]
             chains.append({"path": path, "steps": steps})
             continue
         held = getattr(value, "__dict__", {})
@@ -136,38 +134,7 @@ def inventory(loader: Any) -> dict[str, list[Seen]]:
         std = numbers(held.get("std", held.get("scale_")))
         if std and any(mean):
             constants.append({"path": path, "mean": mean, "std": std})
-    return {"chains": chains, "constants": constants}
-
-
-def index_batches(loader: Any, limit: int | None = None) -> list | None:
-    """Return the indices that the loader's own sampler draws, a list for each batch, or None.
-
-    Without a limit also those that drop_last would leave out.
-    """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return None
-    if loader.batch_size and limit is None:
-        drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
-        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    return list(islice(sampler, limit))
-
-
-def draw(loader: Any, rank: Rank, limit: int | None = BATCHES) -> Iterator[tuple[list, Any]]:
-    """Yield (samples, batch) as the loader makes them, in this process; no samples if they are
-    unknown."""
-    batches = index_batches(loader, limit)
-    if batches is None:
-        for batch in islice(Listener(loader, rank, 0).epoch(), limit):
-            yield [], batch
-        return
-    for indices in batches:
-        if loader.batch_sampler is None:
-            sample = loader.dataset[indices]
-            yield [sample], loader.collate_fn(sample)
-        else:
-            samples = [loader.dataset[index] for index in indices]
-            yield samples, loader.collate_fn(samples)
+    return {"chains": chains, "attributes": constants}
 
 
 def channel_axis(shape: torch.Size) -> int | None:
@@ -211,13 +178,13 @@ def measured(tensor: torch.Tensor) -> Seen:
         values = values.movedim(1, 0)  # a channel for each column
     else:
         values = values.flatten()[None]
-    few = values[:, : FEW // len(values)]
+    few = values[:, : COUNTED // len(values)]
     return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),
         "channels": len(values),
-        "count": values.shape[1],
+        "values": values.shape[1],
         # Sums, until all batches are merged.
         "mean": values.sum(1),
         "std": values.square().sum(1),
@@ -228,15 +195,16 @@ def measured(tensor: torch.Tensor) -> Seen:
     }
 
 
-def merged(rows: list[Seen]) -> Seen:
+def merged(name: str, rows: list[Seen]) -> Seen:
     """Return the figures of a field in all batches."""
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    count = sum(columns["count"])
+    count = sum(columns["values"])
     mean = sum(columns["mean"]) / count
     variance = sum(columns["std"]) / count - mean.square()
     return {
         **rows[0],
-        "count": count,
+        "name": name,
+        "values": count,
         "mean": mean.tolist(),
         "std": variance.clamp(min=0).sqrt().tolist(),
         "min": torch.stack(columns["min"]).amin(0).tolist(),
@@ -264,7 +232,7 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
             complete = True
     return {
         "complete": complete,
-        "fields": {name: merged(known) for name, known in rows.items() if known},
+        "fields": [merged(name, known) for name, known in rows.items() if known],
     }
 
 
@@ -273,11 +241,11 @@ def values(target: Target, options: Options, rank: Rank) -> Seen:
     reseed(options.seed)
     loader, start = target.loader(), rank.left()
     seen: Seen = {"expect": options.expect, **inventory(loader)}
-    seen |= figures(loader, rank, min(options.max_batches, BATCHES), start / 2)
+    seen |= figures(loader, rank, min(options.max_batches, FEW), start / 2)
     val = target.val_loader()
-    if val is not None and any(map(_is_normalised, seen["fields"].values())):
-        train = figures(target.loader(), rank, None, start * 0.4)
-        seen["sets"] = {"train": train, "val": figures(val, rank, None, start * 0.1)}
+    if val is not None and any(map(_is_normalised, seen["fields"])):
+        seen["train"] = figures(target.loader(), rank, None, start * 0.4)
+        seen["val"] = figures(val, rank, None, start * 0.1)
     return seen
 
 

@@ -43,10 +43,10 @@ def memory(target: Target, options: Options, rank: Rank) -> Seen:
     until = time.monotonic() + min(SECONDS, rank.left() / 4)
     most = bound(data)
     read = min(max(MOST, 2 * (most or 0)), FURTHEST)
-    new: list[list[int]] = []
+    new: list[dict[str, int]] = []
     for measured in islice(_worker(loader, read, most or 0), read // CHUNK):
         new.append(measured)
-        if time.monotonic() > until or measured[1] - new[0][1] > GROWN:
+        if time.monotonic() > until or measured["held"] - new[0]["held"] > GROWN:
             break
     return {
         "new": new,
@@ -77,14 +77,14 @@ def _worker(loader: Any, read: int, most: int) -> DataLoader:
     return DataLoader(loader.dataset, **how)
 
 
-def measure(samples: list[Any]) -> list[int]:
+def measure(samples: list[Any]) -> dict[str, int]:
     """Instead of a batch: how many samples it has, and the bytes that the worker holds without
     them."""
     size = len(samples)
     samples.clear()
     text = Path("/proc/self/smaps_rollup").read_text()
     kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
-    return [size, 1024 * (int(kib["Anonymous"]) + int(kib["Swap"]))]
+    return {"samples": size, "held": 1024 * (int(kib["Anonymous"]) + int(kib["Swap"]))}
 
 
 def bound(data: Any) -> int | None:

@@ -81,9 +81,9 @@ def _drawn(loader: Any) -> list[Any]:
     """A few indices that the sampler draws; none for a stream."""
     if isinstance(loader.dataset, IterableDataset):
         return []
-    if loader.batch_sampler is None:
-        return list(islice(loader.sampler, SAMPLES))
-    return list(islice(next(iter(loader.batch_sampler), []), SAMPLES))
+    is_batched = loader.batch_sampler is not None
+    drawn = next(iter(loader.batch_sampler), []) if is_batched else loader.sampler
+    return list(islice(drawn, SAMPLES))
 
 
 def _notes(loader: Any, drawn: list[Any], method: str, rank: Rank) -> list[Seen]:

@@ -149,16 +149,16 @@ class Restarts:
         """What a loader gives after a restart.
 
         `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to
-        its end. `raised`: what the restart raised.
+        its end. `error`: what the restart raised.
         """
-        seen: Seen = {"told": told, "raised": None, "passes": [], "ended": []}
+        seen: Seen = {"told": told, "error": "", "passes": [], "ended": []}
         made = self.made()
         try:
             if way.of == "module":  # as Lightning does: then it is asked for its loader
                 getattr(made, way.restore)(copy.deepcopy(state))
             script = self.script(made)
         except Exception as error:
-            return {**seen, "raised": trace.described(error)}
+            return {**seen, "error": trace.described(error)["text"]}
 
         tap = script.tap
         try:
@@ -173,7 +173,7 @@ class Restarts:
         except Exception as error:
             if way is SKIP:  # it may be our error
                 raise
-            seen["raised"] = trace.described(error)
+            seen["error"] = trace.described(error)["text"]
         tap.close()
         notes = [tap.notes(number) for number in range(len(tap.ended))]
         return {**seen, "passes": notes, "ended": tap.ended}

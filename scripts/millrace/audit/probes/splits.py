@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from millrace.audit.probes.colours import files
-from millrace.audit.probes.figures import index_batches
+from millrace.audit.probes.batches import index_batches
+from millrace.audit.probes.listed import files
 from millrace.audit.runner.digest import digest, members
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen

@@ -93,18 +93,6 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
                 yield str(name), part
 
 
-def describe(value: Any) -> dict[str, Any]:
-    """Type, and dtype and shape of a tensor or an array."""
-    kind = type(value)
-    facts: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        facts["dtype"] = str(value.dtype)
-        facts["shape"] = list(map(int, value.shape))
-    elif isinstance(value, (str, bytes, list, tuple, dict)):
-        facts["length"] = len(value)
-    return facts
-
-
 def walk_tensors(
     value: Any, path: str = "", depth: int = DEPTH
 ) -> Iterator[tuple[str, torch.Tensor]]:

@@ -198,6 +198,7 @@ class Listener:
                 note["indices"] = index_list(self.drawn[step]) if is_drawn else None
             if "samples" in note and "named" not in note:
                 note["size"] = len(note["samples"])
+            note["samples"] = note.get("samples") or [{"": note["batch"]}]
 
 
 class Noted(NamedTuple):
@@ -234,7 +235,7 @@ class Functions:
     def __init__(self, loader: DataLoader) -> None:
         self.init, self.collate = loader.worker_init_fn, loader.collate_fn
         self.batched = loader.batch_sampler is not None
-        self.start: dict[str, str] | None = None
+        self.start: dict[str, str] = {}
 
     def collate_fn(self, samples: Any) -> Noted:
         listed = samples if self.batched else [samples]

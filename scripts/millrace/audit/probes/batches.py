@@ -1,0 +1,59 @@
+"""Batches of a loader, made in this process out of samples that are seen one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from millrace.audit.runner.listener import Listener
+from millrace.audit.runner.target import Rank
+
+FEW = 6  # batches show what values are
+
+
+def order(loader: Any) -> Iterable[Any]:
+    """What a data set is asked for, in turn: a list of indices for each batch, or a single one
+    where the loader makes no batches."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def samples_of(loader: Any, drawn: Any) -> list[Any]:
+    """The samples of a data set with indices, as torch reads them."""
+    data = loader.dataset
+    if loader.batch_sampler is None:
+        return [data[drawn]]
+    if hasattr(data, "__getitems__"):
+        return data.__getitems__(drawn)
+    return [data[index] for index in drawn]
+
+
+def collated(loader: Any, samples: list[Any]) -> Any:
+    return loader.collate_fn(samples[0] if loader.batch_sampler is None else samples)
+
+
+def index_batches(loader: Any, limit: int | None = None) -> list | None:
+    """Return the indices that the loader's own sampler draws, a list for each batch, or None.
+
+    Without a limit also those that drop_last would leave out.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    if loader.batch_size and limit is None:
+        drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
+        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
+    return list(islice(order(loader), limit))
+
+
+def draw(loader: Any, rank: Rank, limit: int | None = FEW) -> Iterator[tuple[list, Any]]:
+    """Yield (samples, batch) as the loader makes them; no samples if they are unknown."""
+    batches = index_batches(loader, limit)
+    if batches is None:
+        for batch in islice(Listener(loader, rank, 0).epoch(), limit):
+            yield [], batch
+        return
+    for indices in batches:
+        samples = samples_of(loader, indices)
+        yield samples, collated(loader, samples)

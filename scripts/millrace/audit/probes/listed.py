@@ -1,0 +1,35 @@
+"""Files that a data set lists in its attributes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from millrace.audit.runner.digest import members
+
+
+def roots(owner: Any) -> list[str]:
+    """The folders from which paths may begin: the working one, and those in attributes."""
+    attributes = getattr(owner, "__dict__", {}).values()
+    texts = [str(value) for value in attributes if isinstance(value, (str, Path))]
+    return ["", *filter(os.path.isdir, texts)]
+
+
+def paths(entry: Any) -> Iterator[str]:
+    """What looks like a file's path in an entry of a list: the entry itself, or parts of it."""
+    for part in (entry, *(part for _, part in members(entry))):
+        if isinstance(part, (str, Path)) and Path(part).suffix:
+            yield str(part)
+
+
+def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (file, root) of the files that an entry of an owner's list names."""
+    for path in paths(entry):
+        if not path.lower().endswith(suffixes):
+            continue
+        for root in roots(owner):
+            file = os.path.join(root, path)
+            if os.path.isfile(file):
+                yield file, root
