@@ -34,22 +34,10 @@ PROBLEMS = {
         "start = (attention_mask[row] == 0).sum()",
     ),
 }
+MEDIA = ("audio", "image", "video")
 SHORTEST = 4  # tokens of an opening that may be a prompt
 
 Wrong = dict[str, list[list[Any]]]  # by problem: row and place, or row and what is told of it
-
-
-class Special(NamedTuple):
-    """Special tokens; None if nobody says them."""
-
-    pad: int | None
-    end: int | None
-    media: set[int]  # placeholders of audio, images and video
-
-    @classmethod
-    def parse(cls, seen: dict[str, int]) -> Special:
-        media = {seen[name] for name in ("audio", "image", "video") if name in seen}
-        return cls(seen.get("pad"), seen.get("eos"), media)
 
 
 class Row(NamedTuple):
@@ -62,9 +50,9 @@ class Row(NamedTuple):
     alone: list[int] | None  # tokens that are trained on if its sample is alone; None if unknown
 
     @classmethod
-    def parse(cls, number: int, seen: Seen, special: Special) -> Row:
+    def parse(cls, number: int, seen: Seen, pad: int | None) -> Row:
         ids, alone = seen["ids"], seen.get("alone")
-        mask = seen["mask"] or [token != special.pad for token in ids]
+        mask = seen["mask"] or [token != pad for token in ids]
         return cls(
             number=number,
             ids=ids,
@@ -107,17 +95,18 @@ def _tokens(ids: list[int], places: set[int] | None) -> list[int] | None:
 @check("labels", "labels")
 def label_masks(seen: Seen) -> Iterator[Finding]:
     """Answers and their ends are trained on; padding, placeholders and prompts are not."""
-    special = Special.parse(seen["special"])
+    special = seen["special"]
+    pad = special.get("pad")
     batched = [row for batch in seen["batches"] for row in batch]
     if not batched:
         yield inapplicable("no batch has rows of input_ids with labels")
         return
-    if special.pad == special.end and not batched[0]["mask"]:
+    if pad == special.get("eos") and not batched[0]["mask"]:
         needs = "attention_mask in the batch"
         yield undecided("nothing tells padding from the ends of texts", needs)
         return
 
-    rows = [Row.parse(number, row, special) for number, row in enumerate(batched)]
+    rows = [Row.parse(number, row, pad) for number, row in enumerate(batched)]
     if any(row.trained is None for row in rows):
         cause = "labels are not the tokens of input_ids"
         needs = "labels that repeat input_ids, with -100 in the places that are not trained on"
@@ -129,7 +118,7 @@ def label_masks(seen: Seen) -> Iterator[Finding]:
         yield from _judged(rows, special)
 
 
-def _judged(rows: list[Row], special: Special) -> Iterator[Finding]:
+def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
     wrong = _wrong_places(rows, special)
     # An opening that all rows share is a prompt if masked places come between; else it may be a
     # text.
@@ -154,19 +143,20 @@ def _judged(rows: list[Row], special: Special) -> Iterator[Finding]:
     yield passed(summary, shown)
 
 
-def _wrong_places(rows: list[Row], special: Special) -> Wrong:
+def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
     opening = _shared_opening(rows)
+    placeholders = {special[name] for name in MEDIA if name in special}
     wrong: Wrong = {kind: [] for kind in PROBLEMS}
     for row in rows:
         trained = row.trained or set()
-        media = {at for at in row.places if row.ids[at] in special.media}
+        media = {at for at in row.places if row.ids[at] in placeholders}
         wrong["padding"] += row.marked(trained - set(row.places))
         wrong["media"] += row.marked(trained & media)
         wrong["prompt"] += row.marked(trained & set(row.places[1:opening]))
         if row.alone is not None and row.alone != row.trained_tokens:
             here = f"{len(row.alone)} tokens alone, {len(trained)} here"
             wrong["alone"].append([row.number, here])
-    wrong["end"] = _masked_ends(rows, special.end)
+    wrong["end"] = _masked_ends(rows, special.get("eos"))
 
     # One mistake shows in several ways: it is told once.
     if wrong["padding"]:

@@ -12,7 +12,6 @@ from millrace.audit.checks.findings import (
     Evidence,
     Finding,
     Ranks,
-    Seen,
     check,
     failed,
     inapplicable,
@@ -53,6 +52,9 @@ def refused_arguments(evidence: Evidence) -> list[Finding]:
     return []
 
 
+Orders = list[list[Any]]  # of epochs: indices, or what identifies samples
+
+
 class Told(NamedTuple):
     """One rank's epochs after set_epoch."""
 
@@ -75,66 +77,46 @@ class Told(NamedTuple):
         return own[0] == own[1] and main[0] == main[2] != main[1]
 
 
-class Orders(NamedTuple):
-    """The order of samples in epochs, by rank."""
-
-    plain: list[list[list[Any]]]  # of the loader alone
-    told: list[list[list[Any]]]  # after set_epoch
-    dataset: Dataset
-
-    @property
-    def first(self) -> list[Any]:
-        return self.plain[0][0]
-
-    @property
-    def ascends(self) -> bool:
-        first = self.first
-        return bool(first) and isinstance(first[0], int) and first == sorted(first)
-
-    @property
-    def shown(self) -> Seen:
-        second = self.plain[0][1] if len(self.plain[0]) > 1 else self.first
-        return {"epoch 0": self.first[:EXAMPLES], "epoch 1": second[:EXAMPLES]}
-
-
 @check("DP14", "epochs", "set_epoch", "loop", "source")
 def order_of_epochs(
     epochs: list[Reading], told: list[Told], loop: Ranks, dataset: Dataset
 ) -> Finding:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
 
-    def orders_of(epochs: list[list[Batch]]) -> list[list[Any]]:
+    def orders_of(epochs: Iterable[list[Batch]]) -> Orders:
         return [order_of(batches, dataset.stable) for batches in epochs]
 
-    orders = Orders(
-        plain=[orders_of([epoch.batches for epoch in rank.plain]) for rank in epochs],
-        told=[orders_of(rank.own) for rank in told],
-        dataset=dataset,
-    )
-    return replace(_judged(orders, told, loop[0]["calls"]), evidence=orders.shown)
+    plain = [orders_of(epoch.batches for epoch in rank.plain) for rank in epochs]
+    after = [orders_of(rank.own) for rank in told]
+    finding = _judged(plain, after, told, dataset, loop[0]["calls"])
+    shown = {f"epoch {at}": order[:EXAMPLES] for at, order in enumerate(plain[0][:2])}
+    return replace(finding, evidence=shown)
 
 
-def _judged(orders: Orders, told: list[Told], calls: list | None) -> Finding:
-    """`calls`: of set_epoch, by the user's loop; None without one."""
-    if not orders.first or len(orders.plain[0]) < 2:
+def _judged(
+    plain: list[Orders],
+    after: list[Orders],
+    told: list[Told],
+    dataset: Dataset,
+    calls: list | None,
+) -> Finding:
+    """Of each rank the orders of epochs: `plain`, by the loader alone, and `after` set_epoch.
+    `calls`: of set_epoch, by the user's loop; None without one."""
+    first = plain[0][0]
+    if not first or len(plain[0]) < 2:
         needs = f"--epochs 2, and {NEED_ID}"
         return undecided("no two orders to compare", needs)
     if any(rank.is_missed() for rank in told):
-        cause = (
-            "set_epoch on the dataset changes what the main process reads, but persistent workers"
-            " miss it"
-        )
-        fix = (
-            "persistent_workers=False, or the epoch as torch.zeros((),"
-            " dtype=torch.int64).share_memory_()"
-        )
+        cause = "set_epoch on the dataset changes what the main process reads, but persistent "
+        cause += "workers miss it"
+        fix = "persistent_workers=False, or the epoch as "
+        fix += "torch.zeros((), dtype=torch.int64).share_memory_()"
         return failed(cause, fix=fix)
-    if not all(_same(one, other) for one, other, *_ in orders.plain):
+    if any(map(_differ, plain)):
         return passed("epochs 0 and 1 come in different orders")
-    parts = told[0].parts
-    if parts and not all(_same(one, other) for one, other in orders.told):
+    if any(map(_differ, after)):
         return _changes_when_told(told[0].call, calls)
-    return _one_order(orders, told[0])
+    return _one_order(first, dataset, told[0])
 
 
 def _changes_when_told(call: str, calls: list | None) -> Finding:
@@ -148,17 +130,13 @@ def _changes_when_told(call: str, calls: list | None) -> Finding:
     return failed(cause, fix=f"Call {call} before each epoch")
 
 
-def _one_order(orders: Orders, told: Told) -> Finding:
+def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
     """All epochs have one order: a bug if it is shuffled, or meant so."""
-    if orders.ascends:
-        cause = "no shuffle: indices ascend in both epochs (training: shuffle=True)"
-        return inapplicable(cause)
-    dataset = orders.dataset
+    if isinstance(first[0], int) and first == sorted(first):
+        return inapplicable("no shuffle: indices ascend in both epochs (training: shuffle=True)")
     if dataset.iterable and dataset.reordered:
-        cause = (
-            "without workers each pass has its own order; workers begin every epoch with the same"
-            " copy"
-        )
+        cause = "without workers each pass has its own order; workers begin every epoch with the "
+        cause += "same copy"
         fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
         return failed(cause, fix=fix)
     flags = told.flags
@@ -169,12 +147,12 @@ def _one_order(orders: Orders, told: Told) -> Finding:
             cause += f"; {told.call} does not change it"
         fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
         return failed(cause, fix=fix)
-    cause = "no shuffle: the order is fixed in both epochs (training: shuffle=True)"
-    return inapplicable(cause)
+    return inapplicable("no shuffle: the order is fixed in both epochs (training: shuffle=True)")
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
-    return all(a == b for a, b in zip(one, other, strict=False))
+def _differ(orders: Orders) -> bool:
+    """Whether epochs 0 and 1 come in different orders, as far as both were read."""
+    return any(one != other for one, other in zip(*orders[:2], strict=False))
 
 
 def _content(batches: list[Batch]) -> list[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ from millrace.audit.probes.batches import draw
 from millrace.audit.probes.figures import batched, channel_axis
 from millrace.audit.probes.listed import files
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 
 SUFFIXES = (
@@ -124,7 +123,7 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
     reseed(options.seed)
     loader = target.loader()
     seen: Seen = {"images": [], "places": [], "orders": {}}
-    with contextlib.suppress(Exception):  # other probes say what a loader raises
+    with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(images(batch))
         replaced = replace(loader, rank.scratch) if seen["images"] else {}

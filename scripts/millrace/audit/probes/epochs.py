@@ -18,11 +18,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from millrace.audit.probes.batches import order
 from millrace.audit.probes.first_batch import length
 from millrace.audit.runner.digest import fields
 from millrace.audit.runner.listener import Listener, index_list
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 
 MOST_BATCHES = 50  # show whether an order changes
 SAMPLES = 48  # repeated of each worker in each epoch
@@ -78,10 +78,9 @@ def set_epoch(target: Target, options: Options, rank: Rank) -> Seen:
     if seen["parts"]:
         seen["own"] = _notes(tap, (0, 1))
     if "dataset" in seen["parts"] and tap.core is not None and tap.core.persistent_workers:
+        main = Listener(target.loader(), rank, workers=0, max_batches=MOST_BATCHES)
         # Epoch 0 twice: what differs between the two is random, and not the epoch's.
-        seen["main"] = _notes(
-            Listener(target.loader(), rank, 0, max_batches=MOST_BATCHES), (0, 1, 0)
-        )
+        seen["main"] = _notes(main, (0, 1, 0))
     return seen
 
 
@@ -133,13 +132,13 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
     core, listening = tap.original, tap.core
-    if core is None or listening is None:
+    if core is None or listening is None or isinstance(core.dataset, IterableDataset):
         return {"epochs": None}
     rows = length(core.dataset)
-    if isinstance(core.dataset, IterableDataset) or rows == 0:
+    if rows == 0:
         return {"epochs": None}
 
-    drawn: Any = next(iter(core.sampler if core.batch_sampler is None else core.batch_sampler), 0)
+    drawn: Any = next(iter(order(core)), 0)
     is_batch = core.batch_sampler is not None and isinstance(drawn, (list, tuple))
     batch = list(drawn) if is_batch else [drawn]
     # The same indices on all ranks, so that they can be compared; several, as one may be an empty
@@ -169,8 +168,7 @@ def _two_epochs(
 
 
 def source(target: Target, options: Options, rank: Rank) -> Seen:
-    """Two passes: the `samples` of the first; `stable` fields are equal in both, `random` ones are
-    not.
+    """Two passes: the `samples` of the first; `stable` fields are equal in both.
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
     had another order. `shuffled_by`: what made an order.
@@ -205,9 +203,8 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
 
 def _drawn(core: DataLoader, most: int) -> set[str]:
     """What the sampler draws in an epoch."""
-    sampler = core.sampler if core.batch_sampler is None else core.batch_sampler
     drawn: set[str] = set()
-    for batch in islice(sampler, most):
+    for batch in islice(order(core), most):
         drawn.update(map(str, index_list(batch)))
     return drawn
 
@@ -237,10 +234,9 @@ def _rows(core: DataLoader | None) -> int | None:
     """How long a dataset is that is asked for one sample at a time."""
     if core is None or isinstance(core.dataset, IterableDataset):
         return None
-    whole_batches = core.batch_sampler is None and isinstance(
-        next(iter(core.sampler), 0), (list, tuple)
-    )
-    return None if whole_batches else length(core.dataset)
+    if core.batch_sampler is None and isinstance(next(iter(core.sampler), 0), (list, tuple)):
+        return None  # it is asked for whole batches
+    return length(core.dataset)
 
 
 def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:

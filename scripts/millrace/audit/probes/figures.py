@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,8 +11,7 @@ import torch
 from millrace.audit.probes.batches import FEW, draw
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 
 CHANNELS = (1, 3, 4)
@@ -58,7 +57,7 @@ def look(value: Any) -> Seen:
     seen["kind"] = "tensor" if isinstance(value, torch.Tensor) else "array"
     seen["dtype"] = str(value.dtype).removeprefix("torch.")
     seen["shape"] = list(value.shape)
-    with contextlib.suppress(Exception):  # empty, or complex
+    with suppress(Exception):  # empty, or complex
         seen |= {"min": float(value.min()), "max": float(value.max())}
     return seen
 
@@ -109,7 +108,7 @@ def watch(step: Any, path: str, at: int) -> Seen:
 
     # Functions, and classes with slots or a metaclass, are not watched: constants are read.
     methods = {"__call__": call, "__module__": kind.__module__}
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         step.__class__ = type(kind.__name__, (kind,), methods)
     return seen
 
@@ -219,7 +218,7 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
     left."""
     rows: dict[str, list[Seen]] = {}
     complete = False
-    with contextlib.suppress(Exception):  # other probes say what a loader raises
+    with suppress(Exception):  # other probes say what a loader raises
         for _, batch in draw(loader, rank, limit):
             for name, tensor in batched(batch):
                 row = measured(tensor)

@@ -3,18 +3,17 @@ environment."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from millrace.audit.runner.listener import Listener
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target, locate
+from millrace.audit.runner.target import Options, Rank, Seen, Target, locate
 
 
 def look(target: Target, options: Options, rank: Rank) -> Seen:
@@ -28,23 +27,20 @@ def look(target: Target, options: Options, rank: Rank) -> Seen:
         locate(name)  # a name that is misspelt is an error, no missing verdict
     tap = Listener(target.loader(), rank, workers=0, max_batches=1)
     began = time.monotonic()
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         tap.run()
     seconds = time.monotonic() - began
     core = tap.original
     methods = getattr(core, "multiprocessing_context", None) or torch.multiprocessing
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    places = {
-        name: str(getattr(module, "__file__", "")) for name, module in list(sys.modules.items())
-    }
     # The loader's own package is none: what it does when it is imported belongs to each process.
-    own = {
-        name.split(":")[0].split(".")[0]
-        for name in (options.loader, options.val_loader, options.model)
-    }
-    libraries = [
-        name for name in places if "-packages" in places[name] and name.split(".")[0] not in own
-    ]
+    names = (options.loader, options.val_loader, options.model)
+    own = {name.partition(":")[0].partition(".")[0] for name in names}
+    libraries = []
+    for name, module in list(sys.modules.items()):
+        is_installed = "-packages" in str(getattr(module, "__file__", ""))
+        if is_installed and name.partition(".")[0] not in own:
+            libraries.append(name)
     return {
         "python": sys.version.split()[0],
         "torch": torch.__version__,

@@ -3,14 +3,13 @@ samples."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from millrace.audit.probes.batches import draw
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 
 BATCHES = 4
@@ -49,7 +48,7 @@ def labels(target: Target, options: Options, rank: Rank) -> Seen:
     reseed(options.seed)
     loader = target.loader()
     batches: list[list[Seen]] = []
-    with contextlib.suppress(Exception):  # other probes say what a loader raises
+    with suppress(Exception):  # other probes say what a loader raises
         for samples, batch in draw(loader, rank, BATCHES):
             rows = list(token_rows(batch))
             if not rows:
@@ -65,7 +64,7 @@ def labels(target: Target, options: Options, rank: Rank) -> Seen:
 
 def _alone(loader: Any, sample: Any) -> Seen | None:
     """The row of a sample that is collated alone, if it is the same twice."""
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         once, again = (list(token_rows(loader.collate_fn([sample]))) for _ in range(2))
         return once[0] if once == again else None
     return None
@@ -77,6 +76,6 @@ def _special(loader: Any) -> dict[str, int]:
     for _, value in walk(loader, code=True):
         for kind in SPECIAL:
             for name in (f"{kind}_token_id", f"{kind}_id"):
-                with contextlib.suppress(Exception):
+                with suppress(Exception):
                     special.setdefault(kind, int(getattr(value, name)))
     return special

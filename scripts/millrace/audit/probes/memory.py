@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 import sys
 import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.probes.first_batch import length
 from millrace.audit.runner.listener import Listener, reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
 
@@ -95,7 +94,7 @@ def bound(data: Any) -> int | None:
         if type(part).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             continue
         most += _of_functions(type(part))
-        with contextlib.suppress(OSError, TypeError):
+        with suppress(OSError, TypeError):
             for match in BOUND.finditer(inspect.getsource(type(part))):
                 number = match[2] or getattr(part, match[1] or "", 0)
                 most.append(int(number) if isinstance(number, (int, str)) else 0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import math
 import pickle
 import sys
+from contextlib import suppress
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -18,8 +18,7 @@ from torch.utils.data import IterableDataset
 
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import parts, walk
 
 SAMPLES = 4
@@ -116,7 +115,7 @@ def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
 
 def _vanished(data: Any) -> list[str]:
     """What of a data set is gone, or is another thing, once it was sent to another process."""
-    with contextlib.suppress(Exception):  # what is sent need not be read back here
+    with suppress(Exception):  # what is sent need not be read back here
         copied = pickle.loads(ForkingPickler.dumps(data))
         left = {path: type(value).__name__ for path, value in walk(copied, "dataset")}
         held = {path: type(value).__name__ for path, value in walk(data, "dataset")}

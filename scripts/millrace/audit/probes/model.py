@@ -3,9 +3,9 @@ batch is."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -15,8 +15,7 @@ from millrace.audit.probes.first_batch import length
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import Listener, batch_size
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 
 
 def model(target: Target, options: Options, rank: Rank) -> Seen:
@@ -111,7 +110,7 @@ def _call(network: Any, batch: Any) -> Callable[[Any], Any] | None:
     elif isinstance(batch, (list, tuple)):
         ways = [lambda batch: network(batch[0]), lambda batch: network(*batch), network]
     for way in ways:
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             way(batch)
             return way
     return None

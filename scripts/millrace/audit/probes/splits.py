@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -16,8 +16,7 @@ from millrace.audit.probes.batches import index_batches
 from millrace.audit.probes.listed import files
 from millrace.audit.runner.digest import digest, members
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.splits.samples import MEDIA
 
 IDS = (
@@ -78,7 +77,7 @@ def source(data: Any) -> str:
     below = base(data, 0)[0]
     scope = getattr(below, "__dict__", {"": below})  # a list may be a data set
     scope = {name: value for name, value in scope.items() if "transform" not in name}
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         held = pickle.dumps([type(below), scope])
         if below is not data or len(held) > LARGE:
             return hashlib.blake2b(held).hexdigest()[:16]

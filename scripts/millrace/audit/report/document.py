@@ -51,45 +51,32 @@ def document(findings: Iterable[Finding], run: Run) -> dict:
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": entries,
         "probes": [_probe(name, result) for name, result in run.probes.items()],
-        "unreached": _unreached(entries, run.probes, run.timeout),
+        "unreached": unreached.found(entries, run.probes, run.timeout),
     }
     return gate.with_reasons(report, run.ignored)
 
 
-def _entries(findings: Iterable[Finding], names: Iterable[str]) -> list[dict]:
+def _entries(findings: Iterable[Finding], names: Collection[str]) -> list[dict]:
     """Each entry with its findings, the worst first."""
-    found: dict[str, list[dict]] = {name: [] for name in ENTRIES if name in names}
+    found: dict[str, list[dict]] = {name: [] for name in ENTRIES}
     for finding in sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict)):
         row = asdict(finding)
-        known = ENTRIES[finding.entry]
         if finding.verdict == "fail" and not finding.fix:
-            row["fix"] = known.fix
-        if known.name in found:
-            found[known.name].append(row)
+            row["fix"] = ENTRIES[finding.entry].fix
+        found[finding.entry].append(row)
 
     entries = []
-    for name, rows in found.items():
+    for name, known in ENTRIES.items():
         nothing = Finding(name, "not decidable", "no check gave a result")
-        known = ENTRIES[name]
         entry = {
             "name": name,
             "title": known.title,
             "link": known.urls[0],
-            "findings": rows or [asdict(nothing)],
+            "findings": found[name] or [asdict(nothing)],
         }
-        entries.append(entry)
+        if name in names:
+            entries.append(entry)
     return entries
-
-
-def _unreached(entries: list[dict], probes: Mapping[str, Result], timeout: float) -> dict | None:
-    names = unreached.names(entries)
-    if not names:
-        return None
-    return {
-        "entries": names,
-        "timeout": timeout,
-        "needed": unreached.seconds(probes, timeout),
-    }
 
 
 def _probe(name: str, result: Result) -> dict:

@@ -28,8 +28,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from millrace.audit.runner import linux, trace
-from millrace.audit.runner.probes import PROBES, Probe, Result, Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.probes import PROBES, Probe, Result
+from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.common import processes
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import kernel_bytes
@@ -100,10 +100,7 @@ class Guard:
                 problem, sys.executable, "Start the audit with the Python that trains"
             )
         if not answer:
-            error = {
-                "type": "SystemError",
-                "text": f"the guard ended with code {self._process.wait()}",
-            }
+            error = {"text": f"the guard ended with code {self._process.wait()}"}
             return {name: Result("died", [], error, 0.0) for name in probes}
         return {name: Result(**result) for name, result in json.loads(answer).items()}
 
@@ -278,15 +275,16 @@ class _Run:
             os.dup2(target, stream)
         faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
         faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
-        place: dict[str, int | str] = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": self.world,
-            "LOCAL_WORLD_SIZE": self.world,
-        }
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        place["TMPDIR"] = tempfile.tempdir = str(self.folder)  # what lies there is removed
-        os.environ.update({name: str(value) for name, value in place.items()})
+        tempfile.tempdir = str(self.folder)  # what lies there is removed
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(self.world),
+            LOCAL_WORLD_SIZE=str(self.world),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            TMPDIR=tempfile.tempdir,
+        )
         # Workers of a forkserver, the default on Python 3.14, are forked from one that has loaded
         # torch.
         multiprocessing.set_forkserver_preload(["torch.utils.data"])

@@ -3,10 +3,10 @@ nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from millrace.common import processes
@@ -19,14 +19,14 @@ def descendants(pid: int = 0) -> list[int]:
 
 def is_tracker(pid: int) -> bool:
     """Python's trackers end by themselves after their process, and remove what it left."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
 def anonymous_bytes(pid: int) -> int:
     """Resident memory that is no file's: quick to read, but counts what a fork still shares."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -41,7 +41,7 @@ def is_busy(pids: list[int], seconds: float = 0.5) -> bool:
 
 
 def _cpu_ticks(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])  # in user and in system mode
@@ -52,9 +52,9 @@ def shared_files(pids: list[int]) -> set[str]:
     """Files in /dev/shm that these processes have mapped, or that torch has named by them."""
     names: set[str] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             names.update(re.findall(r"/dev/shm/(\S+)", Path(f"/proc/{pid}/maps").read_text()))
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         made = tuple(f"torch_{pid}_" for pid in pids)
         names.update(name for name in os.listdir("/dev/shm") if name.startswith(made))
     return names

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-Seen = dict[str, Any]  # by a probe: JSON
+from millrace.audit.runner.target import Seen
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ import logging
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from millrace.audit.splits.samples import MEDIA, Place, Sample, described, first
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
 log = logging.getLogger("millrace")
@@ -18,6 +20,7 @@ Read = Callable[[Path], Iterator[Sample]]
 
 _PATHS = ("audio_filepath", "audio_path", "image_path", "file_name", "file", "path", "audio")
 _EMBEDDED = ("audio", "image", "bytes", "flac", "wav", "mp3", "opus", "jpg", "png")
+_TEXTS = (".txt", ".json")  # what says something of a sample, by its ending
 _ROWS_AT_ONCE = 256
 _ACCEPTED = "a folder of audio or images, webdataset tars, parquet, or JSONL as NeMo's manifests"
 
@@ -74,7 +77,7 @@ def _folder(folder: Path) -> Iterator[Sample]:
 
 def _texts(path: Path) -> dict[str, Path]:
     """The texts beside a file, by their endings."""
-    texts = {ending: path.with_suffix(ending) for ending in (".txt", ".json")}
+    texts = {ending: path.with_suffix(ending) for ending in _TEXTS}
     return {ending: text for ending, text in texts.items() if text.is_file()}
 
 
@@ -95,58 +98,51 @@ def _with_words(sample: Sample, texts: Mapping[str, bytes]) -> Sample:
 
 def _tar(path: Path) -> Iterator[Sample]:
     """The samples of a webdataset tar: neighbours whose names are equal up to the first dot."""
-    key = ""
-    media: list[tarfile.TarInfo] = []
-    texts: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                if not member.isfile():
-                    continue
-                folder, _, base = member.name.rpartition("/")
-                stem, _, ending = base.partition(".")
-                name = f"{folder}/{stem}" if folder else stem
-                if name != key:
-                    yield from _of_tar(path, key, media, texts)
-                    key, media, texts = name, [], {}
-                ending = f".{ending.lower()}"
-                if ending.endswith(MEDIA):
-                    media.append(member)
-                elif ending in (".txt", ".json"):
-                    file = archive.extractfile(member)
-                    texts[ending] = file.read() if file else b""
-            yield from _of_tar(path, key, media, texts)
+            files = (member for member in archive if member.isfile())
+            for key, members in groupby(files, _key):
+                yield from _of_tar(archive, f"{path.name}:{key}", members)
     except tarfile.TarError as error:
         problem = f"cannot be read as a plain tar ({error})"
         raise MillraceError(problem, str(path), "Unpack it, or write it again") from None
 
 
+def _key(member: tarfile.TarInfo) -> str:
+    folder, slash, base = member.name.rpartition("/")
+    return f"{folder}{slash}{base.partition('.')[0]}"
+
+
 def _of_tar(
-    path: Path, key: str, media: list[tarfile.TarInfo], texts: Mapping[str, bytes]
+    archive: tarfile.TarFile, name: str, members: Iterable[tarfile.TarInfo]
 ) -> Iterator[Sample]:
-    name = f"{path.name}:{key}"
-    if texts and not media:
+    places = []
+    texts = {}
+    for member in members:
+        lower = member.name.lower()
+        _, dot, field = lower.rpartition("/")[2].partition(".")
+        ending = dot + field
+        if ending.endswith(MEDIA):
+            places.append(Place(str(archive.name), member.offset_data, member.size))
+        elif ending in _TEXTS:
+            file = archive.extractfile(member)
+            texts[ending] = file.read() if file else b""
+    if texts and not places:
         yield _with_words(Sample(name, None), texts)
-    for member in media:
-        place = Place(str(path), member.offset_data, member.size)
+    for place in places:
         yield _with_words(Sample(name, place), texts)
 
 
 def _jsonl(path: Path) -> Iterator[Sample]:
     """The rows of a manifest. An object a line, with the path of a file; a row with an `offset` is
     a segment of its file."""
-    with open(path, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                fields = json.loads(line)
-            except ValueError as error:
-                problem = f"line {number} is not JSON ({error})"
-                raise MillraceError(problem, str(path), "One JSON object a line is read") from None
-            if not isinstance(fields, dict):
-                raise MillraceError(f"line {number} is not a JSON object", str(path))
-            yield _row(fields, path, number)
+    for number, fields, _ in jsonl.lines(path):
+        if isinstance(fields, jsonl.BadJson):
+            problem = f"line {number} is not JSON ({fields})"
+            raise MillraceError(problem, str(path), "One JSON object a line is read")
+        if not isinstance(fields, dict):
+            raise MillraceError(f"line {number} is not a JSON object", str(path))
+        yield _row(fields, path, number)
 
 
 def _parquet(path: Path) -> Iterator[Sample]:
