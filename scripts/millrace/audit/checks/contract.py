@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from millrace.audit.checks.batches import Epoch, Reading
 from millrace.audit.checks.findings import (
     Finding,
     Findings,
@@ -19,6 +18,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
+from millrace.audit.checks.records import Epoch, Reading
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"

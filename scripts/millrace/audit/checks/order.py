@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from millrace.audit.checks.batches import Batch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Evidence,
@@ -19,6 +18,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
+from millrace.audit.checks.records import Batch, Reading
 from millrace.audit.checks.shares import Dataset, order_of
 
 ENDINGS = {

@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
-from millrace.audit.checks.batches import Batch, Epoch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
@@ -22,6 +21,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
+from millrace.audit.checks.records import Batch, Epoch, Reading
 from millrace.audit.checks.shares import Dataset, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from millrace.audit.checks.batches import Batch, Reading
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
@@ -20,7 +19,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.records import parse
+from millrace.audit.checks.records import Batch, Reading, parse
 from millrace.audit.checks.shares import Dataset, content_key, order_of
 
 Batches = list[list[str]]  # names of samples, a list for each batch

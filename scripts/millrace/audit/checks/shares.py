@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from millrace.audit.checks.batches import Batch, Epoch, Sample
+from millrace.audit.checks.records import Batch, Epoch, Sample
 
 Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
 
