@@ -58,8 +58,8 @@ def inapplicable(cause: str, evidence: Seen | None = None, needs: str = "") -> F
     return Finding("", "not applicable", cause, evidence or {}, needs=needs)
 
 
-def passed(cause: str, evidence: Seen | None = None, fix: str = "") -> Finding:
-    return Finding("", "pass", cause, evidence or {}, fix)
+def passed(cause: str, evidence: Seen | None = None) -> Finding:
+    return Finding("", "pass", cause, evidence or {})
 
 
 def undecided(cause: str, needs: str, evidence: Seen | None = None, fix: str = "") -> Finding:

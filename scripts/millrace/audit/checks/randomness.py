@@ -79,9 +79,11 @@ def repeated_randomness(
         compare = _drawn_alike
         varies = any(map(_varying, streams.values()))
     else:  # a stream lets nobody choose an index
-        streams = _streams([[epoch.batches for epoch in rank.plain] for rank in epochs])
         varies = "" not in dataset.stable
-        compare = _begun_alike if varies and dataset.complete else _never
+        is_known = varies and dataset.complete
+        read = [[epoch.batches for epoch in rank.plain] for rank in epochs]
+        streams = _streams(read if is_known else [])
+        compare = _begun_alike
 
     findings = [_repeated_by(kind, streams, compare, look) for kind in AXES]
     if any(findings):
@@ -171,10 +173,6 @@ def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
         return []
     equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
     return sorted(equal & _used(one) & _used(other))
-
-
-def _never(one: list[Batch], other: list[Batch]) -> None:
-    """Nothing is random."""
 
 
 def _begun_alike(one: list[Batch], other: list[Batch]) -> Same | None:
@@ -356,7 +354,7 @@ def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
     fix += "`with model.join():`; drop_last=True alone leaves them uneven"
     if joins:
         cause = f"ranks make {steps} steps, and the loop uses Join"
-        return passed(cause, facts, fix)
+        return passed(cause, facts)
     return failed(f"ranks make {steps} steps", facts, fix)
 
 

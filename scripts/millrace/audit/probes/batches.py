@@ -12,6 +12,7 @@ from millrace.audit.runner.listener import Listener
 from millrace.audit.runner.target import Rank
 
 FEW = 6  # batches show what values are
+MOST_INDICES = 10**6
 
 
 def order(loader: Any) -> Iterable[Any]:
@@ -35,16 +36,19 @@ def collated(loader: Any, samples: list[Any]) -> Any:
 
 
 def index_batches(loader: Any, limit: int | None = None) -> list | None:
-    """Return the indices that the loader's own sampler draws, a list for each batch, or None.
+    """Return the indices that the loader's own sampler draws, a list for each batch; None for a
+    stream, and what is no DataLoader.
 
     Without a limit also those that drop_last would leave out.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
-    if loader.batch_size and limit is None:
-        drawn, size = list(islice(loader.sampler, 10**6)), loader.batch_size
-        return [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    return list(islice(order(loader), limit))
+    if limit is not None or not loader.batch_size:
+        return list(islice(order(loader), limit))
+    size = loader.batch_size
+    drawn = list(islice(loader.sampler, MOST_INDICES))
+    starts = range(0, len(drawn), size)
+    return [drawn[start : start + size] for start in starts]
 
 
 def draw(loader: Any, rank: Rank, limit: int | None = FEW) -> Iterator[tuple[list, Any]]:

@@ -90,9 +90,7 @@ def watch(step: Any, path: str, at: int) -> Seen:
         "module": str(getattr(step, "__module__", "")),
     }
     for name in ("mean", "std", "max_pixel_value"):
-        constants = numbers(getattr(step, name, None))
-        if constants:
-            seen[name] = constants
+        seen[name] = numbers(getattr(step, name, None))
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
         taken = look(args or named)

@@ -19,17 +19,19 @@ def roots(owner: Any) -> list[str]:
 
 def paths(entry: Any) -> Iterator[str]:
     """What looks like a file's path in an entry of a list: the entry itself, or parts of it."""
-    for part in (entry, *(part for _, part in members(entry))):
+    parts = [entry]
+    parts += (part for _, part in members(entry))
+    for part in parts:
         if isinstance(part, (str, Path)) and Path(part).suffix:
             yield str(part)
 
 
 def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (file, root) of the files that an entry of an owner's list names."""
+    folders = roots(owner)
     for path in paths(entry):
-        if not path.lower().endswith(suffixes):
-            continue
-        for root in roots(owner):
+        is_wanted = path.lower().endswith(suffixes)
+        for root in folders if is_wanted else ():
             file = os.path.join(root, path)
             if os.path.isfile(file):
                 yield file, root

@@ -30,18 +30,25 @@ def _seconds(results: Results, timeout: float) -> int:
 
     A probe that was cut off needs at least twice of what it had.
     """
-    ended = [name for name, result in results.items() if result.status == "ok"]
-    usual = sum(PROBES[name].seconds for name in ended)
-    taken = sum(results[name].seconds for name in ended)
-    slowness = max(1.0, taken / usual) if ended else 1.0
-
+    slowness = _slowness(results)
     total = 0.0
-    each = []  # what all may take, so that a late probe has its time
+    shares = []  # a probe may use up its share of the time
     for name, result in results.items():
-        whole = result.seconds
+        probe = PROBES[name]
+        seconds = result.seconds
         if result.status == "late":
-            whole = max(2 * whole, slowness * PROBES[name].seconds)
-            each.append(whole / PROBES[name].share)
-        total += whole
-    most = max(each, default=2 * timeout)
+            seconds = max(2 * seconds, slowness * probe.seconds)
+            shares.append(seconds / probe.share)
+        total += seconds
+    most = max(shares, default=2 * timeout)
     return 10 * math.ceil(max(total, most) / 10)
+
+
+def _slowness(results: Results) -> float:
+    """How many times as long probes took as they usually do, at least 1."""
+    usual = taken = 0.0
+    for name, result in results.items():
+        if result.status == "ok":
+            usual += PROBES[name].seconds
+            taken += result.seconds
+    return max(1.0, taken / usual) if usual else 1.0

@@ -49,6 +49,9 @@ class Pair(NamedTuple):
     confidence: float | None
 
 
+_Meeting = tuple[int, int]  # a sample's number in its chunk, and the row of one that is held out
+
+
 class _Held(NamedTuple):
     """A sample that is held out."""
 
@@ -60,11 +63,14 @@ class Comparison:
     """Samples of splits that are held out, with which those of others are compared."""
 
     def __init__(self, splits: Sequence[Split]) -> None:
-        self._rows = [_Held(split.name, content) for split in splits for content in split.contents]
+        self._rows: list[_Held] = []
+        for split in splits:
+            self._rows += (_Held(split.name, content) for content in split.contents)
         contents = [held.content for held in self._rows]
         self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
         self._by_look = _by_key(contents, _look)
-        self._known = Known(Pieces.of([content.words for content in contents], 1))
+        words = [content.words for content in contents]
+        self._known = Known(Pieces.of(words, 1))
         self._recordings: set[tuple[str, ...]] = set()  # that were named
 
     def pairs(self, split: str, contents: Iterable[Content]) -> Iterator[Pair]:
@@ -76,38 +82,41 @@ class Comparison:
         recording is named once with each split.
         """
         for chunk in _chunks(contents):
-            found: dict[tuple[int, int], Pair] = {}
+            found: dict[_Meeting, Pair] = {}
             for number, content in enumerate(chunk):
                 for row, pair in self._equal(split, content):
                     found.setdefault((number, row), pair)
-            for number, row, pair in chain(self._heard(split, chunk), self._seen(split, chunk)):
-                known = found.get((number, row))
+
+            heard = self._heard(split, chunk)
+            seen = self._seen(split, chunk)
+            for meeting, pair in chain(heard, seen):
+                known = found.get(meeting)
                 if known is None or known.confidence is None:
-                    found[number, row] = pair
+                    found[meeting] = pair
             yield from found.values()
 
     def _equal(self, split: str, content: Content) -> Iterator[tuple[int, Pair]]:
         """The first rows of each split that have the same key, the surest first."""
         for how, key in _KEYS.items():
             done = {split}
-            for row in self._by_key[how].get(key(content), ()):
+            rows = self._by_key[how].get(key(content), ())
+            for row in rows:
                 held = self._rows[row]
                 if held.split in done or not _lasts_as_long(how, content, held.content):
                     continue
                 done.add(held.split)
-                if how != _RECORDING or self._is_new(content.sample.recording, split, held.split):
-                    yield row, _pair(split, content, held, how)
+                meeting = (content.sample.recording, split, held.split)
+                if how == _RECORDING and meeting in self._recordings:
+                    continue
+                if how == _RECORDING:
+                    self._recordings.add(meeting)
+                yield row, _pair(split, content, held, how)
 
-    def _is_new(self, *meeting: str) -> bool:
-        """Whether a recording is named with these splits for the first time."""
-        is_new = meeting not in self._recordings
-        self._recordings.add(meeting)
-        return is_new
-
-    def _heard(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
-        """The pairs of samples that sound alike: (number in `chunk`, row, pair)."""
-        searched = Pieces.of([content.words for content in chunk], SEARCHED_STEPS)
-        shared: dict[tuple[int, int], list[Match]] = defaultdict(list)
+    def _heard(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[_Meeting, Pair]]:
+        """The pairs of samples that sound alike."""
+        words = [content.words for content in chunk]
+        searched = Pieces.of(words, SEARCHED_STEPS)
+        shared: dict[_Meeting, list[Match]] = defaultdict(list)
         for match in matches.find(searched, self._known):
             number = int(searched.recordings[match.piece])
             row = int(self._known.pieces.recordings[match.of_piece])
@@ -116,17 +125,20 @@ class Comparison:
             held = self._rows[row]
             if held.split != split:
                 pair = _pair(split, chunk[number], held, "sound")
-                yield number, row, _measured(pair, stretches)
+                yield (number, row), _measured(pair, stretches)
 
-    def _seen(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[int, int, Pair]]:
+    def _seen(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[_Meeting, Pair]]:
         """The pairs of pictures that show the same, of each one the nearest in each split."""
         of_look = _by_key(chunk, _look)
         nearest: dict[tuple[int, str], tuple[float, int]] = {}  # difference and row
-        for look, known_look in pictures.near(list(of_look), list(self._by_look)):
-            for number, row in product(of_look[look], self._by_look[known_look]):
+        looks = pictures.near(list(of_look), list(self._by_look))
+        for look, known_look in looks:
+            rows = self._by_look[known_look]
+            for number, row in product(of_look[look], rows):
                 held = self._rows[row]
                 others = held.content.small[None]
-                difference = float(pictures.differences(chunk[number].small, others)[0])
+                differences = pictures.differences(chunk[number].small, others)
+                difference = float(differences[0])
                 if held.split == split or difference >= pictures.MOST_DIFFERENCE:
                     continue
                 candidate = difference, row
@@ -135,7 +147,7 @@ class Comparison:
 
         for (number, _), (difference, row) in nearest.items():
             pair = _pair(split, chunk[number], self._rows[row], "picture")
-            yield number, row, pair._replace(confidence=1 - difference / 255)
+            yield (number, row), pair._replace(confidence=1 - difference / 255)
 
 
 def _by_key(contents: Sequence[Content], key: Callable[[Content], str]) -> dict[str, list[int]]:
