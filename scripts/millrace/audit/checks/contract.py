@@ -41,8 +41,7 @@ def ragged(seen: Seen) -> Finding:
     if read.get("failed"):
         return _uncollated(read["failed"])
     if not read["batches"] and "raised" in read:
-        needs = "samples without workers"
-        return undecided(NO_BATCH, needs, read["raised"])
+        return undecided(NO_BATCH, "samples without workers", read["raised"])
     if not read["batches"]:
         return inapplicable("the loader gives no batch")
 
@@ -187,8 +186,7 @@ def lengths(seen: Seen) -> Finding:
         return failed(cause, {"len": size, "samples": counted})
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
-        cause = f"len is {size}, but [{size - 1}] raises {last['text']}"
-        return failed(cause, last)
+        return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
     place = items.get("equals")
     if place is not None and not _repeats_on_purpose(size, items):
         cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
@@ -239,8 +237,7 @@ def batch_of_one(seen: Seen, epochs: list[Reading]) -> Finding:
     cause = f"{where}: BatchNorm with one value a channel would raise"
     if "unknown" in one:
         cause += f"; {one['unknown']}"
-    needs = "the model: --model module:factory"
-    return undecided(cause, needs, shown)
+    return undecided(cause, "the model: --model module:factory", shown)
 
 
 def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:

@@ -34,8 +34,7 @@ def normalisation(data: Values, colours: Colours) -> Iterator[Finding]:
     where, needed = constants_order(data)
     if needed == "BGR" and order != "BGR":
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
-        fix = f"give the constants in the order of the images; {WEIGHTS}"
-        yield failed(cause, fix=fix)
+        yield failed(cause, fix=f"give the constants in the order of the images; {WEIGHTS}")
     train, val = data.train, data.val
     if train and val:
         yield from _fitted(train, val, data.constants)
@@ -53,8 +52,7 @@ def _ranges(data: Values) -> Iterator[Finding]:
         cause = "; ".join(field.described() for field in fields)
         yield passed(cause, {field.title: field.shown for field in fields})
         return
-    cause = "nothing is normalised, no range is expected"
-    yield inapplicable(cause, needs="--expect")
+    yield inapplicable("nothing is normalised, no range is expected", needs="--expect")
 
 
 def constants_order(data: Values) -> tuple[str, str]:
@@ -149,8 +147,7 @@ def colours(values: Values, data: Colours) -> Finding:
     where, needed = constants_order(values)
     order = data.order
     if order and order == needed != "RGB":
-        cause = f"the channels are {order}, and so are the constants: {where}"
-        return passed(cause, data.shown)
+        return passed(f"the channels are {order}, and so are the constants: {where}", data.shown)
     if order == "RGB":
         return passed("the channels are RGB", data.shown)
     if order:
@@ -161,8 +158,7 @@ def colours(values: Values, data: Colours) -> Finding:
 
     answers = {answer for found in data.orders.values() for answer in found}
     if not data.images or answers == {"grey"}:
-        cause = "no field is a batch of colour images"
-        return inapplicable(cause, data.shown)
+        return inapplicable("no field is a batch of colour images", data.shown)
     cause = "no file was replaced by a probe image"
     if "mixed" in answers:
         cause = "colours change at random"

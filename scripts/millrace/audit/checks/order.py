@@ -104,8 +104,7 @@ def _judged(
     `calls`: of set_epoch, by the user's loop; None without one."""
     first = plain[0][0]
     if not first or len(plain[0]) < 2:
-        needs = f"--epochs 2, and {NEED_ID}"
-        return undecided("no two orders to compare", needs)
+        return undecided("no two orders to compare", f"--epochs 2, and {NEED_ID}")
     if any(rank.is_missed() for rank in told):
         cause = "set_epoch on the dataset changes what the main process reads, but persistent "
         cause += "workers miss it"
@@ -145,8 +144,7 @@ def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
         cause += f"{', '.join(dataset.shuffled_by or flags)} shuffles"
         if told.parts:
             cause += f"; {told.call} does not change it"
-        fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
-        return failed(cause, fix=fix)
+        return failed(cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets")
     return inapplicable("no shuffle: the order is fixed in both epochs (training: shuffle=True)")
 
 
@@ -167,8 +165,7 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
     for name in [each for each in ("look", "epochs") if each in evidence]:
         result = evidence[name]
         if name == "look" and result.status == "late":
-            cause = f"no batch came: {result.error['text']}"
-            yield undecided(cause, f"{LONGER}, or less data")
+            yield undecided(f"no batch came: {result.error['text']}", f"{LONGER}, or less data")
         if result.status in ENDINGS:
             facts = {key: value for key, value in result.error.items() if value}
             cause = f"the loader {result.status}: {result.error.get('text', '')}"
@@ -185,8 +182,7 @@ def endless(ranks: list[Reading]) -> Finding:
         facts = {"batches": count, "len(loader)": epoch.length}
         if epoch.length and count > 2 * epoch.length:
             cause = f"it does not end: {count} batches, though len(loader) is {epoch.length}"
-            fix = "Let the sampler end after len(sampler) indices"
-            return failed(cause, facts, fix)
+            return failed(cause, facts, "Let the sampler end after len(sampler) indices")
         if not epoch.length:
             cause = f"no end in {count} batches: an endless stream"
     return passed(cause, facts)

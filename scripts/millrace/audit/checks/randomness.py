@@ -210,8 +210,7 @@ def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[
     first_epochs = [rank.plain[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
     if shared is None:
-        cause = "no field of a sample is the same in two passes"
-        yield undecided(cause, NEED_ID)
+        yield undecided("no field of a sample is the same in two passes", NEED_ID)
         return
 
     facts = {
@@ -272,8 +271,7 @@ def _shared_out(
             f"no end in {len(dataset.samples)} samples, "
             "and no two places give the same ones in the same order"
         )
-        needs = "a stream that ends: fewer shards, by --arg"
-        return undecided(cause, needs, facts)
+        return undecided(cause, "a stream that ends: fewer shards, by --arg", facts)
 
     unknown = shared.unknown()
     if unknown:
@@ -286,8 +284,7 @@ def _shared_out(
 
     unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
     if unended and min(unended) < FEWEST and not shared.came_whole():
-        cause = f"{min(unended)} batches of a rank were read in the time"
-        return undecided(cause, LONGER, facts)
+        return undecided(f"{min(unended)} batches of a rank were read in the time", LONGER, facts)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
@@ -304,8 +301,7 @@ def _shared_out(
         )
         return failed(cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
 
-    cause = f"{shared.ranks} ranks and {shared.workers} workers share out the samples"
-    return passed(cause, facts)
+    return passed(f"{shared.ranks} ranks and {shared.workers} workers share out the samples", facts)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -353,8 +349,7 @@ def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
     fix = "Stop all ranks at the smallest number of steps, repeat samples on short ranks, or use "
     fix += "`with model.join():`; drop_last=True alone leaves them uneven"
     if joins:
-        cause = f"ranks make {steps} steps, and the loop uses Join"
-        return passed(cause, facts)
+        return passed(f"ranks make {steps} steps, and the loop uses Join", facts)
     return failed(f"ranks make {steps} steps", facts, fix)
 
 

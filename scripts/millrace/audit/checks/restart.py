@@ -133,8 +133,7 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
 
     is_right = any(map(restart.is_right, restart.ways))
     if not is_right and any(way.is_unread for way in restart.ways):
-        cause = "the time was over before a batch came after a restart"
-        return undecided(cause, LONGER)
+        return undecided("the time was over before a batch came after a restart", LONGER)
 
     wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
     if is_right and calls is not None:  # the loop decides which of the ways is taken
