@@ -11,12 +11,13 @@ from millrace.common.workflow.runs import ACCEPTED, FINDINGS
 
 def steps() -> list[tuple[str, str, dict[str, list]]]:
     """Name, output and jobs of each step: those jobs are known that have begun."""
-    steps = {"check_loader": FINDINGS, "verify_findings": ACCEPTED}
-    logs = {step: sorted(Path(f"logs/audit/{step}").glob("*/*.log")) for step in steps}
-    jobs: dict[str, dict[str, list]] = {
-        step: {f"{log.parent.name}/{log.stem}": [] for log in logs[step]} for step in steps
-    }
-    return [(step, path.replace("{lane}/{run}", "{}"), jobs[step]) for step, path in steps.items()]
+    outputs = {"check_loader": FINDINGS, "verify_findings": ACCEPTED}
+    steps = []
+    for step, output in outputs.items():
+        logs = sorted(Path(f"logs/audit/{step}").glob("*/*.log"))
+        jobs: dict[str, list] = {f"{log.parent.name}/{log.stem}": [] for log in logs}
+        steps.append((step, output.replace("{lane}/{run}", "{}"), jobs))
+    return steps
 
 
 def pages() -> list[str]:
@@ -28,9 +29,8 @@ def facts() -> dict[str, str]:
     """The verdicts on each loader."""
     lines = {}
     for path in sorted(Path("results/audit").glob("*/*/accepted.json")):
-        counts = [
-            f"{count} {verdict}" for verdict, count in jsonl.read(path)["counts"].items() if count
-        ]
+        verdicts = jsonl.read(path)["counts"]
+        counts = [f"{count} {verdict}" for verdict, count in verdicts.items() if count]
         lane, run = path.parts[-3:-1]
         lines[str(path)] = f"loader of {lane} {run}: {', '.join(counts) or 'not audited'}"
     return lines

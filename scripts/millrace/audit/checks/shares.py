@@ -60,29 +60,34 @@ class Shares:
     @property
     def filling(self) -> int:
         """Repeated samples that are no bug: they make the last step of all ranks full."""
-        missing = -len(self.held) % self.one_step if self.from_sampler else self.one_step - 1
+        missing = self.one_step - 1
+        if self.from_sampler:
+            missing = -len(self.held) % self.one_step
         return max(0, min(missing, self.held.total() - 1))
 
     def draws_with_replacement(self) -> bool:
         """Whether the sampler asked one rank for a sample more often than the dataset holds it."""
         if not self.from_sampler:
             return False
-        return any(self._given_by(rank) - self.held for rank in range(self.ranks))
+        given = map(self._given_by, range(self.ranks))
+        return any(counts - self.held for counts in given)
 
     def repeated_by_workers(self) -> Counter[str]:
         """Samples that several workers of one rank gave, by how often too often."""
         repeated: Counter[str] = Counter()
         for rank in range(self.ranks):
             workers = self._workers_of(rank)
-            for name, count in (_sum(workers) - self.held).items():
+            too_often = _sum(workers) - self.held
+            for name, count in too_often.items():
                 if sum(name in worker for worker in workers) > 1:
                     repeated[name] = max(repeated[name], count)
         return repeated
 
     def repeated_by_ranks(self) -> Counter[str]:
         """Samples that several ranks gave, by how often too often."""
+        given = map(self._given_by, range(self.ranks))
         # What one rank repeats by itself is a matter of its workers: count it once here.
-        return _sum(self._given_by(rank) & self.held for rank in range(self.ranks)) - self.held
+        return _sum(counts & self.held for counts in given) - self.held
 
     def came_whole(self) -> bool:
         """Whether every sample of the dataset came, even if the time was over before the loader
@@ -95,7 +100,10 @@ class Shares:
     def unknown(self) -> Counter[str]:
         """What came, but is none of the samples that the dataset gives by itself: batches that
         nobody could take apart, or samples that were padded or changed when they were collated."""
-        return Counter({name: count for name, count in self.total.items() if name not in self.held})
+        total = self.total
+        for name in self.held:
+            del total[name]
+        return total
 
     def _workers_of(self, rank: int) -> list[Counter[str]]:
         return [Counter(names) for place, names in self.streams.items() if place[0] == rank]
@@ -111,8 +119,9 @@ def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
 def count(epochs: list[Epoch], dataset: Dataset) -> Shares | None:
     """The shares of all ranks in one epoch; None if nothing tells one sample from another."""
     batches = [batch for epoch in epochs for batch in epoch.batches]
-    samples = dataset.samples if dataset.stable else []
-    held_keys = [content_key(sample, dataset.stable) for sample in samples]
+    held_keys = []
+    if dataset.stable:
+        held_keys = [content_key(sample, dataset.stable) for sample in dataset.samples]
     by_index = _known_by_index(batches, dataset, held_keys)
     if not held_keys and not by_index:
         return None

@@ -188,16 +188,14 @@ class Listener:
             elif step < len(self.made) and not is_stream:
                 # A wrapper makes other batches of them; indices are dealt in turn.
                 made = self.made[step]
-            stacked = note.pop("rows", None)
-            if stacked and "samples" not in made:
-                made = {**made, "samples": stacked}
+            samples = made.get("samples", note.pop("rows", None))
             note.update({"worker": None, **made, "batch": note["batch"]})
             if "indices" not in note:
                 is_drawn = step < len(self.drawn)
                 note["indices"] = index_list(self.drawn[step]) if is_drawn else None
-            if "samples" in note and "named" not in note:
-                note["size"] = len(note["samples"])
-            note["samples"] = note.get("samples") or [{"": note["batch"]}]
+            if samples is not None and "named" not in note:
+                note["size"] = len(samples)
+            note["samples"] = samples or [{"": note["batch"]}]
 
 
 class Noted(NamedTuple):
