@@ -126,22 +126,24 @@ def _problems(seen: Seen) -> list[Problem]:
         cause = f"{path} is an open file, whose position forked workers share"
         problems.append(Problem(["fork"], cause, {"path": path}))
 
-    runs = seen["runs"]
-    for method in [name for name in ("spawn", "forkserver") if name in runs]:
-        run = runs[method]
-        if "raised" in runs["fork"] or "raised" in runs["fork again"]:
-            continue
-        if "raised" in run:
-            text = UNGUARDED if run["unguarded"] else run["raised"]["text"][:300]
-            problems.append(Problem([method], text, run["raised"]))
-            continue
-        fields = _differing(runs["fork"], runs["fork again"], run)
-        if fields:
-            vanished = ", ".join(seen["vanished"][:4]) or NOTHING_GONE
-            cause = f"samples differ from those of fork in {', '.join(fields)}; "
-            cause += f"what vanished: {vanished}"
-            problems.append(Problem([method], cause, {"fields": fields}))
+    if seen["runs"] and not any("raised" in run for run in seen["runs"][:2]):
+        problems += _when_sent(seen)
     return problems
+
+
+def _when_sent(seen: Seen) -> Iterator[Problem]:
+    """What is wrong with samples of workers to which the loader was sent."""
+    fork, again, run = seen["runs"]
+    if "raised" in run:
+        text = UNGUARDED if run["unguarded"] else run["raised"]["text"][:300]
+        yield Problem([seen["sent"]], text, run["raised"])
+        return
+    fields = _differing(fork, again, run)
+    if fields:
+        vanished = ", ".join(seen["vanished"][:4]) or NOTHING_GONE
+        cause = f"samples differ from those of fork in {', '.join(fields)}; "
+        cause += f"what vanished: {vanished}"
+        yield Problem([seen["sent"]], cause, {"fields": fields})
 
 
 def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:

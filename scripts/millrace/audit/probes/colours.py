@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -34,13 +35,6 @@ PRIMARIES = {
 }
 
 
-class Replaced(NamedTuple):
-    """A file that a loader listed, and the one that it reads instead."""
-
-    like: str
-    new: Path
-
-
 def relisted(value: Any, listed: str) -> Any:
     """Return a copy of a list, or of an entry of it, with another file in place of those like
     it."""
@@ -54,9 +48,10 @@ def relisted(value: Any, listed: str) -> Any:
     return value
 
 
-def replace(loader: Any, folder: Path) -> dict[str, Replaced]:
-    """List one file everywhere in place of images; by the attribute that lists them."""
-    replaced = {}
+def replace(loader: Any, folder: Path) -> dict[str, Path]:
+    """List a copy of one file everywhere in place of images; copies by the attribute that lists
+    them."""
+    copies = {}
     for path, owner in list(walk(loader, "loader", code=True)):
         for name, rows in list(getattr(owner, "__dict__", {}).items()):
             if not isinstance(rows, (list, tuple)) or not rows:
@@ -64,24 +59,25 @@ def replace(loader: Any, folder: Path) -> dict[str, Replaced]:
             found = next(files(rows[0], owner, SUFFIXES), None)
             if found is None:
                 continue
-            like, root = found
-            new = folder / f"probe{Path(like).suffix}"
-            listed = os.path.relpath(new, root) if root else str(new)
+            file, root = found
+            copied = folder / f"probe{Path(file).suffix}"
+            shutil.copyfile(file, copied)
+            listed = os.path.relpath(copied, root) if root else str(copied)
             setattr(owner, name, relisted(rows, listed))
-            replaced[f"{path}.{name}"] = Replaced(like, new)
-    return replaced
+            copies[f"{path}.{name}"] = copied
+    return copies
 
 
-def write(like: str, colour: tuple[int, ...], file: Path) -> None:
-    """Write an image of one colour in the format and size of another, with what the loader has
-    loaded."""
+def fill(file: Path, colour: tuple[int, ...]) -> None:
+    """Give all pixels of an image one colour, with what the loader has loaded."""
     pil = sys.modules.get("PIL.Image")
     if pil is not None:
-        with pil.open(like) as image:
-            pil.new("RGB", image.size, colour).save(file)
+        with pil.open(file) as image:
+            size = image.size
+        pil.new("RGB", size, colour).save(file)
         return
     opencv = sys.modules["cv2"]
-    pixels = opencv.imread(like)
+    pixels = opencv.imread(str(file))
     pixels[...] = colour[::-1]
     opencv.imwrite(str(file), pixels)
 
@@ -126,22 +122,22 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
     with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(images(batch))
-        replaced = replace(loader, rank.scratch) if seen["images"] else {}
-        seen["places"] = list(replaced)
-        for seed in (options.seed, options.seed + 1) if replaced else ():
-            for field, means in answers(loader, rank, replaced, seed).items():
+        copies = replace(loader, rank.scratch) if seen["images"] else {}
+        seen["places"] = list(copies)
+        for seed in (options.seed, options.seed + 1) if copies else ():
+            for field, means in answers(loader, rank, set(copies.values()), seed).items():
                 seen["orders"].setdefault(field, []).append(order(means))
     return seen
 
 
 def answers(
-    loader: Any, rank: Rank, replaced: dict[str, Replaced], seed: int
+    loader: Any, rank: Rank, copies: set[Path], seed: int
 ) -> dict[str, dict[str, list[float]]]:
     """Return the means of channels by field and by the colour that all files have."""
     means: dict[str, dict[str, list[float]]] = {}
     for name, colour in PRIMARIES.items():
-        for like, new in replaced.values():
-            write(like, colour, new)
+        for file in copies:
+            fill(file, colour)
         reseed(seed)
         _, batch = next(draw(loader, rank, 1))
         for field, mean in images(batch).items():

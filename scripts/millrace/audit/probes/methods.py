@@ -28,7 +28,7 @@ SENT = ("spawn", "forkserver")
 
 def methods(target: Target, options: Options, rank: Rank) -> Seen:
     """`pickled`: what cannot be sent; `vanished`: what is lost when it is; `files`: open ones;
-    `runs`: the same samples by each method."""
+    `runs`: the same samples by fork, by fork again, and by the method `sent`."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {"workers": None}
@@ -41,8 +41,9 @@ def methods(target: Target, options: Options, rank: Rank) -> Seen:
     seen: Seen = {
         "workers": loader.num_workers,
         "own": own,
+        "sent": own if own in SENT else "spawn",
         "files": files,
-        "runs": {},
+        "runs": [],
         "pickled": _unpicklable_parts(loader),
     }
     if seen["pickled"]:
@@ -50,9 +51,9 @@ def methods(target: Target, options: Options, rank: Rank) -> Seen:
 
     seen["vanished"] = _vanished(loader.dataset)
     _set_main(options.loader)
-    for name in ("fork", "fork again", own if own in SENT else "spawn"):
+    for method in ("fork", "fork", seen["sent"]):
         reseed(options.seed)
-        seen["runs"][name] = _run(loader, name.split()[0], rank)
+        seen["runs"].append(_run(loader, method, rank))
     return seen
 
 
