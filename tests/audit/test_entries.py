@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from millrace import audit
 from millrace.audit.check_loader import make_parser
 from millrace.audit.checks import entries
 from millrace.audit.checks.entries import ENTRIES, FAMILIES
@@ -48,6 +49,11 @@ def test_explain_takes_a_name_in_any_case_and_fits_a_terminal():
 def test_an_unknown_name_is_an_error_with_the_nearest():
     with pytest.raises(MillraceError, match=r"'DP51'.*Nearest: DP5"):
         entries.explain("DP51")
+
+
+def test_an_audit_of_an_unknown_entry_is_refused_and_does_not_pass():
+    with pytest.raises(MillraceError, match=r"'DP51'.*Nearest: DP5"):
+        audit.check("nowhere:loader", only=["DP51"])
 
 
 def test_catalogue_and_report_need_the_standard_library_alone():

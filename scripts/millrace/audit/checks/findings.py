@@ -96,8 +96,8 @@ def load(only: Iterable[str] = ()) -> list[Check]:
     """All checks, or those of the entries named."""
     for name in MODULES:
         importlib.import_module(f"millrace.audit.checks.{name}")
-    names = {name.lower() for name in only}
-    return [check for check in CHECKS if not names or check.entry.lower() in names]
+    names = set(only)
+    return [check for check in CHECKS if not names or check.entry in names]
 
 
 def judge(evidence: Evidence, checks: list[Check]) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 
+from millrace.audit.checks import entries
 from millrace.audit.checks.findings import Finding, judge, load
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
@@ -18,9 +19,9 @@ def audit(
     row.
 
     Raises MillraceError if a name leads nowhere, or torch cannot be imported: nothing is said of
-    the loader.
+    the loader; and for an entry that there is not.
     """
-    checks = load(only)
+    checks = load([entries.get(name).name for name in only])
     needed = {"look"}
     for check in checks:
         needed.update(check.probes)
