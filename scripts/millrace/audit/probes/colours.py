@@ -34,6 +34,8 @@ PRIMARIES = {
     "blue": (40, 40, 200),
 }
 
+Means = dict[str, list[float]]  # of the first three channels, by field or by colour
+
 
 def relisted(value: Any, listed: str) -> Any:
     """Return a copy of a list, or of an entry of it, with another file in place of those like
@@ -82,7 +84,7 @@ def fill(file: Path, colour: tuple[int, ...]) -> None:
     opencv.imwrite(str(file), pixels)
 
 
-def images(batch: Any) -> dict[str, list[float]]:
+def images(batch: Any) -> Means:
     """Return the mean of the first three channels of every field that is a batch of colour
     images."""
     means = {}
@@ -94,7 +96,7 @@ def images(batch: Any) -> dict[str, list[float]]:
     return means
 
 
-def order(means: dict[str, list[float]]) -> str:
+def order(means: Means) -> str:
     """Say which colour each channel answers to: "RGB", "BGR", ..., or "grey", "unread", "mixed"."""
     answers = torch.tensor(list(means.values()), dtype=torch.float64)
     rows = answers - answers.mean(0)
@@ -130,11 +132,9 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
     return seen
 
 
-def answers(
-    loader: Any, rank: Rank, copies: set[Path], seed: int
-) -> dict[str, dict[str, list[float]]]:
+def answers(loader: Any, rank: Rank, copies: set[Path], seed: int) -> dict[str, Means]:
     """Return the means of channels by field and by the colour that all files have."""
-    means: dict[str, dict[str, list[float]]] = {}
+    means: dict[str, Means] = {}
     for name, colour in PRIMARIES.items():
         for file in copies:
             fill(file, colour)

@@ -40,6 +40,9 @@ PLACES = (
     "batch_sampler.batch_sampler.sampler",
 )
 
+Samples = list[dict[str, str]]  # digests of their fields
+Notes = list[list[Seen]]  # of the batches of each epoch
+
 
 def epochs(target: Target, options: Options, rank: Rank) -> Seen:
     """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
@@ -156,9 +159,7 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     return {"epochs": _two_epochs(plain, options, rank, indices)}
 
 
-def _two_epochs(
-    loader: Any, options: Options, rank: Rank, indices: list[list[Any]]
-) -> list[list[Seen]]:
+def _two_epochs(loader: Any, options: Options, rank: Rank, indices: list[list[Any]]) -> Notes:
     """Notes of two epochs over these indices."""
     tap = Listener(loader, rank, options.workers, options.start_method, indices=indices)
     for _ in range(2):
@@ -209,20 +210,18 @@ def _drawn(core: DataLoader, most: int) -> set[str]:
     return drawn
 
 
-def _pass(
-    tap: Listener, rows: int | None, rank: Rank, until: float
-) -> tuple[list[dict[str, str]], bool]:
+def _pass(tap: Listener, rows: int | None, rank: Rank, until: float) -> tuple[Samples, bool]:
     """Samples, and whether they are all: none is read when less than `until` seconds are left."""
     samples = islice(_samples(tap, rows), MOST)
     read = list(takewhile(lambda _: rank.left() > until, samples))
     return read, len(read) < MOST and rank.left() > until
 
 
-def _column(name: str, samples: list[dict[str, str]]) -> list[str | None]:
+def _column(name: str, samples: Samples) -> list[str | None]:
     return [sample.get(name) for sample in samples]
 
 
-def _is_stable(name: str, first: list[Seen], second: list[Seen], in_order: bool) -> bool:
+def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bool:
     """Whether a field is the same in two passes, of streams in whatever order."""
     ours, theirs = _column(name, first), _column(name, second)
     if in_order:
@@ -281,7 +280,11 @@ def parts(tap: Listener, method: str = "") -> Seen:
             listed[place] = part
     if not method:
         return listed
-    return {name: part for name, part in listed.items() if callable(getattr(part, method, None))}
+    have = {}
+    for name, part in listed.items():
+        if callable(getattr(part, method, None)):
+            have[name] = part
+    return have
 
 
 def tell_epoch(tap: Listener, number: int) -> None:
@@ -300,7 +303,7 @@ def noting(function: Callable, note: Callable) -> Callable:
     return called
 
 
-def _notes(tap: Listener, numbers: tuple[int, ...]) -> list[list[Seen]]:
+def _notes(tap: Listener, numbers: tuple[int, ...]) -> Notes:
     for number in numbers:
         tell_epoch(tap, number)
         tap.run()

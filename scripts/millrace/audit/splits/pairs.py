@@ -44,9 +44,9 @@ class Pair(NamedTuple):
     held_out: str
     of_split: str
     how: str
-    offset: float | None
-    seconds: float | None
-    confidence: float | None
+    offset: float | None = None
+    seconds: float | None = None
+    confidence: float | None = None
 
 
 _Meeting = tuple[int, int]  # a sample's number in its chunk, and the row of one that is held out
@@ -191,11 +191,17 @@ def _lasts_as_long(how: str, content: Content, other: Content) -> bool:
 
 
 def _pair(split: str, content: Content, held: _Held, how: str) -> Pair:
-    names = (content.sample.name, split, held.content.sample.name, held.split)
+    pair = Pair(
+        sample=content.sample.name,
+        split=split,
+        held_out=held.content.sample.name,
+        of_split=held.split,
+        how=how,
+    )
     if how != "bytes":
-        return Pair(*names, how, None, None, None)
+        return pair
     offset = None if content.seconds is None else 0.0
-    return Pair(*names, how, offset, content.seconds, 1.0)
+    return pair._replace(offset=offset, seconds=content.seconds, confidence=1.0)
 
 
 def _measured(pair: Pair, stretches: Sequence[Match]) -> Pair:
