@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from millrace.audit.runner.listener import Listener
+from millrace.audit.runner.listener import Listener, is_stream
 from millrace.audit.runner.target import Rank
 
 FEW = 6  # batches show what values are
@@ -41,7 +41,7 @@ def index_batches(loader: Any, limit: int | None = None) -> list | None:
 
     Without a limit also those that drop_last would leave out.
     """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader, DataLoader) or is_stream(loader):
         return None
     if limit is not None or not loader.batch_size:
         return list(islice(order(loader), limit))

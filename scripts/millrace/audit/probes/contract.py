@@ -11,15 +11,14 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory as torchs
 
 from millrace.audit.probes.batches import collated, order, samples_of
 from millrace.audit.probes.first_batch import length
 from millrace.audit.probes.listed import paths, roots
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import digest, members, walk_tensors
-from millrace.audit.runner.listener import Listener, index_list, reseed
+from millrace.audit.runner.digest import digest, is_array, members, walk_tensors
+from millrace.audit.runner.listener import Listener, index_list, is_stream, reseed
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 
 SECONDS = 4.0
@@ -48,7 +47,7 @@ def contract(target: Target, options: Options, rank: Rank) -> Seen:
     }
 
     until = time.monotonic() + seconds
-    if isinstance(data, IterableDataset) and size is not None:
+    if is_stream(loader) and size is not None:
         counted = sum(1 for _ in takewhile(lambda _: time.monotonic() < until, data))
         seen["counted"] = counted if time.monotonic() < until else None
     elif size and seen["collate"]["usual"]:
@@ -102,7 +101,7 @@ def collate(loader: Any, until: float) -> Seen:
 
 def _batches(loader: Any, seen: Seen) -> Iterator[list[Any]]:
     """Samples of batches in several orders; `usual` turns False where indices are of no row."""
-    if isinstance(loader.dataset, IterableDataset):
+    if is_stream(loader):
         yield from _stream(loader)
         return
     rows = length(loader.dataset) or 0
@@ -264,7 +263,7 @@ def kind_of(value: Any) -> str:
 def shapes(value: Any, path: str = "") -> dict[str, str]:
     """Type, dtype and shape of all parts of a sample, by path; of texts only the type."""
     described = kind_of(value)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if is_array(value):
         return {path: f"{described} {value.dtype} {list(map(int, value.shape))}"}
     if isinstance(value, (bytes, list, tuple, dict)):
         described += f" {len(value)}"

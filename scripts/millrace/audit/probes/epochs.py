@@ -15,13 +15,13 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
 from millrace.audit.probes.first_batch import length
 from millrace.audit.runner.digest import fields
-from millrace.audit.runner.listener import Listener, index_list
+from millrace.audit.runner.listener import Listener, index_list, is_stream
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 
 MOST_BATCHES = 50  # show whether an order changes
@@ -135,7 +135,7 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
     core, listening = tap.original, tap.core
-    if core is None or listening is None or isinstance(core.dataset, IterableDataset):
+    if core is None or listening is None or is_stream(core):
         return {"epochs": None}
     rows = length(core.dataset)
     if rows == 0:
@@ -231,7 +231,7 @@ def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bo
 
 def _rows(core: DataLoader | None) -> int | None:
     """How long a dataset is that is asked for one sample at a time."""
-    if core is None or isinstance(core.dataset, IterableDataset):
+    if core is None or is_stream(core):
         return None
     if core.batch_sampler is None and isinstance(next(iter(core.sampler), 0), (list, tuple)):
         return None  # it is asked for whole batches
@@ -243,7 +243,7 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
     if core is not None and rows is not None:
         for row in range(0, rows, max(1, rows // MOST_ROWS)):
             yield fields(core.dataset[row])
-    elif core is not None and isinstance(core.dataset, IterableDataset):
+    elif core is not None and is_stream(core):
         yield from map(fields, core.dataset)
     else:
         tap.run()

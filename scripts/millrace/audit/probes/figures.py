@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from millrace.audit.probes.batches import FEW, draw
-from millrace.audit.runner.digest import walk_tensors
+from millrace.audit.runner.digest import is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
@@ -51,7 +51,7 @@ def look(value: Any) -> Seen:
     seen: Seen = {"type": type(value).__name__, "kind": "other"}
     if hasattr(value, "getextrema"):
         return {**seen, "kind": "PIL", "dtype": value.mode}
-    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+    if not is_array(value):
         return seen
 
     seen["kind"] = "tensor" if isinstance(value, torch.Tensor) else "array"

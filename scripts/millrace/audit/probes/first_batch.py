@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
-from millrace.audit.runner.listener import Listener
+from millrace.audit.runner.listener import Listener, is_stream
 from millrace.audit.runner.target import Options, Rank, Seen, Target, locate
 
 
@@ -48,7 +47,7 @@ def look(target: Target, options: Options, rank: Rank) -> Seen:
         "together": options.together,
         "batch_seconds": seconds,
         "imported": {"libraries": libraries, "environment": changed},
-        "iterable": core is not None and isinstance(core.dataset, IterableDataset),
+        "iterable": core is not None and is_stream(core),
     }
 
 

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from millrace.audit.probes.first_batch import length
-from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
@@ -67,7 +67,7 @@ def _worker(loader: Any, read: int, most: int) -> DataLoader:
         "worker_init_fn": loader.worker_init_fn,
         "multiprocessing_context": loader.multiprocessing_context or "fork",
     }
-    if isinstance(loader.dataset, IterableDataset):
+    if is_stream(loader):
         how["batch_size"] = CHUNK
     else:
         order = list(islice(loader.sampler, read))

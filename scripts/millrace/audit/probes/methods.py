@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
 from millrace.audit.runner import trace
-from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 from millrace.audit.runner.walk import parts, walk
 
@@ -79,7 +78,7 @@ def _run(loader: Any, method: str, rank: Rank) -> Seen:
 
 def _drawn(loader: Any) -> list[Any]:
     """A few indices that the sampler draws; none for a stream."""
-    if isinstance(loader.dataset, IterableDataset):
+    if is_stream(loader):
         return []
     is_batched = loader.batch_sampler is not None
     drawn = next(iter(loader.batch_sampler), []) if is_batched else loader.sampler

@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import IterableDataset
 
 from millrace.audit.probes.first_batch import length
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
-from millrace.audit.runner.listener import Listener, batch_size
+from millrace.audit.runner.listener import Listener, batch_size, is_stream
 from millrace.audit.runner.target import Options, Rank, Seen, Target
 
 
@@ -38,7 +37,7 @@ def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
     core = Listener(loader, rank, workers=0).original if loader is not None else None
     if core is None:
         return {}
-    iterable = isinstance(core.dataset, IterableDataset)
+    iterable = is_stream(core)
     return {
         "samples": length(core.dataset if iterable else core.sampler),
         "batch_size": core.batch_size,
@@ -84,7 +83,7 @@ def _alone(core: Any, batch: Any, note: Seen) -> Any:
     if neither can be made."""
     if core is not None and core.batch_sampler is not None:
         data = core.dataset
-        if isinstance(data, IterableDataset):
+        if is_stream(core):
             return core.collate_fn([next(iter(data))])
         first = next(iter(core.batch_sampler))
         return core.collate_fn([data[next(iter(first))]])

@@ -42,7 +42,7 @@ def rows(batch: Any) -> list[dict[str, str]] | None:
 def _lengths(part: Any, depth: int) -> Iterator[int | None]:
     """The first extent of each tensor, array and list of values in a batch; None for what has
     none."""
-    if _is_array(part):
+    if is_array(part):
         yield part.shape[0] if len(part.shape) else None
     elif _is_column(part):
         yield len(part)
@@ -53,7 +53,7 @@ def _lengths(part: Any, depth: int) -> Iterator[int | None]:
         yield None
 
 
-def _is_array(part: Any) -> bool:
+def is_array(part: Any) -> bool:
     """Whether it is a tensor of torch or an array of NumPy."""
     return hasattr(part, "dtype") and hasattr(part, "shape") and hasattr(part, "__getitem__")
 
@@ -66,7 +66,7 @@ def _is_column(part: Any) -> bool:
 
 
 def _row(part: Any, number: int) -> Any:
-    if _is_array(part) or _is_column(part):
+    if is_array(part) or _is_column(part):
         return part[number]
     if isinstance(part, Mapping):
         return {name: _row(value, number) for name, value in part.items()}

@@ -15,7 +15,7 @@ import itertools
 import json
 import multiprocessing
 import os
-import random
+import secrets
 import shutil
 import signal
 import socket
@@ -355,12 +355,9 @@ def _join_group(me: Rank) -> None:
 def _unseed() -> None:
     """Random states as a fresh process has them: those of the guard are the same in all that it
     forks."""
-    import torch
+    from millrace.audit.runner.listener import reseed  # with torch
 
-    torch.seed()
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    reseed(secrets.randbits(32))
 
 
 def _clear(below: list[int], seen: set[int], files: set[str]) -> None:

@@ -148,7 +148,7 @@ class Listener:
             changes["_initial_iter_for_state_dict"] = False
         self.functions = functions = Functions(loader)
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
-        if not isinstance(loader.dataset, IterableDataset):
+        if not is_stream(loader):
             name = "batch_sampler" if functions.batched else "sampler"
             given: list[Any] | None = self.given
             if given is not None and not functions.batched:
@@ -180,12 +180,12 @@ class Listener:
         left: dict[str, list[Seen]] = {}
         for made in self.made:
             left.setdefault(made["batch"], []).append(made)
-        is_stream = self.core is not None and isinstance(self.core.dataset, IterableDataset)
+        by_turn = self.core is None or not is_stream(self.core)
         for step, note in enumerate(notes):
             made = {}
             if alike := left.get(note["batch"]):
                 made = alike.pop(0)
-            elif step < len(self.made) and not is_stream:
+            elif step < len(self.made) and by_turn:
                 # A wrapper makes other batches of them; indices are dealt in turn.
                 made = self.made[step]
             samples = made.get("samples", note.pop("rows", None))
@@ -263,6 +263,11 @@ def _die_with(process: Any) -> None:
     """End with the process that reads: a worker's parent may be a forkserver, which outlives it."""
     multiprocessing.connection.wait([process.sentinel])
     os._exit(1)
+
+
+def is_stream(loader: DataLoader) -> bool:
+    """Whether its data set gives samples without being asked for any."""
+    return isinstance(loader.dataset, IterableDataset)
 
 
 def reseed(seed: int) -> None:
