@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -289,13 +290,31 @@ def test_an_image_of_too_many_pixels_is_rejected_by_its_header_and_takes_no_memo
 def test_the_number_of_pixels_is_a_choice_and_another_one_converts_again(tmp_path, most, rejected):
     raw = small_tree(tmp_path / "raw")
     convert(raw, tmp_path / "out", *SMALL)
-    write_picture(raw / "train/class 0/small.png", 1, size=(7, 9))  # 63 pixels
+    for number in range(3):
+        write_picture(
+            raw / f"train/class {number}/small.png", 90 + number, size=(7, 9)
+        )  # 63 pixels
     for path in (raw / "val").rglob("*.png"):
         write_picture(path, 2, size=(7, 9))
     flags = ("--max-pixels", str(most), "--max-error-fraction", "1", "--train-files", "1")
     out = convert(raw, tmp_path / "out", *SMALL, *flags)
     assert len(rejects(out)) == rejected
-    assert len(RecordSet.open(out)) == 31 - rejected
+    assert len(RecordSet.open(out)) == 33 - rejected
+
+
+def test_a_class_that_loses_all_its_images_is_an_error(tmp_path, capsys):
+    raw = small_tree(tmp_path / "raw")
+    for path in (raw / "train/class 2").iterdir():
+        path.write_bytes(path.read_bytes()[:-60])
+    convert(raw, tmp_path / "out", *SMALL, "--max-error-fraction", "1", code=1)
+    assert "train: all images of class class 2 are rejected" in capsys.readouterr().err
+
+
+def test_of_an_image_with_several_frames_the_first_is_taken_and_counted():
+    stored = io.BytesIO()
+    picture(1).save(stored, "WEBP", lossless=True, save_all=True, append_images=[picture(2)])
+    image, odd = read_image(stored.getvalue())
+    assert np.array_equal(image, picture(1)) and odd == ["first of several frames"]
 
 
 def test_what_could_not_be_read_is_tried_again_and_what_is_too_long_is_no_record(
@@ -428,6 +447,11 @@ def disjoint(raw: Path) -> None:
         (raw / f"val/class {number}").rename(raw / f"val/{number}")
 
 
+def accented(raw: Path) -> None:
+    write_picture(raw / "train/caf\xe9/1.png")
+    write_picture(raw / "val/cafe\u0301/1.png")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -452,6 +476,10 @@ def disjoint(raw: Path) -> None:
             lambda raw: disjoint(small_tree(raw)),
             "share no class: class 0, class 1, class 2 and 0, 1, 2",
         ),
+        (
+            lambda raw: accented(small_tree(raw)),
+            r"two classes look alike: 'cafe.u0301' and 'caf.xe9'",
+        ),
         (lambda raw: flat(raw, ["a"] * 4, encoding="utf-16"), "synset_labels.txt: is not UTF-8"),
         (lambda raw: flat(raw, ["class 0"] * 4, first=8), "the numbers in names differ in length"),
     ],
@@ -473,6 +501,7 @@ def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is
     (raw / "val/class 0" / os.fsdecode(b"\xff.txt")).touch()
     write_picture(raw / "val/loose.png")
     write_picture(raw / "train/.b/1.png", size=(8, 8))
+    write_picture(raw / "train/Only Train/1.png", size=(8, 8))
     out = convert(raw, tmp_path / "out", *SMALL, "--allow_empty", "1")
     said = capsys.readouterr().err
     assert (
@@ -480,9 +509,10 @@ def test_labels_are_of_the_sorted_names_over_train_and_val_and_an_empty_class_is
         and r"loose.png, class 0/\udcff.txt, class 0/.1/1.gif" in said
     )
     assert "hidden folders are classes too: .b" in said
-    assert "1 of 6 classes not in train/: a class" in said
-    assert "3 of 6 classes not in val/: .b, only train, vacant" in said
-    classes = [".b", "a class", "class 0", "class 1", "only train", "vacant"]
+    assert "1 of 7 classes not in train/: a class" in said
+    assert "4 of 7 classes not in val/: .b, Only Train, only train, vacant" in said
+    assert "differ in upper and lower case only: Only Train, only train" in said
+    classes = [".b", "Only Train", "a class", "class 0", "class 1", "only train", "vacant"]
     for split in ("train", "val"):
         assert RecordSet.open(out, split).classes == classes
-    assert RecordSet.open(out, "train").counts == [1, 0, 10, 10, 1]
+    assert RecordSet.open(out, "train").counts == [1, 1, 0, 10, 10, 1]

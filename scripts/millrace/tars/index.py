@@ -125,9 +125,11 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
                 problem = _problem(scan)
                 if problem:
                     refused.append((scan.path, problem))
-                else:
-                    # Keys are made of names as they are written, "./" included.
-                    write_index(places[scan.path], [dataclasses.replace(scan, names=scan.written)])
+                    continue
+                if scan.reason:
+                    log.warning("%s: %s: %s", scan.path, scan.status, scan.reason)
+                # Keys are made of names as they are written, "./" included.
+                write_index(places[scan.path], [dataclasses.replace(scan, names=scan.written)])
     except OSError as error:
         problem = f"the index of tars cannot be written ({error.strerror})"
         raise MillraceError(problem, str(folder), "Give a cache_dir that is writable") from None

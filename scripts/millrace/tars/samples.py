@@ -24,6 +24,7 @@ from millrace.tars.index import IndexedTar
 # As in webdataset: the key ends at the first dot of the base name, the rest is the field.
 _NAME = r"^(?P<key>(?:.*/|)[^.]+)[.](?P<field>[^/]*)$"
 _META = r"^__[^/]*__($|/)"
+_HIDDEN = r"(^|/)\.[^/]*$"  # .DS_Store, ._000017.jpg of macOS
 
 IDS = ("key", "tar")
 """What an id is: the key, or the tar's name and the key."""
@@ -78,7 +79,7 @@ class TarSamples:
             raise MillraceError(problem, "open_tars", f"Give one of {', '.join(IDS)}")
         table = pa.concat_tables(tar.members for tar in tars)
         numbers = np.repeat(np.arange(len(tars), dtype=np.int32), [len(tar[1]) for tar in tars])
-        named = _named(table)
+        named = _named(table, tars)
         codes, fields = _fields(named.fields)
         offsets = table["offset"].to_numpy()[named.rows]
         sizes = table["size"].to_numpy()[named.rows]
@@ -266,33 +267,40 @@ class _Named(NamedTuple):
     skipped: Counter[str]
 
 
-def _named(table: pa.Table) -> _Named:
+def _named(table: pa.Table, tars: Sequence[IndexedTar]) -> _Named:
     """The members whose names have a key and a field. Raises MillraceError for one not UTF-8."""
     names = table["name"].cast(pa.large_binary()).combine_chunks()
     kinds = table["kind"].to_numpy()
     parts = pc.extract_regex(names, _NAME)
     is_readable = kinds <= SYMLINK
     is_meta = pc.match_substring_regex(names, _META).to_numpy(zero_copy_only=False)
+    # webdataset would take the folder for the key, and make a sample of such a file.
+    is_hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False) & ~is_meta
     is_named = parts.is_valid().to_numpy(zero_copy_only=False)
     reasons = {
-        "name without a dot": is_readable & ~is_meta & ~is_named,
+        "name without a dot": is_readable & ~is_meta & ~is_hidden & ~is_named,
         "name like __this__": is_readable & is_meta,
+        "name like .this": is_readable & is_hidden,
         "link to no file": kinds == BROKEN_LINK,
     }
     skipped = +Counter({reason: int(is_skipped.sum()) for reason, is_skipped in reasons.items()})
-    rows = np.flatnonzero(is_readable & ~is_meta & is_named)
+    rows = np.flatnonzero(is_readable & ~is_meta & ~is_hidden & is_named)
     parts = parts.take(rows)
     try:
         keys, fields = (parts.field(part).cast(pa.large_string()) for part in ("key", "field"))
     except pa.ArrowInvalid:
-        raise _not_text(names.take(rows).to_pylist()) from None
+        raise _not_text(tars) from None
     return _Named(rows, keys, fields, skipped)
 
 
-def _not_text(names: list[bytes]) -> MillraceError:
-    """The error for the first of the names that is not UTF-8."""
-    wrong = next(name for name in names if not _is_text(name))
-    return MillraceError(f"the member {wrong!r} has a name that is not UTF-8", "tars", "Rename it")
+def _not_text(tars: Sequence[IndexedTar]) -> MillraceError:
+    """The error for the first member whose name is not UTF-8."""
+    for tar in tars:
+        for name in tar.members["name"].cast(pa.large_binary()).to_pylist():
+            if not _is_text(name):
+                problem = f"the member {name!r} has a name that is not UTF-8"
+                return MillraceError(problem, tar.state.path, "Rename it")
+    raise AssertionError("all names are UTF-8")
 
 
 def _is_text(name: bytes) -> bool:

@@ -655,3 +655,12 @@ def test_chains_find_all_but_few_members_by_themselves(tmp_path, monkeypatch):
     )
     assert len(scan(path, 8).names) == 400
     assert sum(len(chain.starts) for chain in serial) <= 8
+
+
+@pytest.mark.parametrize(("zeros", "status"), [(1 << 20, "ok"), (3 << 20, "truncated")])
+def test_a_tar_with_very_many_zeros_at_its_end_is_a_copy_that_was_not_finished(
+    tmp_path, zeros, status
+):
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_of(("a.txt", b"1")) + bytes(zeros))
+    assert scan(path).status == status

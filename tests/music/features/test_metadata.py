@@ -15,7 +15,7 @@ from millrace.common.errors import MillraceError
 from millrace.music.features.metadata import Record, place_records, read_metadata
 from millrace.music.features.old_index import read_old_index, write_old_index
 from millrace.music.features.roots import Root, split_name
-from millrace.music.features.splits import coverage, read_split, write_filtered
+from millrace.music.features.splits import Split, coverage, read_split, write_filtered
 from millrace.music.features.track import Contract
 from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, scanned, write_mm
 
@@ -265,18 +265,35 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
     assert result["hours"] == pytest.approx((9000 + 5 * 8000) * 512 / 22050 / 3600)
     text = (
         "valid: 3 cliques of at least 2 (60.0 %) and 7 versions (58.3 %) remain, 8 of 12 found,"
-        " 0.3 h"
+        " 0.3 h; 1 of them name a recording that stands before: read once"
     )
     assert result["line"] == text
 
 
 @pytest.mark.parametrize(
-    "content, problem", [("[]", "not a split"), ("{", "cut off"), ('{"C": 1}', "not a split")]
+    "content, problem",
+    [
+        ("[]", "not a split"),
+        ("{", "cut off"),
+        ('{"C": 1}', "not a split"),
+        ('{"C": [], "D": [], "C": []}', "C stands twice"),
+    ],
 )
 def test_a_file_that_is_no_split_is_named(tmp_path, content, problem):
     (tmp_path / "train.json").write_text(content)
     with pytest.raises(MillraceError, match=rf"train\.json: {problem}"):
         read_split(tmp_path / "train.json", "train")
+
+
+def test_versions_without_a_text_as_video_id_are_listed_with_their_clique(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, "abcdefghijk", cqt(1))
+    split = Split(
+        "train", "train.json", {"C-1": [{"version_id": "V-1", "youtube_id": 12345678901}]}
+    )
+    result, lost, _ = coverage(split, indexed(tmp_path, h5=["a.h5"]), {})
+    of = {"split": "train", "id": "", "in_clique": "C-1", "version_id": "V-1"}
+    assert lost[0] == {**of, "reason": "without_video_id"} and result["without_id"] == 1
 
 
 def test_splits_have_the_names_that_people_use():

@@ -404,6 +404,15 @@ def test_keys_of_the_jsonl_say_whose_data_sets_are_and_are_checked(tmp_path):
     assert report("build", "p", tracks, Contract())["ledger"]["warnings"] == {"wrong_key": 1}
 
 
+def test_of_two_tracks_of_one_id_the_one_that_the_jsonl_points_to_is_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        add_group(h5, "copied", cqt(1), {"youtube_id": ID})
+        add_group(h5, f"{ID}/late", cqt(2))
+    records = {"a.h5": [Record(ID, h5="a.h5", key=f"{ID}/late/cqt")]}
+    index = indexed(tmp_path, h5=["a.h5"], records=records)
+    assert index.entries(0, "h5")[0].key == f"{ID}/late/cqt"
+
+
 LENGTHS = {"lengths": [100, 600]}
 OFFSETS = {
     "first frames and the end": {"offsets": [0, 100, 700]},

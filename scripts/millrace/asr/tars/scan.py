@@ -42,6 +42,7 @@ FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
 _HEADLESS_SEARCH = 1 << 24  # bytes searched for a header if the file does not begin with one
 _CHUNK = 1 << 18
+_LONGEST_END = 2 << 20  # bytes of zeros behind the last member; tar -b 2048 leaves up to 1 MiB
 _MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
 _ZEROS = bytes(_CHUNK)
 _MAGICS = {
@@ -219,6 +220,10 @@ class _Assembly:
         """Zeros are the end of the archive; or another archive follows, or a header was zeroed."""
         after = self._after_zeros(position)
         if after is None:
+            zeros = self.source.total - position
+            if zeros > _LONGEST_END:
+                text = f"{zeros:,} bytes of zeros at its end, as of a copy that was not finished"
+                self._note("truncated", text)
             return None
         if is_header(self.source.pread(BLOCK, after)):
             self._note("concatenated", f"another archive begins at byte {after:,}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     labels = {name: label for label, name in enumerate(classes)}
     rows = {split.name: _labelled(split, labels) for split in splits}
     _check_names(classes)
+    _check_forms(classes, root)
     for of_split in rows.values():
         _check_names(path for path, *_ in of_split)
     return ImageTree(root, classes, rows, _notes(splits, classes))
@@ -119,6 +121,18 @@ def _check_names(names: Iterable[str]) -> None:
             raise MillraceError(problem, repr(name), "Rename it")
 
 
+def _check_forms(classes: Iterable[str], root: Path) -> None:
+    """Raise MillraceError for two classes of one name, whose accents are written differently."""
+    names: dict[str, str] = {}
+    for name in classes:
+        other = names.setdefault(unicodedata.normalize("NFC", name), name)
+        if other != name:
+            problem = (
+                f"two classes look alike: {other!a} and {name!a}, in composed and other letters"
+            )
+            raise MillraceError(problem, str(root), "Give their folders one name (convmv -f utf8)")
+
+
 def _notes(splits: Sequence[_Split], classes: list[str]) -> list[str]:
     """What a person is told: files that are left out, classes that a split lacks, hidden ones."""
     notes = []
@@ -132,6 +146,12 @@ def _notes(splits: Sequence[_Split], classes: list[str]) -> list[str]:
         if missing:
             count = f"{len(missing)} of {len(classes)} classes"
             notes.append(f"{count} not in {split.name}/: {_shown(missing)}")
+    cases: dict[str, list[str]] = {}
+    for name in classes:
+        cases.setdefault(name.casefold(), []).append(name)
+    for alike in cases.values():
+        if len(alike) > 1:
+            notes.append(f"classes that differ in upper and lower case only: {_shown(alike)}")
     hidden = [name for name in classes if name.startswith(".")]
     if hidden:
         notes.append(f"hidden folders are classes too: {_shown(hidden)}")

@@ -46,6 +46,7 @@ def read_image(
         odd += (
             [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
         )
+        odd += ["first of several frames"] if getattr(image, "is_animated", False) else []
         whole, turn = image.convert("RGB"), None
         try:
             turn = _TURNS.get(image.getexif().get(_ORIENTATION))

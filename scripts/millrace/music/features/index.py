@@ -85,7 +85,8 @@ def _usable(
 
 def _rank(track: Track) -> tuple:
     """Of tracks of one id and source the first is taken."""
-    return track.id, track.source, "other_casing" in track.warnings, track.file, track.key
+    is_doubtful = "other_casing" in track.warnings or "wrong_key" in track.warnings
+    return track.id, track.source, is_doubtful, track.file, track.key
 
 
 def _arrays(usable: Mapping[str, Mapping[str, Track]]) -> tuple[np.ndarray, ...]:

@@ -138,7 +138,6 @@ def _check_file_names(splits: Mapping[str, clique_splits.Split]) -> None:
 def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path) -> MillraceError:
     """The error of a split of which too many versions have no features."""
     causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
-    causes += Counter({"without video id": part["without_id"]})
     shown = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
     problem = f"{part['split']}: {part['missing']} of {part['versions']} versions have no features,"
     problem += f" more than max_missing_fraction {most:g} allows ({shown})"

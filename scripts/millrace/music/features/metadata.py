@@ -136,7 +136,7 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
         elif isinstance(value, dict) and isinstance(number := first(value, ID_NAMES), str):
             _enter(result, line, number, value, once=True)
         else:
-            result.problem(line, "no_id", f"neither versions nor one of {', '.join(ID_NAMES)}")
+            result.problem(line, "no_id", f"neither versions nor a text as {', '.join(ID_NAMES)}")
     return result
 
 

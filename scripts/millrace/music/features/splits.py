@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
     """A file {"C-...": [{"version_id", "youtube_id", ...}, ...]}, whatever its ending."""
     where = os.fspath(path)
     try:
-        cliques, _ = jsonl.loads(Path(path).read_bytes())
+        raw = Path(path).read_bytes()
+        cliques, _ = jsonl.loads(raw)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise MillraceError(problem, where, "Set path.splits") from None
@@ -62,7 +64,17 @@ def read_split(path: str | os.PathLike, name: str) -> Split:
         problem = "not a split: cliques, each a list of versions with youtube_id, are expected"
         remedy = "Set path.splits to the .train, .val and .test files"
         raise MillraceError(problem, where, remedy)
+    json.loads(raw, strict=False, parse_int=str, object_pairs_hook=partial(_once, where=where))
     return Split(split_name(name), where, cliques)
+
+
+def _once(pairs: list[tuple[str, Any]], where: str) -> None:
+    """Raise MillraceError for a key that stands twice in an object: the first would be lost."""
+    if len({key for key, _ in pairs}) == len(pairs):
+        return
+    repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+    problem = f"{repeated} stands twice in one object, and only the last would count"
+    raise MillraceError(problem, where, "Bring its versions together under one key")
 
 
 def _are_cliques(content: Any) -> bool:
@@ -95,6 +107,7 @@ def coverage(
 
     missing = [number for number in ids if numbers[number] < 0]
     lost = [{"id": number, "reason": refused.get(number, "absent")} for number in missing]
+    lost += _without_id(split)
     lost += [{"clique": name} for name in split.cliques if name not in filtered]
 
     versions = [version for clique in split.cliques.values() for version in clique]
@@ -109,6 +122,7 @@ def coverage(
         "missing": len(versions) - found,
         "missing_fraction": 1 - found / len(versions) if versions else 0.0,
         "without_id": sum(not video_id(version) for version in versions),
+        "repeated": _repeated(present),
     }
     used = {numbers[video_id(version)] for clique in filtered.values() for version in clique}
     facts |= _of_files(index, np.array(sorted(used), np.int64), prefer)
@@ -137,7 +151,28 @@ def _line(facts: Mapping[str, Any]) -> str:
         f"{facts['split']}: {cliques:,} cliques of at least 2 ({clique_share:.1f} %) and {kept:,} "
     )
     line += f"versions ({version_share:.1f} %) remain, {facts['versions_found']:,} of "
-    return f"{line}{facts['versions']:,} found, {facts['hours']:,.1f} h"
+    line += f"{facts['versions']:,} found, {facts['hours']:,.1f} h"
+    if facts["repeated"]:
+        line += f"; {facts['repeated']:,} of them name a recording that stands before: read once"
+    return line
+
+
+def _without_id(split: Split) -> list[dict]:
+    """A row for each version whose video id is missing or no text, such as a number."""
+    rows = []
+    for name, clique in split.cliques.items():
+        for version in clique:
+            if not video_id(version):
+                version_id = str(version.get("version_id", ""))
+                of = {"id": "", "in_clique": name, "version_id": version_id}
+                rows.append({**of, "reason": "without_video_id"})
+    return rows
+
+
+def _repeated(cliques: Mapping[str, list[dict[str, Any]]]) -> int:
+    """How many versions name a recording that stands before in the split."""
+    ids = [video_id(version) for clique in cliques.values() for version in clique]
+    return len(ids) - len(set(ids))
 
 
 def leaks(splits: Mapping[str, Split]) -> list[dict[str, str]]:
