@@ -133,7 +133,9 @@ class Content:
         self.count = 4 << 20 * drawn["big"]
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         paths = sorted(Path(folder).glob("*.png")) if self.content == "files" else []
-        self.paths = paths[first % 1000 : first % 1000 + drawn["rows"]]
+        # One more than rows: a length that is too short hides a picture that is there.
+        start = first % 1000
+        self.paths = paths[start : start + drawn["rows"] + (drawn["broken"] == "short")]
         generators = {
             "numpy generator": np.random.default_rng(0),
             "python generator": random.Random(0),
