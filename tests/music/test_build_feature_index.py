@@ -76,7 +76,7 @@ def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hin
         ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
         (
             "--h5-root h5 --hop 0.03 --pool 1 --out a.index",
-            "4 other_hop, 1 zero; -_0AAAAAAAA: hop 0.02 s",
+            "4 other_hop, 1 zero; discogs_vi_chunk_00001.h5 -_0AAAAAAAA/cqt: hop 0.02 s",
         ),
     ],
 )

@@ -52,6 +52,17 @@ def test_values_that_are_no_linear_magnitudes_are_refused(tmp_path, reason, chan
     assert all(track.problem for track in tracks)
 
 
+def test_a_track_that_was_written_in_part_is_remarked(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as h5:
+        dataset = h5.create_dataset(f"{ID}/cqt", (1200, 84), "f4", chunks=(100, 84))
+        dataset[:500] = cqt(1)[:500]
+    values = cqt(1)
+    values[500:] = 0
+    write_mm(tmp_path, ID, values)
+    tracks = scanned(tmp_path, ["a.h5"], ["ab"])
+    assert [(track.refused, track.warnings) for track in tracks] == [("", ["mostly_zero"])] * 2
+
+
 def test_published_files_have_the_published_hop_unless_the_jsonl_states_theirs(tmp_path):
     write_mm(tmp_path, ID, cqt(1).astype("<f2"))
     track = only(scanned(tmp_path, mm=["ab"], contract=PUBLISHED))
@@ -561,7 +572,7 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
 def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):
     write_mm(tmp_path, ID, cqt(1).astype("<f2"))
     with pytest.raises(
-        MillraceError, match=rf"1 other_hop; {ID}: hop 0.02322 s, .*frame of 0.1 s.*resample"
+        MillraceError, match=rf"1 other_hop; .*{ID}: hop 0.02322 s, .*frame of 0.1 s.*resample"
     ):
         indexed(tmp_path, mm=["ab"])
     # One among others: these are indexed, and so is another copy of its own.

@@ -42,6 +42,8 @@ def read_image(
                 "too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}"
             )
         odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
+        if image.mode[0] in "IF":
+            odd = [f"mode {image.mode} (cut to 0 to 255)"]
         is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
         odd += (
             [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []

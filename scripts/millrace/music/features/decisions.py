@@ -108,8 +108,9 @@ def check_duration(track: Track, in_file: float | None, record: Record | None) -
             track.facts["hop"] = "duration"
 
 
-def check_values(blocks: Iterable[np.ndarray]) -> None:
-    """Raise Refused if values, given in pieces, cannot be fed to the model.
+def check_values(blocks: Iterable[np.ndarray]) -> list[str]:
+    """Raise Refused if values, given in pieces, cannot be fed to the model; return what is
+    remarkable about them.
 
     Linear magnitudes are expected: decibels, zeros and NaN would reach the model as scaled-up
     noise.
@@ -132,6 +133,8 @@ def check_values(blocks: Iterable[np.ndarray]) -> None:
         raise Refused("zero", "all values are 0")
     if low == high:
         raise Refused("constant", f"all values are {high:g}")
+    # Silence, or what an extraction that was stopped has never written.
+    return ["mostly_zero"] if values.zeros > 0.5 * total else []
 
 
 @dataclass
@@ -143,12 +146,14 @@ class _ValueCounts:
     total: int = 0
     negative: int = 0
     not_finite: int = 0
+    zeros: int = 0
 
     def add(self, block: np.ndarray) -> None:
         """Count a piece; one with a value that is not finite has no part in the span."""
         self.total += block.size
         if not block.size:
             return
+        self.zeros += block.size - np.count_nonzero(block)
         least = float(block.min())
         most = float(block.max())
         if not math.isfinite(least) or not math.isfinite(most):

@@ -216,7 +216,7 @@ def _tracks_of(
             _describe(track, dataset, record, contract)
             check_duration(track, duration, record)
             _place(track, dataset.values, contract, chunk_grid)
-            check_values(_blocks(track, dataset.values))
+            track.warnings += check_values(_blocks(track, dataset.values))
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
         except labels.UNREADABLE as error:

@@ -47,9 +47,9 @@ def merge(
     if not usable:
         reasons = Counter(track.refused for track in tracks)
         words = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        # The reports of the partitions do not know of those that were refused here.
-        if rejects:
-            words += f"; {rejects[0].id}: {rejects[0].problem}"
+        first = next((track for track in tracks if track.refused), None)
+        if first:
+            words += f"; {first.file} {first.key or first.id}: {first.problem}"
         problem = f"not one track can be used: {words or 'there is none'}"
         raise MillraceError(problem, ", ".join(roots.values()), _REASONS)
 

@@ -111,7 +111,7 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     if origin == "jsonl":
         _check_jsonl(track, values, shape)
 
-    check_values([values])
+    track.warnings += check_values([values])
     decide_hop(track, None, record, contract)
     check_duration(track, None, record)
 
