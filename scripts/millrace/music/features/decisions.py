@@ -153,7 +153,7 @@ class _ValueCounts:
         self.total += block.size
         if not block.size:
             return
-        self.zeros += block.size - np.count_nonzero(block)
+        self.zeros += block.size - int(np.count_nonzero(block))
         least = float(block.min())
         most = float(block.max())
         if not math.isfinite(least) or not math.isfinite(most):
