@@ -73,6 +73,7 @@ def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hin
     "arguments, words",
     [
         ("--jsonl meta.jsonl", "no features to look for"),
+        ("--h5-root h5 --splits mm --out a.index", "mm: holds no split"),
         ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
         (
             "--h5-root h5 --hop 0.03 --pool 1 --out a.index",

@@ -85,7 +85,7 @@ def _build_partition(args: argparse.Namespace, contract: Contract) -> None:
 def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     """The index of whole folders, as the original script's."""
     metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
-    if metadata.note:
+    if args.jsonl and metadata.note:
         cli.log.warning("%s", metadata.note)
     records = dict(metadata.records)
     if args.out.suffix == ".pt" and args.out.exists():
@@ -103,6 +103,9 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     tracks = partitions.build_folders(folders, pointing, contract)
     apply_records(tracks, metadata.records, contract)
     splits = split_files(args.splits) if args.splits else {}
+    if args.splits and not splits:
+        remedy = "Name the files train.json, valid.json and test.json (or val, verify)"
+        raise MillraceError("holds no split", args.splits, remedy)
     path = index_path(args.out)
     result = merge_all(path, tracks, Places(roots, splits), contract, problems)
     for line in lines(result):

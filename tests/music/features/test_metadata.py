@@ -99,6 +99,11 @@ def test_broken_lines_are_counted_with_their_numbers(tmp_path):
     assert metadata.records["one"] == Record("one", 2, "k")
 
 
+def test_a_jsonl_without_one_record_is_said(tmp_path):
+    path = write_lines(tmp_path / "array.jsonl", [{"youtube_id": "a"}, {"youtube_id": "b"}])
+    assert "array.jsonl: 1 line, and not one record" in read_metadata(path).note
+
+
 @pytest.mark.parametrize(
     "name, other",
     [

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from millrace.common import jsonl
+from millrace.common.errors import counted
 from millrace.music.features.roots import Root
 
 # The names that the published files, the original scripts and their forks give to one thing; of
@@ -70,10 +71,13 @@ class Metadata:
 
     @property
     def note(self) -> str:
-        """A sentence if the file has cliques and no ids at all: the published name leads to such a
-        file."""
-        if self.ids or not self.counts["cliques"]:
+        """A sentence if the file has no ids at all: it has another form, or is that of the
+        published ones which has none."""
+        if self.ids:
             return ""
+        if not self.counts["cliques"]:
+            lines = counted(self.counts["lines"], "line")
+            return f"{self.path}: {lines}, and not one record: a line is a track or a clique"
         name = os.path.basename(self.path)
         matched = re.sub(r"^Discogs-VI-(\d+)\.jsonl$", r"Discogs-VI-YT-\1.jsonl", name)
         other = matched if matched != name else "Discogs-VI-YT-<date>.jsonl"
@@ -136,7 +140,8 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
         elif isinstance(value, dict) and isinstance(number := first(value, ID_NAMES), str):
             _enter(result, line, number, value, once=True)
         else:
-            result.problem(line, "no_id", f"neither versions nor a text as {', '.join(ID_NAMES)}")
+            names = ", ".join(ID_NAMES)
+            result.problem(line, "no_id", f"neither versions nor one of {names} that is a text")
     return result
 
 
