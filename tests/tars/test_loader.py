@@ -16,6 +16,7 @@ from threading import enumerate as enumerate_threads
 import numpy as np
 import pytest
 
+from millrace.asr.loading.reader import IndexedTarReader
 from millrace.common.errors import MillraceError
 from millrace.tars.dataset import TarBatch
 from millrace.tars.loader import TarLoader, open_tars
@@ -51,6 +52,17 @@ def test_every_epoch_has_each_sample_once_in_another_order_over_all_tars(tars):
     again = epoch_of(open_tars(tars, batch_size=8, seed=3), 1)
     assert [batch.ids for batch in again] == [batch.ids for batch in epochs[1]]
     assert orders[0] != ids_of(epoch_of(open_tars(tars, batch_size=8, seed=4), 0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_batch_is_announced_to_the_kernel_before_it_is_asked_for(tars, monkeypatch, workers):
+    told: list[list] = []
+    monkeypatch.setattr(IndexedTarReader, "will_need", lambda _, requests: told.append(requests))
+    loader = open_tars(tars, batch_size=16, workers=workers)
+    list(loader)
+    times = Counter(tuple(request) for requests in told for request in requests)
+    # As the following one, and when it is read; the first ones follow none.
+    assert set(times.values()) == {1, 2}
 
 
 def test_a_batch_has_its_size_but_the_last_and_samples_belong_to_their_ids(tars):

@@ -17,6 +17,7 @@ import soundfile
 import torch
 
 from millrace.asr.loading.dataset import BucketedDataset
+from millrace.asr.loading.reader import IndexedTarReader
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch
@@ -288,3 +289,14 @@ def test_the_inner_loader_gives_the_first_epoch_too_and_refuses_to_read_without_
     loader = BatchLoader(dataset, workers, plans=lambda epoch: ListedPlan([[[epoch, 3]]]))
     ((batch, _),) = loader.data_loader
     assert batch.rows.tolist() == [0, 3]
+
+
+def test_the_following_batch_is_announced_to_the_kernel(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(IndexedTarReader, "will_need", lambda _, requests: told.append(requests))
+    dataset = dataset_of(corpus(tmp_path, members=4), [[[0, 2]], [[1]], [[3]]])
+    list(BatchLoader(dataset))
+    rows = dataset.table.rows(np.arange(4))
+    expected = [[(rows[row].tar, rows[row].offset, rows[row].size)] for row in (1, 3)]
+    following = [requests for requests in told if requests]
+    assert [following.count(requests) for requests in expected] == [2, 2]  # and when they are read
