@@ -209,7 +209,7 @@ def finish(
     for line in (ledger.line(), *leakage.lines(ledger)):
         cli.log.info("%s", line)
     _check_number(ledger, final, rejects, split["folder"], max_error_fraction)
-    _check_classes(plans, final, split)
+    _tell_lost_classes(plans, final, split)
 
     files = _write_changed(final, facts, conversion, threads)
     _remove_others(plans, name, folder)
@@ -277,13 +277,12 @@ def _leaks(
     return [{name: row[name] for name in ("image", "reason", "detail")} for row in rows]
 
 
-def _check_classes(plans: Sequence[FilePlan], kept: Sequence[FilePlan], split: Mapping) -> None:
-    """Raise MillraceError for a class that loses its last image of the split."""
+def _tell_lost_classes(plans: Sequence[FilePlan], kept: Sequence[FilePlan], split: Mapping) -> None:
+    """Warn of classes that lose their last image of the split."""
     listed, left = ({row[3] for plan in each for row in plan.rows} for each in (plans, kept))
     for label in sorted(listed - left):
-        problem = f"all images of class {split['classes'][label]} are rejected"
-        remedy = "Mend them (rejects.jsonl says why), or remove the class's folder"
-        raise MillraceError(problem, split["folder"], remedy)
+        words = "%s: all images of class %s are rejected: nothing of it is left in this split"
+        cli.log.warning(words, split["folder"], split["classes"][label])
 
 
 def _check_number(
