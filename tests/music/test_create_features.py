@@ -38,6 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     soundfile.write(root / "b/a.flac", tone(), RATE)
     soundfile.write(root / "silence.wav", np.zeros(RATE * 2), RATE)
     soundfile.write(root / "short.wav", tone(0.4), RATE)
+    soundfile.write(root / "nan.wav", np.full(RATE * 2, np.nan), RATE, subtype="FLOAT")
     whole = (root / "b/a.flac").read_bytes()
     (root / "cut.flac").write_bytes(whole[: len(whole) // 2])
     (root / "text.mp3").write_text("no audio at all")
@@ -69,7 +70,7 @@ def run(folder: Path, *flags: str, threads: int = 1) -> int:
 
 def test_every_recording_has_features_or_a_reason(made):
     ledger = jsonl.read(made / "ledger.json")
-    assert (ledger["rows_in"], ledger["rows_out"]) == (11, 2)
+    assert (ledger["rows_in"], ledger["rows_out"]) == (12, 2)
     rejects = {
         row["audio"]: row["reason"] for row in map(json.loads, (made / "rejects.json").open())
     }
@@ -77,6 +78,7 @@ def test_every_recording_has_features_or_a_reason(made):
         "b/a.flac": "duplicate_id",
         "dead.wav": "missing",
         "linked/..wav": "bad_name",
+        "nan.wav": "not_finite",
         "cut.flac": "damaged",
         "empty.ogg": "undecodable",
         "playlist.mp3": "undecodable",  # it would give the features of another file

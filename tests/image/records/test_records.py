@@ -168,6 +168,11 @@ PIXELS = images_of(np.arange(2))
             {"images": {"shape": (2,), "dtype": h5py.vlen_dtype(np.uint8)}, "labels": [0, 1]},
             "variable length",
         ),
+        ({"images": {"shape": PIXELS.shape, "dtype": "u1"}, "labels": [0, 1]}, "not written"),
+        (
+            {"images": {"shape": PIXELS.shape, "dtype": "u1", "chunks": True}, "labels": [0, 1]},
+            "not written to its end",
+        ),
         ({"images": PIXELS, "labels": [0]}, "`labels` is int64"),
         ({"images": PIXELS}, "the file holds images"),
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),

@@ -9,6 +9,7 @@ are also the original's `images`, in any chunking.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -167,16 +168,29 @@ def _missing(datasets: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _wrong_images(datasets: Mapping[str, Any]) -> str:
-    """Why `images` are none of the original's: uint8 (N, H, W, 3), RGB."""
+    """Why `images` are none of the original's: uint8 (N, H, W, 3), RGB, all of them written."""
     images = datasets.get("images")
-    if images is None or (images.dtype == np.uint8 and images.shape[3:] == (3,)):
+    if images is None:
         return ""
+    if images.dtype == np.uint8 and images.shape[3:] == (3,):
+        # The rest would be read as black images.
+        return "" if _is_written(images) else "`images` was not written to its end"
     if images.dtype.kind == "O":
         return "`images` of variable length are not read"
     words = f"`images` is {images.dtype} {images.shape}, not uint8"
     if images.dtype.kind == "f":
         return f"{words}: these are normalised crops, often channel-first bytes under another shape"
     return f"{words} (N, H, W, 3), RGB"
+
+
+def _is_written(images: Any) -> bool:
+    """Whether the file has room for all values: it is made when they are written."""
+    if images.is_virtual or images.external:
+        return True
+    if not images.chunks:
+        return images.id.get_storage_size() > 0 or not images.size
+    sides = zip(images.shape, images.chunks, strict=True)
+    return images.id.get_num_chunks() == math.prod(-(-side // chunk) for side, chunk in sides)
 
 
 def _shape(datasets: Mapping[str, Any]) -> Shape:

@@ -96,6 +96,9 @@ def cqt(samples: np.ndarray) -> np.ndarray:
 
 def features(path: str | os.PathLike) -> np.ndarray:
     """The CQT of a recording. Raises Refused if there is none, or silence only."""
-    magnitudes = cqt(decode(path))
+    samples = decode(path)
+    if not np.isfinite(samples).all():
+        raise Refused("not_finite", "samples are NaN or infinite")
+    magnitudes = cqt(samples)
     check_values([magnitudes])
     return magnitudes
