@@ -187,17 +187,19 @@ def test_the_same_picture_is_found_in_another_format_and_size(check, tmp_path):
     picture(1).save(tmp_path / "test/v.bmp")
     picture(2).save(tmp_path / "test/w.jpg", quality=75)
     picture(3).resize((80, 60)).save(tmp_path / "test/x.jpg", quality=90)
+    picture(0).save(tmp_path / "test/u.webp", lossless=True)
     picture(30).save(tmp_path / "test/y.png")
     (tmp_path / "test/z.png").write_bytes((tmp_path / "train/a4.png").read_bytes())
     found = check(tmp_path / "train", tmp_path / "test")
     assert found.names() == [
+        ("a0.png", "u.webp", "picture"),
         ("a1.png", "v.bmp", "picture"),
         ("a2.png", "w.jpg", "picture"),
         ("a3.png", "x.jpg", "picture"),
         ("a4.png", "z.png", "bytes"),
     ]
     confidences = [pair["confidence"] for pair in found.pairs]
-    assert confidences[0] == confidences[3] == 1 and 0.99 < min(confidences[1:3]) < 1
+    assert confidences[:2] == [1, 1] and confidences[4] == 1 and 0.99 < min(confidences[2:4]) < 1
 
 
 def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
@@ -214,6 +216,15 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
         ("a.jsonl:4", "b.jsonl:4", "recording id"),
     ]
     assert found.pairs[0]["confidence"] is None and " -  " in found.printed
+
+
+def test_a_segment_is_of_the_recording_that_its_row_names(check, tmp_path):
+    for number, split in enumerate(("train", "test")):
+        folder(tmp_path / split, {split: noise(6, number)})
+        row = {"audio_filepath": f"{split}.flac", "offset": 1.0, "duration": 2.0}
+        lines(tmp_path / split / "a.jsonl", [row | {"recording_id": "r1"}])
+    found = check(tmp_path / "train/a.jsonl", tmp_path / "test/a.jsonl")
+    assert found.names() == [("a.jsonl:1", "a.jsonl:1", "recording id")]
 
 
 def test_a_pair_is_found_in_the_surest_way(check, tmp_path):

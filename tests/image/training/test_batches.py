@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 
 from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
+from millrace.common.loading.plan import BatchRequest
 from millrace.image.records.record_set import RecordSet
 from millrace.image.training.augment import random_crops
 from millrace.image.training.batches import RecordBatches, normalised
@@ -78,6 +80,23 @@ def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
     steps = np.diff(given[:, 0, :, 0].astype(int), axis=1)
     rising, falling = (steps >= 0).all(axis=1), (steps <= 0).all(axis=1)
     assert (rising != falling).all() and abs(falling.sum() - mirrored) <= 12 * bool(mirrored)
+
+
+def test_a_reader_goes_on_with_the_files_of_the_next_epoch_and_leaves_none_open(tmp_path):
+    records = write_set(tmp_path, [6])
+    shutil.copytree(tmp_path / "train", tmp_path / "train_1")
+    dataset = RecordBatches(records, tmp_path, 4, 12)
+
+    def opened_by(epoch: int, following: np.ndarray | None) -> set[str]:
+        """The folders of the record files that are open after a batch."""
+        dataset.load(BatchRequest(0, np.arange(3), following=following, epoch=epoch))
+        files = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+        return {file.parent.name for file in files if file.is_relative_to(tmp_path)}
+
+    # Of an epoch that is left before its end no reader was told.
+    assert opened_by(0, np.arange(3)) == {"train"}
+    assert opened_by(1, np.arange(3)) == {"train_1"}
+    assert opened_by(1, None) == set()
 
 
 def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from millrace.image.training import report
 
@@ -35,3 +36,13 @@ def test_a_torn_line_of_the_log_leaves_the_page_as_it_is(tmp_path):
 
     log.write_text(whole + '{"event": "train", "st')
     assert report.training_page(tmp_path, SUMMARY) == page
+
+
+def test_validations_are_numbered_by_their_epochs_and_waits_weigh_as_they_last(tmp_path):
+    later = {**TRAIN, "seconds": 12.0, "time_share": {"data_wait": 0.75}}
+    rows = [TRAIN, EVAL, later, EVAL]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # Of five epochs the log has the last two, as of a run whose folder was brought along.
+    page = report.training_page(tmp_path, {**SUMMARY, "epochs": 5})
+    assert re.findall(r'<th scope="row">(\d+)</th>', page) == ["3", "4"]
+    assert "62.5 % of the time waited for data" in page

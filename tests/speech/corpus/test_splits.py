@@ -1,10 +1,14 @@
 """Splits: close to the fractions, never empty from three on, and a pure function of the input."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+from millrace.common.workflow.partitions import Assignment
 from millrace.speech.corpus import splits
+from millrace.speech.corpus.country_folder import Country, Recording
+from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 
 FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 
@@ -70,3 +74,33 @@ def test_recordings_without_hours_are_assigned_too():
     assert set(splits.assign([(str(n), 0.0) for n in range(5)], {}, {}, FRACTIONS).values()) == set(
         FRACTIONS
     )
+
+
+def placed(
+    folder: Path, hours: dict[str, float], given: dict[str, GivenSplit], fractions: dict[str, float]
+) -> dict[str, tuple[str, int | None]]:
+    """Split and subset of the recordings of a new country, whose subsets of train hold an hour."""
+    recordings = {name: Recording("malta", name, length) for name, length in hours.items()}
+    country = Country("malta", "mt", recordings)
+    labels = ("country", "video_id", "split", "subset_id")
+    assignment = Assignment(folder / "assignment.jsonl", 10, labels)
+    known = GivenSplits({("malta", name): each for name, each in given.items()})
+    placements = []
+    splits.place_new(country, assignment, placements, {}, splits.Rules(fractions, 1.0, known))
+    rows = [placement.labels for placement in placements]
+    return {row["video_id"]: (row["split"], row["subset_id"]) for row in rows}
+
+
+@pytest.mark.parametrize("given", [{}, {"a": GivenSplit("train", 1, "")}], ids=["drawn", "given"])
+def test_a_subset_of_train_is_closed_before_a_recording_would_overfill_it(tmp_path, given):
+    hours = {"a": 0.6, "b": 0.6, "c": 0.3, "d": 2.0}
+    subsets = placed(tmp_path, hours, given, {"train": 1.0})
+    assert [subsets[name][1] for name in "abcd"] == [1, 2, 2, 3]
+
+
+def test_what_is_given_a_split_counts_for_what_is_drawn(tmp_path):
+    hours = {str(number): 1.0 for number in range(10)}
+    given = {"0": GivenSplit("test", None, ""), "1": GivenSplit("test", None, "")}
+    fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
+    drawn = placed(tmp_path, hours, given, fractions).values()
+    assert [split for split, _ in drawn].count("test") == 2

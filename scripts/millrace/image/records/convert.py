@@ -144,7 +144,7 @@ def _write(
             raise MillraceError(f"{detail} ({reason}), read before", where, "Run it again")
         digest = plan.digest(pixels)
         writer.facts = {
-            "plan": "" if outcome.rejects else digest,
+            "plan": digest,
             "dealt": digest,
             "rejects": outcome.rejects,
             "odd": dict(outcome.odd),
