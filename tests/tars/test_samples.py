@@ -216,6 +216,8 @@ def test_a_key_or_field_that_is_not_there_is_refused(tmp_path):
     samples = opened(path)
     with pytest.raises(MillraceError, match="no sample has the key c"):
         samples.with_keys(["a", "c"])
+    with pytest.raises(MillraceError, match=r"no list of keys: .*Give texts"):
+        samples.with_keys([17])
     with pytest.raises(MillraceError, match="no sample has a field jpg; there are txt, cls"):
         samples.with_fields(["jpg"])
     with pytest.raises(MillraceError, match="no fields are named"):
@@ -253,10 +255,17 @@ def test_an_index_is_kept_where_it_can_be_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("paths", "words"),
-    [("*.tar", "no tar has such a path"), ([], "no tars"), (["a.tar", "./a.tar"], "named twice")],
+    [
+        ("*.tar", "no tar has such a path"),
+        ([], "no tars"),
+        (["a.tar", "./a.tar"], "named twice"),
+        (["a.tar", "link"], "named twice"),
+        ("{000..003}.tar", "braces, URLs and pipes are not read"),
+    ],
 )
 def test_paths_that_name_nothing_or_a_tar_twice_are_refused(tmp_path, monkeypatch, paths, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("a.tar")
     with pytest.raises(MillraceError, match=words):
         tar_paths(paths)
 

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ FOLDER = ".millrace"
 
 _THREADS = 4
 _GLOB = frozenset("*?[")
+_FOREIGN = re.compile(r"\{|://|^pipe:")  # as webdataset takes them
 
 
 class IndexedTar(NamedTuple):
@@ -52,15 +54,19 @@ def tar_paths(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[st
         named = [pattern]
         if not _GLOB.isdisjoint(pattern) and not os.path.exists(pattern):
             named = sorted(glob.glob(pattern, recursive=True))
+        if _FOREIGN.search(pattern) and not any(map(os.path.exists, named)):
+            problem = "braces, URLs and pipes are not read"
+            raise MillraceError(problem, pattern, "Give paths, with * for what differs, or a list")
         if not named:
             raise MillraceError("no tar has such a path", pattern, "Check folder and pattern")
         tars += map(os.path.abspath, named)
 
     seen: set[str] = set()
     for tar in tars:
-        if tar in seen:
+        target = os.path.realpath(tar)  # a link would give each of its samples twice
+        if target in seen:
             raise MillraceError("the tar is named twice", tar, "Name each tar once")
-        seen.add(tar)
+        seen.add(target)
     if not tars:
         raise MillraceError("no tars are named", "open_tars", "Give a pattern or paths")
     return tars

@@ -178,6 +178,9 @@ class TarSamples:
             except KeyError as error:
                 problem = f"no sample has the key {error.args[0]}"
                 raise MillraceError(problem, "keys", "Name keys that the tars have") from None
+            except pa.ArrowException as error:
+                remedy = "Give texts: '000017', not 17"
+                raise MillraceError(f"no list of keys: {error}", "keys", remedy) from None
         counts = np.diff(self._starts)
         members = self._members.take(np.repeat(is_kept, counts))
         return self._with(self.ids.filter(pa.array(is_kept)), counts[is_kept], members)
