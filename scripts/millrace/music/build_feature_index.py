@@ -16,6 +16,7 @@ from pathlib import Path
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
+from millrace.music.features import contract_flags
 from millrace.music.features import partition as partitions
 from millrace.music.features.index import index_path
 from millrace.music.features.merging import Places, apply_records, lines, merge_all
@@ -41,27 +42,14 @@ def make_parser() -> argparse.ArgumentParser:
         default=Path("cache/discogs_h5_index.pt"),
         help="index to write, X.index or X.pt",
     )
-    add(
-        "--hop",
-        type=cli.positive_float,
-        default=0.02,
-        help="seconds a frame of files that do not say it",
-    )
-    add(
-        "--pool",
-        type=cli.positive_int,
-        default=5,
-        help="stored frames that make one frame of the model",
-    )
-    add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
-    add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
+    contract_flags.add_arguments(parser)
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
+    contract = contract_flags.contract(args)
     if args.partition and args.output and args.report:
         _build_partition(args, contract)
     elif args.partition or not (args.h5_root or args.mm_root):

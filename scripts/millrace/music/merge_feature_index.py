@@ -12,6 +12,7 @@ from pathlib import Path
 from millrace.common import atomic, cli, jsonl
 from millrace.common.leaks import leakage
 from millrace.common.report.figures import save_svg
+from millrace.music.features import contract_flags
 from millrace.music.features.merging import (
     Choices,
     Places,
@@ -21,7 +22,7 @@ from millrace.music.features.merging import (
     merge_all,
 )
 from millrace.music.features.metadata import read_metadata
-from millrace.music.features.track import Contract, read_tracks
+from millrace.music.features.track import read_tracks
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -36,20 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="folder of the partitions' tables; others are deleted",
     )
-    add(
-        "--hop",
-        type=cli.positive_float,
-        default=0.02,
-        help="seconds a frame of files that do not say it",
-    )
-    add(
-        "--pool",
-        type=cli.positive_int,
-        default=5,
-        help="stored frames that make one frame of the model",
-    )
-    add("--bins", type=cli.positive_int, default=84, help="bins of a frame")
-    add("--resample", action="store_true", help="admit hops of which no whole number makes a frame")
+    contract_flags.add_arguments(parser)
     add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
     add("--on-leak", choices=leakage.WORDS, default=leakage.ERROR, help=leakage.HELP)
     missing = "share of a split's versions without features that is allowed"
@@ -70,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
             path.unlink()
             cli.log.info("removed %s, of a partition that is no more", path)
     tracks = [track for name in names for track in read_tracks(args.tables / f"{name}.parquet")]
-    contract = Contract(args.bins, args.hop, args.pool, resample=args.resample)
+    contract = contract_flags.contract(args)
     places = Places(content["roots"], content["splits"])
     problems = content["jsonl"].get("problems", [])
     if content["jsonl"].get("loose"):

@@ -94,10 +94,8 @@ def _chosen(args: argparse.Namespace) -> _Choice:
     place = args.feature_index or settings["path.index"]
     if not place:
         raise _no_index(args.conf)
-    roots = {kind: settings[f"path.{kind}_root"] for kind in ("h5", "mm")}
-    given_roots = {kind: path for kind, path in roots.items() if path}
     contract = settings.contract()
-    index = FeatureIndex(index_path(place), given_roots, contract.hop)
+    index = FeatureIndex(index_path(place), settings.roots, contract.hop)
     files = files or {name: settings[f"path.splits.{name}"] for name in SPLITS}
     return _Choice(index, contract, files, args.prefer or settings["data.prefer"])
 

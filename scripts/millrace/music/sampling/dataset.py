@@ -63,15 +63,6 @@ class TrackBatch:
     def pin_memory(self) -> TrackBatch:
         return replace(self, x=self.x.pin_memory())
 
-    def as_list(self) -> list[Tensor]:
-        """[clique, i1, x1, i2, x2, ...], as the original dataset gives it."""
-        parts = [self.cc.chunk(self.n_per_class)[0]]
-        ids = self.ii.chunk(self.n_per_class)
-        shingles = self.x.chunk(self.n_per_class)
-        for version in range(self.n_per_class):
-            parts += [ids[version], shingles[version]]
-        return parts
-
 
 class Drawing(NamedTuple):
     """How versions are drawn: so many of each anchor's clique, and how probably the anchor itself

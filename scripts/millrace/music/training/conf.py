@@ -46,6 +46,12 @@ class Conf(dict):
         keys = {key: value for key, value in self.items() if key.startswith("model.")}
         return ClewsConfig.from_keys(keys, self["conf"])
 
+    @property
+    def roots(self) -> dict[str, str]:
+        """The folders of features that it names, by kind."""
+        paths = {kind: self[f"path.{kind}_root"] for kind in ("h5", "mm")}
+        return {kind: path for kind, path in paths.items() if path}
+
     def contract(self) -> Contract:
         """What features must be like for the model."""
         model, resample = self.model, self["data.resample"]
@@ -100,7 +106,7 @@ def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             options |= checked({key: _parsed(key, value, default[key])}, default, COMMAND_LINE)
     if not options["checkpoint"]:
         raise MillraceError("no checkpoint is named", COMMAND_LINE, "Write checkpoint=FILE")
-    _check_limits(options, COMMAND_LINE)
+    _check_values(options, COMMAND_LINE)
     return {**options, "partition": split_name(options["partition"])}, others
 
 
@@ -142,23 +148,22 @@ def _is_of_waveforms(key: str) -> bool:
     return section == "augmentations" and name.partition(".")[0] in _WAVEFORM
 
 
-def _check_limits(values: Mapping[str, Any], where: str) -> None:
+def _check_values(values: Mapping[str, Any], where: str) -> None:
+    """Raise MillraceError for a value that its key does not take."""
     for name, value in values.items():
         key = conf_keys.BY_NAME.get(name, Key(name, 0, ""))
-        parts = value if isinstance(value, list) else [value]
-        numbers = [part for part in parts if part is not None and not isinstance(part, str)]
-        if not all(key.at_least <= number <= key.at_most for number in numbers):
-            remedy = f"Set it to {key.at_least:g} or more"
+        remedy = f"Set it to {key.at_least:g} or more"
+        if key.among:
+            fits = value in key.among
+            remedy = f"Set it to {' or '.join(key.among)}"
+        else:
+            parts = value if isinstance(value, list) else [value]
+            numbers = [part for part in parts if isinstance(part, int | float)]
+            fits = all(key.at_least <= number <= key.at_most for number in numbers)
             if key.at_most < math.inf:
                 remedy += f", {key.at_most:g} at most"
-            raise MillraceError(f"{name} is {value}", where, remedy)
-
-
-def _check_choices(conf: Conf, where: str) -> None:
-    for key in (*conf_keys.TRAINING, *conf_keys.AUGMENTATIONS):
-        if key.among and key.name in conf and conf[key.name] not in key.among:
-            problem = f"{key.name} is {conf[key.name]!r}"
-            raise MillraceError(problem, where, f"Set it to {' or '.join(key.among)}")
+        if not fits:
+            raise MillraceError(f"{name} is {value!r}", where, remedy)
 
 
 def _check(conf: Conf, where: str) -> None:
@@ -167,8 +172,7 @@ def _check(conf: Conf, where: str) -> None:
         remedy = "Make features of your audio (`snakemake music_create_features`, or python -m "
         remedy += "millrace.music.create_features), then set it to cqt"
         raise MillraceError(problem, where, remedy)
-    _check_choices(conf, where)
-    _check_limits(conf, where)
+    _check_values(conf, where)
     _check_ranges(conf, where)
     _check_monitor(conf["training.monitor.quantity"], conf["training.monitor.mode"], where)
 

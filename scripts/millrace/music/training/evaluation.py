@@ -40,11 +40,8 @@ class Features:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
         require_index(conf)
-        roots = {
-            kind: conf[f"path.{kind}_root"] for kind in ("h5", "mm") if conf[f"path.{kind}_root"]
-        }
         contract = conf.contract()
-        self.index = FeatureIndex(index_path(conf["path.index"]), roots, contract.hop)
+        self.index = FeatureIndex(index_path(conf["path.index"]), conf.roots, contract.hop)
         if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
             counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
             log.warning(
