@@ -459,8 +459,8 @@ def accented(raw: Path) -> None:
             lambda raw: vacant(small_tree(raw)),
             "classes without images: vacant .1 of 4.. .*allow_empty",
         ),
-        (lambda raw: both(small_tree(raw)), "holds val/ and validation/"),
-        (lambda raw: small_tree(raw, val=0), "holds no train/ or no val/"),
+        (lambda raw: both(small_tree(raw)), "holds both val/ and validation/"),
+        (lambda raw: small_tree(raw, val=0), "holds neither val/ nor validation/"),
         (
             lambda raw: write_picture(small_tree(raw) / "train/class 0/a\nb.png"),
             "holds a line break",

@@ -50,13 +50,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def first_line(error: object) -> str:
+    """The first line of what an error says, or the name of its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class Damaged(MillraceError, ValueError):
     """A file that Millrace made itself cannot be read any more."""
 
     def __init__(self, path: str | os.PathLike, problem: object) -> None:
         where = os.fspath(path)
-        cause = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        super().__init__(f"damaged since it was made ({cause})", where, remade(where))
+        cause = f"damaged since it was made ({first_line(problem)})"
+        super().__init__(cause, where, remade(where))
 
     def __reduce__(self) -> tuple:
         return MillraceError, (self.problem, self.where, self.remedy)

@@ -17,7 +17,7 @@ from pathlib import Path
 from millrace.common import atomic, cli, settings
 from millrace.common.leaks import leakage
 from millrace.common.workflow import placements
-from millrace.image.records.deal import FilePlan, deal, in_order
+from millrace.image.records.deal import FilePlan
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
 
@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(cli.hyphenated(argv))
-    from millrace.image.records.conversion import Conversion
+    from millrace.image.records.conversion import Conversion, of_tree
     from millrace.image.records.convert import convert, finish
 
     if args.partition:
@@ -62,13 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     tree = read_tree(args.raw_data_dir, bool(options.allow_empty))
     for note in tree.notes:
         cli.log.warning("%s", note)
-    conversions = []
-    for name, rows in tree.rows.items():
-        is_shuffled = bool(options.shuffle) and name == "train"
-        order = in_order(rows, options.seed) if is_shuffled else rows
-        plans = list(deal(name, order, options.files(name, len(rows)), is_shuffled))
-        folder = args.local_scratch_dir / name
-        conversions.append(Conversion(plans, options.of_split(tree, name), folder))
+    conversions = [of_tree(tree, name, options, args.local_scratch_dir) for name in tree.rows]
     for conversion in conversions:
         convert(conversion, args.threads)
     train, val = conversions

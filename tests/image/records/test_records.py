@@ -11,9 +11,10 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.image.records.deal import FilePlan
+from millrace.image.records.folder import validation_folder
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import multiset_digest, read_facts, record_writer
-from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
+from millrace.image.records.record_set import RecordSet, check_classes
 from tests.image.record_sets import images_of, write_records, write_set
 
 

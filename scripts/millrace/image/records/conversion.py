@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common.errors import MillraceError
-from millrace.image.records.deal import FilePlan
+from millrace.image.records.deal import FilePlan, deal, in_order
+from millrace.image.records.folder import ImageTree
+from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import Unusable, read_image
 
 
@@ -46,3 +48,16 @@ class Conversion(NamedTuple):
     def picture(self, path: str) -> Any:
         """The picture (PIL) of an image that was usable. Raises MillraceError."""
         return self.content(path)[1]
+
+
+def of_tree(
+    tree: ImageTree, split: str, options: RecordOptions, root: Path, images: int = 0
+) -> Conversion:
+    """The conversion of a split of an image folder, or of so many of its images, into a folder
+    below `root`."""
+    rows = tree.rows[split]
+    is_shuffled = bool(options.shuffle) and split == "train"
+    order = in_order(rows, options.seed) if is_shuffled else rows
+    order = order[: images or None]
+    plans = list(deal(split, order, options.files(split, len(order)), is_shuffled))
+    return Conversion(plans, options.of_split(tree, split), root / split)

@@ -47,7 +47,8 @@ class _Split:
 def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     """List the images below `root`. Raises MillraceError for what is no such folder."""
     root = Path(root)
-    val = _validation_name(root)
+    _check_folders(root)
+    val = validation_folder(root)
     splits = [_read_split(root, name, allow_empty) for name in ("train", val)]
     train_classes, val_classes = (split.classes.keys() for split in splits)
     if not train_classes & val_classes:
@@ -65,18 +66,23 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     return ImageTree(root, classes, rows, _notes(splits, classes))
 
 
-def _validation_name(root: Path) -> str:
-    """`val` or `validation`. Raises MillraceError without it, with both, or without train."""
-    names = [name for name in VALIDATION if (root / name).is_dir()]
-    if not root.is_dir():
-        problem = "is no folder"
-    elif len(names) == 2:
-        problem = "holds val/ and validation/"
-    elif not names or not (root / "train").is_dir():
-        problem = "holds no train/ or no val/"
-    else:
-        return names[0]
+def _check_folders(root: Path) -> None:
+    """Raise MillraceError for what is no folder, or holds no train/."""
+    if (root / "train").is_dir():
+        return
+    problem = "holds no train/" if root.is_dir() else "is no folder"
     raise MillraceError(problem, str(root), f"Expected: {EXPECTED}")
+
+
+def validation_folder(root: str | os.PathLike) -> str:
+    """`val` or `validation`, whichever a folder has. Raises MillraceError without one, or with
+    both."""
+    names = [name for name in VALIDATION if Path(root, name).is_dir()]
+    if len(names) == 1:
+        return names[0]
+    problem = "holds both val/ and validation/" if names else "holds neither val/ nor validation/"
+    remedy = "One of them is read: bring it, or move the other away"
+    raise MillraceError(problem, os.fspath(root), remedy)
 
 
 def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:

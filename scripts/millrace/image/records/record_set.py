@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError, own_file
+from millrace.common.errors import MillraceError, first_line, own_file
 from millrace.image.records.deal import file_name as file_name
-from millrace.image.records.folder import VALIDATION
 from millrace.image.records.record_file import (
     FIXED,
     RecordFile,
@@ -29,22 +28,6 @@ from millrace.image.records.record_file import (
 INDEX, LENGTHS = "records.json", "length.npy"
 _VERSION = 1
 _NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
-
-
-def validation_folder(root: str | os.PathLike) -> str:
-    """`val` or `validation`, whichever a folder has. Raises MillraceError without one, or with
-    both."""
-    names = [name for name in VALIDATION if Path(root, name).is_dir()]
-    if len(names) != 1:
-        problem = (
-            f"holds both {names[0]}/ and {names[1]}/"
-            if names
-            else "holds neither val/ nor validation/"
-        )
-        raise MillraceError(
-            problem, os.fspath(root), "One of them is read: bring it, or move the other away"
-        )
-    return names[0]
 
 
 @dataclass(frozen=True)
@@ -201,7 +184,7 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
                 raise MillraceError(words, str(path.parent), remedy)
             shape, labels = shape_of(h5, path), h5["labels"][()]
     except OSError as error:
-        words = f"cannot be read ({str(error).splitlines()[0]})"
+        words = f"cannot be read ({first_line(error)})"
         raise MillraceError(words, str(path), "Write it again, or move it away") from None
     if labels.min(initial=0) < 0:
         raise MillraceError(f"has the label {labels.min()}", str(path), "Labels count from 0")

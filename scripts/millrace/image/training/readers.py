@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from millrace.common.leaks import leakage
 from millrace.image.producer import quality, shuffle
-from millrace.image.records.conversion import Conversion
+from millrace.image.records.conversion import of_tree
 from millrace.image.records.convert import convert, finish
-from millrace.image.records.deal import deal, in_order
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import read_image
@@ -153,11 +152,8 @@ def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> Recor
     """The bytes of some images of train as they are, in record files as create_records makes
     them."""
     tree = read_tree(folder, allow_empty=True)
-    options = RecordOptions(layout="encoded", records_per_file=1000)
-    rows = in_order(tree.rows["train"], seed)[: images or None]
-    plans = list(deal("train", rows, options.files("train", len(rows)), True))
-    split = options.of_split(tree, "train")
-    conversion = Conversion(plans, split, scratch / "train")
+    options = RecordOptions(layout="encoded", records_per_file=1000, seed=seed)
+    conversion = of_tree(tree, "train", options, scratch, images)
     convert(conversion, threads=1)
     finish(conversion, None, leakage.KEEP, max_error_fraction=1.0, threads=1)
     return RecordSet.open(scratch)

@@ -30,8 +30,9 @@ from millrace.image.models import resnet
 from millrace.image.producer import epochs
 from millrace.image.producer.quality import Spread, expected_spread
 from millrace.image.producer.sentry import Trainer
+from millrace.image.records.folder import validation_folder
 from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_set import RecordSet, check_classes, validation_folder
+from millrace.image.records.record_set import RecordSet, check_classes
 from millrace.image.training.batches import Batch, RecordBatches, normalised
 from millrace.image.training.epoch_meter import EpochMeter
 from millrace.image.training.options import TrainOptions

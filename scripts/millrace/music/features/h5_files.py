@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.common.errors import first_line
 from millrace.common.loading.h5 import is_swmr, open_h5
 from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import check_duration, check_values, decide_hop, time_axis
@@ -41,7 +42,7 @@ def read_file(
         with open_h5(os.fspath(path), swmr) as h5:
             tracks = list(_tracks(h5, file, records, contract))
     except labels.UNREADABLE as error:
-        words = _line(error)
+        words = first_line(error)
         missing, cut = isinstance(error, FileNotFoundError), "truncated" in words
         reason = "file_missing" if missing else "file_cut" if cut else "file_unreadable"
         for number in dict.fromkeys(["", *(record.id for record in records)]):
@@ -52,10 +53,6 @@ def read_file(
         if swmr and not track.refused:
             track.storage, track.addresses, track.offset = BY_H5PY, (), -1
         yield track
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class _Pointers:
@@ -220,7 +217,7 @@ def _tracks_of(
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
         except labels.UNREADABLE as error:
-            track.refuse("unreadable", _line(error))
+            track.refuse("unreadable", first_line(error))
         yield track
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, first_line
 from millrace.common.loading.h5 import RawFile, open_h5
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
@@ -99,8 +99,8 @@ class WindowReader:
             reason = "file_unreadable"
             if isinstance(error, FileNotFoundError | NotADirectoryError):
                 reason = "file_missing"
-            words = str(error).splitlines()[0]
-            raise FeatureError(reason, f"{track.file} {track.key}: {words}") from None
+            words = f"{track.file} {track.key}: {first_line(error)}"
+            raise FeatureError(reason, words) from None
 
     def close(self) -> None:
         """Close all files; they open again when they are read."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, first_line
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import ClewsConfig, flat, read_yaml
 
@@ -62,7 +62,7 @@ def load_published(checkpoint: str | Path) -> Clews:
         EOFError,
         pickle.UnpicklingError,
     ) as error:
-        problem = f"this is no checkpoint of CLEWS ({str(error).splitlines()[0][:200]})"
+        problem = f"this is no checkpoint of CLEWS ({first_line(error)[:200]})"
         raise MillraceError(problem, str(path), "Download it again") from error
     try:
         model.load_state_dict(weights)

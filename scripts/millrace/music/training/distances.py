@@ -10,8 +10,7 @@ from torch import Tensor
 from millrace.common.errors import MillraceError
 
 _INF = float("inf")
-# A number behind best and bpwr says how many pairs count at most: bpwr-5.
-REDUCTIONS = ("min", "max", "mean", "minmean", "meanmin", "best", "bpwr")
+# A number behind these says how many pairs count at most: bpwr-5.
 _COUNTED = ("best", "bpwr")
 
 
@@ -19,14 +18,14 @@ def parse_reduction(strategy: str) -> tuple[str, int | None]:
     """(name, number or None) of a reduction such as `min` or `bpwr-5`; raises MillraceError for
     others."""
     name, dash, number = strategy.partition("-")
-    if name in REDUCTIONS and not dash:
+    if name in _REDUCTIONS and not dash:
         return name, None
     is_count = number.isdecimal() and int(number) > 0
     if name in _COUNTED and is_count:
         return name, int(number)
 
     problem = f"there is no track reduction {strategy!r}"
-    known = [f"{each}-N" if each in _COUNTED else each for each in REDUCTIONS]
+    known = [f"{each}-N" if each in _COUNTED else each for each in _REDUCTIONS]
     raise MillraceError(problem, remedy="Known are " + ", ".join(known))
 
 
@@ -113,8 +112,8 @@ _REDUCTIONS: dict[str, Callable[[Tensor, int | None], Tensor]] = {
     "min": _least,
     "max": _greatest,
     "mean": _mean_of_all,
-    "meanmin": _mean_of_least,
     "minmean": _least_of_means,
+    "meanmin": _mean_of_least,
     "best": _mean_of_best,
     "bpwr": _mean_of_best_pairs,
 }
