@@ -114,6 +114,10 @@ def add_arguments(
                 *original,
                 *(also or {}).get(item.name, ()),
             ]
+            if item.type == "bool":
+                words = item.metadata["meaning"]
+                parser.add_argument(*spellings, action="store_true", help=words)
+                continue
             parser.add_argument(
                 *dict.fromkeys(spellings),
                 type=_KINDS[str(item.type)],

@@ -13,10 +13,9 @@ import argparse
 import os
 from pathlib import Path
 
-from millrace.common import atomic, cli
+from millrace.common import atomic, cli, settings
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
-from millrace.music.features import contract_flags
 from millrace.music.features import partition as partitions
 from millrace.music.features.index import index_path
 from millrace.music.features.merging import Places, apply_records, lines, merge_all
@@ -42,14 +41,15 @@ def make_parser() -> argparse.ArgumentParser:
         default=Path("cache/discogs_h5_index.pt"),
         help="index to write, X.index or X.pt",
     )
-    contract_flags.add_arguments(parser)
+    settings.add_arguments(parser, Contract)
     return parser
 
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    contract = contract_flags.contract(args)
+    contract = settings.from_args(Contract, args)
+    settings.check(contract, "features")
     if args.partition and args.output and args.report:
         _build_partition(args, contract)
     elif args.partition or not (args.h5_root or args.mm_root):

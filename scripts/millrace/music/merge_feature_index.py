@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from millrace.common import atomic, cli, jsonl
+from millrace.common import atomic, cli, jsonl, settings
 from millrace.common.leaks import leakage
 from millrace.common.report.figures import save_svg
-from millrace.music.features import contract_flags
 from millrace.music.features.merging import (
     Choices,
     Places,
@@ -22,7 +21,7 @@ from millrace.music.features.merging import (
     merge_all,
 )
 from millrace.music.features.metadata import read_metadata
-from millrace.music.features.track import read_tracks
+from millrace.music.features.track import Contract, read_tracks
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -37,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="folder of the partitions' tables; others are deleted",
     )
-    contract_flags.add_arguments(parser)
+    settings.add_arguments(parser, Contract)
     add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
     add("--on-leak", choices=leakage.WORDS, default=leakage.ERROR, help=leakage.HELP)
     missing = "share of a split's versions without features that is allowed"
@@ -58,7 +57,8 @@ def main(argv: list[str] | None = None) -> None:
             path.unlink()
             cli.log.info("removed %s, of a partition that is no more", path)
     tracks = [track for name in names for track in read_tracks(args.tables / f"{name}.parquet")]
-    contract = contract_flags.contract(args)
+    contract = settings.from_args(Contract, args)
+    settings.check(contract, "features")
     places = Places(content["roots"], content["splits"])
     problems = content["jsonl"].get("problems", [])
     if content["jsonl"].get("loose"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from millrace.common import atomic
 from millrace.common.errors import own_file
+from millrace.common.settings import setting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,11 +35,11 @@ class Contract:
     those of which a whole number makes a frame.
     """
 
-    bins: int = 84
-    hop: float = 0.02
-    pool: int = 5
+    bins: int = setting(84, "bins of a frame", at_least=1)
+    hop: float = setting(0.02, "seconds a frame of files that do not say it", above=0)
+    pool: int = setting(5, "stored frames that make one frame of the model", at_least=1)
     shingle: float = 20.0
-    resample: bool = False
+    resample: bool = setting(False, "admit hops of which no whole number makes a frame")
 
     def pooling(self, hop: float) -> int | None:
         """How many stored frames make one of the model's; None if no whole number does."""
