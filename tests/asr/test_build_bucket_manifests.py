@@ -13,7 +13,14 @@ import pytest
 
 from millrace.asr import build_bucket_manifests
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
-from tests.asr.bucket_corpus import corpus, files, rows_of, speech_index, write_manifest
+from tests.asr.bucket_corpus import (
+    corpus,
+    files,
+    rejects,
+    rows_of,
+    speech_index,
+    write_manifest,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +118,8 @@ def test_the_speech_lanes_shards(tmp_path: Path, run) -> None:
     assert run(tmp_path / "out", *arguments, "--max-error-fraction", "0.5")[0] == 0
     transcripts = {row["transcript"] for row in rows_of(tmp_path / "out" / "dev.parquet")}
     assert transcripts == {"asr 2", "asr 6", "asr 10"}
+    gone = [row["reason"] for row in rejects(tmp_path / "out") if "gone.tar" in row["tar_path"]]
+    assert gone == ["tar_missing"]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,14 @@ def test_the_buckets_in_order_with_a_model_that_predicts_their_peaks(tmp_path, c
     assert found["buckets"]["b_30_inf"]["empty"] is True
 
 
+def test_a_bucket_without_rows_gets_the_size_of_the_next_longer_samples(tmp_path, monkeypatch):
+    monkeypatch.setitem(BUCKETS, "b_7_10", None)
+    empty = {"b_7_10": {"bucket": "b_7_10", "empty": True}}
+    _, output = merged(tmp_path, {**ALL, **empty})
+    found = json.loads(output.read_text())["buckets"]
+    assert found["b_7_10"]["batch_size"] == found["b_20_30"]["batch_size"]
+
+
 def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     _, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
     budgets = read_budgets(tmp_path / "buckets", output, 240.0)

@@ -110,6 +110,24 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
         tar.rename(tar.with_suffix(".tar"))
 
 
+def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built):
+    config = BucketConfig.read(built[0])
+    first, second = map(Run, built[1])
+    alone = worst_clips([first], config, 99)
+    second.hypotheses = []
+    both = worst_clips([first, second], config, 99)
+    assert [clip.rate for clip in both] == [clip.rate for clip in alone]
+
+
+def test_a_curve_is_that_of_one_event(tmp_path):
+    atomic.write_json(tmp_path / "metrics.json", {})
+    evaluation = {"event": "eval", "step": 1, "metrics": {"loss": 3.0}}
+    lines = [{"event": "train", "step": 1, "loss": 2.0}, evaluation]
+    jsonl.write_lines(tmp_path / "metrics.jsonl", lines)
+    run = Run(tmp_path / "metrics.json")
+    assert (run.curve("train", "loss"), run.curve("eval", "loss")) == ([(1, 2.0)], [(1, 3.0)])
+
+
 def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
     buckets, runs = built
     ledger = Ledger("build", "train", "row", warnings={"also_in_test": 3}).as_dict()

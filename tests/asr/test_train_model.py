@@ -303,6 +303,11 @@ def test_an_evaluation_file_is_a_split_of_buckets_or_the_manifest_it_was_made_of
         build_from(folder, index, train=manifest, dev=dev)
     assert eval_file.find(dev, one) == (one, "dev")
     assert eval_file.find(two / "dev.parquet", one) == (two, "dev")
-    other = write_manifest(tmp_path / "other.parquet", rows[:5])
-    with pytest.raises(MillraceError, match="its 5 rows are not those of a split of"):
-        eval_file.find(other, one)
+    # By another path to it, too.
+    (two / "link.parquet").symlink_to("dev.parquet")
+    assert eval_file.find(two / "link.parquet", one) == (two, "dev")
+    # With fewer rows, and with more.
+    for count in (5, 12):
+        other = write_manifest(tmp_path / "other.parquet", rows[:count])
+        with pytest.raises(MillraceError, match=f"its {count} rows are not those of a split of"):
+            eval_file.find(other, one)

@@ -181,6 +181,13 @@ def test_progress_in_a_log_is_plain_lines(caplog):
     assert len(caplog.records) == 1
 
 
+def test_the_time_that_is_left_is_that_of_what_is_left(monkeypatch):
+    progress = cli.Progress(total=10, unit="hours", label="x")
+    monkeypatch.setattr(cli.time, "monotonic", lambda: progress.started + 60)
+    progress.done = 2.5
+    assert "(25 %), 0:03:00 left, 0.0417 hours/s" in progress.line()
+
+
 @pytest.mark.parametrize(
     ("total", "done"), [(0, 0), (0, 5), (10, 0), (1, 1e-12), (1e12, 1), (5, 7)]
 )

@@ -137,6 +137,14 @@ def test_numbers_beyond_64_bits_are_floats_in_both_readers(number):
     assert isinstance(lenient[0], float)
 
 
+@pytest.mark.parametrize("number", ["-9223372036854775808", "18446744073709551615"])
+def test_numbers_of_64_bits_are_whole_in_both_readers(number):
+    strict, _ = jsonl.loads(b"[" + number.encode() + b"]")
+    lenient, _ = jsonl.loads(b"[" + number.encode() + b", NaN]")
+    assert strict[0] == lenient[0] == int(number)
+    assert isinstance(lenient[0], int)
+
+
 def test_lines_have_their_numbers_and_bad_ones_do_not_stop_the_rest(tmp_path: Path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n   \n{"a": 2\n{"a": NaN}\n\0\0\n[3]\n{"a": 4}')
@@ -182,14 +190,28 @@ def test_a_line_that_is_too_long_is_a_reject_and_the_rest_is_read(tmp_path, monk
     just_as_long = b'"' + b"x" * (longest - 2) + b'"'
     too_long = b'"' + b"x" * 64 * longest + b'"'
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"a": 1}\n' + too_long + b'\n{"a": 2}\n' + just_as_long)
+    # With its line end, the fourth line is one byte too long.
+    lines = [b'{"a": 1}', too_long, b'{"a": 2}', just_as_long, b'{"a": 3}', just_as_long]
+    path.write_bytes(b"\n".join(lines))
     rows = list(jsonl.lines(path))
-    assert [number for number, _, _ in rows] == [1, 2, 3, 4]
-    assert [rows[0][1], rows[2][1]] == [{"a": 1}, {"a": 2}]
-    assert rows[1][1].reason == "json_damaged" and len(rows[3][1]) == longest - 2
+    assert [number for number, _, _ in rows] == [1, 2, 3, 4, 5, 6]
+    assert [rows[at][1] for at in (0, 2, 4)] == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert [rows[at][1].reason for at in (1, 3)] == ["json_damaged"] * 2
+    assert len(rows[5][1]) == longest - 2
 
 
 def test_a_large_document_of_lists_and_little_else_is_refused():
     assert jsonl.loads(b"[" + b"[]," * 1000 + b"1]")[0]
     with pytest.raises(jsonl.BadJson, match="5 MiB that hold 2,000,001 lists and objects"):
         jsonl.loads(b"[" + b"[]," * 2_000_000 + b"1]")
+
+
+def test_a_change_at_either_end_of_a_file_shows_in_its_digest(tmp_path):
+    content = bytes(1000)
+    changes = [content, b"x" + content[1:], content[:-1] + b"x"]
+    digests = []
+    for number, changed in enumerate(changes):
+        path = tmp_path / f"{number}"
+        path.write_bytes(changed)
+        digests.append(jsonl.head_tail_digest(str(path), block=100))
+    assert len(set(digests)) == 3

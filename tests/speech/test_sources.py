@@ -881,6 +881,8 @@ def test_a_path_map_ends_at_a_slash_and_may_be_of_windows(tmp_path):
     assert warning.startswith(
         "path_map: none of the audio files starts with /none/, for example /oer/a.wav does"
     )
+    nested = PathMap({"/o": "/short", "/o/deep": "/long"})
+    assert nested.mapped("/o/deep/a.wav") == ["/long/a.wav", "/short/deep/a.wav"]
 
 
 def test_country_names_are_quoted_and_cut_to_fit(made):

@@ -69,7 +69,7 @@ def test_a_batch_has_its_size_but_the_last_and_samples_belong_to_their_ids(tars)
     loader = open_tars(tars, batch_size=16)
     batches = [*loader]
     assert sorted(len(batch) for batch in batches) == [8] + [16] * 7
-    assert len(loader) == 8 and len(loader.samples) == SAMPLES
+    assert len(loader) == loader.steps_left == 8 and len(loader.samples) == SAMPLES
     for batch in batches:
         assert [batch.step, batch.planned] == [batches.index(batch), len(batch)]
         for key, sample in zip(batch.ids, batch.samples, strict=True):
@@ -185,6 +185,13 @@ def test_a_generator_is_that_of_seed_epoch_and_key_whatever_the_workers(tars):
 def test_decode_by_field_leaves_other_fields_as_they_are(tars):
     (batch,) = open_tars(tars, batch_size=200, decode={"cls": int}, keys=["0-013"])
     assert batch.samples == [{"txt": b"0-013" * 7, "cls": 3}]
+
+
+def test_a_sample_that_lacks_a_field_of_decode_is_kept(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.cls", b"2"), ("b.txt", b"3")])
+    (batch,) = open_tars(path, batch_size=2, decode={"cls": int})
+    samples = dict(zip(batch.ids, batch.samples, strict=True))
+    assert samples == {"a": {"txt": b"1", "cls": 2}, "b": {"txt": b"3"}}
 
 
 def test_samples_that_cannot_be_decoded_are_counted_and_too_many_stop_the_loader(tmp_path):
@@ -335,3 +342,10 @@ def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):
     assert len(ids_of([*open_tars(pattern, batch_size=7, workers=2)])) == 180
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_plan_of_more_samples_than_there_are_is_refused(tars):
+    loader = open_tars(tars, batch_size=8)
+    loader.plan.rows[0] = SAMPLES
+    with pytest.raises(MillraceError, match=r"step 0: the plan names rows \d+ to 120 of 120"):
+        list(loader)

@@ -132,6 +132,8 @@ def test_what_stands_twice_is_refused_with_both_places(tmp_path, case):
 def test_ids_of_tar_and_key_tell_keys_apart_that_repeat_across_tars(tmp_path):
     contents_of = [[("7.txt", b"one")], [("7.txt", b"two"), ("s/8.txt", b"three")]]
     paths = [write_tar(tmp_path / f"{at}.tar", members) for at, members in enumerate(contents_of)]
+    dotted = write_tar(tmp_path / "v1.2.tar", contents_of[0])
+    assert TarSamples.of(open_indices([str(dotted)]), "tar").ids.to_pylist() == ["v1.2/7"]
     samples = TarSamples.of(open_indices(tar_paths(paths)), "tar")
     texts = {key: sample["txt"] for key, sample in contents(samples)}
     assert texts == {"0/7": b"one", "1/7": b"two", "1/s/8": b"three"}
@@ -179,7 +181,9 @@ def test_members_of_no_sample_are_counted_by_reason(tmp_path):
     samples = opened(tmp_path / "a.tar")
     assert samples.ids.to_pylist() == ["b/1"] and samples.fields == ["txt", "cls"]
     reasons = {"name without a dot": 1, "name like __this__": 2, "name like .this": 2}
-    assert samples.skipped == reasons | {"link to no file": 1}
+    reasons |= {"link to no file": 1}
+    assert samples.skipped == reasons
+    assert samples.with_keys(["b/1"]).with_fields(["txt"]).skipped == reasons
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path):
@@ -197,6 +201,11 @@ def test_samples_are_read_by_number_and_by_key(tmp_path):
     for wrong in ("1-2", "", "1-002 "):
         with pytest.raises(KeyError, match=repr(wrong)):
             samples[wrong]
+    # Wherever their hashes lie between those of the keys that there are.
+    alone = samples.with_keys(["1-002"])
+    for wrong in "abcdefgh":
+        with pytest.raises(KeyError, match=repr(wrong)):
+            alone[wrong]
     with pytest.raises(IndexError):
         samples[len(samples)]
 
@@ -222,7 +231,8 @@ def test_a_key_or_field_that_is_not_there_is_refused(tmp_path):
         samples.with_fields(["jpg"])
     with pytest.raises(MillraceError, match="no fields are named"):
         samples.with_fields([])
-    with pytest.raises(MillraceError, match=r"b in .* 1 sample of 2 have no field cls"):
+    # `b` begins with the third member: a header and a block of bytes for each before it.
+    with pytest.raises(MillraceError, match=r"b in .* byte 2560: 1 sample of 2 have no field cls"):
         samples.with_fields(["txt", "cls"])
 
 

@@ -35,6 +35,22 @@ def test_members_are_found_by_key_and_tar() -> None:
     assert members.find(keys[:0], tars[:0])[0].tolist() == []
 
 
+def test_of_many_members_of_one_name_the_last_counts() -> None:
+    names, times = 1000, 5
+    rows = [(at % names, 0, 512 * at, 1) for at in range(names * times)]
+    keys = np.arange(names, dtype=np.uint64)
+    offsets, _ = addresses(*rows).find(keys, np.zeros(names, np.int32))
+    assert offsets.tolist() == [row[2] for row in rows[-names:]]
+
+
+def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    tar = write_tar(tmp_path / "disk/a.tar", ["m"])
+    (tmp_path / "link").symlink_to("disk")
+    indices = TarIndices([index_of([tmp_path / "link/a.tar"], tmp_path / "a.parquet")])
+    assert indices.state(str(tar)) == Stamp.of(tar)
+
+
 def test_indices_of_several_partitions_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

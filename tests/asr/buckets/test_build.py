@@ -149,6 +149,7 @@ def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> No
     assert [listed[at]["reason"] for at in range(len(listed))] == [reason for _, reason in DEFECTS]
     assert ledger.rows_in == len(rows) and ledger.rows_out == len(good)
     assert listed[len(DEFECTS) - 1]["detail"] == "in none of the tar indices"
+    assert listed[len(DEFECTS) - 2]["tar_path"] is None
     assert listed[0]["file"] == str(manifest)
     assert json.loads((tmp_path / "out" / "ledger.json").read_text())[0]["rows_rejected"] == len(
         DEFECTS

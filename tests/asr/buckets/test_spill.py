@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.manifests.identity import sample_ids
@@ -34,3 +36,18 @@ def test_spilled_rows_come_back_parted(tmp_path: Path) -> None:
     assert not (tmp_path / "spill" / "rows").exists()
     rows = (0, 1, 1 << 18, (1 << 18) + 1, 5_000_000, 75_200_000, 10**9)
     assert [parts_for(count) for count in rows] == [1, 1, 1, 2, 32, 256, 256]
+
+
+def test_pieces_that_the_system_writes_and_reads_in_parts_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does with more than 2 GiB at once."""
+    pwrite, pread = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda file, raw, at: pwrite(file, raw[:100], at))
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, 100), at))
+    spill = RowSpill(tmp_path / "rows", 1)
+    keys = np.arange(500, dtype=np.uint64)
+    spill.add(pa.table({"key": keys}), keys)
+    table = spill.read(0)
+    assert table is not None and table["key"].to_pylist() == keys.tolist()
+    spill.close()

@@ -151,6 +151,18 @@ def test_what_cannot_be_read_is_an_error_in_its_place(tars, tmp_path, threads):
     assert reader.read(tar, 5, 0) == b""
 
 
+def test_after_an_error_of_the_system_the_tar_is_opened_anew(tmp_path):
+    """As after a stale handle of a network file system; a folder fails in the same way."""
+    tar = tmp_path / "a.tar"
+    tar.mkdir()
+    reader = IndexedTarReader()
+    with pytest.raises(ReadError, match="Is a directory"):
+        reader.read(str(tar), 0, 10)
+    tar.rmdir()
+    tar.write_bytes(b"0123456789")
+    assert reader.read(str(tar), 0, 10) == b"0123456789"
+
+
 def test_a_tar_that_is_not_as_recorded_is_refused(tars):
     request, path, state = tars[0][0], tars[0][0][0], os.stat(tars[0][0][0])
     size, time_ns = state.st_size, state.st_mtime_ns

@@ -633,6 +633,7 @@ def test_settings_are_checked_and_each_has_a_flag_with_help():
         lr=1e-3, save_total_limit=10, lr_scheduler_type="linear"
     )
     bad = {"lr": float("nan"), "grad_acc": 0, "precision": "bf17", "warmup_ratio": 2.0, "epochs": 0}
+    bad["timeout_seconds"] = 0.0  # of a range without its end
     for wrong in ({name: value} for name, value in bad.items()):
         with pytest.raises(MillraceError, match=next(iter(wrong))):
             LoopSettings(**wrong)
