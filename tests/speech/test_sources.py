@@ -782,6 +782,10 @@ def test_splits_that_were_drawn_elsewhere_come_before_drawing(made, name, text):
             f"{NAMED}germany,new,{{other}}",
             r"germany/rec_0000 is in \w+ there, and germany/new in \w+ here",
         ),
+        (
+            "video_id,split,subset_id\nrec_0000,train,1\nrec_0000,train,2",
+            "rec_0000 is in subset 1 of train there and in subset 2 of train here",
+        ),
         (f'{NAMED}"' + "rec_0000,train\n" * 9999, "cannot be read .field larger"),
         ("video_id,split,subset_id\nrec_0000,train,1.5", "subset '1.5'"),
         (

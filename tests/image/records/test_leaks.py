@@ -103,6 +103,13 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
     assert "also_in" not in (train.parent / "val/ledger.json").read_text()
 
 
+def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw) -> None:
+    brighter = photo(3).point([min(value + 9, 255) for value in range(256)] * 3)
+    write(raw / "val/dog/0.png", brighter)
+    found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
+    assert found["dog/smaller.png"]["original"] == "dog/3.png"
+
+
 def test_an_error_writes_no_index_and_names_the_first(raw, capsys) -> None:
     convert(raw, "--on-leak", "keep")
     train = convert(raw, "--on-leak", "error", code=1)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import tarfile
@@ -267,6 +268,15 @@ def test_one_changed_text_rebuilds_its_shard_only(sources, tmp_path, cuts):
     before = digests(tmp_path)
     build(changed, tmp_path / "fresh")
     assert digests(tmp_path / "fresh") == before
+
+
+@pytest.mark.parametrize("name", ["cer", "wer"])
+def test_a_rate_that_is_unknown_and_one_that_is_nan_have_other_digests(sources, name):
+    digests = set()
+    for value in (None, math.nan):
+        planned = plan([sources[0] | {name: value}], ShardOptions(max_cer=1.0))
+        digests.add(planned.digest(planned.segments))
+    assert len(digests) == 2
 
 
 def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
