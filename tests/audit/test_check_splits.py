@@ -18,9 +18,11 @@ import soundfile
 from PIL import Image
 
 from millrace.audit import check_splits
+from millrace.audit.splits import table
 from millrace.audit.splits.content import Content
-from millrace.audit.splits.pairs import Comparison, Split
+from millrace.audit.splits.pairs import Comparison, Pair, Split
 from millrace.audit.splits.samples import Sample
+from millrace.audit.splits.table import Compared
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, STEP_SECONDS
 from tests.corpora import RATE, noise
 from tests.workflow.workflow import ROOT
@@ -344,6 +346,17 @@ def test_without_numpy_the_command_says_what_to_install():
     assert done.stderr.endswith(
         "millrace.audit.check_splits: numpy is not installed. pip install 'millrace[splits]'\n"
     )
+
+
+def test_rows_beyond_those_asked_for_and_samples_of_all_reasons_are_counted():
+    pairs = [Pair(f"a{number}", "train", "x", "test", "bytes") for number in range(3)]
+    compared = Compared()
+    problems = ("empty", "empty", "damaged", "")
+    contents = [Content(Sample("a", None), problem=problem) for problem in problems]
+    assert list(compared.counted("train", contents)) == contents
+    text = table.text(pairs, compared, 2)
+    assert "... and 1 more: --json has all" in text and "more" not in table.text(pairs, compared, 3)
+    assert "train: 4 samples, 3 of them not read" in text
 
 
 def test_several_processes_find_what_one_finds(check, tmp_path):

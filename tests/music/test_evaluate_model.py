@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,10 +77,10 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
     )
     Path(index.entries(int(cliques.tracks[2]))[0].file).unlink()
 
-    def embedded(fraction: float) -> evaluation.Tracks:
+    def embedded(fraction: float, share: evaluation.Share = alone) -> evaluation.Tracks:
         geometry = evaluation.Geometry(200, 200, 200)
         return evaluation.embed(
-            model.eval(), cliques, features.reader, lambda frames: geometry, alone, fraction
+            model.eval(), cliques, features.reader, lambda frames: geometry, share, fraction
         )
 
     with torch.inference_mode():
@@ -88,6 +89,12 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         ):
             embedded(0.01)
         assert cliques.ids[2] not in embedded(0.5).ids.tolist()
+        # It also ends on a rank all of whose own tracks can be read.
+        first = OneOf()
+        embedded(0.5, evaluation.Share(first, 0, alone.device))
+        both = SimpleNamespace(world_size=2, gathered=lambda value: [*first.parts, value])
+        with pytest.raises(MillraceError, match="1 of 6 tracks cannot be read"):
+            embedded(0.01, evaluation.Share(both, 1, alone.device))
         assert "tracks cannot be read" in caplog.text
         model.proj[1].weight.fill_(math.nan)
         with pytest.raises(

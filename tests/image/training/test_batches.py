@@ -58,6 +58,9 @@ def test_crops_are_random_resized_crops():
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     share, ratio = width * height / (256 * 200), width / height
     assert boxes.min() >= 0 and boxes[:, 2].max() <= 256 and boxes[:, 3].max() <= 200
+    # The last place is drawn too, at the right and at the lower edge.
+    assert ((boxes[:, 0] > 0) & (boxes[:, 2] == 256)).any()
+    assert ((boxes[:, 1] > 0) & (boxes[:, 3] == 200)).any()
     assert 0.075 < share.min() < 0.1 and share.max() > 0.9 and 0.4 < share.mean() < 0.55
     assert ratio.min() > 0.73 and ratio.max() < 1.36
     assert abs(flips.mean() - 0.5) < 0.03

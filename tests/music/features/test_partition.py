@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.music.features.decisions import PUBLISHED_HOP
+from millrace.music.features.decisions import PUBLISHED_HOP, check_values
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.merging import apply_records
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import build, hop_note, read_partition, report
 from millrace.music.features.reader import WindowReader
-from millrace.music.features.track import Contract, read_tracks, write_tracks
+from millrace.music.features.track import Contract, Refused, read_tracks, write_tracks
 from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, scanned, write_mm
 
 ID = "abcdefghijk"
@@ -50,6 +50,15 @@ def test_values_that_are_no_linear_magnitudes_are_refused(tmp_path, reason, chan
     tracks = scanned(tmp_path, ["a.h5"], ["ab"], PUBLISHED)
     assert [(track.id, track.refused) for track in tracks] == [(ID, reason)] * 2
     assert all(track.problem for track in tracks)
+
+
+def test_one_value_in_a_hundred_may_be_below_zero():
+    values = np.linspace(0.5, 100, 1000)
+    values[:10] = -12.0
+    assert check_values([values]) == []
+    values[10] = -12.0
+    with pytest.raises(Refused, match="11 of 1000 values are below 0"):
+        check_values([values])
 
 
 def test_a_track_that_was_written_in_part_is_remarked(tmp_path):
