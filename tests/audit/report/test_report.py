@@ -71,6 +71,12 @@ def test_an_entry_has_the_verdict_of_its_worst_finding_and_only_what_is_no_pass_
     assert entries["DP4"]["findings"][0]["fix"] == ENTRIES["DP4"].fix
 
 
+def test_what_cannot_be_decided_can_be_ignored_and_what_does_not_apply_need_not_be():
+    entries = report(ignored={"DP10": "why", "labels": "why"})["entries"]
+    verdicts = {entry["name"]: entry["verdict"] for entry in entries}
+    assert (verdicts["DP10"], verdicts["labels"]) == ("ignored", "not applicable")
+
+
 def test_an_entry_without_a_finding_is_no_pass_and_a_wrong_name_is_refused():
     entries = report(FINDINGS[:1], only=[], ignored={})["entries"]
     wanted = {**dict.fromkeys(ENTRIES, "not decidable"), "DP3": "pass"}

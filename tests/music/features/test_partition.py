@@ -314,13 +314,18 @@ def test_records_without_a_pointer_are_compared_with_the_tracks_of_every_file(
 
 
 @pytest.mark.parametrize(
-    "origin, words", [("attribute", "hop 0.02 s in the file, 0.1"), ("config", "")]
+    "attributes, words",
+    [
+        ({"hop_s": 0.02}, "hop 0.02 s in the file, 0.1"),
+        ({"duration_s": 24.0}, "hop 0.02 s in the file, 0.1"),
+        ({}, ""),
+    ],
 )
 def test_a_record_without_a_pointer_whose_hop_is_another_than_the_files_is_refused(
-    tmp_path, origin, words
+    tmp_path, attributes, words
 ):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
-        add_group(h5, ID, cqt(1), HOPS[origin])
+        add_group(h5, ID, cqt(1), attributes)
     (track,) = tracks = scanned(tmp_path, ["a.h5"])
     apply_records(tracks, {ID: Record(ID, hop=0.1)}, Contract())
     assert words in track.problem and bool(words) == (track.refused == "hop_contradicts")

@@ -114,6 +114,14 @@ def test_transcript_id_is_the_rest_of_the_name(file_stem, video_id, expected):
     assert alignment.transcript_id(file_stem, video_id) == expected
 
 
+def test_of_a_long_file_the_latest_of_its_last_ends_counts(tmp_path):
+    segments = [{"start": number, "end": number + 1} for number in range(300)]
+    segments.append({"start": 5, "end": 6})
+    path = tmp_path / "a_aligned.json"
+    path.write_text(json.dumps({"audio_file": "a.wav", "segments": segments}))
+    assert alignment.peek(str(path), path.stat().st_size) == ("a.wav", 300 / 3600)
+
+
 def test_hours_are_where_the_last_valid_segment_ends():
     values = [
         {"end": 7200},
