@@ -107,3 +107,11 @@ def test_what_there_was_no_time_for_is_not_said_to_be_compared(tmp_path, monkeyp
     monkeypatch.setattr("millrace.audit.probes.splits._has_time", lambda *_: next(left, None))
     (finding,) = found(tmp_path)
     assert finding.verdict == "pass" and "content of the files" not in finding.cause
+
+
+@pytest.mark.parametrize("train, val", [(True, True), (True, False), (False, True)])
+def test_splits_of_which_one_was_read_in_part_do_not_pass(train, val):
+    read = {"train": {"read": 9, "complete": train}, "val": {"read": 9, "complete": val}}
+    seen = {"shared": {"index": {"count": 0, "examples": []}}, **read}
+    (finding,) = judge({"splits": Result("ok", [seen], {}, 0.0)}, load(["splits"]))
+    assert finding.verdict == ("pass" if train and val else "not decidable")

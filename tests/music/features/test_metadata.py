@@ -262,6 +262,8 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         "missing": 4,
     }
     assert counts.items() <= result.items()
+    # A version whose recording stands before counts too.
+    assert result["missing_fraction"] == pytest.approx(4 / 12)
     assert result["sources"] == {"h5": 1, "mm": 5}
     assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-4"]
     assert {row["id"]: row["reason"] for row in lost if "id" in row} == {
