@@ -107,6 +107,7 @@ def test_success_is_zero_and_arguments_arrive():
         seen.append(argv)
 
     assert main(["--a"]) == 0 and seen == [["--a"]]
+    assert cli.step(lambda argv: 3)([]) == 3
 
 
 def test_a_reader_that_goes_away_is_no_traceback():

@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ import pytest
 
 from millrace.asr.loading.reader import IndexedTarReader
 from millrace.common.errors import MillraceError
+from millrace.common.loading.loader import BatchLoader
 from millrace.tars.dataset import TarBatch
 from millrace.tars.loader import TarLoader, open_tars
 from tests.tars.tars import write_samples, write_tar
@@ -344,8 +346,23 @@ def test_no_more_files_are_open_than_the_reader_may_have(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_plan_of_more_samples_than_there_are_is_refused(tars):
+@pytest.mark.parametrize(("row", "step"), [(0, 0), (-1, 14)])
+def test_a_plan_of_more_samples_than_there_are_is_refused_where_it_names_one(tars, row, step):
     loader = open_tars(tars, batch_size=8)
-    loader.plan.rows[0] = SAMPLES
-    with pytest.raises(MillraceError, match=r"step 0: the plan names rows \d+ to 120 of 120"):
-        list(loader)
+    loader.plan.rows[row] = SAMPLES
+    batches = iter(loader)
+    assert [batch.step for batch in islice(batches, step)] == [*range(step)]
+    words = rf"step {step}: the plan names rows \d+ to 120 of 120"
+    with pytest.raises(MillraceError, match=words):
+        next(batches)
+
+
+def test_a_state_of_a_plan_of_the_same_rows_in_other_batches_is_refused(tars):
+    loader = open_tars(tars, batch_size=8)
+    plain = BatchLoader(loader.dataset)
+    state = plain.state_dict()
+    offsets = loader.plan.offsets.copy()
+    offsets[1] -= 1
+    plain.plan = replace(loader.plan, offsets=offsets)
+    with pytest.raises(MillraceError, match="belongs to another plan"):
+        plain.load_state_dict(state)

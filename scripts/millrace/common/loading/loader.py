@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -216,11 +217,14 @@ class _Feed:
         transform."""
         try:
             rows = request.rows
-            if len(rows) and not 0 <= rows.min() <= rows.max() < self.dataset.rows:
+            if not self._has(rows):
                 words = f"the plan names rows {rows.min()} to {rows.max()} of {self.dataset.rows}"
                 raise MillraceError(
                     words, f"step {request.step}", "Make plan and data set of the same rows"
                 )
+            if request.following is not None and not self._has(request.following):
+                # It is refused in its own place.
+                request = request._replace(following=None)
             batch = self.dataset.load(request, self.slots)
             if self._checked != os.getpid():
                 self.dataset.check(batch)
@@ -229,3 +233,7 @@ class _Feed:
         except MillraceError as error:
             # Returned: raised, it would cross as a traceback in one string.
             return MillraceError(error.problem, error.where, error.remedy), None
+
+    def _has(self, rows: np.ndarray) -> bool:
+        """Whether the data set has all these rows."""
+        return not len(rows) or 0 <= rows.min() <= rows.max() < self.dataset.rows
