@@ -119,6 +119,15 @@ def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built):
     assert [clip.rate for clip in both] == [clip.rate for clip in alone]
 
 
+def test_of_clips_of_one_rate_that_of_the_longest_text_comes_first(built):
+    run = Run(built[1][0])
+    for number, line in enumerate(run.hypotheses):
+        line.update(edits=0, characters=1 + number)
+    clips = worst_clips([run], BucketConfig.read(built[0]), 99)
+    lengths = [clip.line["characters"] for clip in clips]
+    assert len(lengths) == 12 and lengths == sorted(lengths, reverse=True)
+
+
 def test_a_curve_is_that_of_one_event(tmp_path):
     atomic.write_json(tmp_path / "metrics.json", {})
     evaluation = {"event": "eval", "step": 1, "metrics": {"loss": 3.0}}

@@ -28,6 +28,7 @@ def test_whole_recordings_are_drawn_not_clips():
     )
     uneven = [line(f"r{number}", number % 7) for number in range(20)]
     assert rates.rates(uneven[::-1]) == rates.rates(uneven)
+    assert rates.rates([line("a", 1), line("a", 3), line("b", 2)])["cer"] == 0.2
     # As many clips of as many recordings are far less uncertain.
     many = rates.rates([line(f"r{number}", 10 * (number % 2)) for number in range(100)])
     # Their mean varies by 0.05: 1.96 times that to both sides, in steps of 0.01.

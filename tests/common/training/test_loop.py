@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -648,6 +649,21 @@ def test_a_metrics_line_that_was_cut_is_written_again(tmp_path):
     run(tmp_path, {"max_steps": 5}, {})
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 5]
     assert jsonl.read(tmp_path / "metrics.json")["last_evaluation"]["step"] == 5
+
+
+def test_the_rest_of_an_epoch_for_other_ranks_begins_without_an_evaluation():
+    at = Position(step=3, world_size=2, optimizer_step=3)
+    at.enter(1)
+    run_here: Any = SimpleNamespace(
+        position=at,
+        settings=LoopSettings(eval_steps=0),
+        evaluations={},
+        finished=False,
+        task=SimpleNamespace(every_epoch=True),
+    )
+    assert at.step == 0 and not loop._Loop._is_evaluation_due(run_here)
+    at.end_epoch()
+    assert loop._Loop._is_evaluation_due(run_here)
 
 
 def test_a_position_keeps_the_plans_that_an_epoch_went_through():
