@@ -95,6 +95,9 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         both = SimpleNamespace(world_size=2, gathered=lambda value: [*first.parts, value])
         with pytest.raises(MillraceError, match="1 of 6 tracks cannot be read"):
             embedded(0.01, evaluation.Share(both, 1, alone.device))
+        # Of any number of ranks the tracks have one order.
+        ids = embedded(0.5, evaluation.Share(both, 1, alone.device)).ids.tolist()
+        assert ids == embedded(0.5).ids.tolist()
         assert "tracks cannot be read" in caplog.text
         model.proj[1].weight.fill_(math.nan)
         with pytest.raises(
