@@ -38,6 +38,16 @@ def test_figures_by_hand():
     assert intervals(figures)["m_MAP"] == pytest.approx(half) and intervals(figures)["m_MR1"] == 0
 
 
+def test_a_query_whose_candidates_are_all_relevant_is_ranked_perfectly():
+    figures = scores(torch.tensor([[0.1, 0.2]]), torch.tensor([[True, True]]))
+    assert {name: value.item() for name, value in figures.items()} == {
+        "MAP": 1,
+        "MR1": 1,
+        "ARP": 0,
+        "COMP": 0,
+    }
+
+
 def test_figures_do_not_depend_on_how_much_is_computed_at_a_time():
     whole = retrieve(tracks(slice(20)), tracks(slice(40)), "bpwr-5")
     for size in (1, 144 * 7, 144 * 40 * 3):

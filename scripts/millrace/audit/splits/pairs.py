@@ -139,7 +139,7 @@ class Comparison:
                 others = held.content.small[None]
                 differences = pictures.differences(chunk[number].small, others)
                 difference = float(differences[0])
-                if held.split == split or difference >= pictures.MOST_DIFFERENCE:
+                if held.split == split or difference > pictures.MOST_DIFFERENCE:
                     continue
                 candidate = difference, row
                 key = number, held.split
