@@ -56,6 +56,12 @@ def test_every_epoch_has_each_sample_once_in_another_order_over_all_tars(tars):
     assert orders[0] != ids_of(epoch_of(open_tars(tars, batch_size=8, seed=4), 0))
 
 
+def test_an_empty_sample_is_a_sample_also_where_batches_are_cut_by_bytes(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("a.txt", b""), ("b.txt", b"1234")])
+    loader = open_tars(path, cost="bytes", batch_cost=10)
+    assert sorted(ids_of([*loader])) == ["a", "b"]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_batch_is_announced_to_the_kernel_before_it_is_asked_for(tars, monkeypatch, workers):
     told: list[list] = []

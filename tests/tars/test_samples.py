@@ -218,6 +218,8 @@ def test_a_subset_by_key_and_field_has_what_was_asked_for(tmp_path):
     ends = samples.with_keys(lambda key: key.endswith("-000"))
     assert ends.ids.to_pylist() == ["0-000", "1-000", "2-000"]
     assert ends.bytes("txt").tolist() == [5, 5, 5]
+    turned = samples.with_fields(["cls", "txt"])
+    assert turned.fields == ["cls", "txt"] and turned["1-002"] == samples["1-002"]
 
 
 def test_a_key_or_field_that_is_not_there_is_refused(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.manifests.identity import sample_ids
+from millrace.common.errors import MillraceError
 
 
 def test_ids_of_samples_are_pinned() -> None:
@@ -51,3 +52,12 @@ def test_pieces_that_the_system_writes_and_reads_in_parts_are_whole(
     table = spill.read(0)
     assert table is not None and table["key"].to_pylist() == keys.tolist()
     spill.close()
+
+
+def test_a_spill_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    spill = RowSpill(tmp_path / "rows", 1)
+    keys = np.arange(100, dtype=np.uint64)
+    spill.add(pa.table({"key": keys}), keys)
+    os.truncate(spill.path, spill.path.stat().st_size - 1)
+    with pytest.raises(MillraceError, match=r"damaged since it was made \(it ends early\)"):
+        spill.read(0)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from millrace.common.errors import Damaged
+
 ROWS_PER_PART = 1 << 18
 _MOST_PARTS = 256
 
@@ -93,7 +95,10 @@ class RowSpill:
     def _read(self, place: _Place) -> bytes:
         raw = os.pread(self._descriptor, place.size, place.offset)
         while len(raw) < place.size:  # one call reads at most 2 GiB
-            raw += os.pread(self._descriptor, place.size - len(raw), place.offset + len(raw))
+            more = os.pread(self._descriptor, place.size - len(raw), place.offset + len(raw))
+            if not more:
+                raise Damaged(self.path, "it ends early")
+            raw += more
         return raw
 
     def close(self) -> None:
