@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from millrace.common.errors import first_line
+
 # Of ImageFolder's extensions. Pillow knows many more, and starts Ghostscript for one of them (EPS).
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 _ORIENTATION = 0x0112
@@ -41,14 +43,7 @@ def read_image(
             raise Unusable(
                 "too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}"
             )
-        odd = [] if image.mode == "RGB" else [f"mode {image.mode}"]
-        if image.mode[0] in "IF":
-            odd = [f"mode {image.mode} (cut to 0 to 255)"]
-        is_named_jpeg = suffix.lower() in (".jpg", ".jpeg")
-        odd += (
-            [f"{image.format} named {suffix}"] if is_named_jpeg and image.format != "JPEG" else []
-        )
-        odd += ["first of several frames"] if getattr(image, "is_animated", False) else []
+        odd = _oddities(image, suffix)
         whole, turn = image.convert("RGB"), None
         try:
             turn = _TURNS.get(image.getexif().get(_ORIENTATION))
@@ -65,9 +60,21 @@ def read_image(
         raise Unusable("too_large", str(error)) from None
     # PIL's decoders raise whatever a damaged file makes them run into.
     except Exception as error:
-        raise Unusable(
-            "damaged", str(error).splitlines()[0] if str(error) else repr(error)
-        ) from None
+        raise Unusable("damaged", first_line(error)) from None
+
+
+def _oddities(image: Any, suffix: str) -> list[str]:
+    """What is odd about an image that is open, by its header."""
+    odd = []
+    if image.mode[0] in "IF":
+        odd.append(f"mode {image.mode} (cut to 0 to 255)")
+    elif image.mode != "RGB":
+        odd.append(f"mode {image.mode}")
+    if suffix.lower() in (".jpg", ".jpeg") and image.format != "JPEG":
+        odd.append(f"{image.format} named {suffix}")
+    if getattr(image, "is_animated", False):
+        odd.append("first of several frames")
+    return odd
 
 
 def resized(image: Any, resize: int, crop: int) -> np.ndarray:
