@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.audit.checks.records import parse, types_of
-from millrace.audit.runner.probes import PROBES, Result
-from millrace.audit.runner.target import Seen
+from millrace.audit.runner.probes import PROBES, Result, Seen
 
 LONGER = "a longer --timeout"  # begins what is needed where the time was over
 # From the best to the worst: an entry's verdict is the worst of its findings.

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from millrace.audit.runner.listener import Listener, is_stream
-from millrace.audit.runner.target import Options, Rank, Seen, Target, locate
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Options, Rank, Target, locate
 
 
 def look(target: Target, options: Options, rank: Rank) -> Seen:

@@ -14,7 +14,8 @@ from millrace.audit.probes.first_batch import length
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import Listener, batch_size, is_stream
-from millrace.audit.runner.target import Options, Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Options, Rank, Target
 
 
 def model(target: Target, options: Options, rank: Rank) -> Seen:

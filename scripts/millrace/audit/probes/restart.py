@@ -14,7 +14,8 @@ from torch.utils.data import IterableDataset
 from millrace.audit.probes.epochs import MOST_BATCHES, PLACES, parts, tell_epoch
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, reseed
-from millrace.audit.runner.target import Options, Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Options, Rank, Target
 
 
 class Way(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from millrace.audit.runner.target import Seen
+Seen = dict[str, Any]  # by a probe: JSON
 
 
 @dataclass(frozen=True)
