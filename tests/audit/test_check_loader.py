@@ -140,9 +140,9 @@ def test_findings_are_written_as_json_and_as_a_page(tmp_path):
 @pytest.mark.long
 def test_a_time_that_was_too_short_names_one_that_is_not(check, capsys, tmp_path):
     command = ["--loader", f"{plain.here}:good", "--ranks", "1", "--json", str(tmp_path / "json")]
-    assert check([*command, "--timeout", "5"]) == 0
+    assert check([*command, "--timeout", "3"]) == 0
     unreached = json.loads((tmp_path / "json").read_text())["unreached"]
-    assert "DP6" in unreached["entries"]
+    assert unreached["entries"]
     assert f"--timeout {unreached['needed']}" in capsys.readouterr().out
     assert check([*command, "--timeout", str(unreached["needed"])]) == 0
     assert json.loads((tmp_path / "json").read_text())["unreached"] is None
