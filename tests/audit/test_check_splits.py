@@ -18,7 +18,7 @@ import soundfile
 from PIL import Image
 
 from millrace.audit import check_splits
-from millrace.audit.splits import table
+from millrace.audit.splits import compare, table
 from millrace.audit.splits.content import Content
 from millrace.audit.splits.pairs import Comparison, Pair, Split
 from millrace.audit.splits.samples import Sample
@@ -218,6 +218,18 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
         ("a.jsonl:4", "b.jsonl:4", "recording id"),
     ]
     assert found.pairs[0]["confidence"] is None and " -  " in found.printed
+
+
+def test_each_of_three_held_out_splits_is_compared_with_each_other_one(tmp_path):
+    """A recording is named once with each."""
+    for split in ("train", "dev", "test", "other"):
+        name = "r0" if split == "train" else "r1"
+        row = {"text": split, "duration": 5.0, "recording_id": name}
+        lines(tmp_path / split / "a.jsonl", [row])
+    held_out = {split: [tmp_path / split] for split in ("dev", "test", "other")}
+    pairs, _ = compare.compare([tmp_path / "train"], held_out, workers=1)
+    found = {(pair.split, pair.of_split) for pair in pairs}
+    assert found == {("dev", "test"), ("dev", "other"), ("test", "other")} and len(pairs) == 3
 
 
 def test_a_segment_is_of_the_recording_that_its_row_names(check, tmp_path):

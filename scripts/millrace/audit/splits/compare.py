@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 
 from millrace.audit.splits.content import contents
@@ -34,10 +33,11 @@ def compare(
     of_train = contents(read(train), SEARCHED_STEPS, workers)
     counted = compared.counted("train", of_train)
     pairs = list(comparison.pairs("train", counted))
-    for split, other in combinations(splits, 2):
+    for number, split in enumerate(splits[:-1], 1):
         searched = [content.searched() for content in split.contents]
+        later = {other.name for other in splits[number:]}
         found = comparison.pairs(split.name, searched)
-        pairs += [pair for pair in found if pair.of_split == other.name]
+        pairs += [pair for pair in found if pair.of_split in later]
     return sorted(pairs, key=_order), compared
 
 

@@ -136,10 +136,12 @@ class Comparison:
             rows = self._by_look[known_look]
             for number, row in product(of_look[look], rows):
                 held = self._rows[row]
+                if held.split == split:
+                    continue
                 others = held.content.small[None]
                 differences = pictures.differences(chunk[number].small, others)
                 difference = float(differences[0])
-                if held.split == split or difference > pictures.MOST_DIFFERENCE:
+                if difference > pictures.MOST_DIFFERENCE:
                     continue
                 candidate = difference, row
                 key = number, held.split
