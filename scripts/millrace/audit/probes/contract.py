@@ -179,8 +179,9 @@ def listed(data: Any) -> list[Seen]:
     """Lists of paths that data sets have as attributes, and which of the files are missing."""
     seen, owner = [], data
     for _ in range(DEPTH):
+        folders = roots(owner)
         for name, rows in members(owner):
-            row = _missing(data, rows, roots(owner)) if isinstance(rows, (list, tuple)) else None
+            row = _missing(data, rows, folders) if isinstance(rows, (list, tuple)) else None
             if row:
                 seen.append({"name": name, **row})
         owner = getattr(owner, "dataset", None)

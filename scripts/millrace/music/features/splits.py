@@ -107,7 +107,8 @@ def coverage(
 
     missing = [number for number in ids if numbers[number] < 0]
     lost = [{"id": number, "reason": refused.get(number, "absent")} for number in missing]
-    lost += _without_id(split)
+    unnamed = _without_id(split)
+    lost += unnamed
     lost += [{"clique": name} for name in split.cliques if name not in filtered]
 
     versions = [version for clique in split.cliques.values() for version in clique]
@@ -121,7 +122,7 @@ def coverage(
         "cliques_found": len(filtered),
         "missing": len(versions) - found,
         "missing_fraction": 1 - found / len(versions) if versions else 0.0,
-        "without_id": sum(not video_id(version) for version in versions),
+        "without_id": len(unnamed),
         "repeated": _repeated(present),
     }
     used = {numbers[video_id(version)] for clique in filtered.values() for version in clique}
