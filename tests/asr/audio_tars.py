@@ -113,15 +113,17 @@ class ListedPlan:
         return False
 
 
-def by_ffmpeg(container: str, codec: str, samples: np.ndarray, **options: str) -> bytes:
+def by_ffmpeg(
+    container: str, codec: str, samples: np.ndarray, layout: str = "mono", **options: str
+) -> bytes:
     sink = io.BytesIO()
     with av.open(sink, "w", format=container) as out:
-        stream = out.add_stream(codec, rate=48_000, layout="mono", options=options)
+        stream = out.add_stream(codec, rate=48_000, layout=layout, options=options)
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout="mono")
         frame.rate = 48_000
         size = stream.frame_size or 960
         resampler = av.AudioResampler(
-            format=stream.format, layout="mono", rate=48_000, frame_size=size
+            format=stream.format, layout=layout, rate=48_000, frame_size=size
         )
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             out.mux(stream.encode(piece))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import tarfile
 from types import SimpleNamespace
 
@@ -289,6 +290,9 @@ def test_the_inner_loader_gives_the_first_epoch_too_and_refuses_to_read_without_
     loader = BatchLoader(dataset, workers, plans=lambda epoch: ListedPlan([[[epoch, 3]]]))
     ((batch, _),) = loader.data_loader
     assert batch.rows.tolist() == [0, 3]
+    # Workers that are spawned are not sent the function, which could not be sent.
+    sent = pickle.loads(pickle.dumps(loader.data_loader.dataset))
+    assert sent.plans is None and len(loader.dataset) == 1
 
 
 def test_the_following_batch_is_announced_to_the_kernel(tmp_path, monkeypatch):

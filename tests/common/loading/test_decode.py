@@ -96,6 +96,24 @@ def test_a_webm_without_its_end_is_truncated():
     assert caught.value.reason == "truncated"
 
 
+@pytest.mark.parametrize(
+    ("codec", "scale"), [("pcm_u8", 256), ("pcm_s16be", 1), ("pcm_s32le", 1), ("pcm_f64le", 1)]
+)
+def test_whole_numbers_and_floats_of_a_mov_are_the_same_samples(codec, scale):
+    samples = noise(5000, 1)[:, 0] // scale * scale
+    assert np.array_equal(
+        decode_channels(by_ffmpeg("mov", codec, samples))[0][:, 0], samples / np.float32(32768)
+    )
+
+
+def test_a_file_whose_channels_change_on_the_way_is_damaged():
+    samples = noise(20_000, 1)[:, 0]
+    mono, stereo = (by_ffmpeg("adts", "aac", samples, layout) for layout in ("mono", "stereo"))
+    with pytest.raises(DecodeError, match="several sample rates or channel counts") as caught:
+        decode(mono + stereo)
+    assert caught.value.reason == "damaged"
+
+
 def test_a_decoder_that_an_error_keeps_alive_has_no_threads():
     """Freed in a process that was forked since, it would wait for them for ever."""
     raw = by_ffmpeg("webm", "libopus", noise(200_000, 4)[:, 0])
