@@ -20,7 +20,8 @@ from millrace.common import cli
 from millrace.common.leaks import leakage
 
 # Where the workflow keeps the speech lane's index, and the indices of tars.
-SPEECH, TARS = "results/speech", "default: those in results/asr/tar_index"
+SPEECH = "results/speech"
+TARS = "default: those in results/asr/tar_index"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -137,7 +138,8 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     index = Path(SPEECH, "index.parquet")
     if not (args.manifests or args.train or args.dev or args.test) and index.exists():
-        args.manifests, args.tar_root = [index], args.tar_root or f"{SPEECH}/shards"
+        args.manifests = [index]
+        args.tar_root = args.tar_root or f"{SPEECH}/shards"
     args.tar_index = args.tar_index or list(filter(Path.is_dir, [Path("results/asr/tar_index")]))
     named = {"train": args.train, "dev": args.dev, "test": args.test}
     how = (args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript", args.path_map)

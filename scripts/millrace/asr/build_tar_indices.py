@@ -22,7 +22,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
 
 # Where the workflow keeps partitions and their indices.
-PARTITIONS, INDICES = "results/asr/partitions", "results/asr/tar_index"
+PARTITIONS = "results/asr/partitions"
+INDICES = "results/asr/tar_index"
 
 
 class _Removed(argparse.Action):
@@ -99,7 +100,8 @@ def _build(
 ) -> None:
     placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
-    log, known = ScanLog(partition), known_index(output)
+    log = ScanLog(partition)
+    known = known_index(output)
     kept = unchanged(known, partition.tars, args.threads)
     if args.json:
         kept = {tar for tar in kept if json_index.is_current(tar)}

@@ -63,7 +63,8 @@ def main(argv: list[str] | None = None) -> None:
     from millrace.asr.training import run as training_run
 
     if args.model:
-        model, name = registry.load(args.model), str(args.model)
+        model = registry.load(args.model)
+        name = str(args.model)
     else:
         run = args.metrics if args.metrics.is_dir() else args.metrics.parent
         buckets = args.bucket_dir.parent if args.bucket_dir.is_file() else args.bucket_dir

@@ -48,7 +48,8 @@ class AsrInputs(RunInputs):
     `speech_shards` gives the speech lane's merged index, or nothing where it has no corpus.
     """
 
-    lane, step = "asr", "train_model"
+    lane = "asr"
+    step = "train_model"
 
     def __init__(
         self,
@@ -225,7 +226,8 @@ class AsrInputs(RunInputs):
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself
         says."""
-        name, repeat = wildcards.run, ""
+        name = wildcards.run
+        repeat = ""
         if name.startswith("bench_"):
             name, _, repeat = name.rpartition("_")
         chosen = {
@@ -307,7 +309,8 @@ class AsrInputs(RunInputs):
         runs in its batch step, and srun is ours. GPUs are then counted by node: by job, Slurm may
         spread them unevenly.
         """
-        nodes, gpus = self.section["nodes"], self.gpus()
+        nodes = self.section["nodes"]
+        gpus = self.gpus()
         if nodes == 1:
             return {"nodes": 1, "gpu": gpus}
         several = {
@@ -321,7 +324,9 @@ class AsrInputs(RunInputs):
     def _require(self, key: str, device: str, on_nodes: bool = False) -> None:
         """End the workflow if it runs on this machine, and that has fewer GPUs than ranks, which
         `device` asks for, or is one where several are asked for."""
-        ranks, nodes, gpus = self.section["ranks"], self.section["nodes"], self._here
+        ranks = self.section["ranks"]
+        nodes = self.section["nodes"]
+        gpus = self._here
         wants_gpus = device == "cuda" or (device == "auto" and gpus)
         if gpus is not None and gpus < ranks and wants_gpus:
             here = f"this machine has {gpus or 'no'} GPUs"

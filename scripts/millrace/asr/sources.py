@@ -86,7 +86,8 @@ class _Manifests:
         # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
         from millrace.asr.manifests.manifest import manifests_of
 
-        tar_root, tar_template = self.settings.tar_root, self.settings.tar_template
+        tar_root = self.settings.tar_root
+        tar_template = self.settings.tar_template
         (manifest,) = manifests_of(self.split_of[path], [Path(path)], tar_root, tar_template)
         return manifest.facts(0)
 
@@ -156,7 +157,8 @@ def _manifest_files(manifest_dir: str) -> dict[str, list[str]]:
 
 def _items(results: Path) -> dict[str, Items]:
     """How partition files, and the file of the manifests, are compared with what was built."""
-    index, config = f"{results}/tar_index/{{}}.parquet", f"{results}/buckets/bucket_config.json"
+    index = f"{results}/tar_index/{{}}.parquet"
+    config = f"{results}/buckets/bucket_config.json"
     return {
         "": Items("tar", _files, _tar_change, (index,)),
         "manifests": Items("manifest", _files, _manifest_change, (config,)),
@@ -273,7 +275,8 @@ def _tar_change(old: Mapping, new: Mapping) -> list[str]:
 
 def _manifest_change(old: Mapping, new: Mapping) -> list[str]:
     """What differs between two states of a manifest."""
-    rows_before, rows_now = _rows(old), _rows(new)
+    rows_before = _rows(old)
+    rows_now = _rows(new)
     if rows_before is None or rows_now is None:
         return ["replaced"]
     more = rows_now - rows_before

@@ -72,7 +72,8 @@ def main(argv: list[str] | None = None) -> None:
     transcriber = Transcriber(
         args.model, args.language, args.max_seconds, args.batch_seconds, args.device
     )
-    lines, failed = [], []
+    lines = []
+    failed = []
     for transcript in transcriber.transcripts(args.files):
         lines.append(asdict(transcript))
         if transcript.error:

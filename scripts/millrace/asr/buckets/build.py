@@ -162,7 +162,9 @@ class _Build:
         choices: BucketChoices,
     ) -> None:
         self.manifests = sorted(manifests, key=lambda each: (each.split == TRAIN, each.split))
-        self.index, self.output_dir, self.choices = index, output_dir, choices
+        self.index = index
+        self.output_dir = output_dir
+        self.choices = choices
         self.tars = TarTable(manifests, index)
         self.seed_key = hashing.key(choices.seed)
         most_rows = max((manifest.rows for manifest in manifests), default=0)
@@ -269,7 +271,8 @@ class _Build:
             if problem.any():
                 rejected.update(part.add(table, problem))
                 good = problem == 0
-                table, numbers = table.filter(pa.array(good)), numbers[good]
+                table = table.filter(pa.array(good))
+                numbers = numbers[good]
             ids = sample_ids(self.tars.hashes[numbers], table.column("tar_member_name"))
             keys = row_keys(ids, self.seed_key)
             split.spill.add(table.append_column("sample_id", pa.array(ids)), keys)
@@ -451,7 +454,8 @@ def _check_rows(splits: list[_Split], output_dir: Path) -> None:
         ledger = split.ledger
         is_needed = split.name == TRAIN or leakage.reasons(ledger)
         if is_needed and not ledger.rows_out:
-            where, remedy = split.manifest.files[0], "The manifest has no rows: write it again"
+            where = split.manifest.files[0]
+            remedy = "The manifest has no rows: write it again"
             if ledger.rows_in:
                 where = output_dir / "rejects.jsonl"
                 remedy = "The file lists every rejected row with its reason"

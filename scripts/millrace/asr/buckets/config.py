@@ -41,7 +41,8 @@ class BucketConfig:
         file = Path(place) if Path(place).name == NAME else Path(place) / NAME
         try:
             content = jsonl.read(file)
-            buckets, others = content["buckets"], content.get("splits") or {}
+            buckets = content["buckets"]
+            others = content.get("splits") or {}
             ids = [bucket["bucket_id"] for bucket in buckets]
             if not all(isinstance(name, str) for name in ids):
                 raise TypeError("a bucket_id is no text")

@@ -67,7 +67,10 @@ class HeldOut:
     """
 
     def __init__(self, tars: Sequence[str], copies: str, threads: int, folder: Path) -> None:
-        self._tars, self._copies, self._threads, self._folder = tars, copies, threads, folder
+        self._tars = tars
+        self._copies = copies
+        self._threads = threads
+        self._folder = folder
         self._splits: list[_Split] = []
         self._unread: set[int] = set()  # keys of samples
         self._told = 0
@@ -183,7 +186,8 @@ class HeldOut:
             try:
                 with open(self._tars[chosen.tars[group[0]]], "rb") as tar:
                     for number in group.tolist():
-                        offset, size = int(chosen.offsets[number]), int(chosen.sizes[number])
+                        offset = int(chosen.offsets[number])
+                        size = int(chosen.sizes[number])
                         made[number] = read(tar.fileno(), offset, size)
             except (OSError, ValueError):  # ValueError: a zero byte in the path
                 pass
@@ -241,7 +245,8 @@ class _Split:
 
 def _hash(whole: bool, tar: int, offset: int, size: int) -> tuple[bytes, int]:
     """The hash of a member or of its page, empty if the tar ends before, and the bytes read."""
-    start, stop = offset, offset + size
+    start = offset
+    stop = offset + size
     if not whole and size > PAGE:
         start = offset + (size - PAGE) // 2
         stop = start + PAGE

@@ -34,7 +34,8 @@ class RejectFile:
     def __init__(
         self, path: Path, tars: Sequence[str], details: dict[str, str], folder: Path
     ) -> None:
-        self.path, self.folder = path, folder
+        self.path = path
+        self.folder = folder
         self.tars = [*tars, None]
         self.details = details
         self._parts: list[Path] = []
@@ -47,7 +48,10 @@ class RejectFile:
         def __init__(
             self, owner: RejectFile, split: str, files: Sequence[Path], path: Path
         ) -> None:
-            self.owner, self.split, self.files, self.path = owner, split, files, path
+            self.owner = owner
+            self.split = split
+            self.files = files
+            self.path = path
 
         def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
             """Write the rows of `table` whose `problem` is not 0; return their number by reason."""

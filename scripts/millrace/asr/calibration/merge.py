@@ -134,7 +134,8 @@ def _points(calibration: Calibration) -> list[Point]:
 
 def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> dict[str, Any]:
     facts: Mapping[str, Any] = calibration
-    rows, longest = calibration["batch_size"], calibration["longest_seconds"]
+    rows = calibration["batch_size"]
+    longest = calibration["longest_seconds"]
     # The characters a row are those of the trial's batch, which has as many of the longest
     # transcripts as rows: one overlong transcript must not make every row of every batch as
     # expensive.

@@ -117,14 +117,16 @@ def calibrate(
                 soaked["peak_gb"],
             )
             break
-        why, smaller = search.why_not(soaked), backed_off_size(search, size, soaked)
+        why = search.why_not(soaked)
+        smaller = backed_off_size(search, size, soaked)
         log.warning("soak with %d rows: %s; trying %d rows", size, why, smaller)
         backed_off.append({"batch_size": size, "why": why})
         if smaller < search.min_bs:
             raise MillraceError(
                 f"a batch of {size} does not last: {why}", where="soak", remedy=_SMALLER
             )
-        size, limited_by = smaller, "soak"
+        size = smaller
+        limited_by = "soak"
     peaks = [trial.get("peak_gb", 0.0) for trial in trials if trial["rows"] == size]
     peak = max([*peaks, soaked["peak_gb"] if soaked else 0.0])
     return {
@@ -143,7 +145,8 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
 
     Raises MillraceError if `min_bs` does not fit.
     """
-    fits, fails = 0, search.max_rows + 1
+    fits = 0
+    fails = search.max_rows + 1
     size = min(max(search.start_bs, search.min_bs), search.max_rows)
     trials: list[dict[str, Any]] = []
     while True:

@@ -134,10 +134,13 @@ class TrialSteps:
         limit_gb: float,
         world_size: int = 1,
     ) -> None:
-        self.task, self.settings = task, settings
+        self.task = task
+        self.settings = settings
         ranks = Ranks.from_environment()
         fabric = devices.launch(ranks, settings, ddp=world_size > 1)
-        self.device, self.rank, self.world_size = fabric.device, ranks.rank, fabric.world_size
+        self.device = fabric.device
+        self.rank = ranks.rank
+        self.world_size = fabric.world_size
         self.meter = CudaMeter(limit_gb) if self.device.type == "cuda" else HostMeter(limit_gb)
         self.updates = Updates(task, settings, fabric)
         self.steps = 0

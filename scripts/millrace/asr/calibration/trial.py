@@ -42,7 +42,8 @@ def ask(request: Mapping[str, Any]) -> Any:
     request_bytes = json.dumps(request).encode()
     # On any exception, Ctrl+C too, `run` kills the trial and waits for it.
     trial = subprocess.run(command, env=environment(), input=request_bytes, capture_output=True)
-    text, answer = trial.stderr.decode(errors="replace"), None
+    text = trial.stderr.decode(errors="replace")
+    answer = None
     with contextlib.suppress(ValueError):
         answer = json.loads(trial.stdout)
     if answer is not None and "error" in answer:

@@ -34,7 +34,8 @@ class WorstCase:
 
 def bucket_rows(bucket_config: Path) -> dict[str, int]:
     """Rows of every bucket, in their order. Raises MillraceError."""
-    config, rows = BucketConfig.read(bucket_config), {}
+    config = BucketConfig.read(bucket_config)
+    rows = {}
     try:
         for name, path in zip(config.ids, config.paths, strict=True):
             rows[name] = pq.ParquetFile(path).metadata.num_rows
@@ -55,7 +56,8 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
     if not rows[bucket]:
         return None
     number = list(rows).index(bucket)
-    first, path = sum(list(rows.values())[:number]), BucketConfig.read(bucket_config).paths[number]
+    first = sum(list(rows.values())[:number])
+    path = BucketConfig.read(bucket_config).paths[number]
 
     # Batch by batch: transcripts of a whole bucket may not fit into memory, their lengths do.
     lengths: list[tuple[np.ndarray, np.ndarray]] = []

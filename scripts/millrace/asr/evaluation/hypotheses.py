@@ -46,10 +46,8 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
         members = pq.read_table(parquet, columns=[name], partitioning=None).column(0)
     lines = []
     for sample in samples:
-        key, seconds = (
-            posixpath.splitext(members[sample.row].as_py())[0],
-            round(sample.duration_s, 3),
-        )
+        key = posixpath.splitext(members[sample.row].as_py())[0]
+        seconds = round(sample.duration_s, 3)
         line = {"split": split, "key": key, "recording": recording_of(key, seconds)}
         line |= {"language": sample.language or "und", "duration_s": seconds}
         line |= {"reference": sample.reference, "hypothesis": sample.hypothesis}

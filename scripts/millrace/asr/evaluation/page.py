@@ -157,7 +157,8 @@ def _rates_of(of_runs: Sequence[dict[str, Any] | None]) -> list[Cell]:
 
 def _limits(runs: Sequence[Run]) -> list[str]:
     """What these runs cannot tell, a sentence each."""
-    few, missing = [], []
+    few = []
+    missing = []
     for run in runs:
         for split in _SPLITS:
             rates = _overall(run, split)

@@ -12,7 +12,8 @@ from millrace.asr.buckets.edges import bucket_ids
 from millrace.asr.evaluation.hypotheses import Hypothesis
 from millrace.common.errors import counted
 
-_DRAWS, _SEED = 1000, 20_240_601
+_DRAWS = 1000
+_SEED = 20_240_601
 _COUNTS = ("edits", "characters", "word_edits", "words")
 
 

@@ -63,9 +63,11 @@ def render(
     run = jsonl.read(metrics_path.with_name("run.json"))["run"]
     model_config = jsonl.read(metrics_path.parent / "model/config.json")
     hours = _hours([bucket_config.parent / bucket["path"] for bucket in buckets["buckets"]])
-    library, loader = "transformers", "transformers"
+    library = "transformers"
+    loader = "transformers"
     if str(model_config.get("model_type", "")).startswith("millrace"):
-        library, loader = "millrace", "millrace.asr.models.registry.load(folder)"
+        library = "millrace"
+        loader = "millrace.asr.models.registry.load(folder)"
     head = {
         "license": licence or "unknown",
         "pipeline_tag": "automatic-speech-recognition",

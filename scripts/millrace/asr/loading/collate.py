@@ -23,7 +23,8 @@ from millrace.common.loading.decode import (
 from millrace.common.loading.slots import BatchSlots, leased, shared_floats
 
 # A clip this much longer than its manifest says would break the memory budget of its batch.
-_LONGER_FACTOR, _LONGER_SECONDS = 2.0, 1.0
+_LONGER_FACTOR = 2.0
+_LONGER_SECONDS = 1.0
 
 
 @dataclass
@@ -98,7 +99,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (the DataLoader's pinning thread calls this)."""
-        self.audio, self.lengths = self.audio.pin_memory(), self.lengths.pin_memory()
+        self.audio = self.audio.pin_memory()
+        self.lengths = self.lengths.pin_memory()
         if self.prepared is not None:
             tensors = {
                 name: tensor.pin_memory() for name, tensor in self.prepared["tensors"].items()
@@ -133,7 +135,8 @@ class Batch:
             }
             self.prepared = {**self.prepared, "tensors": tensors}
         if self.slot:
-            self.audio, self.slot = leased(self.slot, self.audio), None
+            self.audio = leased(self.slot, self.audio)
+            self.slot = None
 
 
 def collate(
@@ -151,7 +154,8 @@ def collate(
     worker number `worker` the audio goes to a free one of `slots`, or else to fresh shared memory.
     """
     # First the lengths: of mono FLAC from the header alone, of everything else by decoding it.
-    clips, bad = [], []
+    clips = []
+    bad = []
     for row, raw in zip(rows, raws, strict=True):
         sound = _measure(own_decode, row, raw)
         if isinstance(sound, BadSample):

@@ -54,8 +54,11 @@ class BucketedDataset(Dataset):
         decode: Callable[[bytes], np.ndarray] | None = None,
         transform: Callable[[Batch], Any] | None = None,
     ) -> None:
-        self.table, self.plan, self.rank = table, plan, rank
-        self.decode, self.transform = decode, transform
+        self.table = table
+        self.plan = plan
+        self.rank = rank
+        self.decode = decode
+        self.transform = transform
         self.reader = IndexedTarReader(max_open_tars, table.tars)
         self._logged: set[int] = set()
 
@@ -69,7 +72,9 @@ class BucketedDataset(Dataset):
     def check(self, batch: Batch) -> None:
         """Raise MillraceError if sound is not float32 of about -1 to 1; an own `decode` may scale
         it."""
-        audio, low, high = batch.audio, 0.0, 0.0
+        audio = batch.audio
+        low = 0.0
+        high = 0.0
         if self.decode is None and audio.numel():
             low, high = (float(value) for value in audio.aminmax())
         if audio.dtype != torch.float32 or not max(-low, high) <= _LOUDEST:
@@ -122,7 +127,8 @@ class BucketedDataset(Dataset):
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
         ready = time.perf_counter()
         batch = collate(request.step, rows, raws, slots, worker, self.decode)
-        batch.filler, batch.epoch = request.filler, request.epoch
+        batch.filler = request.filler
+        batch.epoch = request.epoch
         batch.spent = {"read": ready - begin, "decode": time.perf_counter() - ready}
         for bad in batch.bad:
             self._log(bad)

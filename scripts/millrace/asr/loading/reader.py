@@ -257,7 +257,8 @@ class IndexedTarReader:
     def _own_files(self) -> OpenFiles[_OpenTar]:
         if self._pid != os.getpid():
             # The parent's threads did not come along.
-            self._pool, self._pid = None, os.getpid()
+            self._pool = None
+            self._pid = os.getpid()
         return self._files
 
     def __reduce__(self) -> tuple:
@@ -292,7 +293,8 @@ def _state(tars: Tars | None, tar: str | int) -> TarState:
 def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:
     """Open a tar; MillraceError if it is not the one that was indexed, nor a copy of it."""
     recorded = _state(tars, tar)
-    path, root = recorded.path, recorded.root
+    path = recorded.path
+    root = recorded.root
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

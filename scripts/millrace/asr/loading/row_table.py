@@ -61,7 +61,8 @@ class RowTable:
         tar_root: str = "",
         is_moved: bool = False,
     ) -> None:
-        self.path, self.tar_root = Path(path), tar_root
+        self.path = Path(path)
+        self.tar_root = tar_root
         self._parquets = [os.path.abspath(parquet) for parquet in parquets]
         self._descriptor: int | None = None
         try:
@@ -96,7 +97,8 @@ class RowTable:
         moved to, in place of the one they share.
         """
         config = BucketConfig.read(bucket_dir)
-        parquets, tars = config.parquets(split), config.file.parent / "tars.parquet"
+        parquets = config.parquets(split)
+        tars = config.file.parent / "tars.parquet"
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         arguments = parquets, root, tar_root is not None
         written = [*parquets, tars] if tars.exists() else parquets

@@ -16,7 +16,8 @@ from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 
 # What all columns are cast to.
-TEXT, SECONDS = pa.large_string(), pa.float64()
+TEXT = pa.large_string()
+SECONDS = pa.float64()
 # Codes of `problem`; 0 means none so far. The names are the reasons of the ledger.
 REASONS = (
     "",
@@ -51,7 +52,8 @@ _IS_NUMBER = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 _IS_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 # Outside of these (a millisecond to eleven days) it is a wrong unit; planning cannot tell the least
 # from 0.
-SHORTEST_SECONDS, LONGEST_SECONDS = 1e-3, 1e6
+SHORTEST_SECONDS = 1e-3
+LONGEST_SECONDS = 1e6
 
 
 def check_type(column: pa.Field, is_number: bool, path: Path) -> None:

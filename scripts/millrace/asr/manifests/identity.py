@@ -48,7 +48,8 @@ def _joined(texts: pa.Array | pa.ChunkedArray) -> bytes:
     is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     kind = np.int64 if is_large else np.int32
     ends = np.frombuffer(offsets, kind)[array.offset :]
-    first, last = ends[0], ends[len(array)]
+    first = ends[0]
+    last = ends[len(array)]
     return memoryview(body)[first:last].tobytes()
 
 

@@ -75,7 +75,9 @@ class Reader(Manifest):
         """
         path = self.files[file]
         places: set[bytes | None] = set()
-        rows, content, broken = 0, 0, 0
+        rows = 0
+        content = 0
+        broken = 0
         first_broken = ""
         with readable(path):
             reading = _Reading(path)
@@ -165,7 +167,9 @@ class _Reading:
     """Says on stderr, every ten seconds, how much of a manifest has been read."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.size, self.done = path, path.stat().st_size, 0
+        self.path = path
+        self.size = path.stat().st_size
+        self.done = 0
         self.started = self.said = time.monotonic()
 
     def advance(self, size: int) -> None:

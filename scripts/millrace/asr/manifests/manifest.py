@@ -110,7 +110,8 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        problem, remedy = "the manifest is not there", "Check the path in the config"
+        problem = "the manifest is not there"
+        remedy = "Check the path in the config"
         raise MillraceError(problem, str(path), remedy) from None
     # What pyarrow raises for damaged files; names and texts that are not UTF-8 come as they are
     # decoded.
@@ -163,7 +164,8 @@ def scanned(
     kind = kinds[path.name]
     if splits or len(whole) > 1:
         raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
-    reader, root = manifest_files.KINDS[kind].reader(), tar_root or str(path.parent)
+    reader = manifest_files.KINDS[kind].reader()
+    root = tar_root or str(path.parent)
     manifests = [
         reader(split, [path], root, transcript=transcript).scan() for split in manifest_files.SPLITS
     ]

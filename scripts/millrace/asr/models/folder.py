@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
-CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "millrace_options.json"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+OPTIONS = "millrace_options.json"
 
 # Files of a model folder that decide what a step costs; weights do not.
 _CONFIGS = (

@@ -39,7 +39,8 @@ def millions(model: str) -> float:
 
 def problems(section: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with `model` and `model_path` of the config's section."""
-    name, folder = section["model"], Path(section["model_path"] or section["model"])
+    name = section["model"]
+    folder = Path(section["model_path"] or section["model"])
     if (folder / "config.json").is_file() or (not section["model_path"] and name in NAMES):
         return
     if section["model_path"] or folder.is_dir():

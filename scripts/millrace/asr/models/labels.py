@@ -127,7 +127,8 @@ def labelled(
     flattened (B * L) hidden states at which a causal decoder predicts the `answers`, so that the
     head runs on those alone.
     """
-    ids, marks = [], []
+    ids = []
+    marks = []
     for prompt, target in zip(prompts, targets, strict=True):
         ids.append([*prompt, *target])
         marks.append([IGNORE] * len(prompt) + list(target))

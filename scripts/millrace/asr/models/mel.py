@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SAMPLING_RATE = 16_000
-N_FFT, HOP = 400, 160  # 25 ms windows every 10 ms, as Whisper and Qwen3-ASR have them
+# 25 ms windows every 10 ms, as Whisper and Qwen3-ASR have them.
+N_FFT = 400
+HOP = 160
 
 
 class LogMel(nn.Module):

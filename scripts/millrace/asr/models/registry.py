@@ -31,7 +31,8 @@ def build(
     order. Raises MillraceError for an unknown name, a folder without a whole model, and unknown
     options.
     """
-    name, options = str(name), dict(options or {})
+    name = str(name)
+    options = dict(options or {})
     for module, kind, names in MODELS:
         if name in names:
             model = _class(module, kind)

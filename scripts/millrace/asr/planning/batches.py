@@ -84,7 +84,8 @@ class _Growing:
             at, self.start[at] + half, self.count[at] - half, self.seconds[at] - half_seconds
         )
         self.longest[new] = self.longest[at]
-        self.count[at], self.seconds[at] = half, half_seconds
+        self.count[at] = half
+        self.seconds[at] = half_seconds
         return new
 
     def repeat(self, at: int) -> int:

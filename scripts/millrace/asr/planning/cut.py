@@ -179,7 +179,8 @@ def _greedy_starts(max_rows: np.ndarray) -> np.ndarray:
     # bisection finds the last such e for every s.
     rows = np.arange(len(max_rows), dtype=np.int64)
     ends = np.searchsorted(rows + 1 - max_rows, rows, side="right").tolist()
-    starts, at = [], 0
+    starts = []
+    at = 0
     while at < len(ends):
         starts.append(at)
         at = ends[at]

@@ -18,7 +18,10 @@ from millrace.common.errors import MillraceError, counted
 WINDOW = 20_000
 # Steps whose batches are matched in cost together: enough that their costs lie close.
 _STEPS_PER_GROUP = 64
-_SHUFFLE, _DEAL, _REPLAN = 1, 2, 3  # purposes of keys: no draw is made twice
+# Purposes of keys: no draw is made twice.
+_SHUFFLE = 1
+_DEAL = 2
+_REPLAN = 3
 
 
 def plan_epoch(
@@ -359,7 +362,8 @@ def _assemble(
     # In pieces: the index arrays are four times the size of the rows.
     for low in range(0, len(ids), 1 << 16):
         high = min(low + (1 << 16), len(ids))
-        start, end = offsets[low], offsets[high]
+        start = offsets[low]
+        end = offsets[high]
         moved = table.start[ids[low:high]] - offsets[low:high]
         shift = np.repeat(moved, counts[low:high])
         rows[start:end] = table.rows[shift + np.arange(start, end)]

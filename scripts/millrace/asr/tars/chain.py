@@ -96,7 +96,9 @@ class Chain:
 
     def __init__(self, source: HeaderFile, position: int, limit: int) -> None:
         # A copy of the open file: the same descriptor, other counts.
-        self.source, self.position, self.limit = copy(source), position, limit
+        self.source = copy(source)
+        self.position = position
+        self.limit = limit
         self.source.reads = self.source.bytes_read = 0
         self.silent = 0  # how many reads `steps` makes between two that it yields before
         self.search_to = position  # before the walk, look for a header up to here
@@ -107,7 +109,8 @@ class Chain:
         self.odd: dict[int, tuple[int, bytes]] = {}
         self.next: Chain | None = None
         self.stop: OddHeader | None = None
-        self._window, self._at = b"", 0  # what was read last, and its place
+        self._window = b""  # what was read last
+        self._at = 0  # its place
         self._rows_before = 0  # members before that window
         self._span = PAGE  # bytes of a window where headers are dense
         self._want = BLOCK  # bytes that the header group before this one took
@@ -124,8 +127,10 @@ class Chain:
     def _walk(self) -> Generator[tuple[int, int], None, None]:
         total, pread = self.source.total, self.source.pread
         names, starts, offsets, sizes = self.names, self.starts, self.offsets, self.sizes
-        position, quiet = self.position, 0
-        window, low, high = b"", 0, 0  # what was read last, its place and its end
+        position = self.position
+        quiet = 0
+        window = b""  # what was read last, its place and its end
+        low, high = 0, 0
         while position < self.limit:
             if position + BLOCK > high:
                 if position >= total:
@@ -136,7 +141,8 @@ class Chain:
                 else:
                     yield position, size
                     quiet = self._after_announcement()
-                window, low = pread(size, position), position
+                window = pread(size, position)
+                low = position
                 high = low + len(window)
                 if len(window) < BLOCK:
                     self.stop = CutHeader(position, "the file ends inside a header")
@@ -150,11 +156,14 @@ class Chain:
                 sizes.append(member[1])
                 position = data + ((member[1] + 511) & -512)
                 continue
-            self._window, self._at = window, low
+            self._window = window
+            self._at = low
             after = self._after_odd_group(position)
             if after is None:
                 break
-            position, window, low = after, self._window, self._at
+            position = after
+            window = self._window
+            low = self._at
             high = low + len(window)
         self.position = position
 
@@ -230,7 +239,9 @@ class Chain:
         at = offset - self._at
         if at < 0 or at + size > len(self._window):
             end = max(offset + size, offset - offset % PAGE + PAGE)
-            self._window, self._at, at = self.source.pread(end - offset, offset), offset, 0
+            self._window = self.source.pread(end - offset, offset)
+            self._at = offset
+            at = 0
         return self._window[at : at + size]
 
     def _search(self) -> Generator[tuple[int, int], None, bool]:
@@ -287,7 +298,8 @@ def split(first: Chain, count: int) -> list[Chain]:
     The number is cut so that finding their starts stays a small share of the bytes of the headers
     themselves.
     """
-    source, seen = first.source, len(first.starts)
+    source = first.source
+    seen = len(first.starts)
     if not seen:
         return [first]
     here = first.starts[-1]
@@ -310,7 +322,8 @@ def run_together(source: HeaderFile, walks: list[Iterator[tuple[int, int]]]) -> 
     arrived."""
     rates = {}
     for threads in CHAIN_THREADS:
-        started, reads = time.perf_counter(), len(walks) * _TRIED_ROUNDS
+        started = time.perf_counter()
+        reads = len(walks) * _TRIED_ROUNDS
         walks = _run(source, walks, threads, _TRIED_ROUNDS)
         rates[threads] = reads / (time.perf_counter() - started)
     _run(source, walks, max(rates, key=rates.__getitem__), None)

@@ -48,7 +48,8 @@ class OddHeader(Exception):
     """The walk cannot go on at `offset`; subclasses say why."""
 
     def __init__(self, offset: int, text: str) -> None:
-        self.offset, self.text = offset, text
+        self.offset = offset
+        self.text = text
         super().__init__(f"{text} at byte {offset:,}")
 
 
@@ -279,7 +280,8 @@ def _text(raw: bytes) -> bytes:
 def _records(payload: bytes, start: int) -> Records:
     """PAX records `length key=value\\n`; values stay bytes, so any hdrcharset comes back as
     written."""
-    records, at = {}, 0
+    records = {}
+    at = 0
     while match := _RECORD.match(payload, at):
         length = int(match[1]) if len(match[1]) < 12 else 0
         if at + length > len(payload) or at + length <= match.end():

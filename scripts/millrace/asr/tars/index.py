@@ -71,7 +71,10 @@ class TarRecord:
 def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRecord]:
     """Write the index of all scans to `path`, in their order; the same scans give the same
     bytes."""
-    records, waiting, rows, first_row = [], [], 0, 0
+    records = []
+    waiting = []
+    rows = 0
+    first_row = 0
     with (
         replacing(path) as partial,
         pq.ParquetWriter(
@@ -90,10 +93,12 @@ def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRe
             columns = (scan.names, scan.offsets, scan.sizes, scan.kinds, scan.recovered)
             waiting.append(pa.table([np.full(count, number, np.int32), *columns], schema=_SCHEMA))
             records.append(_record(scan, first_row))
-            rows, first_row = rows + count, first_row + count
+            rows += count
+            first_row += count
             if rows >= ROW_GROUP:
                 writer.write_table(pa.concat_tables(waiting).combine_chunks(), row_group_size=rows)
-                waiting, rows = [], 0
+                waiting = []
+                rows = 0
         if rows:
             writer.write_table(pa.concat_tables(waiting).combine_chunks(), row_group_size=rows)
         # ASCII only: a path that is not UTF-8 is kept as surrogates.
@@ -106,7 +111,9 @@ class TarIndex:
     """The index of one partition. Opening reads only the footer; members are read tar by tar."""
 
     def __init__(self, file: pq.ParquetFile, tars: dict[str, TarRecord], path: str) -> None:
-        self._file, self.tars, self.path = file, tars, path
+        self._file = file
+        self.tars = tars
+        self.path = path
         counts = [
             file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)
         ]
@@ -131,7 +138,8 @@ class TarIndex:
 
     def scan(self, tar_path: str) -> TarScan:
         """A tar as it was scanned, but for the names as the tar has them."""
-        record, members = self.tars[tar_path], self.members(tar_path)
+        record = self.tars[tar_path]
+        members = self.members(tar_path)
         facts = {name: getattr(record, name) for name in _OF_A_SCAN}
         arrays = {
             name: members[name].to_numpy() for name in ("offset", "size", "kind", "recovered")
@@ -152,7 +160,8 @@ class TarIndex:
         nothing to read; kind (uint8, see header) says why; recovered (bool): it lies after damage.
         """
         record = self.tars[tar_path]
-        low, high = record.first_row, record.first_row + record.members
+        low = record.first_row
+        high = record.first_row + record.members
         if not record.members:
             return _SCHEMA.empty_table().drop_columns(["tar"])
         first, last = (int(np.searchsorted(self._ends, row, "right")) for row in (low, high - 1))

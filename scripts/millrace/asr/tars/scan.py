@@ -96,23 +96,28 @@ def scan(path: str | os.PathLike, chains: int = CHAINS) -> TarScan:
     result = TarScan(os.fspath(path))
     try:
         before = os.stat(path)
-        result.size, result.mtime_ns = before.st_size, before.st_mtime_ns
+        result.size = before.st_size
+        result.mtime_ns = before.st_mtime_ns
         if not stat.S_ISREG(before.st_mode):
-            result.status, result.reason = "unreadable", "not a regular file"
+            result.status = "unreadable"
+            result.reason = "not a regular file"
         elif before.st_size == 0:
-            result.status, result.reason = "zero_length", "the file has no bytes"
+            result.status = "zero_length"
+            result.reason = "the file has no bytes"
         else:
             with contextlib.closing(HeaderFile(path)) as source:
                 _Assembly(source, result).build(chains)
                 result.digest = digest(source.fd, result.size)
                 after = os.fstat(source.fd)
-                result.reads, result.bytes_read = source.reads, source.bytes_read
+                result.reads = source.reads
+                result.bytes_read = source.bytes_read
             now = after.st_size, after.st_mtime_ns
             if now != (before.st_size, before.st_mtime_ns):
                 reason = "it changed while it was read"
                 result = TarScan(result.path, *now, "changed", reason)
     except FileNotFoundError:
-        result.status, result.reason = "missing", "no such file"
+        result.status = "missing"
+        result.reason = "no such file"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         result = TarScan(result.path, result.size, result.mtime_ns, "unreadable", reason)
@@ -124,7 +129,8 @@ class _Assembly:
     them."""
 
     def __init__(self, source: HeaderFile, result: TarScan) -> None:
-        self.source, self.result = source, result
+        self.source = source
+        self.result = result
         self.names: list[bytes] = []
         self.offsets: list[int] = []
         self.sizes: list[int] = []
@@ -138,7 +144,8 @@ class _Assembly:
         self._count(*waiting)
         first = waiting.pop(0)
         self._append(first, 0)
-        position, stop = first.position, first.stop
+        position = first.position
+        stop = first.stop
         while True:
             if stop is not None:
                 after = self._odd_place(stop)
@@ -164,10 +171,12 @@ class _Assembly:
                 limit = self.source.total
                 if waiting:
                     limit = next(start for start in waiting[0].starts if start >= position)
-                walk, row = Chain(self.source, position, limit).run(), 0
+                walk = Chain(self.source, position, limit).run()
+                row = 0
                 self._count(walk)
             self._append(walk, row)
-            position, stop = walk.position, walk.stop
+            position = walk.position
+            stop = walk.stop
         self._finish()
 
     def _walk(self, chains: int) -> list[Chain]:
@@ -175,7 +184,8 @@ class _Assembly:
         once."""
         source = self.source
         first = Chain(source, 0, source.total)
-        steps, cold = first.steps(), False
+        steps = first.steps()
+        cold = False
         for count, (offset, _size) in enumerate(steps):
             cold = cold or not source.cached(offset)
             if count >= FIRST_READS:
@@ -186,7 +196,8 @@ class _Assembly:
                 if len(walks) > 1:
                     chain_walk.run_together(source, [steps, *(walk.steps() for walk in walks[1:])])
                     return walks
-                first.silent, chains = source.total, 1
+                first.silent = source.total
+                chains = 1
         return [first]
 
     def _count(self, *walks: Chain) -> None:
@@ -272,7 +283,8 @@ class _Assembly:
             window = self.source.pread(size, position)
             if not _ZEROS.startswith(window):
                 return position + (len(window) - len(window.lstrip(b"\0"))) // BLOCK * BLOCK
-            position, size = position + len(window), _CHUNK
+            position += len(window)
+            size = _CHUNK
         return None
 
     def _next_header(self, position: int, end: int) -> int | None:
@@ -285,15 +297,15 @@ class _Assembly:
         return None
 
     def _finish(self) -> None:
-        result, count = self.result, len(self.names)
+        result = self.result
+        count = len(self.names)
         if len(self.notes) > _MAX_NOTES:
             self.notes[_MAX_NOTES:] = [f"{len(self.notes) - _MAX_NOTES:,} more places like these"]
         result.names, result.written = [bare_name(name) for name in self.names], self.names
-        result.offsets, result.sizes = (
-            np.array(self.offsets, np.int64),
-            np.array(self.sizes, np.int64),
-        )
-        result.kinds, result.recovered = np.full(count, FILE, np.uint8), np.zeros(count, bool)
+        result.offsets = np.array(self.offsets, np.int64)
+        result.sizes = np.array(self.sizes, np.int64)
+        result.kinds = np.full(count, FILE, np.uint8)
+        result.recovered = np.zeros(count, bool)
         if self.recovered_from is not None:
             result.recovered[self.recovered_from :] = True
         _resolve_links(result, self.odd)
@@ -314,9 +326,14 @@ class _Assembly:
 def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
     """Fill in place the rows in `odd` (row -> (kind, link)): a link to a file gets that file's
     bytes, others none."""
-    names, offsets, sizes, kinds = result.names, result.offsets, result.sizes, result.kinds
+    names = result.names
+    offsets = result.offsets
+    sizes = result.sizes
+    kinds = result.kinds
     for row, entry in odd.items():
-        kinds[row], offsets[row], sizes[row] = entry[0], -1, 0
+        kinds[row] = entry[0]
+        offsets[row] = -1
+        sizes[row] = 0
     links = {row: entry for row, entry in odd.items() if entry[0] in (HARD_LINK, SYMLINK)}
     if not links:
         return

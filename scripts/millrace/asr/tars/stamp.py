@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 # Where content is looked at: so many pages at even distances, and the end. tar fills up to 10 KB
 # there with zeros, so that the end holds content too: a member that grew anywhere has moved it.
-PLACES, PAGE, END = 16, 4096, 1 << 15
+PLACES = 16
+PAGE = 4096
+END = 1 << 15
 
 
 class Stamp(NamedTuple):

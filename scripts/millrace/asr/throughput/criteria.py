@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Throughput
 
-PASS, FAIL, UNKNOWN = "pass", "fail", "not measured"
+PASS = "pass"
+FAIL = "fail"
+UNKNOWN = "not measured"
 STEPS = 200
 # A loss this share above is comparable: in so short runs, seeds differ by as much.
 _COMPARABLE = 0.05
@@ -174,7 +176,8 @@ def _gap_to_hours(throughput: Throughput) -> _Finding:
             audio[name] += seconds
     total = math.fsum(audio.values()) or 1.0
 
-    status, gaps = PASS, []
+    status = PASS
+    gaps = []
     for bucket in throughput.buckets:
         share = bucket.hours / hours
         gap = audio[bucket.name] / total - share

@@ -27,7 +27,9 @@ def phases(throughput: Throughput) -> str:
     subtitle = (
         f"Training time ({clock}) by phase; shorter is faster. At the end: the share spent on data"
     )
-    names, bars, notes = [], [], []
+    names = []
+    bars = []
+    notes = []
     for role, name in throughput.role_names:
         audio = throughput.figure(role, "audio_seconds")
         if audio is None or audio <= 0:

@@ -49,7 +49,8 @@ class BaselinePlan:
         window: int = 10_000,
     ) -> None:
         """The plan of an epoch with batches of `size`, a function of these arguments alone."""
-        self.batch_size, self.world_size = size, world_size
+        self.batch_size = size
+        self.world_size = world_size
         tars = _tars(table)
         draw = seeding.generator(seed, "baseline", epoch)
         place = draw.permutation(int(tars.max(initial=-1)) + 1)
@@ -96,7 +97,10 @@ class BaselineLoader:
         max_open_tars: int = 64,
         max_bad_fraction: float = 0.01,
     ) -> None:
-        self.table, self.plan, self.rank, self.start_step = table, plan, rank, start_step
+        self.table = table
+        self.plan = plan
+        self.rank = rank
+        self.start_step = start_step
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
         self.spent = {"read": 0.0, "decode": 0.0}
         self._tars = TarfileReader(max_open_tars)
@@ -122,7 +126,9 @@ class BaselineLoader:
         """The batch of a step; `names` are those of the members of `rows`."""
         numbers = self.plan.batch(step, self.rank)
         members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
-        waves, good, bad = [], [], []
+        waves = []
+        good = []
+        bad = []
         for row, member in zip(self.table.rows(numbers), members, strict=True):
             try:
                 with self._timed("read"):

@@ -16,7 +16,8 @@ _WHERE = "PlannedTrainer"
 
 def checked_loader(trainer: Trainer) -> RankLoader:
     """The loader of a trainer. Raises MillraceError for what would change which rows are read."""
-    loader, arguments = trainer.train_dataset, trainer.args
+    loader = trainer.train_dataset
+    arguments = trainer.args
     if not isinstance(loader, RankLoader):
         problem = f"train_dataset is a {type(loader).__name__}, and not what open_loader gives"
         raise MillraceError(problem, where=_WHERE)

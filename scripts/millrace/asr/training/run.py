@@ -117,7 +117,8 @@ def _error_rates(
 ) -> dict[str, dict[str, Any]]:
     """The rates of dev and test for metrics.json; also logs them, and writes hypotheses.jsonl."""
     edges = BucketConfig.read(task.options.bucket_dir).edges
-    by_split, lines = {}, []
+    by_split = {}
+    lines = []
     for split in ("dev", "test"):
         table = task.held_out(split)
         if table is None:

@@ -21,7 +21,8 @@ from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.common.training import devices
 
 _MIN_SAMPLES = SAMPLING_RATE // 10  # shorter ends of a recording hold no word
-_PAUSE_MS, _SEEK_MS = 300, 20
+_PAUSE_MS = 300
+_SEEK_MS = 20
 _BELOW_MEAN_DB = 16.0  # what is quieter than the mean loudness by more is a pause
 
 
@@ -67,11 +68,9 @@ class Transcriber:
         batch_seconds: float = 240.0,
         device: str = "auto",
     ) -> None:
-        self.language, self.batch_seconds, self.device = (
-            language,
-            batch_seconds,
-            devices.kind_of(device),
-        )
+        self.language = language
+        self.batch_seconds = batch_seconds
+        self.device = devices.kind_of(device)
         self.model = registry.load(model).to(self.device).eval()
         self.max_seconds = min(max_seconds, self.model.max_seconds)
         if not self.max_seconds >= 1:
@@ -104,7 +103,8 @@ class Transcriber:
                     pool.append(_Piece(transcript, first, audio[first:end]))
             if sum(len(piece.audio) for piece in pool) >= 4 * self.batch_seconds * SAMPLING_RATE:
                 yield from self._finish(waiting, pool)
-                waiting, pool = [], []
+                waiting = []
+                pool = []
         yield from self._finish(waiting, pool)
 
     @torch.no_grad()
@@ -113,7 +113,8 @@ class Transcriber:
         by_length = sorted(pool, key=lambda piece: -len(piece.audio))
         while by_length:
             rows = max(int(self.batch_seconds * SAMPLING_RATE / max(len(by_length[0].audio), 1)), 1)
-            part, by_length = by_length[:rows], by_length[rows:]
+            part = by_length[:rows]
+            by_length = by_length[rows:]
             clips = [torch.from_numpy(piece.audio) for piece in part]
             audio = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True)
             of_rows = [Row(0, 0, 0, 0, 0, 0.0, "", self.language)] * len(part)
@@ -164,7 +165,8 @@ def pieces(audio: np.ndarray, rate: int, max_seconds: float) -> list[tuple[int, 
     silences = detect_silence(sound, _PAUSE_MS, loudness - _BELOW_MEAN_DB, _SEEK_MS)
     middles = [(begin + end) * rate // 2000 for begin, end in silences]
 
-    parts, first = [], 0
+    parts = []
+    first = 0
     while len(audio) - first > longest:
         reached = [middle for middle in middles if first < middle <= first + longest]
         end = reached[-1] if reached else first + longest

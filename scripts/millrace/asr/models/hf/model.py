@@ -34,7 +34,8 @@ class HfModel(AsrModel):
 
     def __init__(self, hf: Any, processor: Any) -> None:
         super().__init__()
-        self.hf, self.processor = hf, processor
+        self.hf = hf
+        self.processor = processor
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, options: Mapping[str, Any]) -> HfModel:

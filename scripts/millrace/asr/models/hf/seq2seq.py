@@ -46,7 +46,8 @@ class Seq2SeqPreparer:
     def __call__(self, batch: Batch) -> Prepared:
         # Clips and texts that the model cannot take have no label.
         lengths = batch.lengths.tolist()
-        labels, dropped = [], []
+        labels = []
+        dropped = []
         texts = zip(batch.transcripts, batch.languages, lengths, batch.sample_ids, strict=True)
         for transcript, language, length, sample_id in texts:
             label = self.label(transcript, language)

@@ -37,7 +37,10 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, int], int]] = {
     "0.6b": (_SMALL_AUDIO, {"hidden_size": 1024, "intermediate_size": 3072}, 151_936),
     "1.7b": ({}, {}, 151_936),
 }
-EOS, PAD, START_TURN, PLACE = "<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|audio_pad|>"
+EOS = "<|im_end|>"
+PAD = "<|endoftext|>"
+START_TURN = "<|im_start|>"
+PLACE = "<|audio_pad|>"
 # The published template in short: system prompt (may be empty), the audio, what the assistant has
 # written.
 CHAT_TEMPLATE = (
@@ -96,7 +99,8 @@ def random_config(size: str, tokenizer: Any) -> Any:
     """The Qwen3ASRConfig of a size of SIZES for this tokenizer."""
     from transformers import Qwen3ASRConfig
 
-    published, (audio, text, tokens) = Qwen3ASRConfig(), SIZES[size]
+    published = Qwen3ASRConfig()
+    audio, text, tokens = SIZES[size]
     text = published.text_config.to_dict() | text
     text["vocab_size"] = max(tokens, len(tokenizer))
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1_000_000.0}

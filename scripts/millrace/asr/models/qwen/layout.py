@@ -28,7 +28,8 @@ _NAMES = (
     ("thinker.model.", "model.language_model."),
     ("thinker.lm_head.", "lm_head."),
 )
-_HEAD, _EMBEDDING = "lm_head.weight", "model.language_model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+_EMBEDDING = "model.language_model.embed_tokens.weight"
 # Keys that both layouts have, with what qwen-asr takes for one that is missing; then keys of its
 # own.
 _AUDIO = {
@@ -136,7 +137,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises MillraceError for a key that this project does not know, and for weights that cannot be
     read.
     """
-    where, config = str(Path(folder, CONFIG)), read_config(folder)
+    where = str(Path(folder, CONFIG))
+    config = read_config(folder)
     thinker = config["thinker_config"]
     if "classify_num" in thinker:
         remedy = "Take a model for recognition, such as Qwen3-ASR"
@@ -247,8 +249,10 @@ def write(
     state[_HEAD] = state[_HEAD].clone()
     renamed = {_renamed(name, 1, str(folder)): t for name, t in state.items()}
     save_file(renamed, folder / "model.safetensors")
-    config, tokenizer = hf.config.to_dict(), processor.tokenizer
-    audio, text = config["audio_config"], config["text_config"]
+    config = hf.config.to_dict()
+    tokenizer = processor.tokenizer
+    audio = config["audio_config"]
+    text = config["text_config"]
     text_own = rope(text)
     start = tokenizer.convert_tokens_to_ids(tokenizer.audio_bos_token)
     end = tokenizer.convert_tokens_to_ids(tokenizer.audio_eos_token)

@@ -108,7 +108,9 @@ class QwenModel(HfModel):
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:
         if not prepared.count:
             return self.zero_loss(), 0
-        model, ids, mask = self.hf.model, prepared["input_ids"], prepared["attention_mask"]
+        model = self.hf.model
+        ids = prepared["input_ids"]
+        mask = prepared["attention_mask"]
         with part("mel"):
             mel, _ = self.features(prepared)
         with part("audio encoder"):
