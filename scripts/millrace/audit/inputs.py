@@ -45,7 +45,9 @@ class AuditInputs:
     def __init__(
         self, section: dict, lanes: Mapping[str, AuditedLane], on: Collection[str]
     ) -> None:
-        self.section, self.lanes, self._on = section, lanes, on
+        self.section = section
+        self.lanes = lanes
+        self._on = on
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """The page of every run's loader, of the lanes that are switched on."""
@@ -87,7 +89,8 @@ class AuditInputs:
     def choices(self, wildcards: Any = None) -> str:
         """The flags of the entries whose fails stop a run, and of those that do not count, with
         reasons."""
-        refuse, ignore = self.section["refuse"], sorted(self.section["ignore"].items())
+        refuse = self.section["refuse"]
+        ignore = sorted(self.section["ignore"].items())
         words = [f"--refuse {refuse if isinstance(refuse, str) else ','.join(refuse) or 'none'}"]
         return " ".join(
             words + [f"--ignore {shlex.quote(f'{entry}={reason}')}" for entry, reason in ignore]

@@ -33,11 +33,14 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    counts, reasons, refused = {}, gate.reasons(args.ignore), args.page.with_name("refused.html")
+    counts = {}
+    reasons = gate.reasons(args.ignore)
+    refused = args.page.with_name("refused.html")
     text = "<p>Not audited: audit.refuse is none.</p>\n"
     if args.findings:
         document = gate.with_reasons(jsonl.read(args.findings), reasons)
-        counts, text = document["counts"], page(document)
+        counts = document["counts"]
+        text = page(document)
         atomic.write_text(refused, text)
         gate.check(document, args.refuse, str(refused))
     refused.unlink(missing_ok=True)

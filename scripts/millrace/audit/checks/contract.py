@@ -179,7 +179,8 @@ def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
 @check("DP7", "contract")
 def lengths(seen: Seen) -> Finding:
     """The data set has as many samples as it says."""
-    size, items = seen.get("samples"), seen.get("items", {})
+    size = seen.get("samples")
+    items = seen.get("items", {})
     counted = seen.get("counted", size)
     if size is None:
         return inapplicable("the data set has no len")
@@ -250,7 +251,8 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
     # Of an epoch that was not read to its end, the last batch is computed.
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:
         return None
-    size, share = loader["batch_size"], -(-loader["samples"] // loader["replicas"])
+    size = loader["batch_size"]
+    share = -(-loader["samples"] // loader["replicas"])
     if not size or size == 1 or share % size != 1:
         return None
     return share // size
@@ -395,7 +397,8 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
 
     data = Flight(**{name: seen[name] for name in Flight._fields})
     flying = data.batches
-    needed, free = read["bytes"] * flying * data.ranks, data.shm
+    needed = read["bytes"] * flying * data.ranks
+    free = data.shm
     cause = f"{_mib(read['bytes'])} a batch x {flying} ({data.workers} workers x prefetch_factor "
     cause += f"{data.prefetch}, and {1 + data.descriptors} in the loop) x {data.ranks} ranks = "
     cause += f"{_mib(needed)}; /dev/shm: {_mib(free)} free"

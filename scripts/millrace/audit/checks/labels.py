@@ -51,7 +51,8 @@ class Row(NamedTuple):
 
     @classmethod
     def parse(cls, number: int, seen: Seen, pad: int | None) -> Row:
-        ids, alone = seen["ids"], seen.get("alone")
+        ids = seen["ids"]
+        alone = seen.get("alone")
         mask = seen["mask"] or [token != pad for token in ids]
         return cls(
             number=number,

@@ -35,7 +35,8 @@ def normalisation(data: Values, colours: Colours) -> Iterator[Finding]:
     if needed == "BGR" and order != "BGR":
         cause = f"{where}: the order is not that of the images ({order or 'RGB, as far as known'})"
         yield failed(cause, fix=f"give the constants in the order of the images; {WEIGHTS}")
-    train, val = data.train, data.val
+    train = data.train
+    val = data.val
     if train and val:
         yield from _fitted(train, val, data.constants)
     yield from _ranges(data)
@@ -102,7 +103,8 @@ def _is_in_range(field: Field, expect: str) -> bool:
     """Whether a field had 0..1 before it was normalised as is expected."""
     mean, std = IMAGENET
     if expect == "0-1":
-        mean, std = [0.0] * field.channels, [1.0] * field.channels
+        mean = [0.0] * field.channels
+        std = [1.0] * field.channels
     if len(mean) != field.channels:
         return False
     lowest = min(x * s + m for x, s, m in zip(field.min, std, mean, strict=True))

@@ -73,7 +73,8 @@ class Told(NamedTuple):
         read."""
         if not self.main:
             return False
-        own, main = list(map(_content, self.own)), list(map(_content, self.main))
+        own = list(map(_content, self.own))
+        main = list(map(_content, self.main))
         return own[0] == own[1] and main[0] == main[2] != main[1]
 
 
@@ -175,7 +176,8 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
 @check("end", "epochs")
 def endless(ranks: list[Reading]) -> Finding:
     """Epochs that were read to their end, unless they have none."""
-    cause, facts = "", {}
+    cause = ""
+    facts = {}
     unended = [epoch for rank in ranks for epoch in rank.plain if not epoch.ended]
     for epoch in unended:
         count = len(epoch.batches)

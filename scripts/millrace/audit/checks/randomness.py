@@ -168,7 +168,8 @@ def _used(batches: list[Batch]) -> set[str]:
 
 def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
     """Generators in use in both places that began with equal states, if anything began there."""
-    ours, theirs = one[0], other[0]
+    ours = one[0]
+    theirs = other[0]
     if ours.pid == theirs.pid:
         return []
     equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
@@ -184,7 +185,8 @@ def _begun_alike(one: list[Batch], other: list[Batch]) -> Same | None:
 def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
     """Equal sequences, longer than chance explains or from generators that began with equal
     states."""
-    copied, theirs = _copied(one, other), _varying(other)
+    copied = _copied(one, other)
+    theirs = _varying(other)
     for name, column in _varying(one).items():
         count = min(len(column), len(theirs.get(name, [])))
         draws = column[:count]

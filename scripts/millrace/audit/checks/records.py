@@ -44,7 +44,8 @@ types_of = cache(get_type_hints)
 def parse(kind: Any, value: Any) -> Any:
     """A value as the type that its reader names. Records are dicts of their fields, at any depth:
     what they do not name is left out, lists and dicts that were not written are empty."""
-    outer, inner = get_origin(kind), get_args(kind)
+    outer = get_origin(kind)
+    inner = get_args(kind)
     if value is None:
         return None
     if outer is UnionType:

@@ -109,7 +109,8 @@ def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[R
 
     restarts = []
     for seen in resume:
-        run, ways = map(named, seen["run"]), map(way, seen["ways"])
+        run = map(named, seen["run"])
+        ways = map(way, seen["ways"])
         following = seen["next"] and way(seen["next"])
         restart = parse(Restart, {**seen, "run": run, "ways": ways, "next": following})
         restarts.append(restart)
@@ -158,7 +159,8 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
     if way.error:
         return failed(f"{cause}it raises {way.error}", facts, SAVE)
 
-    left, came = restart.left, way.came
+    left = restart.left
+    came = way.came
     before, rest, new = (
         Counter(_flat(part)) for part in (restart.run[1][: restart.at], left, came)
     )
@@ -194,7 +196,8 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     number = 1 if len(way.passes) > 1 and not way.came else 0
     if not way.ended[number]:  # the time was over
         return None
-    due, came = restart.run[0], way.passes[number]
+    due = restart.run[0]
+    came = way.passes[number]
     if restart.ended[1]:
         due = min(restart.run, key=lambda epoch: len(_flat(epoch)))
     missing = len(_flat(due)) - len(_flat(came))

@@ -24,7 +24,8 @@ def overlap(seen: Seen) -> Iterator[Finding]:
     if "shared" not in seen:
         yield inapplicable("only one split was given", needs="--val-loader")
         return
-    train, val = seen["train"], seen["val"]
+    train = seen["train"]
+    val = seen["val"]
     if train["read"] and not val["read"] and val["complete"]:
         yield inapplicable("the split of evaluation has no samples")
         return

@@ -79,7 +79,8 @@ def _full_scale(step: Step) -> float:
 
 def _has_other_constants(step: Step) -> bool:
     """Whether a Normalize took values of another range than its constants are for."""
-    taken, full = step.taken, _full_scale(step)
+    taken = step.taken
+    full = _full_scale(step)
     if step.name != "Normalize" or taken is None or not taken.is_from_zero:
         return False
     if taken.kind != "tensor" and "albumentations" not in step.module:

@@ -118,7 +118,8 @@ def _batches(loader: Any, seen: Seen) -> Iterator[list[Any]]:
 
 
 def _stream(loader: Any) -> Iterator[list[Any]]:
-    source, size = iter(loader.dataset), loader.batch_size or 1
+    source = iter(loader.dataset)
+    size = loader.batch_size or 1
     while samples := list(islice(source, size)):
         if len(samples) < size and loader.drop_last:
             return
@@ -177,7 +178,8 @@ def items(data: Any, size: int, seed: int, until: float) -> Seen:
 
 def listed(data: Any) -> list[Seen]:
     """Lists of paths that data sets have as attributes, and which of the files are missing."""
-    seen, owner = [], data
+    seen = []
+    owner = data
     for _ in range(DEPTH):
         folders = roots(owner)
         for name, rows in members(owner):
@@ -222,7 +224,8 @@ def pin(batch: Any) -> Seen:
         return copies[-1]
 
     kind = kind_of(batch)
-    own, torch.Tensor.pin_memory = torch.Tensor.pin_memory, copy
+    own = torch.Tensor.pin_memory
+    torch.Tensor.pin_memory = copy
     try:
         after = torchs.pin_memory(batch)
     except Exception as error:
@@ -230,7 +233,8 @@ def pin(batch: Any) -> Seen:
     finally:
         torch.Tensor.pin_memory = own
 
-    before, pinned = dict(walk_tensors(batch)), dict(walk_tensors(after))
+    before = dict(walk_tensors(batch))
+    pinned = dict(walk_tensors(after))
     done = set(map(id, copies))
     missed = []
     for path, tensor in pinned.items():
@@ -249,7 +253,8 @@ def pin(batch: Any) -> Seen:
 
 def storages(batch: Any) -> list[int]:
     """Bytes that the storages of a batch take in shared memory, each once and in whole pages."""
-    page, sizes = os.sysconf("SC_PAGE_SIZE"), {}
+    page = os.sysconf("SC_PAGE_SIZE")
+    sizes = {}
     for _, tensor in walk_tensors(batch):
         if tensor.layout is torch.strided and tensor.numel():
             storage = tensor.untyped_storage()

@@ -135,7 +135,8 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     """`epochs`: two epochs of a few samples, again and again; None if nobody can choose samples."""
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
-    core, listening = tap.original, tap.core
+    core = tap.original
+    listening = tap.core
     if core is None or listening is None or is_stream(core):
         return {"epochs": None}
     rows = length(core.dataset)
@@ -187,7 +188,8 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
     complete = first_ended and second_ended
     if not complete:
         shorter = min(len(first), len(second))
-        first, second = first[:shorter], second[:shorter]
+        first = first[:shorter]
+        second = second[:shorter]
     names = list(first[0]) if first else []
     stable = [name for name in names if _is_stable(name, first, second, is_map)]
     return {
@@ -224,7 +226,8 @@ def _column(name: str, samples: Samples) -> list[str | None]:
 
 def _is_stable(name: str, first: Samples, second: Samples, in_order: bool) -> bool:
     """Whether a field is the same in two passes, of streams in whatever order."""
-    ours, theirs = _column(name, first), _column(name, second)
+    ours = _column(name, first)
+    theirs = _column(name, second)
     if in_order:
         return ours == theirs
     return Counter(ours) == Counter(theirs)

@@ -115,7 +115,8 @@ def watch(step: Any, path: str, at: int) -> Seen:
 def inventory(loader: Any) -> dict[str, list[Seen]]:
     """Return the chains of transforms that the loader reaches, and attributes that are a mean with
     a std."""
-    chains, constants = [], []
+    chains = []
+    constants = []
     known: set[int] = set()
     for path, value in list(walk(loader, "loader", code=True)):
         if id(value) in known:
@@ -237,7 +238,8 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
 def values(target: Target, options: Options, rank: Rank) -> Seen:
     """Read a few batches; with a validation loader also all of both sets, for their figures."""
     reseed(options.seed)
-    loader, start = target.loader(), rank.left()
+    loader = target.loader()
+    start = rank.left()
     seen: Seen = {"expect": options.expect, **inventory(loader)}
     seen |= figures(loader, rank, min(options.max_batches, FEW), start / 2)
     val = target.val_loader()

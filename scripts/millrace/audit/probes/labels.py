@@ -24,7 +24,8 @@ def token_rows(batch: Any) -> Iterator[dict]:
     kind."""
     if not isinstance(batch, Mapping) or "labels" not in batch or "input_ids" not in batch:
         return
-    ids, labels = batch["input_ids"], batch["labels"]
+    ids = batch["input_ids"]
+    labels = batch["labels"]
     mask: Any = batch.get("attention_mask")
     for tensor in (ids, labels):
         if getattr(tensor, "ndim", 0) != 2:

@@ -104,7 +104,8 @@ def bound(data: Any) -> int | None:
 
 def _of_functions(kind: type) -> list[int]:
     """Sizes of the lru_caches of a class, and of those of its module that it calls."""
-    home, functions = vars(sys.modules[kind.__module__]), list(vars(kind).values())
+    home = vars(sys.modules[kind.__module__])
+    functions = list(vars(kind).values())
     codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
     functions += [home.get(name) for code in codes for name in code.co_names]
     sizes = []

@@ -62,7 +62,8 @@ def _set_main(loader: str) -> None:
     script = loader.rpartition(":")[0]
     if script.endswith(".py"):
         main = sys.modules["__main__"]
-        main.__file__, main.__spec__ = str(Path(script).resolve()), None
+        main.__file__ = str(Path(script).resolve())
+        main.__spec__ = None
 
 
 def _run(loader: Any, method: str, rank: Rank) -> Seen:
@@ -137,7 +138,8 @@ def _unpicklable_parts(loader: Any) -> list[dict[str, str]]:
 def unpicklable(value: Any, path: str) -> dict[str, str] | None:
     """Why a part cannot be sent to a new process, and the path of the innermost thing that is the
     cause."""
-    bad, below = None, [(path, value)]
+    bad = None
+    below = [(path, value)]
     while below:
         path, value = below.pop(0)
         try:

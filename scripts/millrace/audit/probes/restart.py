@@ -125,7 +125,8 @@ class Restarts:
         """The script that has made it, with its loader."""
         loader = self.target.loader_of(made)
         tap = Listener(loader, self.rank, self.options.workers, max_batches=MOST_BATCHES)
-        core, original = tap.core, tap.original
+        core = tap.core
+        original = tap.original
         if core is not None and original is not None:
             if _has(loader, *METHODS) or _accelerates(loader):
                 # Such a loader asks its sampler for its state.

@@ -114,7 +114,8 @@ def _marked(loader: Any, unstable: list[str]) -> Iterator[tuple[Any, list[Mark]]
 
     is_batched = loader.batch_sampler is not None
     indices: Any = dict.fromkeys(chain.from_iterable(batches)) if is_batched else batches
-    held, below = source(data), base(data, 0)[0]
+    held = source(data)
+    below = base(data, 0)[0]
     lists = rows_of(below)
     for number, index in enumerate(indices):
         sample = data[index]
@@ -150,12 +151,14 @@ def rows_of(data: Any) -> list[Any]:
 def splits(target: Target, options: Options, rank: Rank) -> Seen:
     """Note what the loaders of training and of evaluation share."""
     reseed(options.seed)
-    loader, start = target.val_loader(), rank.left()
+    loader = target.val_loader()
+    start = rank.left()
     if loader is None:
         return {}
     val = read(loader, rank, start * 0.5)
     train = read(target.loader(), rank, start * 0.1)
-    theirs, ours = val.pop("marks"), train.pop("marks")
+    theirs = val.pop("marks")
+    ours = train.pop("marks")
     unstable = {*val["unstable"], *train["unstable"]}
     shared = {}
     for kind in sorted((theirs.keys() & ours) - unstable):

@@ -45,7 +45,8 @@ def check(document: dict, refuse: str, place: str) -> None:
     refused = [entry for entry in fails if refuse == "all" or entry["name"] in names]
     if not refused:
         return
-    name, title = refused[0]["name"], refused[0]["title"]
+    name = refused[0]["name"]
+    title = refused[0]["title"]
     worst = refused[0]["findings"][0]
     problem = f"{name} fails ({title}): {worst['cause']}"
     if len(refused) > 1:

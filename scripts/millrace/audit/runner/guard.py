@@ -86,7 +86,8 @@ class Guard:
     def audit(self, options: Options, probes: list[str]) -> dict[str, Result]:
         """Run the probes on the loader that the options name; each has its result, "skipped"
         included."""
-        stdin, stdout = self._process.stdin, self._process.stdout
+        stdin = self._process.stdin
+        stdout = self._process.stdout
         assert stdin is not None  # both are pipes
         assert stdout is not None
         answer = ""
@@ -164,7 +165,8 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
 def _stands_still(name: str, results: dict[str, Result]) -> bool:
     """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was
     slow."""
-    seconds, error = results[name].seconds, results[name].error
+    seconds = results[name].seconds
+    error = results[name].error
     if name == "look":
         return not error["busy"]
     if name != "epochs" or not error["where"]:
@@ -207,7 +209,9 @@ class _Run:
     """One probe in all its ranks."""
 
     def __init__(self, probe: Probe, options: Options, scratch: Path, seconds: float) -> None:
-        self.probe, self.options, self.seconds = probe, options, seconds
+        self.probe = probe
+        self.options = options
+        self.seconds = seconds
         self.folder = Path(tempfile.mkdtemp(dir=scratch))
         self.deadline = time.monotonic() + seconds
         self.world = options.ranks if probe.ranks else 1
@@ -220,7 +224,9 @@ class _Run:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
         running = {rank: self._fork(rank, port) for rank in range(self.world)}
-        seen, files, problem = set(running.values()), set(), None
+        seen = set(running.values())
+        files = set()
+        problem = None
         for turn in itertools.count(1):
             below = linux.descendants() if turn % 10 == 0 else []
             seen.update(below)
@@ -313,16 +319,19 @@ class _Run:
         name = (
             signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
         )
-        log, text = self._log(rank), f"rank {rank} ended with {name}"
+        log = self._log(rank)
+        text = f"rank {rank} ended with {name}"
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))
         return "died", {"text": text, "where": where, "log": log[-2000:], "rank": rank}
 
     def _stacks(self, rank: int, pid: int) -> Seen:
         """Where the processes stand that did not end: the workers first, as the others wait for
         them."""
-        before, busy = self._log(rank), linux.is_busy([pid, *linux.descendants(pid)])
+        before = self._log(rank)
+        busy = linux.is_busy([pid, *linux.descendants(pid)])
         for each in [*linux.descendants(pid), pid]:
-            written, until = len(self._log(rank)), time.monotonic() + 1
+            written = len(self._log(rank))
+            until = time.monotonic() + 1
             with contextlib.suppress(OSError):
                 os.kill(
                     each, 0 if linux.is_tracker(each) else signal.SIGUSR1
@@ -331,12 +340,14 @@ class _Run:
             while len(self._log(rank)) == written and time.monotonic() < until:
                 time.sleep(POLL)
             time.sleep(0.1)  # for the rest of its stack
-        frames, where = trace.frames(self._log(rank)[len(before) :]), ""
+        frames = trace.frames(self._log(rank)[len(before) :])
+        where = ""
         if (
             "in _feed" in before
         ):  # multiprocessing prints why a worker's batch cannot be sent, and goes on
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"
-        where, text = where or trace.users(frames), f"no end after {self.seconds:.0f} s"
+        where = where or trace.users(frames)
+        text = f"no end after {self.seconds:.0f} s"
         return {"text": text, "where": where, "trace": frames[:20], "rank": rank, "busy": busy}
 
 

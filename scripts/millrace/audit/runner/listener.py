@@ -68,10 +68,12 @@ class Listener:
         notes: list[Seen] = []
         self._notes.append(notes)
         self.ended.append(False)
-        core, original = self.core, self.original
+        core = self.core
+        original = self.original
         if core is not None and original is not None and core.num_workers == 0:
             self.functions.start = states(core.dataset, original.collate_fn)
-        slowest, before = 0.0, time.monotonic()
+        slowest = 0.0
+        before = time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
         self.iterator = iter(self.view) if self.restored is None else self.restored
         self.restored = None
@@ -87,7 +89,8 @@ class Listener:
                 note["rows"] = rows(batch)
             notes.append(note)
             yield batch
-            slowest, before = max(slowest, time.monotonic() - before), time.monotonic()
+            slowest = max(slowest, time.monotonic() - before)
+            before = time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
                 self.close()
                 break
@@ -108,7 +111,8 @@ class Listener:
     def close(self) -> None:
         """End the workers."""
         if self.core is not None:
-            iterator, self.core._iterator = self.core._iterator, None
+            iterator = self.core._iterator
+            self.core._iterator = None
             if hasattr(iterator, "_shutdown_workers"):
                 iterator._shutdown_workers()
 
@@ -155,8 +159,10 @@ class Listener:
             if given is not None and not functions.batched:
                 given = [each for batch in given for each in batch]
             changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
-        self.core, self.original = _copy(loader, changes), loader
-        kind, taken = type(loader), self._taken
+        self.core = _copy(loader, changes)
+        self.original = loader
+        kind = type(loader)
+        taken = self._taken
 
         def get_iterator(core: DataLoader) -> Any:
             iterator = kind._get_iterator(core)
@@ -210,7 +216,8 @@ class Indices:
     """A sampler that notes what it hands out."""
 
     def __init__(self, sampler: Any, drawn: list[Any]) -> None:
-        self.sampler, self.drawn = sampler, drawn
+        self.sampler = sampler
+        self.drawn = drawn
 
     def __iter__(self) -> Iterator[Any]:
         for each in self.sampler:
@@ -231,7 +238,8 @@ class Functions:
     generators."""
 
     def __init__(self, loader: DataLoader) -> None:
-        self.init, self.collate = loader.worker_init_fn, loader.collate_fn
+        self.init = loader.worker_init_fn
+        self.collate = loader.collate_fn
         self.batched = loader.batch_sampler is not None
         self.start: dict[str, str] = {}
 

@@ -14,7 +14,8 @@ _FOREIGN = ("/torch/", "/lib/python", "/lib64/python", "millrace/audit/", "<froz
 def described(error: BaseException) -> Seen:
     """Type and text of an exception, `where` in the user's code it arose, and its frames, innermost
     first."""
-    text, kind = str(error).strip(), type(error).__name__
+    text = str(error).strip()
+    kind = type(error).__name__
     stack = []
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         line = f'File "{frame.filename}", line {frame.lineno} in {frame.name}'

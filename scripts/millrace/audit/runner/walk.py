@@ -92,7 +92,8 @@ def _named(function: FunctionType) -> Held:
     """What a function names: of its closure, and of the globals of its module."""
     if (function.__module__ or "").partition(".")[0] in FOREIGN:
         return []
-    scope, names = function.__globals__, function.__code__
+    scope = function.__globals__
+    names = function.__code__
     held = []
     for name, cell in zip(names.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():  # an empty one raises

@@ -224,5 +224,6 @@ def _chunks(contents: Iterable[Content]) -> Iterator[list[Content]]:
         size += len(content.words)
         if size >= _WORDS_AT_ONCE or len(chunk) == _SAMPLES_AT_ONCE:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     yield chunk
