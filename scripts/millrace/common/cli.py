@@ -42,7 +42,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     and the description as it is written."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        text, default = action.help, action.default
+        text = action.help
+        default = action.default
         if (
             default in (None, argparse.SUPPRESS, "", [])
             or default is False
@@ -160,8 +161,12 @@ class Progress:
     """
 
     def __init__(self, total: float, unit: str, label: str, interval: float = 10.0) -> None:
-        self.total, self.unit, self.label, self.interval = total, unit, label, interval
-        self.done, self.errors = 0.0, 0
+        self.total = total
+        self.unit = unit
+        self.label = label
+        self.interval = interval
+        self.done = 0.0
+        self.errors = 0
         self.started = self.last = time.monotonic()
 
     def advance(self, amount: float, errors: int = 0) -> None:

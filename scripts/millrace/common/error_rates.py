@@ -34,7 +34,8 @@ def error_rates(
     """
     import jiwer
 
-    cers, wers = [], []
+    cers = []
+    wers = []
     for reference, hypothesis in zip(references, hypotheses, strict=True):
         blank = None if reference.strip() else float(bool(hypothesis.strip()))
         cers.append(jiwer.cer(reference, hypothesis) if blank is None else blank)

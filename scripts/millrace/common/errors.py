@@ -28,7 +28,9 @@ class MillraceError(Exception):
     """
 
     def __init__(self, problem: str, where: str = "", remedy: str = "") -> None:
-        self.problem, self.where, self.remedy = problem, where, remedy
+        self.problem = problem
+        self.where = where
+        self.remedy = remedy
         super().__init__(problem, where, remedy)
 
     def __str__(self) -> str:

@@ -42,7 +42,8 @@ def loads(raw: bytes) -> tuple[Any, list[str]]:
     """
     repairs: list[str] = []
     if raw[:3] == b"\xef\xbb\xbf":
-        raw, repairs = raw[3:], ["json_bom"]
+        raw = raw[3:]
+        repairs = ["json_bom"]
     if not raw.strip(b" \t\r\n\0"):
         raise BadJson("json_empty", "nothing but blanks or zero bytes, if anything")
     if len(raw) > _LARGE:

@@ -79,13 +79,12 @@ def of_loader(kind: type) -> set[str]:
 def check(settings: Any, where: str) -> None:
     """Raise MillraceError for a value outside of what its field takes, or that is not finite."""
     for item in _settings(type(settings)):
-        value, among, limits = (
-            getattr(settings, item.name),
-            item.metadata["among"],
-            item.metadata["limits"],
-        )
+        value = getattr(settings, item.name)
+        among = item.metadata["among"]
+        limits = item.metadata["limits"]
         if among:
-            fits, words = value in among, f"one of {', '.join(among)}"
+            fits = value in among
+            words = f"one of {', '.join(among)}"
         else:
             compared = (_LIMITS[name][1](value, limit) for name, limit in limits.items())
             fits = math.isfinite(value) and all(compared)
@@ -154,7 +153,8 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
     """JSON Schema of the settings that are keys of the config, by name."""
     result = {}
     for item in _settings(kind):
-        among, limits = item.metadata["among"], item.metadata["limits"]
+        among = item.metadata["among"]
+        limits = item.metadata["limits"]
         if item.metadata["in_config"]:
             bounds = {_LIMITS[name][0]: limit for name, limit in limits.items()}
             if pattern := item.metadata["pattern"]:

@@ -208,8 +208,10 @@ class _Comparison:
     """Pieces compared bit by bit at an offset."""
 
     def __init__(self, searched: Pieces, known: Pieces) -> None:
-        self._searched, self._known = searched, known
-        self._ends, self._known_ends = searched.ends, known.ends
+        self._searched = searched
+        self._known = known
+        self._ends = searched.ends
+        self._known_ends = known.ends
         self._of_recording = _by_recording(searched)
         self._known_of_recording = _by_recording(known)
 
@@ -228,7 +230,8 @@ class _Comparison:
 
     def add_neighbours(self, found: dict[tuple[int, int], Match]) -> None:
         """Add what other pieces of the same two recordings share at the offset of a match."""
-        searched, known = self._searched, self._known
+        searched = self._searched
+        known = self._known
         done: set[tuple[int, int, int]] = set()
         for match in list(found.values()):
             recording = int(searched.recordings[match.piece])
@@ -248,7 +251,8 @@ class _Comparison:
         self, pieces: np.ndarray, known_pieces: np.ndarray, offset: float
     ) -> list[tuple[int, int]]:
         """The pairs of pieces that lie at the same time, if one recording starts at `offset`."""
-        searched, known = self._searched, self._known
+        searched = self._searched
+        known = self._known
         starts = searched.starts[pieces] + offset
         ends = starts + searched.counts[pieces] * _SEARCHED_SECONDS
         known_starts = known.starts[known_pieces]
@@ -260,7 +264,8 @@ class _Comparison:
         return list(pairs)
 
     def _match(self, piece: int, of_piece: int, shift: int) -> Match:
-        searched, known = self._searched, self._known
+        searched = self._searched
+        known = self._known
         words = _of(searched, self._ends, piece)
         known_words = _of(known, self._known_ends, of_piece)
         places = np.arange(len(words)) * SEARCHED_STEPS + shift

@@ -18,7 +18,9 @@ _STEP = round(STEP_SECONDS * _RATE)
 _LAG = round(0.064 * _RATE)  # samples between the two windows of a word
 _WINDOW = round(SPAN_SECONDS * _RATE) - _LAG
 _BANDS = 33
-_LOWEST, _HIGHEST = 300.0, 2000.0  # Hz: what a telephone keeps
+# Hz: what a telephone keeps.
+_LOWEST = 300.0
+_HIGHEST = 2000.0
 _AT_ONCE = 2048  # windows, to bound memory
 
 

@@ -16,7 +16,8 @@ from millrace.common.errors import MillraceError, counted
 from millrace.common.hub.repository import RUN_AGAIN, Repository, explained
 
 # All that is published has such a path; only what lies below DATA is ever deleted.
-PATH, DATA = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII), "data/"
+PATH = re.compile(r"(?!\.)[\w.%~+-]+(/(?!\.)[\w.%~+-]+)*", re.ASCII)
+DATA = "data/"
 CARD = "README.md"
 _ROUND = 10  # files that are sent in one round, of which the client sends five at a time
 _CHANGES = 500  # of a commit of a first publication, for which the Hub has a minute
@@ -104,7 +105,8 @@ def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
 
     Below DATA nothing but `files` is to stay; what else lies in the repository is left alone.
     """
-    plan, remote = Plan(), {entry.path: entry for entry in tree}
+    plan = Plan()
+    remote = {entry.path: entry for entry in tree}
     for file in files:
         if not PATH.fullmatch(file.path):
             raise MillraceError("not a path that can be published", repr(file.path))

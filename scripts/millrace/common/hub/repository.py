@@ -136,7 +136,8 @@ def add_flags(parser: Any) -> None:
 @contextlib.contextmanager
 def connected(args: Any, kind: str) -> Iterator[Repository]:
     """The repository of these flags; for `--endpoint local` our own Hub runs meanwhile."""
-    endpoint, token = args.endpoint, None  # of HF_TOKEN or the client's login
+    endpoint = args.endpoint
+    token = None  # of HF_TOKEN or the client's login
     if not re.fullmatch(_ENDPOINT, endpoint):
         remedy = "Write local or https://<host>; tokens belong into HF_TOKEN"
         raise MillraceError("--endpoint is not the address of a Hub", "", remedy)

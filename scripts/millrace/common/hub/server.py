@@ -32,7 +32,8 @@ _MAX_COMMIT_BYTES = 256 << 20
 # As on the Hub: small texts go into the commit, all else is uploaded before it.
 _TEXTS = (".md", ".json", ".jsonl", ".txt", ".yaml", ".csv", ".gitattributes")
 _MAX_TEXT_BYTES = 10 << 20
-_STORE, _TOKEN = web.AppKey("store", Store), web.AppKey("token", str)
+_STORE = web.AppKey("store", Store)
+_TOKEN = web.AppKey("token", str)
 _NAME = "{name:[^/]+/[^/]+}"
 _API = f"/api/{{kind:datasets|models}}/{_NAME}"
 _routes = web.RouteTableDef()
@@ -52,9 +53,11 @@ def serve(
     app = web.Application(
         client_max_size=_MAX_COMMIT_BYTES, middlewares=[*middlewares, _answer_refusals]
     )
-    app[_STORE], app[_TOKEN] = Store(folder), token
+    app[_STORE] = Store(folder)
+    app[_TOKEN] = token
     app.add_routes(_routes)
-    loop, runner = asyncio.new_event_loop(), web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     loop.run_until_complete(runner.setup())
     try:
         loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
@@ -98,9 +101,11 @@ def _check_client(request: web.Request) -> None:
         raise RefusedError(403, "pages of other origins are not served")
 
     if request.method == "PUT":  # the client sends no token there: its URL is signed
-        given, due = request.query.get("key", ""), _key(request.app, request.path)
+        given = request.query.get("key", "")
+        due = _key(request.app, request.path)
     else:
-        given, due = request.headers.get("Authorization", ""), f"Bearer {request.app[_TOKEN]}"
+        given = request.headers.get("Authorization", "")
+        due = f"Bearer {request.app[_TOKEN]}"
     if not hmac.compare_digest(given.encode(), due.encode()):
         raise RefusedError(401, "the token is not the one that this server printed")
 
@@ -147,7 +152,8 @@ async def _create(request: web.Request) -> web.Response:
 @_routes.get(_API)
 @_routes.get(f"{_API}/revision/{{revision}}")
 async def _info(request: web.Request) -> web.Response:
-    repository, commit = _repository(request), _commit_at(request)
+    repository = _repository(request)
+    commit = _commit_at(request)
     answer = {
         "id": repository.name,
         "sha": commit["oid"],
@@ -209,7 +215,8 @@ async def _lfs_batch(request: web.Request) -> web.Response:
 @_routes.put("/lfs/{sha256}/{size:[0-9]+}")
 async def _put(request: web.Request) -> web.Response:
     """Take in a content. Of a body that breaks off, or goes on after its size, nothing is left."""
-    store, path = request.app[_STORE], request.match_info
+    store = request.app[_STORE]
+    path = request.match_info
     size = int(path["size"])
     with tempfile.TemporaryDirectory(dir=store.uploads) as folder:
         partial = Path(folder, "content")
@@ -229,7 +236,8 @@ async def _commit(request: web.Request) -> web.Response:
     header, *operations = [orjson.loads(line) for line in body.splitlines()]
     if request.match_info["ref"] != BRANCH or "create_pr" in request.query:
         raise RefusedError(400, f"commits go to {BRANCH}")
-    title, parent = header["value"]["summary"], header["value"].get("parentCommit")
+    title = header["value"]["summary"]
+    parent = header["value"].get("parentCommit")
     oid = await asyncio.to_thread(repository.change, title, parent, operations)
     url = f"{request.url.origin()}/{repository.name}/commit/{oid}"
     return _json({"success": True, "commitOid": oid, "commitUrl": url})
@@ -238,7 +246,8 @@ async def _commit(request: web.Request) -> web.Response:
 @_routes.get(f"/{{kind:datasets}}/{_NAME}/resolve/{{revision}}/{{path:.+}}")
 @_routes.get(f"/{_NAME}/resolve/{{revision}}/{{path:.+}}")
 async def _resolve(request: web.Request) -> web.StreamResponse:
-    commit, path = _commit_at(request), request.match_info["path"]
+    commit = _commit_at(request)
+    path = request.match_info["path"]
     if path not in commit["files"]:
         raise RefusedError(404, f"no file {path!r}", "EntryNotFound")
     file = commit["files"][path]

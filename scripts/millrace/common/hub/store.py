@@ -38,7 +38,8 @@ class RefusedError(Exception):
 
     def __init__(self, status: int, message: str, code: str = "") -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status = status
+        self.code = code
 
 
 class Store:
@@ -60,7 +61,8 @@ class Store:
     def add(self, partial: Path, sha256: str, size: int) -> None:
         """Take in a file as the content `sha256`, if it is that."""
         with open(partial, "rb") as handle:
-            digest, length = hashlib.file_digest(handle, "sha256").hexdigest(), handle.tell()
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+            length = handle.tell()
             os.fsync(handle.fileno())
         if (digest, length) != (sha256, size):
             problem = f"{size} bytes of {sha256} were due, {length} of {digest} came"
@@ -82,7 +84,9 @@ class Repository:
     def __init__(self, store: Store, kind: str, name: str) -> None:
         if not _REPOSITORY.fullmatch(name):
             raise RefusedError(400, f"{name!r} is not of the form owner/name")
-        self.store, self.name, self.folder = store, name, store.folder / kind / name
+        self.store = store
+        self.name = name
+        self.folder = store.folder / kind / name
         self.is_private = (self.folder / "private").exists()
 
     def create(self, private: bool) -> bool:

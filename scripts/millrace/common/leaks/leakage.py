@@ -19,7 +19,9 @@ KEEP = "keep"  # leaks stay, and are counted
 ERROR = "error"  # a leak ends the step
 WORDS = (REJECT, KEEP, ERROR)
 # How copies of what is held out are found.
-BY_SOUND, BY_BYTES, NOT_AT_ALL = "audio", "bytes", "none"
+BY_SOUND = "audio"
+BY_BYTES = "bytes"
+NOT_AT_ALL = "none"
 COPIES = (BY_SOUND, BY_BYTES, NOT_AT_ALL)
 HELP = "what is also in a held-out split is rejected, kept, or an error (default: %(default)s)"
 _REASON = "also_in_"

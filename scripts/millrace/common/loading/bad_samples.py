@@ -46,7 +46,8 @@ class BadSamples:
     def __init__(
         self, max_bad_fraction: float, rows: int, place: Callable[[int, str], str]
     ) -> None:
-        self.max_bad_fraction, self.place = max_bad_fraction, place
+        self.max_bad_fraction = max_bad_fraction
+        self.place = place
         self.judged_rows = min(_JUDGED_ROWS, rows)
         self.planned = 0
         self.reasons: Counter[str] = Counter()

@@ -27,7 +27,9 @@ from millrace.common.loading.bad_samples import SampleError
 
 log = logging.getLogger("millrace")
 SAMPLING_RATE = 16_000
-_STDERR, _PROBLEMS = threading.Lock(), itertools.count(1)  # of libmpg123
+# Of libmpg123.
+_STDERR = threading.Lock()
+_PROBLEMS = itertools.count(1)
 _PCM16 = np.float32(1 / 32768)
 _CHUNK_FRAMES = 1 << 20
 _RATES = (
@@ -124,20 +126,24 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
         problem = "the member begins with zero bytes only (a hole in the tar?)"
         raise DecodeError("not_audio", problem)
 
-    declared, container = 0, ""
+    declared = 0
+    container = ""
     try:
         counted = (
             _mpg123_counted() if head.startswith((b"ID3", b"\xff")) else contextlib.nullcontext()
         )
         with counted, soundfile.SoundFile(io.BytesIO(raw)) as sound:
             pieces = [np.empty((0, sound.channels), np.float32)]
-            count, chunk = 0, max(1, _CHUNK_FRAMES // sound.channels)
+            count = 0
+            chunk = max(1, _CHUNK_FRAMES // sound.channels)
             while len(piece := sound.read(chunk, dtype="float32", always_2d=True)):
                 pieces.append(piece)
                 count += len(piece)
                 _check_length(count, sound.samplerate, max_seconds)
-            frames, rate = np.concatenate(pieces), sound.samplerate
-            declared, container = sound.frames, sound.format
+            frames = np.concatenate(pieces)
+            rate = sound.samplerate
+            declared = sound.frames
+            container = sound.format
     except (
         soundfile.LibsndfileError,
         RuntimeError,
@@ -213,7 +219,9 @@ def decode_flac(
     if handle == ffi.NULL:
         raise DecodeError("damaged", "the FLAC header or the first frame is damaged")
     try:
-        declared, channels, rate = handle.totalPCMFrameCount, handle.channels, handle.sampleRate
+        declared = handle.totalPCMFrameCount
+        channels = handle.channels
+        rate = handle.sampleRate
         if out is not None and (channels != 1 or declared != len(out)):
             raise DecodeError("damaged", "the FLAC header or the first frame is damaged")
         _check_length(declared, rate, max_seconds)
@@ -320,7 +328,8 @@ def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tupl
             if not container.streams.audio:
                 raise DecodeError("not_audio", f"the {name} file has no audio stream")
             stream = container.streams.audio[0]
-            rate, states = stream.rate, name in _STATES_DURATION and len(container.streams) == 1
+            rate = stream.rate
+            states = name in _STATES_DURATION and len(container.streams) == 1
             stated = (container.duration or 0) / 1e6 if states else 0.0
             blocks: list[np.ndarray] = []
             count = 0

@@ -76,7 +76,8 @@ class BatchLoader:
         pin_memory: bool = False,
         prefetch_batches: int = 4,
     ) -> None:
-        self._dataset, self.start_step = dataset, start_step
+        self._dataset = dataset
+        self.start_step = start_step
         self._position = start_step
         self._resume_at: int | None = None
         self.bad = BadSamples(max_bad_fraction, dataset.rows, dataset.place)
@@ -93,7 +94,8 @@ class BatchLoader:
 
     def close(self) -> None:
         """End the workers; iterating again starts new ones."""
-        iterator, self.data_loader._iterator = getattr(self.data_loader, "_iterator", None), None
+        iterator = getattr(self.data_loader, "_iterator", None)
+        self.data_loader._iterator = None
         if iterator is not None:
             iterator._shutdown_workers()
 
@@ -109,7 +111,8 @@ class BatchLoader:
     @plan.setter
     def plan(self, plan: Plan) -> None:
         self._dataset.plan = plan
-        self._position, self._resume_at = 0, None
+        self._position = 0
+        self._resume_at = None
 
     def set_epoch(self, epoch: int) -> None:
         """Take the epoch's plan from `plans`; if it is there already, the position in it stays."""
@@ -122,7 +125,8 @@ class BatchLoader:
                 f" {epoch}"
             )
             raise MillraceError(problem, remedy="Give BatchLoader plans, a function of the epoch")
-        self.plan, self.start_step = plans(epoch), 0
+        self.plan = plans(epoch)
+        self.start_step = 0
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, the step after the last batch that was handed out, and a checksum of the
@@ -155,12 +159,14 @@ class BatchLoader:
         # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
         # expect.
         dataset = self.dataset  # with its plan, before the feed asks for it
-        start, self._resume_at = self._resume_at, None
+        start = self._resume_at
+        self._resume_at = None
         self._position = self._feed.start_step = self.start_step if start is None else start
         if self.data_loader.num_workers and getattr(self.data_loader, "_iterator", None) is None:
             # New ones for new workers: workers that were ended may have left theirs taken.
             # For the batches under way, the one in the trainer's hands, and the one being written.
-            workers, slots = self.data_loader.num_workers, self.data_loader.prefetch_factor + 2
+            workers = self.data_loader.num_workers
+            slots = self.data_loader.prefetch_factor + 2
             self._feed.slots = dataset.new_slots(workers, slots)
         for batch, result in self.data_loader:
             if isinstance(batch, MillraceError):
@@ -178,7 +184,9 @@ class _Feed:
     def __init__(
         self, dataset: BatchDataset, workers: int, plans: Callable[[int], Plan] | None
     ) -> None:
-        self.dataset, self.workers, self.start_step = dataset, workers, 0
+        self.dataset = dataset
+        self.workers = workers
+        self.start_step = 0
         self.plans = plans
         self.slots: BatchSlots | None = None
         self._checked = 0  # the process whose first batch was checked
@@ -198,7 +206,8 @@ class _Feed:
 
     def __iter__(self) -> Iterator[BatchRequest]:
         dataset = self.planned()
-        plan, rank = dataset.plan, dataset.rank
+        plan = dataset.plan
+        rank = dataset.rank
         if plan is None:
             remedy = "Give the data set a plan, or BatchLoader plans, a function of the epoch"
             raise MillraceError("the data set has no plan", remedy=remedy)

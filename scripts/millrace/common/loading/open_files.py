@@ -29,7 +29,9 @@ class OpenFiles(Generic[Handle]):
     ) -> None:
         if limit < 1:
             raise ValueError(f"at least one file must be open, not {limit}")
-        self.open_file, self.limit, self.close_inherited = open_file, limit, close_inherited
+        self.open_file = open_file
+        self.limit = limit
+        self.close_inherited = close_inherited
         self._handles: OrderedDict[Hashable, Handle] = OrderedDict()
         self._inherited: list[Any] = []
         self._pid = os.getpid()
@@ -48,7 +50,9 @@ class OpenFiles(Generic[Handle]):
                         handle.close()
             else:
                 self._inherited.append(self._handles)
-            self._handles, self._pid, self.opened = OrderedDict(), os.getpid(), 0
+            self._handles = OrderedDict()
+            self._pid = os.getpid()
+            self.opened = 0
         return self._handles
 
     def get(self, key: Hashable) -> Handle:

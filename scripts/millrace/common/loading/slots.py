@@ -30,7 +30,8 @@ class BatchSlots:
 
     def __init__(self, workers: int, slots: int, samples: int) -> None:
         BatchSlots._made += 1
-        self.number, self.samples = BatchSlots._made, samples
+        self.number = BatchSlots._made
+        self.samples = samples
         self.buffers = [shared_floats(slots * samples) for _ in range(workers)]
         self.busy = torch.zeros((workers, slots), dtype=torch.uint8).share_memory_()
         _OPEN[self.number] = self
@@ -58,7 +59,8 @@ class _Lease:
     goes."""
 
     def __init__(self, slots: BatchSlots, worker: int, slot: int, shape: tuple[int, int]) -> None:
-        self._slots, self._place = slots, (worker, slot)
+        self._slots = slots
+        self._place = (worker, slot)
         address = slots.buffers[worker].data_ptr() + slot * slots.samples * 4
         self.__array_interface__ = {
             "data": (address, False),
@@ -83,7 +85,8 @@ def shortage(needed: int) -> str:
     with contextlib.suppress(OSError):
         memory = os.statvfs("/dev/shm")
         if (free := memory.f_bavail * memory.f_frsize) < ranks * needed:
-            place, takers = f"/dev/shm has {free >> 20} MB free", counted(ranks, "rank")
+            place = f"/dev/shm has {free >> 20} MB free"
+            takers = counted(ranks, "rank")
             return f"{place}, and batches under way of {takers} may take {ranks * needed >> 20} MB"
     return ""
 

@@ -65,7 +65,8 @@ class TaskLoader:
         return self.task.steps_per_epoch(self._position["now"][0], self.ranks.world_size)
 
     def __iter__(self) -> Iterator[Any]:
-        rank, world_size = self.ranks.rank, self.ranks.world_size
+        rank = self.ranks.rank
+        world_size = self.ranks.world_size
         epoch, step = self._position["next"]
         self._position["now"] = (epoch, step)
         self._position["next"] = (self._there(epoch + 1), 0)

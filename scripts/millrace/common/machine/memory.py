@@ -17,8 +17,12 @@ from typing import Any
 GB = 1 << 30
 # What a trial on the host may take above its limit: enough to measure, too little to harm the
 # machine.
-_HARD, _HARD_ROOM, _SHARE_OF_FREE = 1.5, GB // 4, 0.8
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_HARD = 1.5
+_HARD_ROOM = GB // 4
+_SHARE_OF_FREE = 0.8
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _OUT_OF_MEMORY = (
     *("out of memory", "can't allocate memory", "Cannot allocate memory", "Unable to allocate"),
     *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"),
@@ -31,7 +35,8 @@ class HostMeter:
 
     def __init__(self, limit_gb: float) -> None:
         self.limit = int(limit_gb * GB)
-        self._before, self._fixed = 0, resident()
+        self._before = 0
+        self._fixed = resident()
 
     def begin(self) -> None:
         return_freed_memory()
@@ -73,7 +78,8 @@ class CudaMeter:
 
         self._cuda = torch.cuda
         self._cuda.init()
-        self.limit, self._fixed = int(limit_gb * GB), 0
+        self.limit = int(limit_gb * GB)
+        self._fixed = 0
 
     def begin(self) -> None:
         self._cuda.synchronize()

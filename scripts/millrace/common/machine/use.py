@@ -34,7 +34,9 @@ class Sampler:
     run has one."""
 
     def __init__(self, gpu: int | None = None, interval: float = 0.5) -> None:
-        self.gpu, self.interval, self.readings = gpu, interval, list[Reading]()
+        self.gpu = gpu
+        self.interval = interval
+        self.readings = list[Reading]()
         self._workers: list[psutil.Process] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="use-sampler", daemon=True)
@@ -64,7 +66,8 @@ class Sampler:
                 use = torch.cuda.utilization(self.gpu) / 100
             except Exception:  # no driver, no nvidia-ml-py, MIG: measuring must never end a run
                 self.gpu = None  # no counters now, none later
-        trainer, workers = psutil.Process(), 0.0
+        trainer = psutil.Process()
+        workers = 0.0
         if len(self.readings) % _SEARCH_EVERY == 0:
             self._workers = trainer.children(recursive=True)
         for worker in self._workers:

@@ -30,14 +30,20 @@ if TYPE_CHECKING:
 # rest.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#9AA4AF"
-INK, MUTED, GRID, PAPER = "#1B2126", "#59636E", "#DDE2E7", "#FFFFFF"
+INK = "#1B2126"
+MUTED = "#59636E"
+GRID = "#DDE2E7"
+PAPER = "#FFFFFF"
 # What inline_svg makes of the neutral colours, so that a page can define them for light and dark.
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"}
 _FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Noto Sans', 'DejaVu Sans', sans-serif"
 # Neither XML nor eyes take these.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
 # Inches: a figure, a bar with its gap, a line of a legend; points: the font.
-WIDTH, _PITCH, _LINE, _SIZE = 9.0, 0.28, 0.22, 9.5
+WIDTH = 9.0
+_PITCH = 0.28
+_LINE = 0.22
+_SIZE = 9.5
 Legend = Sequence[tuple[str, str]]  # name, colour
 
 
@@ -76,12 +82,15 @@ class Sheet:
         from matplotlib.patches import Rectangle
 
         # Entries of the legend as (line, left, name, colour), wrapped at the right edge.
-        entries, line, left = [], 0, 0.15
+        entries = []
+        line = 0
+        left = 0.15
         for full_name, colour in legend:
             name = shorten(full_name, 3.2)
             width = 0.17 + text_width(name) + 0.22
             if left + width > WIDTH and left > 0.15:
-                line, left = line + 1, 0.15
+                line = line + 1
+                left = 0.15
             entries.append((line, left, name, colour))
             left += width
 
@@ -170,8 +179,10 @@ def bar_chart(
         # Room for the longest name at the left, and the longest note at the right.
         names = [text_width(name) for panel in panels for name in panel.names]
         notes = [text_width(note) for panel in panels for note in panel.notes]
-        before, behind = 0.1 + max(names), 0.35 + max(notes)
-        left, width = 0.15 + before, WIDTH - 0.15 - before - behind
+        before = 0.1 + max(names)
+        behind = 0.35 + max(notes)
+        left = 0.15 + before
+        width = WIDTH - 0.15 - before - behind
         heights = [_PITCH * len(panel.notes) + 0.72 for panel in panels]
         sheet = Sheet(sum(heights) - 0.1, title, subtitle, legend)
         for place, panel in enumerate(panels):
@@ -234,7 +245,8 @@ def svg(figure: Figure, title: str, description: str) -> str:
     )
     text = re.sub(r"^.*?(?=<svg )", "", buffer.getvalue(), flags=re.DOTALL)
     text = text.replace("'DejaVu Sans', sans-serif", _FONT)
-    title, description = html.escape(label(title)), html.escape(label(description))
+    title = html.escape(label(title))
+    description = html.escape(label(description))
     head, _, body = text.partition(">")
     head += f' role="img" aria-label="{title}">\n <title>{title}</title><desc>{description}</desc>'
     return "\n".join(line.rstrip() for line in (head + body).splitlines()) + "\n"

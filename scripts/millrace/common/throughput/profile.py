@@ -53,7 +53,8 @@ class StepProfiler:
     def __init__(
         self, folder: Path, steps: int, device: str, *, skip: int = 3, rank: int = 0
     ) -> None:
-        self.folder, self.device = folder, torch.device(device)
+        self.folder = folder
+        self.device = torch.device(device)
         activities = [ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -112,7 +113,8 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
     device was done with the last step.
     """
     events = list(events)
-    marked, kernels = _marked(events), _kernels(events)
+    marked = _marked(events)
+    kernels = _kernels(events)
     steps = marked.pop("step", [])
     run = _until_done(steps, kernels)
     host = _by_phase(
@@ -227,7 +229,8 @@ def _by_phase(spans: Mapping[str, list[Span]], first: str = "") -> dict[str, flo
     themselves.
     """
     parts = {phase: _covered(of) for phase, of in spans.items() if ": " in phase}
-    seconds, before = {}, list[Span]()
+    seconds = {}
+    before = list[Span]()
     outer = (phase for phase in spans if ": " not in phase)
     for phase in sorted(outer, key=lambda phase: (phase != first, _ORDER.get(phase, 2))):
         seconds[phase] = _covered([*before, *spans[phase]]) - _covered(before)
@@ -248,7 +251,8 @@ def _within(spans: Iterable[Span], limits: Iterable[Span]) -> list[Span]:
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:
     """Seconds in at least one of the (start, end) spans."""
-    total, reached = 0.0, float("-inf")
+    total = 0.0
+    reached = float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)

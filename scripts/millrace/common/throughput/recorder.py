@@ -48,7 +48,9 @@ class StepRecorder:
     def __init__(
         self, folder: Path, device: str, facts: Mapping[str, Any], ranks: Ranks, measure: Measure
     ) -> None:
-        self.folder, self.ranks, self._measure = folder, ranks, measure
+        self.folder = folder
+        self.ranks = ranks
+        self._measure = measure
         self.on_gpu = device == "cuda"
         # Named by its number: of "cuda" alone a thread of its own would read GPU 0, on every rank.
         self.device = torch.device(device, ranks.local_rank if self.on_gpu else None)
@@ -91,7 +93,8 @@ class StepRecorder:
         """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
         spent = getattr(batches, "spent", {})
         line = self._begin_step()
-        before, begin = dict(spent), time.perf_counter()
+        before = dict(spent)
+        begin = time.perf_counter()
         for batch in batches:
             line["wait_seconds"] += time.perf_counter() - begin
             line["batches"] += 1
@@ -103,7 +106,8 @@ class StepRecorder:
                 columns[f"{name}_seconds"] = columns.get(f"{name}_seconds", 0.0) + seconds
             yield batch
             line = self._begin_step()
-            before, begin = dict(spent), time.perf_counter()
+            before = dict(spent)
+            begin = time.perf_counter()
         if not line["batches"]:
             self._line = None
 
@@ -124,7 +128,8 @@ class StepRecorder:
     def on_step(self, step: int) -> None:
         if self._line is None:
             return
-        line, self._line = self._line, None
+        line = self._line
+        self._line = None
         line["step"] = step
         if self.on_gpu:
             peak = torch.cuda.max_memory_allocated(self.device)

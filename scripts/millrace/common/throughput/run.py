@@ -11,9 +11,12 @@ from typing import Any, TypedDict
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
-METRICS, SUMMARY = "metrics.jsonl", "metrics.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "metrics.json"
 # Written by recorder and profile; named here, where torch is not needed.
-STEPS, FACTS, PROFILE = "steps.jsonl", "throughput.json", "profile.json"
+STEPS = "steps.jsonl"
+FACTS = "throughput.json"
+PROFILE = "profile.json"
 RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
 # Of a step's time, in its order. "decode" is what the training process spends on reading and
 # decoding itself.
@@ -54,7 +57,8 @@ class Run:
         self.name = folder.name
         self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
         if not self.windows:
-            problem, remedy = "no training step was logged here", "Run it: snakemake asr_train"
+            problem = "no training step was logged here"
+            remedy = "Run it: snakemake asr_train"
             raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
         last = self.windows[-1]
         self.done_steps = int(last["step"])
@@ -203,7 +207,8 @@ def _losses(lines: Iterable[dict[str, Any]]) -> list[float | None]:
 
 def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
     """Sum over sum; None if a number is missing or the divisor is not positive."""
-    parts, wholes = [], []
+    parts = []
+    wholes = []
     for part, whole in pairs:
         if _number(part) is None or _number(whole) is None:
             return None

@@ -44,7 +44,8 @@ class _Digesting(io.RawIOBase):
     back."""
 
     def __init__(self, handle: io.BufferedWriter) -> None:
-        self.handle, self.digest = handle, hashlib.sha256()
+        self.handle = handle
+        self.digest = hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, block: bytes) -> int:  # type: ignore[override]
@@ -63,7 +64,8 @@ class Checkpoints:
     all."""
 
     def __init__(self, folder: str | os.PathLike, total_limit: int = 3) -> None:
-        self.folder, self.total_limit = Path(folder), total_limit
+        self.folder = Path(folder)
+        self.total_limit = total_limit
 
     def save(self, step: int, state: dict[str, Any], header: dict[str, Any]) -> None:
         """Write a checkpoint of optimiser step `step`, then remove the oldest beyond the limit.
@@ -149,7 +151,8 @@ class Checkpoints:
     def mark_best(self, step: int) -> None:
         """Make the checkpoint of `step` the best one: `best/`, which is never pruned and shares its
         bytes."""
-        name, best = f"step-{step:08d}", self.folder / "best"
+        name = f"step-{step:08d}"
+        best = self.folder / "best"
         partial = self.folder / f".{name}.{os.getpid()}.best.partial"
         self._sweep()
         shutil.copytree(self.folder / name, partial, copy_function=_link)
@@ -177,7 +180,8 @@ class Checkpoints:
         """checkpoint.json; raises ValueError where the checkpoint is damaged."""
         try:
             header = jsonl.read(folder / "checkpoint.json")
-            size, digest = header["state_bytes"], header["state_sha256"]
+            size = header["state_bytes"]
+            digest = header["state_sha256"]
             written_as = header["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = getattr(error, "problem", error)

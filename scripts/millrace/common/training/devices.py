@@ -50,16 +50,11 @@ def resolved(settings: LoopSettings) -> LoopSettings:
     """`settings` with the precision that `auto` stands for; rank 0 logs it."""
     if settings.precision != "auto":
         return settings
-    settings, device = (
-        replace(settings, precision=auto_precision(settings.device)),
-        kind_of(settings.device),
-    )
+    settings = replace(settings, precision=auto_precision(settings.device))
     if Ranks.from_environment().is_main:
-        name = (
-            torch.cuda.get_device_name()
-            if device == "cuda" and torch.cuda.is_available()
-            else device
-        )
+        name = kind_of(settings.device)
+        if name == "cuda" and torch.cuda.is_available():
+            name = torch.cuda.get_device_name()
         log.info("precision %s (auto, on %s)", settings.precision, name)
     return settings
 
@@ -77,14 +72,16 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     from lightning_fabric.strategies import DDPStrategy
 
     end_with_launcher(signal.SIGKILL)
-    settings, device = resolved(settings), kind_of(settings.device)
+    settings = resolved(settings)
+    device = kind_of(settings.device)
     _switch_tf32(settings.tf32)
     if device == "cuda" and torch.cuda.device_count() < ranks.local_world_size:
         gpus = counted(torch.cuda.device_count(), "GPU")
         problem = f"{counted(ranks.local_world_size, 'rank')} on this node, but {gpus}"
         raise MillraceError(problem, remedy="Start one rank per GPU, or set device to cpu")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    several, strategy = ranks.world_size > 1, "auto"
+    several = ranks.world_size > 1
+    strategy = "auto"
     if several and ranks.world_size == ranks.local_world_size:
         with peers(ranks, "the start of the ranks"):
             _join_on_loopback(ranks, device, settings.timeout_seconds)
@@ -121,7 +118,8 @@ def _switch_tf32(tf32: str) -> None:
 
     By torch's older names too: it raises where the two differ, and Fabric asks by the older ones.
     """
-    products, convolutions = tf32 == "all", tf32 != "none"
+    products = tf32 == "all"
+    convolutions = tf32 != "none"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the older names will go
         torch.backends.cuda.matmul.allow_tf32 = products
@@ -138,7 +136,8 @@ def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None
     one, as torch's own would listen on all interfaces.
     """
     stay_on_loopback()
-    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    address = os.environ.get("MASTER_ADDR", "")
+    port = os.environ.get("MASTER_PORT", "")
     is_opened = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if is_opened or address not in (LOOPBACK, "localhost") or torch.distributed.is_initialized():
         return
@@ -166,7 +165,8 @@ def leaving_together() -> Iterator[None]:
     While rank 0 tests and saves alone, the others wait: NCCL's threads would take a rank that has
     left for one that is lost. After an error nobody waits. Does nothing where there is no group.
     """
-    ranks, dist = Ranks.from_environment(), torch.distributed
+    ranks = Ranks.from_environment()
+    dist = torch.distributed
     try:
         yield
         if dist.is_initialized() and ranks.world_size > 1:

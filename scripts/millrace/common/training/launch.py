@@ -72,7 +72,8 @@ def launch_nodes(nodes: int, arguments: list[str]) -> int:
         )
         raise MillraceError(f"--nodes {nodes} needs a Slurm job", remedy=remedy)
     command = [*SRUN.format(nodes).split(), sys.executable, "-m", __spec__.name, *arguments]
-    ranks, lost = {}, ""
+    ranks = {}
+    lost = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as srun:
         before = {
             number: signal.signal(number, lambda n, _: srun.send_signal(n))
@@ -249,10 +250,12 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     index = int(os.environ["SLURM_NODEID"])
-    args.nnodes, args.node_rank = str(nodes), index
+    args.nnodes = str(nodes)
+    args.node_rank = index
 
     count = int(args.nproc_per_node)
-    node, first = os.environ["SLURMD_NODENAME"], index * count
+    node = os.environ["SLURMD_NODENAME"]
+    first = index * count
     ranks = f"{first}-{first + count - 1} of {nodes * count}"
     log.info("node %s (%s): ranks %s", node, socket.gethostname(), ranks)
     address = re.search(r"NodeAddr=(\S+)", text)

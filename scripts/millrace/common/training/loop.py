@@ -72,12 +72,14 @@ class _Loop:
         self.fabric = devices.launch(ranks, settings)
         self.device = self.fabric.device
         self.exchange = Exchange(ranks.world_size, settings.timeout_seconds)
-        task.stop, task.exchange = stop, self.exchange
+        task.stop = stop
+        task.exchange = self.exchange
         self.updates = Updates(task, settings, self.fabric)
         self.position = Position(task.first_epoch, world_size=ranks.world_size)
         self._schedule: Schedule | None = None
         self.window = Window(self.device)
-        self.stopping, self.time_is_up = False, False
+        self.stopping = False
+        self.time_is_up = False
         self.saved_step: int | None = None
         self.ended_early = ""  # why, if the task has ended the run
         self.peak = 0  # bytes; watched step by step, as those who measure steps reset torch's own
@@ -101,7 +103,8 @@ class _Loop:
 
     def run(self) -> Result:
         checkpoint = self._resume()
-        ids, board = bool(self.settings.log_ids), bool(self.settings.tensorboard)
+        ids = bool(self.settings.log_ids)
+        board = bool(self.settings.tensorboard)
         step = checkpoint.step if checkpoint else -1
         with run_log.RunLog(
             self.folder, self.ranks.rank, step, ids=ids, tensorboard=board
@@ -110,7 +113,8 @@ class _Loop:
             self._evaluate_if_due()
             while not self.finished:
                 self._epoch()
-        model, digest = self.updates.model, weights_digest(self.updates.model)
+        model = self.updates.model
+        digest = weights_digest(self.updates.model)
         if len(set(self.exchange.gathered(digest))) > 1:
             remedy = "Does the model change weights by itself, or leave parameters out of a step?"
             raise MillraceError(
@@ -130,8 +134,10 @@ class _Loop:
         return MillraceError(problem, str(self.folder), remedy)
 
     def _epoch(self) -> None:
-        at, settings = self.position, self.settings
-        epoch, steps = at.epoch, self._agreed_steps()
+        at = self.position
+        settings = self.settings
+        epoch = at.epoch
+        steps = self._agreed_steps()
         self._plan_schedule(steps)
         batches = iter(self.task.loader(epoch, at.step, self.ranks.rank, at.world_size, at.spans))
         try:
@@ -166,7 +172,8 @@ class _Loop:
 
     def _plan_schedule(self, steps: int) -> None:
         """Lead the learning rate to the end of the run, as far as it can be seen from here."""
-        at, settings = self.position, self.settings
+        at = self.position
+        settings = self.settings
         total = settings.max_steps
         if not total:
             later = settings.epochs - at.epoch - 1
@@ -186,13 +193,16 @@ class _Loop:
 
     def _optimiser_step(self, batches: Iterator[Any], count: int) -> None:
         """One update from `count` batches of every rank."""
-        at, clock, step = self.position, self.window.clock, self.position.optimizer_step + 1
+        at = self.position
+        clock = self.window.clock
+        step = at.optimizer_step + 1
         self.updates.clear()
         clock.lap("idle")
         weight, samples = 0.0, 0
         ids: list[Any] = []
         for micro in range(count):
-            micro_batch, more = self._next(batches, at.step + micro), micro + 1 < count
+            micro_batch = self._next(batches, at.step + micro)
+            more = micro + 1 < count
             with record_function(f"{MARK}forward"):
                 loss = self.updates.forward(micro_batch, more)
             clock.lap("forward")
@@ -239,7 +249,8 @@ class _Loop:
         return MicroBatch(batch, ids)
 
     def _after_step(self) -> None:
-        step, settings = self.position.optimizer_step, self.settings
+        step = self.position.optimizer_step
+        settings = self.settings
         self.log.step(step, self.schedule.total_steps)
         if self.device.type == "cuda":
             self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.device))
@@ -274,7 +285,8 @@ class _Loop:
         self.log.line("train", at.optimizer_step, line, self.task.describe)
 
     def _is_evaluation_due(self) -> bool:
-        at, settings = self.position, self.settings
+        at = self.position
+        settings = self.settings
         step = at.optimizer_step
         if step in self.evaluations:
             return False
@@ -290,7 +302,8 @@ class _Loop:
     def _evaluate_if_due(self) -> None:
         if not self._is_evaluation_due():
             return
-        step, model = self.position.optimizer_step, self.updates.model
+        step = self.position.optimizer_step
+        model = self.updates.model
         if self.device.type == "cuda":
             # Evaluation's shapes are others: what the steps have left in the allocator's cache, in
             # pieces of their own sizes, must not stand beside them.
@@ -414,7 +427,8 @@ class _Loop:
 
     def _take_up_of_rank(self, per_rank: list[dict[str, Any]]) -> None:
         """Go on with what each rank saved; if their number was another, the first takes it all."""
-        rank, world_size = self.ranks.rank, self.ranks.world_size
+        rank = self.ranks.rank
+        world_size = self.ranks.world_size
         if len(per_rank) == world_size:
             taken = [per_rank[rank]]
             seeding.set_rng_state(per_rank[rank]["rng"])

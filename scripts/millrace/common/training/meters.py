@@ -50,7 +50,8 @@ class Clock:
         """Seconds by name since the last call; waits for the device. Forgets all laps but the last
         mark."""
         self._fold()
-        seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        seconds = dict(self._seconds)
+        self._seconds = defaultdict(float)
         return seconds
 
     def _fold(self) -> None:

@@ -33,7 +33,8 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server(("" if is_name_of_loopback else resolved, port))
     except OSError as error:
-        problem, place = f"cannot listen ({error.strerror})", f"{address}:{port}"
+        problem = f"cannot listen ({error.strerror})"
+        place = f"{address}:{port}"
         remedy = "Another program may have this port: submit the job again"
         raise MillraceError(problem, place, remedy) from error
 
@@ -117,7 +118,8 @@ class Exchange:
     """
 
     def __init__(self, world_size: int, timeout_seconds: float = 600.0) -> None:
-        self.world_size, self._group = world_size, None
+        self.world_size = world_size
+        self._group = None
         if world_size > 1:
             import datetime
 

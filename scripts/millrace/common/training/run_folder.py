@@ -16,7 +16,8 @@ from millrace.common import atomic, jsonl
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-NOTE, PREVIOUS = "run.json", "previous"
+NOTE = "run.json"
+PREVIOUS = "previous"
 
 
 @contextlib.contextmanager
@@ -32,7 +33,8 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
     # Of the process (lockf), not of the open file: workers inherit files, and may live a little
     # longer.
     with open(folder / ".lock", "ab") as handle:
-        deadline, is_said = time.monotonic() + patience, False
+        deadline = time.monotonic() + patience
+        is_said = False
         while True:
             try:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +67,8 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    digest, before = jsonl.digest(identity)[:12], "unknown"
+    digest = jsonl.digest(identity)[:12]
+    before = "unknown"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         before = str(jsonl.read(folder / NOTE)["digest"])
     if before == digest:

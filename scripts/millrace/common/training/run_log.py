@@ -58,7 +58,8 @@ class RunLog:
 
     def step(self, step: int, total_steps: int) -> None:
         """Note that a step is done, and how many steps the run has."""
-        self._total, self._first = total_steps, self._first or (step, time.monotonic())
+        self._total = total_steps
+        self._first = self._first or (step, time.monotonic())
 
     def ids(self, step: int, epoch: int, ids: list[int | str]) -> None:
         if self._ids is not None:
@@ -100,7 +101,8 @@ class RunLog:
 
     @staticmethod
     def _gist(figures: dict[str, Any]) -> list[str]:
-        rates, padding = figures["per_second"], figures["padding"]
+        rates = figures["per_second"]
+        padding = figures["padding"]
         parts = [f"loss {figures['loss']:.4f}" if figures["loss"] is not None else "no samples"]
         parts.append(f"{rates.get('samples', 0.0):.1f} samples/s")
         if "audio_seconds" in rates:

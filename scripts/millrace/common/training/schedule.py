@@ -39,7 +39,8 @@ class Schedule:
 
     def share(self, step: int) -> float:
         """The share (0 to 1) of the way from the end of the warm-up to the end of the run."""
-        ahead, past = self.total_steps - self.anchor_step, max(step - self.anchor_step, 0)
+        ahead = self.total_steps - self.anchor_step
+        past = max(step - self.anchor_step, 0)
         done = min(past / ahead, 1.0) if ahead > 0 else float(step >= self.total_steps)
         return self.anchor_share + (1.0 - self.anchor_share) * done
 
@@ -57,5 +58,6 @@ class Schedule:
         """From `step` on, lead to `total_steps` instead; nothing changes where that was the end
         already."""
         if total_steps != self.total_steps:
-            self.anchor_share, self.anchor_step = self.share(step), max(step, self.warmup_steps)
+            self.anchor_share = self.share(step)
+            self.anchor_step = max(step, self.warmup_steps)
             self.total_steps = total_steps

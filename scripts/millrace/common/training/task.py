@@ -127,7 +127,8 @@ class MicroBatch:
     """
 
     def __init__(self, batch: Any, ids: np.ndarray) -> None:
-        self.batch, self.ids = batch, ids
+        self.batch = batch
+        self.ids = ids
         self.weight = 0.0
         self.counts: Mapping[str, float] = {}
 

@@ -23,7 +23,9 @@ class Updates:
     """
 
     def __init__(self, task: Task, settings: LoopSettings, fabric: Fabric) -> None:
-        self.settings, self.fabric, self.device = settings, fabric, fabric.device
+        self.settings = settings
+        self.fabric = fabric
+        self.device = fabric.device
         seeding.seed_all(settings.seed, "model")
         self.model = task.build_model()
         if settings.gradient_checkpointing:
@@ -146,4 +148,5 @@ class Updates:
             remedy = "Train in another folder, or set the model of the checkpoint"
             raise MillraceError(problem, remedy=remedy) from error
         self.fabric.strategy.precision.load_state_dict(state["precision"])
-        self._scale, self._checked_step = state["scale"], step
+        self._scale = state["scale"]
+        self._checked_step = step

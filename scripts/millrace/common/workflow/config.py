@@ -184,12 +184,14 @@ def _duplicate_keys(path: Path) -> list[str]:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=loader)
     except (OSError, ValueError, yaml.YAMLError):
         return []  # Snakemake has read it, so it is of a kind that is not ours to judge.
-    problems, waiting = [], [("", root)]
+    problems = []
+    waiting = [("", root)]
     while waiting:
         above, node = waiting.pop(0)
         lines: dict[str, int] = {}
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            name, line = f"{above}{key.value}", key.start_mark.line + 1
+            name = f"{above}{key.value}"
+            line = key.start_mark.line + 1
             if name in lines:
                 problems.append(f"  {path}: duplicate key {name} (lines {lines[name]} and {line})")
             lines[name] = line
@@ -232,7 +234,8 @@ def _problems(section: Any, schema: dict, lane: str) -> list[str]:
 
 def _message(error: Any) -> str:
     """What is wrong with a value, and where that is known how to write it."""
-    wanted, value = error.validator_value, error.instance
+    wanted = error.validator_value
+    value = error.instance
     if value is None:
         default = (
             "write {} for its defaults" if wanted == "object" else "delete the line for the default"

@@ -241,7 +241,8 @@ def _in_order(paths: Sequence[str]) -> bool:
 
 def _equal(path: Path, copy: Path) -> bool:
     with contextlib.suppress(OSError):
-        one, two = os.stat(path), os.stat(copy)
+        one = os.stat(path)
+        two = os.stat(copy)
         same_time = one.st_mtime_ns == two.st_mtime_ns
         return one.st_size == two.st_size and (same_time or path.read_bytes() == copy.read_bytes())
     return False

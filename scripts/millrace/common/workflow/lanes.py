@@ -53,7 +53,9 @@ class Lanes:
         """`basedir` is the folder of the clone. `jobs` is Snakemake's --jobs, which it keeps only
         for other executors than its local one; `asked` is what it was asked for."""
         self._asked = asked = asked if asked and is_main_process else Call()
-        self.config, self.basedir, self.is_main_process = config, Path(basedir), is_main_process
+        self.config = config
+        self.basedir = Path(basedir)
+        self.is_main_process = is_main_process
         # A lane whose target is asked for by name is switched on for this run.
         self.on = [lane for lane in LANE_NAMES if lane in config["lanes"] or lane in asked.lanes()]
         self._is_run = is_main_process and not dry_run and not asked.only_reads
@@ -154,7 +156,8 @@ class Lanes:
         `module` is the lane's sources.py. A lane that is switched off is not synced. Missing
         sources stop the targets that need them, what is damaged stops the workflow, with one line.
         """
-        folder, remedy = f"results/{lane}/partitions", module.REMEDY
+        folder = f"results/{lane}/partitions"
+        remedy = module.REMEDY
         last = workflow_sources.load(folder)
         if not self.is_main_process:
             return last
@@ -220,7 +223,8 @@ class Lanes:
         with contextlib.suppress(SourcesMissing):
             stage = self._asked_stage(lane, stages or {})
             if stage is not None:
-                files, now = targets, self._choices[lane]
+                files = targets
+                now = self._choices[lane]
                 if stages and stage in stages:
                     files, keys = stages[stage]
                     now = {

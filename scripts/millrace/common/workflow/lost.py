@@ -69,7 +69,9 @@ class Remaker:
     def __init__(
         self, outputs: Iterable[str], inputs: Callable[[Any], list[str]], workflow: Any
     ) -> None:
-        self._outputs, self._inputs, self._workflow = outputs, inputs, workflow
+        self._outputs = outputs
+        self._inputs = inputs
+        self._workflow = workflow
 
     def __call__(self, wildcards: Any) -> list[str]:
         if self._outputs:

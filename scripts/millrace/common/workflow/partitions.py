@@ -59,7 +59,8 @@ class DigestCache:
     """
 
     def __init__(self, path: str | os.PathLike, version: int = 1) -> None:
-        self.path, self.version = Path(path), version
+        self.path = Path(path)
+        self.version = version
         self._old: dict[str, list] = {}
         self._new: dict[str, list] = {}
         self.reads = 0
@@ -119,7 +120,9 @@ class Assignment:
     """
 
     def __init__(self, path: str | os.PathLike, limit: float, labels: Sequence[str] = ()) -> None:
-        self.path, self.limit, self.labels = Path(path), limit, tuple(labels)
+        self.path = Path(path)
+        self.limit = limit
+        self.labels = tuple(labels)
         self.placements: dict[str, Placement] = {}
         self._last: dict[str, tuple[int, float]] = {}
         # Placements that are for ever: those of the file; and those of this parse.
@@ -174,7 +177,8 @@ class Assignment:
         self.placements[placement.item] = placement
         number, cost = self._last.get(placement.group, (-1, 0.0))
         if placement.number > number:
-            number, cost = placement.number, 0.0
+            number = placement.number
+            cost = 0.0
         if placement.number == number:
             cost += placement.cost
         self._last[placement.group] = (number, cost)

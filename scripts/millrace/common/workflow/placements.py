@@ -103,7 +103,8 @@ def require_kept(placements: Placements, folder: Path, items: Items) -> None:
     result = next((path for pattern in patterns for path in glob.iglob(pattern)), None)
     if placements.saved or result is None:
         return
-    path, noun = placements.path, items.noun
+    path = placements.path
+    noun = items.noun
     remedy = (
         f"It says where each {noun} belongs, for ever. Bring it back: `git checkout {path}`, or a"
         f" copy. To place all anew, delete {folder.parent} too: test {noun}s may then come into"

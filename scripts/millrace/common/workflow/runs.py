@@ -52,8 +52,11 @@ class RunInputs:
         """`gpus`: those of this machine for its jobs, None if they are unknown or jobs run
         elsewhere; `is_local`: jobs run on this machine; `ancient` marks a file whose time does not
         count."""
-        self.section, self.sources = section, sources
-        self._here, self._is_local, self._ancient = gpus, is_local, ancient
+        self.section = section
+        self.sources = sources
+        self._here = gpus
+        self._is_local = is_local
+        self._ancient = ancient
         # What is set before training's Python starts.
         self.environment = " ".join(
             f"{name}={value}" for name, value in TRAINING_ENVIRONMENT.items()
@@ -111,7 +114,8 @@ class RunInputs:
 
     def launch(self, ranks: int, logs: str) -> str:
         """What starts so many ranks on each machine, with a folder for their logs."""
-        nodes, logs = self.section.get("nodes", 1), shlex.quote(f"logs/{self.lane}/{logs}")
+        nodes = self.section.get("nodes", 1)
+        logs = shlex.quote(f"logs/{self.lane}/{logs}")
         if nodes * ranks == 1:
             return "-m"
         place = "--standalone" if nodes == 1 else f"--nodes {nodes}"

@@ -29,7 +29,8 @@ class SourcesMissing(SystemExit):
     """
 
     def __init__(self, text: str, pristine: bool = False) -> None:
-        self.text, self.pristine = text, pristine
+        self.text = text
+        self.pristine = pristine
         super().__init__(text)
 
 
@@ -286,9 +287,11 @@ def _changes(folder: Path, found: Found, synced: _Synced, stage: str) -> str:
         if not items.noun:
             continue
         if name:
-            ids, total = [path.stem for path in (folder / name).glob("*.json")], 0
+            ids = [path.stem for path in (folder / name).glob("*.json")]
+            total = 0
         else:
-            ids, total = synced.names, synced.total
+            ids = synced.names
+            total = synced.total
         changes = differences.compare(folder / name, ids, total, items.until(stage), found.left_out)
         phrases += changes.phrases
         lines += changes.lines

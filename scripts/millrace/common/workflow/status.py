@@ -124,12 +124,11 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
             else {}
         )
         for name, inputs in (jobs or begun).items():
-            log, path = f"logs/{lane}/{step}/{name}.log", output.replace("{}", name)
-            written, mark, newest = (
-                mtime(log),
-                marks.get(path, 0.0),
-                max(map(mtime, inputs), default=0.0),
-            )
+            log = f"logs/{lane}/{step}/{name}.log"
+            path = output.replace("{}", name)
+            written = mtime(log)
+            mark = marks.get(path, 0.0)
+            newest = max(map(mtime, inputs), default=0.0)
             goes_on = now - written < _PATIENCE.get(run.state, 0.0)
             state = "pending"
             if written >= mark > run.started - 2 and mark and goes_on:
@@ -237,7 +236,8 @@ def closing_lines(run: Ended) -> list[str]:
 
 def _failures(lanes: Iterable[str], since: float) -> list[str]:
     """The jobs that have failed, ten of them by name."""
-    run, now = Run("failed"), time.time()
+    run = Run("failed")
+    now = time.time()
     jobs = [job for lane in lanes for job in jobs_of(lane, run, now)]
     jobs = [job for job in jobs if job.state == "failed" and job.written >= since]
     texts = [
