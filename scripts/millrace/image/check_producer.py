@@ -29,7 +29,8 @@ def _lines(folder: str, place: str | None, seconds: float) -> Iterator[str]:
     """A line for each side, with the command that starts it if it is not there, and one for each
     epoch."""
     pointers = Pointers(folder, place)
-    wanted, made = pointers.wanted(), pointers.made()
+    wanted = pointers.wanted()
+    made = pointers.made()
     slow = f"slow {wanted.slow} of top {wanted.top}" if wanted else ""
     yield _line(pointers, "trainer", slow, seconds)
     fast = f"fast {made.fast}" if made else ""

@@ -22,7 +22,8 @@ def main(argv: list[str] | None = None) -> None:
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    digits, folder = load_digits(), args.index.with_suffix("")
+    digits = load_digits()
+    folder = args.index.with_suffix("")
     for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         place = folder / ("train" if number % 5 else "val") / str(label)
         place.mkdir(parents=True, exist_ok=True)

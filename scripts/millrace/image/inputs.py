@@ -22,7 +22,8 @@ REPORT = "results/image/records/partitions/{block}.json"
 class ImageInputs(RunInputs):
     """Input functions and parameters of the lane's rules."""
 
-    lane, step = "image", "train_active"
+    lane = "image"
+    step = "train_active"
 
     @property
     def partitions(self) -> dict[str, list[str]]:

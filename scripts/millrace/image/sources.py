@@ -42,7 +42,9 @@ class Order:
     n."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        self.path, self.kind, self.added = path, kind, list[str]()
+        self.path = path
+        self.kind = kind
+        self.added = list[str]()
         self.saved = path.read_text().split("\n")[:-1] if path.exists() else []
 
     def apply(self, rows: list[Row], seed: int) -> list[Row]:

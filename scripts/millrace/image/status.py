@@ -39,7 +39,8 @@ def facts() -> dict[str, str]:
     for split in partition_files("image"):
         path = Path(INDEX.format(split=split))
         if path.is_file():
-            index, ledger = jsonl.read(path), jsonl.read(path.with_name("ledger.json"))
+            index = jsonl.read(path)
+            ledger = jsonl.read(path.with_name("ledger.json"))
             counts = (
                 f"{split}: {ledger['rows_out']} records of {len(index['classes'])} classes in "
                 f"{len(index['files'])} files, {ledger['rows_rejected']} rejected"

@@ -61,7 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(cli.hyphenated(argv))
-    chosen, times = settings.from_args(TrainOptions, args), settings.from_args(Times, args)
+    chosen = settings.from_args(TrainOptions, args)
+    times = settings.from_args(Times, args)
     settings.check(times, "train_active")
     folder = Path(args.output_dir or (Path(args.metrics).parent if args.metrics else args.arch))
     ranks.end_with_launcher(signal.SIGKILL)

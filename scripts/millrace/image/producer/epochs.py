@@ -18,7 +18,8 @@ from millrace.common import jsonl
 from millrace.common.cli import log
 from millrace.common.errors import own_file
 
-MARK, MAKER = "epoch.json", "millrace.image.create_epochs"
+MARK = "epoch.json"
+MAKER = "millrace.image.create_epochs"
 _EPOCH = re.compile(r"train_([1-9]\d*)")
 # What a killed producer, or a removal that was cut short, has left.
 _LEFT_OVER = re.compile(r"\.train_[1-9]\d*\..+\.(partial|removed)")

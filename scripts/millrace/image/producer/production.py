@@ -21,7 +21,8 @@ from millrace.image.records.record_set import RecordSet
 def check_memory(records: RecordSet, pool: int, memory: int) -> int:
     """The pool that is used, at most all files; say its bytes. Raises MillraceError above `memory`
     bytes."""
-    sizes, files = shuffle.pool_bytes(records), len(records.files)
+    sizes = shuffle.pool_bytes(records)
+    files = len(records.files)
     pool = min(pool, files)
     text = (
         f"shuffling {pool} of {counted(files, 'file')} together takes {sizes[pool - 1] / GB:.3g} GB"

@@ -33,7 +33,8 @@ from millrace.common.stopping import Requeue
 from millrace.image.producer import epochs
 
 T = TypeVar("T")
-OLD_POINTERS, BOOT = "train/semaphore.npy", ""
+OLD_POINTERS = "train/semaphore.npy"
+BOOT = ""
 with contextlib.suppress(OSError):  # Linux only
     BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 _STEPS = {"trainer": "train_active", "producer": "create_epochs"}
@@ -118,7 +119,8 @@ class Pointers:
     def counting(self, side: str, seconds: float) -> Beat | None:
         """The sign of life of `side` if its count moves within `seconds`; None if it stands
         still."""
-        first, deadline = self.beat(side), time.monotonic() + seconds
+        first = self.beat(side)
+        deadline = time.monotonic() + seconds
         while first and first.is_working and time.monotonic() < deadline:
             time.sleep(seconds / 15)
             if (now := self.beat(side)) and now != first:
@@ -178,17 +180,19 @@ class _Side(Pointers):
         """`flags` start this side again; a path in them begins with "{folder}". `is_stopped` ends a
         wait."""
         super().__init__(folder, place)
-        self.times, self.flags = times or Times(), list(flags)
+        self.times = times or Times()
+        self.flags = list(flags)
         self._is_stopped = is_stopped
         self.poll = min(self.times.beat, 1.0) / 5
         self.activity = "starts"  # for people, who ask the status
-        self._writer, self._count, self._successor = secrets.token_hex(8), 0, ""
-        self._ending, self._thread = (
-            threading.Event(),
-            threading.Thread(target=self._live, daemon=True),
-        )
+        self._writer = secrets.token_hex(8)
+        self._count = 0
+        self._successor = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._live, daemon=True)
         self._seen: Beat | None = None
-        self._seen_at, self._is_dead = time.monotonic(), False
+        self._seen_at = time.monotonic()
+        self._is_dead = False
 
     def __enter__(self) -> Self:
         self.place.mkdir(parents=True, exist_ok=True)
@@ -216,7 +220,8 @@ class _Side(Pointers):
 
         One that was killed stands still; one that was told to end may be in the middle of a file.
         """
-        deadline, is_said = time.monotonic() + self.times.dead_after, False
+        deadline = time.monotonic() + self.times.dead_after
+        is_said = False
         while second := self.counting(self.name, 3 * self.times.beat):
             text = f"a {self.name} is at work here already ({second.where}: {second.activity})"
             if time.monotonic() > deadline:
@@ -242,7 +247,8 @@ class _Side(Pointers):
 
         Raises MillraceError if the other side gives no sign of life for `wait_limit` seconds.
         """
-        began, said = time.monotonic(), None
+        began = time.monotonic()
+        said = None
         while (value := ready()) is None:
             self.check()
             is_there = self._seen is not None and self._seen.is_working and not self._is_dead
@@ -295,11 +301,14 @@ class _Side(Pointers):
 
     def _watch(self) -> None:
         """Look whether the other side's count moves; say so if it is dead, and if it is back."""
-        now, clock = self.beat(self.other), time.monotonic()
+        now = self.beat(self.other)
+        clock = time.monotonic()
         if now is not None and now != self._seen:
             if self._is_dead:
                 log.info("the %s is back (%s)", self.other, now.where)
-            self._seen, self._seen_at, self._is_dead = now, clock, False
+            self._seen = now
+            self._seen_at = clock
+            self._is_dead = False
             return
         is_silent = clock - self._seen_at >= self.times.dead_after
         is_expected = now is not None and now.is_working and not self._is_dead
@@ -311,7 +320,8 @@ class _Side(Pointers):
 class Trainer(_Side):
     """The trainer's side, on one rank only: writes slow and top."""
 
-    name, other = "trainer", "producer"
+    name = "trainer"
+    other = "producer"
     _pointers = Wanted(0, 0, 0, [])
 
     def want(self, top: int, start: int = 0) -> None:
@@ -356,7 +366,8 @@ class Trainer(_Side):
 class Producer(_Side):
     """The producer's side: writes fast."""
 
-    name, other = "producer", "trainer"
+    name = "producer"
+    other = "trainer"
 
     def announce(self, fast: int, attempt: int, is_done: bool = False) -> None:
         """Epochs up to `fast` may be read by the trainer's start `attempt`."""

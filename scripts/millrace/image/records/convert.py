@@ -92,7 +92,8 @@ def convert(conversion: Conversion, threads: int) -> list[dict]:
     Returns what each file notes: its rejects (path, reason, detail), and how many images are odd.
     """
     plans, split, folder = conversion
-    facts, kept = [], 0
+    facts = []
+    kept = 0
     total = sum(len(plan.rows) for plan in plans)
     with cli.Progress(total, "images", "convert") as progress, ThreadPoolExecutor(threads) as pool:
         for plan in plans:
@@ -155,7 +156,8 @@ def _write(
 
 def _load(conversion: Conversion, row: Row) -> _Loaded:
     """An image, read and brought into the form of a record."""
-    path, pixels = conversion.source(row[0]), conversion.pixels
+    path = conversion.source(row[0])
+    pixels = conversion.pixels
     try:
         if row[1] < 0:
             raise Unusable("missing", "a link to nowhere, or no regular file")
@@ -190,7 +192,8 @@ def finish(
     now are removed. What becomes of leaks says `on_leak` (leakage.WORDS).
     """
     plans, split, folder = conversion
-    name, pixels = conversion.name, conversion.pixels
+    name = conversion.name
+    pixels = conversion.pixels
     facts = _read_all_facts(plans, pixels, folder)
     rejects = _rejects(facts)
     ledger = Ledger("create_records", name, "image", rows_in=sum(len(plan.rows) for plan in plans))

@@ -41,11 +41,9 @@ class HDF5Record(Dataset):
         target_transform: Callable | None = None,
         max_open_files: int = 256,
     ) -> None:
-        self.root, self.transform, self.target_transform = (
-            os.fspath(root),
-            transform,
-            target_transform,
-        )
+        self.root = os.fspath(root)
+        self.transform = transform
+        self.target_transform = target_transform
         place = Path(os.path.abspath(root))
         self.records = RecordSet.open(place.parent, place.name)
         self.classes = self.records.classes
@@ -77,5 +75,6 @@ class HDF5Record(Dataset):
             raise MillraceError(
                 str(error), where, "Leave it out, or write the file again"
             ) from None
-        image, label = self.transform(image) if self.transform else image, int(label)
+        image = self.transform(image) if self.transform else image
+        label = int(label)
         return image, self.target_transform(label) if self.target_transform else label

@@ -100,7 +100,8 @@ def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
 
     has_images = any(classes.values())
     if name != "train" and loose and not has_images:
-        classes, loose = _flat(root, name, loose), []
+        classes = _flat(root, name, loose)
+        loose = []
     elif not has_images:
         raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
 

@@ -104,7 +104,8 @@ class _Pixels:
     """Small pictures, by their paths."""
 
     def __init__(self, conversion: Conversion, pool: Executor) -> None:
-        self._conversion, self._pool = conversion, pool
+        self._conversion = conversion
+        self._pool = pool
         self.of: dict[str, np.ndarray] = {}
 
     def read(self, images: Sequence[Labelled]) -> None:

@@ -44,7 +44,8 @@ def read_image(
                 "too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}"
             )
         odd = _oddities(image, suffix)
-        whole, turn = image.convert("RGB"), None
+        whole = image.convert("RGB")
+        turn = None
         try:
             turn = _TURNS.get(image.getexif().get(_ORIENTATION))
             odd += ["exif_orientation"] if turn is not None else []
@@ -81,7 +82,8 @@ def resized(image: Any, resize: int, crop: int) -> np.ndarray:
     """Resize(`resize`) and CenterCrop(`crop`), bilinear, as uint8 (crop, crop, 3). Raises
     Unusable."""
     width, height = image.size
-    short, long = min(width, height), max(width, height)
+    short = min(width, height)
+    long = max(width, height)
     if short != resize:
         other = int(resize * long / short)
         if resize * other > Image.MAX_IMAGE_PIXELS:
@@ -91,5 +93,6 @@ def resized(image: Any, resize: int, crop: int) -> np.ndarray:
             raise Unusable("too_large", words)
         width, height = (resize, other) if width <= height else (other, resize)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)
+    left = round((width - crop) / 2.0)
+    top = round((height - crop) / 2.0)
     return np.asarray(image.crop((left, top, left + crop, top + crop)))

@@ -23,7 +23,8 @@ import orjson
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
-FIXED, ENCODED = "fixed", "encoded"
+FIXED = "fixed"
+ENCODED = "encoded"
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,15 @@ class RecordWriter:
     entry."""
 
     def __init__(self, raw: BinaryIO, size: tuple[int, int] | None, with_digest: bool) -> None:
-        self._raw, self.size, self._with_digest = raw, size, with_digest
+        self._raw = raw
+        self.size = size
+        self._with_digest = with_digest
         self.file: RecordFile  # set when it is whole
-        self.facts, self.crc = dict[str, Any](), 0
-        self.labels, self.ids, self.lengths = list[int](), list[int](), list[int]()
+        self.facts = dict[str, Any]()
+        self.crc = 0
+        self.labels = list[int]()
+        self.ids = list[int]()
+        self.lengths = list[int]()
 
     def append(self, images: Iterable[Any], labels: Iterable[int], ids: Iterable[int]) -> None:
         """Add records; each image uint8 (H, W, 3) or encoded bytes, written from where it lies."""
@@ -207,7 +213,8 @@ def multiset_digest(ids: Iterable[np.ndarray]) -> str:
     """Digest of all these ids with their multiplicities, in any order and any blocks."""
     from millrace.common import hashing
 
-    count, sums = 0, np.zeros(2, np.uint64)
+    count = 0
+    sums = np.zeros(2, np.uint64)
     for block in ids:
         mixed = hashing.mix(np.asarray(block).astype(np.uint64))
         count += len(block)

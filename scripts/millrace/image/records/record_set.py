@@ -25,7 +25,8 @@ from millrace.image.records.record_file import (
     shape_of,
 )
 
-INDEX, LENGTHS = "records.json", "length.npy"
+INDEX = "records.json"
+LENGTHS = "length.npy"
 _VERSION = 1
 _NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
 
@@ -76,10 +77,8 @@ class RecordSet:
             with own_file(place / INDEX):
                 content = jsonl.read(place / INDEX)
                 if content.pop("version") != _VERSION:
-                    words, remedy = (
-                        "was written by another version",
-                        "Convert again, or use that version",
-                    )
+                    words = "was written by another version"
+                    remedy = "Convert again, or use that version"
                     raise MillraceError(f"{words} of Millrace", str(place / INDEX), remedy)
                 content["files"] = [RecordFile(**each) for each in content["files"]]
                 content["size"] = tuple(content["size"]) if content["size"] else None
@@ -140,7 +139,8 @@ class RecordSet:
 
     def write(self, is_scratch: bool = False) -> None:
         """Write `length.npy` and then the index, each whole; `is_scratch` as for RecordWriter."""
-        write, buffer = Path.write_bytes if is_scratch else atomic.write_bytes, io.BytesIO()
+        write = Path.write_bytes if is_scratch else atomic.write_bytes
+        buffer = io.BytesIO()
         np.save(buffer, self.lengths)
         write(self.folder / LENGTHS, buffer.getvalue())
         content = dataclasses.asdict(self) | {"version": _VERSION}
@@ -182,7 +182,8 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
                 words = f"{INDEX} is missing: these records are not finished"
                 remedy = "Wait for their writer, or start it again"
                 raise MillraceError(words, str(path.parent), remedy)
-            shape, labels = shape_of(h5, path), h5["labels"][()]
+            shape = shape_of(h5, path)
+            labels = h5["labels"][()]
     except OSError as error:
         words = f"cannot be read ({first_line(error)})"
         raise MillraceError(words, str(path), "Write it again, or move it away") from None

@@ -26,7 +26,8 @@ from millrace.image.training.augment import crop, random_crops
 _JUDGED = 8  # images of a batch, at least: fewer may all be black
 BLOCK = 64  # records that are read at once
 # Of ImageNet's pixels in [0, 1], red, green, blue.
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 @dataclass
@@ -119,7 +120,8 @@ class RecordBatches:
     def check(self, batch: Batch) -> None:
         """Raise MillraceError if images are not uint8 from 0 to 255 at their size, channels
         last."""
-        images, size = batch.images, self.size
+        images = batch.images
+        size = self.size
         if images.dtype != torch.uint8 or (len(images) and images.shape[1:] != (size, size, 3)):
             problem = (
                 f"images are {images.dtype} {tuple(images.shape)}, not uint8 (n, {size}, {size}, 3)"

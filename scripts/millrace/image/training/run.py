@@ -105,7 +105,8 @@ def _claim(folder: Path, options: TrainOptions, task: ImageTask, beginning: Begi
 def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:
     """Say the figures on val of a checkpoint: `resume`, or the newest of `folder`; each rank by
     itself."""
-    task, source = ImageTask(options, root, root), find_checkpoint(resume or folder)
+    task = ImageTask(options, root, root)
+    source = find_checkpoint(resume or folder)
     task.ranks = Ranks()
     state = Checkpoints("").load(source)
     task.load_state_dict(state["task"])
