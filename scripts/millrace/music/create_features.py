@@ -31,7 +31,8 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    root, remedy = Path(args.audio_root), "Set music.audio_root (--audio-root)"
+    root = Path(args.audio_root)
+    remedy = "Set music.audio_root (--audio-root)"
     if not (args.audio_root and root.is_dir()):
         raise MillraceError("no folder of recordings", args.audio_root, remedy)
     files, rejects = chunks.audio_files(root)

@@ -44,7 +44,8 @@ def main(argv: list[str] | None = None) -> None:
 
     torch.set_num_threads(args.threads)
     if result := run.evaluate(conf, options):
-        figures, widths = result["figures"], result["intervals"]
+        figures = result["figures"]
+        widths = result["intervals"]
         shown = ", ".join(
             f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")
         )

@@ -31,7 +31,8 @@ _NOT_OF_LOADER = (
 class MusicInputs(RunInputs):
     """Input functions and parameters of the lane's rules."""
 
-    lane, step = "music", "train_model"
+    lane = "music"
+    step = "train_model"
 
     def conf(self, wildcards: Any = None) -> list[str]:
         """The training configuration that runs share."""

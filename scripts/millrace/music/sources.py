@@ -199,7 +199,8 @@ def _partition(name: str, place: _Place, root: Root, records: list[dict]) -> dic
 
 def _compared(results: Path) -> dict[str, Items]:
     """How partition files, and the file of the merge, are compared with what was built."""
-    tables, index = f"{results}/features/{{}}.parquet", f"{results}/index/features.index"
+    tables = f"{results}/features/{{}}.parquet"
+    index = f"{results}/index/features.index"
     return {
         "": Items("file", _items, _kinds, [tables], shown=_shown, noun_of=_noun),
         "merge": Items("list", lambda merge: merge["lists"], _kinds, [index]),
@@ -222,12 +223,14 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
     name = os.path.basename(metadata.path)
     notes = [metadata.note] if metadata.note else []
     if metadata.problems:
-        count, row = counted(len(metadata.problems), "problem"), metadata.problems[0]
+        count = counted(len(metadata.problems), "problem")
+        row = metadata.problems[0]
         notes.append(
             f"{name}: {count}, the first in line {row['line']}: {row['reason']}: {row['problem']}"
         )
     if wrong:
-        count, row = counted(len(wrong), "pointer"), wrong[0]
+        count = counted(len(wrong), "pointer")
+        row = wrong[0]
         notes.append(f"{name}: {count} to nothing, such as {row['id']}: {row['problem']}")
     counts = {"ids": len(metadata.ids), "pointers": len(metadata.records), **metadata.counts}
     ids = f"{len(metadata.ids)} ids, {jsonl.digest(sorted(metadata.ids))}"

@@ -69,5 +69,6 @@ def _run_line(path: Path) -> str:
         if key in first and key in last:
             shown.append(f"valid {name} {first[key]:{form}} -> {last[key]:{form}}")
     figures = ", ".join(shown) or "no figures on the valid split"
-    steps, seconds = metrics["optimizer_steps"], metrics["seconds"]
+    steps = metrics["optimizer_steps"]
+    seconds = metrics["seconds"]
     return f"{figures}, {counted(steps, 'step')} in {progress.clock(seconds)}"

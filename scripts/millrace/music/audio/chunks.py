@@ -52,7 +52,9 @@ def audio_files(root: Path) -> tuple[list[str], list[dict]]:
     """Recordings below a folder by their endings, sorted, and rejects: equal names, links to
     nothing."""
     files: dict[str, str] = {}
-    paths, rejects, seen = [], [], set()
+    paths = []
+    rejects = []
+    seen = set()
     for folder, below, names in os.walk(root, followlinks=True):
         below.sort()
         if (real := os.path.realpath(folder)) in seen:
@@ -117,7 +119,8 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
             return made["records"], made["rejects"]
     except (OSError, KeyError, ValueError):
         pass  # not there, or cut: it is made again
-    records, rejects = [], []
+    records = []
+    rejects = []
     with atomic.replacing(path) as unfinished, h5py.File(unfinished, "w") as h5:
         for file in files:
             number = Path(file).stem

@@ -15,7 +15,10 @@ from millrace.music.features.track import Refused
 if TYPE_CHECKING:
     import av
 
-RATE, HOP, BINS, LOWEST = 16_000, 320, 84, 32.70  # Hz, samples, bins of a twelfth of an octave, Hz
+RATE = 16_000  # Hz
+HOP = 320  # samples
+BINS = 84  # of a twelfth of an octave
+LOWEST = 32.70  # Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds

@@ -28,7 +28,8 @@ from millrace.music.demo.synthesis import Synthesiser
 
 TUNES = "openttd-openmsx"
 FONTS = ("timgm6mb-soundfont", "fluidr3mono-gm-soundfont", "musescore-general-soundfont-small")
-VERSIONS, SECONDS = 5, 75  # of a tune; the longest of a version
+VERSIONS = 5  # of a tune
+SECONDS = 75  # the longest of a version
 HELD_OUT = ["valid"] * 7 + ["verify"] * 7  # splits of so many tunes; the others are for training
 # Where tracks lie, in turn: HDF5 file, type, time first, storage. Every MM_EVERY-th one is a .mm
 # file.

@@ -12,7 +12,9 @@ from millrace.common.errors import MillraceError
 
 _POINTER = ctypes.c_void_p
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, _POINTER)
-_NOTES, _DRUMS, _PLAYING = (0x80, 0x90), 9, 1
+_NOTES = (0x80, 0x90)
+_DRUMS = 9
+_PLAYING = 1
 
 
 class Synthesiser:
@@ -34,7 +36,8 @@ class Synthesiser:
             getattr(library, name).restype = _POINTER
         for level in range(5):
             library.fluid_set_log_function(level, None, None)
-        self._library, self._font = library, font
+        self._library = library
+        self._font = font
         self._settings = settings = _POINTER(library.new_fluid_settings())
         library.fluid_settings_setnum(settings, b"synth.sample-rate", ctypes.c_double(16e3))
         library.fluid_settings_setstr(settings, b"player.timing-source", b"sample")
@@ -46,14 +49,16 @@ class Synthesiser:
     def _synthesiser(self) -> ctypes.c_void_p:
         synth = _POINTER(self._library.new_fluid_synth(self._settings))
         if self._library.fluid_synth_sfload(synth, str(self._font).encode(), 1) < 0:
-            problem, remedy = "not a soundfont that FluidSynth reads", "Delete it and fetch again"
+            problem = "not a soundfont that FluidSynth reads"
+            remedy = "Delete it and fetch again"
             raise MillraceError(problem, str(self._font), remedy)
         return synth
 
     def play(self, tune: Path, pace: float, key: int, seconds: int) -> np.ndarray:
         """float32 mono samples at 16 kHz: `pace` times as fast, all but drums `key` semitones
         higher."""
-        library, samples = self._library, np.zeros((seconds, 2, 16_000), np.float32)
+        library = self._library
+        samples = np.zeros((seconds, 2, 16_000), np.float32)
         synth = self._synthesiser()  # a new one, as each begins where the tune before has left it
 
         def transposed(_: int, event: int) -> int:
@@ -63,11 +68,9 @@ class Synthesiser:
                 library.fluid_midi_event_set_key(at, library.fluid_midi_event_get_key(at) + key)
             return library.fluid_synth_handle_midi_event(synth, at)
 
-        player, callback, second = (
-            _POINTER(library.new_fluid_player(synth)),
-            _CALLBACK(transposed),
-            0,
-        )
+        player = _POINTER(library.new_fluid_player(synth))
+        callback = _CALLBACK(transposed)
+        second = 0
         library.fluid_player_set_playback_callback(player, callback, synth)
         library.fluid_player_add(player, str(tune).encode())
         library.fluid_player_set_tempo(player, 0, ctypes.c_double(pace))

@@ -58,7 +58,8 @@ def check_span(values: np.ndarray) -> None:
     positive = values[values > 0]
     if not len(positive):
         return
-    least, most = np.percentile(positive, _FEW), positive.max()
+    least = np.percentile(positive, _FEW)
+    most = positive.max()
     if least * _LARGEST_SPAN < most:
         words = f"as float32 the values span {least:.0e} to {most:.0e}: they are float16, or the"
         words += " JSONL has another track's shape. Put the shape into <id>.npy beside it"
@@ -80,13 +81,17 @@ def decide_hop(
 
     is_published = track.source == MM and track.dtype == "<f2" and track.time_axis == 0
     if in_file:
-        track.hop, track.facts["hop"] = in_file, "attribute"
+        track.hop = in_file
+        track.facts["hop"] = "attribute"
     elif in_jsonl:
-        track.hop, track.facts["hop"] = in_jsonl, "jsonl"
+        track.hop = in_jsonl
+        track.facts["hop"] = "jsonl"
     elif is_published:
-        track.hop, track.facts["hop"] = PUBLISHED_HOP, "inferred"
+        track.hop = PUBLISHED_HOP
+        track.facts["hop"] = "inferred"
     else:
-        track.hop, track.facts["hop"] = contract.hop, "config"
+        track.hop = contract.hop
+        track.facts["hop"] = "config"
 
 
 def check_duration(track: Track, in_file: float | None, record: Record | None) -> None:
@@ -119,7 +124,9 @@ def check_values(blocks: Iterable[np.ndarray]) -> list[str]:
     for block in blocks:
         values.add(block)
 
-    low, high, total = values.low, values.high, values.total
+    low = values.low
+    high = values.high
+    total = values.total
     span = f"values from {low:g} to {high:g}"
     if not total:
         raise Refused("empty", "no frames")

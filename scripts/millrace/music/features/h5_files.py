@@ -36,22 +36,29 @@ def read_file(
     A file that cannot be read is one refused track without id, and one for each record that points
     to it.
     """
-    path, records = Path(root) / file, list(records)
+    path = Path(root) / file
+    records = list(records)
     try:
-        status, swmr = os.stat(path), is_swmr(path)
+        status = os.stat(path)
+        swmr = is_swmr(path)
         with open_h5(os.fspath(path), swmr) as h5:
             tracks = list(_tracks(h5, file, records, contract))
     except labels.UNREADABLE as error:
         words = first_line(error)
-        missing, cut = isinstance(error, FileNotFoundError), "truncated" in words
+        missing = isinstance(error, FileNotFoundError)
+        cut = "truncated" in words
         reason = "file_missing" if missing else "file_cut" if cut else "file_unreadable"
         for number in dict.fromkeys(["", *(record.id for record in records)]):
             yield Track(number, H5, file).refuse(reason, words)
         return
     for track in tracks:
-        track.size, track.mtime_ns, track.swmr = status.st_size, status.st_mtime_ns, swmr
+        track.size = status.st_size
+        track.mtime_ns = status.st_mtime_ns
+        track.swmr = swmr
         if swmr and not track.refused:
-            track.storage, track.addresses, track.offset = BY_H5PY, (), -1
+            track.storage = BY_H5PY
+            track.addresses = ()
+            track.offset = -1
         yield track
 
 
@@ -243,7 +250,9 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
     """Fill in type, orientation and hop of a track, each with its origin. Raises Refused."""
     if not dataset.has_utf8_name:
         raise Refused("bad_name", "its name is not UTF-8")
-    values, shape, stated = dataset.values, dataset.values.shape, dataset.stated
+    values = dataset.values
+    shape = dataset.values.shape
+    stated = dataset.stated
     track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
     if values.ndim != 2 or values.dtype.kind != "f" or values.dtype.itemsize > 8:
         words = f"{values.ndim} dimensions of {values.dtype}: 2 of floats are needed"
@@ -257,7 +266,8 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
     if stated_bins not in (None, contract.bins):
         words = f"its attribute states {stated_bins} bins, shape {list(shape)} has {contract.bins}"
         raise Refused("bins", words)
-    track.dtype, track.bins = values.dtype.str, contract.bins
+    track.dtype = values.dtype.str
+    track.bins = contract.bins
 
     is_whole = track.frames < 0
     if is_whole:
@@ -275,7 +285,8 @@ def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.
     filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
     track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
     track.chunks = list(values.chunks or ())
-    track.storage, track.pitch = BY_H5PY, values.shape[1]
+    track.storage = BY_H5PY
+    track.pitch = values.shape[1]
     if track.filters and _is_costly(track, contract):
         track.warnings.append("read_amplification")
 
@@ -285,7 +296,8 @@ def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.
         start = values.id.get_offset()
         if start is not None:  # None: never written
             step = values.dtype.itemsize * (track.pitch if track.time_axis == 0 else 1)
-            track.storage, track.offset = RAW, start + track.first * step
+            track.storage = RAW
+            track.offset = start + track.first * step
         return
 
     # Only the part of the grid that holds the track: tracks of one long array share nothing.
@@ -294,7 +306,8 @@ def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.
     high = math.ceil((track.first + track.frames) / chunk_frames)
     part = grid()[low:high] if track.time_axis == 0 else grid()[:, low:high]
     if part.size and (part >= 0).all():
-        track.storage, track.addresses = CHUNKS, part.ravel().tolist()
+        track.storage = CHUNKS
+        track.addresses = part.ravel().tolist()
         track.pitch = part.shape[1]
 
 
@@ -314,7 +327,8 @@ def _is_costly(track: Track, contract: Contract) -> bool:
     if not track.chunks:
         return False
     window = max(1, min(track.frames, round(contract.shingle / track.hop)))
-    chunk_frames, chunk_bins = track.chunks[track.time_axis], track.chunks[1 - track.time_axis]
+    chunk_frames = track.chunks[track.time_axis]
+    chunk_bins = track.chunks[1 - track.time_axis]
     frames = math.ceil(window / chunk_frames) * chunk_frames
     bins = math.ceil(track.bins / chunk_bins) * chunk_bins
     return frames * bins > _AMPLIFIED * window * track.bins
@@ -357,7 +371,8 @@ def _chunk_grid(dataset: Any) -> np.ndarray:
 
 
 def _blocks(track: Track, dataset: Any) -> Iterator[np.ndarray]:
-    step, end = max(1, _BLOCK // track.bins), track.first + track.frames
+    step = max(1, _BLOCK // track.bins)
+    end = track.first + track.frames
     for low in range(track.first, end, step):
         high = min(low + step, end)
         yield dataset[low:high] if track.time_axis == 0 else dataset[:, low:high]

@@ -133,7 +133,9 @@ def parts(
                 return plain
         return None
 
-    ids, offsets, lengths = beside(_IDS), beside(_OFFSETS), beside(_LENGTHS)
+    ids = beside(_IDS)
+    offsets = beside(_OFFSETS)
+    lengths = beside(_LENGTHS)
     if ids is None or owner_id in ids or not all(isinstance(each, str) for each in ids):
         return [], None
     is_cut = offsets is not None or lengths is not None
@@ -195,7 +197,8 @@ def hop(about: Attributes) -> float | None:
 
     if not found:
         return None
-    least, most = min(found), max(found)
+    least = min(found)
+    most = max(found)
     if most - least > 1e-3 * least:
         raise Refused("bad_hop", f"attributes say hops of {least:g} s and of {most:g} s")
     return found[0]

@@ -168,8 +168,11 @@ class FeatureIndex:
     def __init__(
         self, path: str | os.PathLike, roots: dict[str, str] | None = None, hop: float | None = None
     ) -> None:
-        self.path, self._roots, self._hop = os.fspath(path), roots, hop
-        arrays, starts = {}, {}
+        self.path = os.fspath(path)
+        self._roots = roots
+        self._hop = hop
+        arrays = {}
+        starts = {}
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115
             mapped = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
@@ -197,7 +200,8 @@ class FeatureIndex:
         self.records, self._ids, self._files, self._addresses = (
             arrays[name] for name in _REGIONS[:4]
         )
-        self._records_at, self.roots = starts["records"], {**facts["roots"], **(roots or {})}
+        self._records_at = starts["records"]
+        self.roots = {**facts["roots"], **(roots or {})}
         self._state = lru_cache(maxsize=1024)(self._file_state)
 
     def __len__(self) -> int:
@@ -236,7 +240,8 @@ class FeatureIndex:
 
     def _stored(self, field: str, prefer: str) -> np.ndarray:
         first = SOURCES.index(prefer)
-        mine, other = self.records[:, first], self.records[:, 1 - first]
+        mine = self.records[:, first]
+        other = self.records[:, 1 - first]
         return np.where(mine["file"] >= 0, mine[field], other[field])
 
     def entries(self, number: int, prefer: str = H5) -> list[Track]:

@@ -151,7 +151,8 @@ def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
     right: dict[str, Any] = {}
     wrong: dict[str, Any] = {}
     for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
-        name, value = _NAMES[alias], fields[alias]
+        name = _NAMES[alias]
+        value = fields[alias]
         if value is not None and value != "":
             value = value.strip("/") if name == "key" and isinstance(value, str) else value
             (right if _IS_RIGHT[name](value) else wrong)[name] = value

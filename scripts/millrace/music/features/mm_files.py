@@ -78,7 +78,8 @@ def _check_name(track: Track, folder: str, ids: Sequence[str]) -> None:
     if ids:
         return
 
-    expected, actual = stem[:2], folder[-2:]
+    expected = stem[:2]
+    actual = folder[-2:]
     if actual.casefold() != expected.casefold():
         words = f"it belongs into the folder {expected}, and no mm_path of the JSONL leads here"
         raise Refused("misplaced", words)
@@ -89,22 +90,28 @@ def _check_name(track: Track, folder: str, ids: Sequence[str]) -> None:
 def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     """Decide how an .mm file is to be read. Raises Refused if nothing states it, or it holds no
     CQT."""
-    raw, status = path.read_bytes(), os.stat(path)
-    track.size, track.mtime_ns = status.st_size, status.st_mtime_ns
-    track.storage, track.offset = RAW, 0
+    raw = path.read_bytes()
+    status = os.stat(path)
+    track.size = status.st_size
+    track.mtime_ns = status.st_mtime_ns
+    track.storage = RAW
+    track.offset = 0
     if not raw:
         raise Refused("empty", "the file has 0 bytes")
 
     sidecar = path.with_suffix(".npy")
     if sidecar.exists():
-        shape, origin = _shape(sidecar), "sidecar"
+        shape = _shape(sidecar)
+        origin = "sidecar"
     elif record.shape:
-        shape, origin = record.shape, "jsonl"
+        shape = record.shape
+        origin = "jsonl"
     else:
         raise Refused("shape_unknown", f"nothing states its shape: {_REMEDY}")
     track.dtype = float_type(len(raw), shape, origin)
     track.time_axis = time_axis(shape, contract.bins)
-    track.bins, track.frames = contract.bins, shape[track.time_axis]
+    track.bins = contract.bins
+    track.frames = shape[track.time_axis]
     track.pitch = shape[1]
     track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
     values = np.frombuffer(raw, track.dtype).astype(np.float32)

@@ -17,7 +17,8 @@ def write_old_index(path: str | os.PathLike, index_file: str | os.PathLike) -> N
     """Write {id: {h5_file, h5_key, mm_path, hop_s, shape}}, the paths relative to their roots."""
     import torch
 
-    index, mapping = FeatureIndex(index_file), {}
+    index = FeatureIndex(index_file)
+    mapping = {}
     for number in range(len(index)):
         entry: dict = {}
         for track in reversed(index.entries(number)):

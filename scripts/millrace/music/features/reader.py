@@ -17,7 +17,8 @@ from millrace.common.machine.memory import keep_freed_memory
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, Refused, Track
 
-_HALF_BITS, _HALF_SCALE = np.int32(0x8FFFE000 - (1 << 32)), np.float32(2.0**112)
+_HALF_BITS = np.int32(0x8FFFE000 - (1 << 32))
+_HALF_SCALE = np.float32(2.0**112)
 
 
 class FeatureError(Refused):
@@ -38,7 +39,9 @@ class WindowReader:
     """
 
     def __init__(self, index: FeatureIndex, prefer: str = H5, max_open_files: int = 16) -> None:
-        self.index, self.prefer, self.max_open_files = index, prefer, max_open_files
+        self.index = index
+        self.prefer = prefer
+        self.max_open_files = max_open_files
         self._files: OpenFiles[Any] = OpenFiles(_open, max_open_files)
         self.fallbacks: Counter = Counter()
         keep_freed_memory()
@@ -114,9 +117,11 @@ def _through_h5py(h5: Any, track: Track, start: int, frames: int) -> np.ndarray:
 
     is_time_first = track.time_axis == 0
     if is_time_first:
-        first, shape = (start, 0), (frames, track.bins)
+        first = (start, 0)
+        shape = (frames, track.bins)
     else:
-        first, shape = (0, start), (track.bins, frames)
+        first = (0, start)
+        shape = (track.bins, frames)
     dataset = h5d.open(h5.id, track.key.encode())
     space = dataset.get_space()
     space.select_hyperslab(first, shape)
@@ -156,9 +161,11 @@ def _from_map(file: RawFile, track: Track, start: int, frames: int) -> np.ndarra
     # Whole frames that follow one another are a window of this kind too.
     is_time_first = track.time_axis == 0
     if is_time_first:
-        shape, skipped = (frames, track.bins), start * track.pitch
+        shape = (frames, track.bins)
+        skipped = start * track.pitch
     else:
-        shape, skipped = (track.bins, frames), start
+        shape = (track.bins, frames)
+        skipped = start
     rows, columns = shape
     at = track.offset + skipped * kind.itemsize
     size = ((rows - 1) * track.pitch + columns) * kind.itemsize

@@ -27,11 +27,9 @@ class Root:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
         # Each folder is listed once, each pointer followed once.
-        self._names, self.places, self._h5 = (
-            cache(self._list),
-            cache(self._places),
-            cache(self._h5_file),
-        )
+        self._names = cache(self._list)
+        self.places = cache(self._places)
+        self._h5 = cache(self._h5_file)
 
     def _list(self, folder: str) -> dict[str, bool]:
         """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
@@ -64,7 +62,8 @@ class Root:
     def _places(self, kind: str) -> dict[str, None]:
         """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a
         partition."""
-        places, folders = [], [""]
+        places = []
+        folders = [""]
         if kind == "h5":  # at any of the first levels, but what macOS writes beside a file
             for _ in range(_LEVELS):
                 paths = [

@@ -145,7 +145,8 @@ def _of_files(index: FeatureIndex, used: np.ndarray, prefer: str) -> dict[str, A
 
 def _line(facts: Mapping[str, Any]) -> str:
     """What a person is told of a split."""
-    cliques, kept = facts["cliques_found"], facts["versions_kept"]
+    cliques = facts["cliques_found"]
+    kept = facts["versions_kept"]
     clique_share = 100 * cliques / max(facts["cliques"], 1)
     version_share = 100 * kept / max(facts["versions"], 1)
     line = (

@@ -16,10 +16,13 @@ from millrace.common.settings import setting
 if TYPE_CHECKING:
     import pyarrow as pa
 
-H5, MM = "h5", "mm"
+H5 = "h5"
+MM = "mm"
 # How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
 # rest.
-RAW, CHUNKS, BY_H5PY = "raw", "chunks", "h5py"
+RAW = "raw"
+CHUNKS = "chunks"
+BY_H5PY = "h5py"
 # Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config,
 # what is usual (inferred); `duration`: the config's, which the track's own duration confirms.
 ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred", "duration")
@@ -108,7 +111,8 @@ class Track:
     def refuse(self, reason: str, problem: str) -> Track:
         """Itself, refused for this reason (the first one given stays)."""
         if not self.refused:
-            self.refused, self.problem = reason, problem
+            self.refused = reason
+            self.problem = problem
         return self
 
 

@@ -88,7 +88,8 @@ def write_picture(
     ending)."""
     from matplotlib.figure import Figure
 
-    numbers, reader = list(numbers), WindowReader(index, prefer)
+    numbers = list(numbers)
+    reader = WindowReader(index, prefer)
     figure = Figure(figsize=(11, 2.4 * len(numbers) + 0.4), layout="constrained")
     for axes, number in zip(
         figure.subplots(len(numbers), squeeze=False)[:, 0], numbers, strict=True

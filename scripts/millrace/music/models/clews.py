@@ -30,7 +30,8 @@ class ScaledMagnitudes(nn.Module):
     def __init__(self, power: float) -> None:
         super().__init__()
         self.power = power
-        self.gain, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+        self.gain = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, magnitudes: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Magnitudes (N, 1, C, T); without a generator, noise comes from torch's own."""
@@ -149,7 +150,8 @@ class Clews(nn.Module):
         In evaluation an embedding depends on its shingle and the noise alone: with a generator
         seeded for each track it is the same in any batch.
         """
-        bins, frames = self.config.bins, self.config.shingle_frames
+        bins = self.config.bins
+        frames = self.config.shingle_frames
         if shingles.ndim != 4 or shingles.shape[2] != bins or shingles.shape[3] < frames:
             problem = (
                 f"the model takes shingles (B, S, {bins}, {frames} or more), not"

@@ -224,7 +224,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if repeated := [key for key, _ in node.value if names.count(key.value) > 1]:
-            problem, mark = f"the key {repeated[-1].value} is there twice", repeated[-1].start_mark
+            problem = f"the key {repeated[-1].value} is there twice"
+            mark = repeated[-1].start_mark
             raise yaml.constructor.ConstructorError(None, None, problem, mark)
         return super().construct_mapping(node, deep)
 

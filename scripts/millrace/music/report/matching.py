@@ -79,10 +79,8 @@ def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
         bars = {f"{size} recordings": count for size, count in sorted(sizes.items()) if size < 10}
         if many := sum(count for size, count in sizes.items() if size >= 10):
             bars["10 or more recordings"] = many
-        series, notes = (
-            [(figures.PALETTE[0], [*bars.values()])],
-            [*map(figures.human_count, bars.values())],
-        )
+        series = [(figures.PALETTE[0], [*bars.values()])]
+        notes = [*map(figures.human_count, bars.values())]
         panels.append(figures.Panel(f"{split}: cliques", [*bars], series, notes, whole=True))
     return figures.bar_chart("Cliques by size", "Recordings that have features", panels)
 

@@ -33,7 +33,9 @@ class ShingleReader:
     """
 
     def __init__(self, windows: WindowReader, contract: Contract, pad_mode: str = "repeat") -> None:
-        self.windows, self.contract, self.pad_mode = windows, contract, pad_mode
+        self.windows = windows
+        self.contract = contract
+        self.pad_mode = pad_mode
 
     def length(self, frames: int, hop: float) -> int:
         """Whole frames of the model in a track of so many stored ones, 1 at least."""

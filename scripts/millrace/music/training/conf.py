@@ -54,7 +54,8 @@ class Conf(dict):
 
     def contract(self) -> Contract:
         """What features must be like for the model."""
-        model, resample = self.model, self["data.resample"]
+        model = self.model
+        resample = self["data.resample"]
         return Contract(
             model.bins, model.cqt_hoplen, model.cqt_pool, model.shingling_len, resample=resample
         )
@@ -96,7 +97,8 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
 
 def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The options of an evaluation among key=value, and the others; qslen= is the default."""
-    options, others = dict(_EVALUATION), ["fabric.ngpus=1", "fabric.nnodes=1"]
+    options = dict(_EVALUATION)
+    others = ["fabric.ngpus=1", "fabric.nnodes=1"]
     for text in overrides:
         key, _, value = text.partition("=")
         if key not in options:
@@ -181,7 +183,8 @@ def _check(conf: Conf, where: str) -> None:
         remedy = "Set it to plateau_N (evaluations of patience) or flat"
         raise MillraceError(f"training.optim.sched is {schedule}", where, remedy)
 
-    audiolen, shingle = conf["data.audiolen"], conf.model.shingling_len
+    audiolen = conf["data.audiolen"]
+    shingle = conf.model.shingling_len
     if audiolen < shingle:
         problem = f"data.audiolen is {audiolen:g} s, less than a shingle"
         raise MillraceError(problem, where, f"Set it to {shingle:g} or more")

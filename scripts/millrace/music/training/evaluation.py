@@ -27,7 +27,9 @@ from millrace.music.training.conf import Conf
 from millrace.music.training.metrics import Tracks, ranked, retrieve
 
 _SOURCES = ("jsonl", "h5_root", "mm_root")
-_QUERIES, _NEAREST = 6, 3  # of the table of nearest versions
+# Of the table of nearest versions.
+_QUERIES = 6
+_NEAREST = 3
 
 
 class Features:
@@ -125,7 +127,8 @@ def embed(
 
     The noise of a track's embedding is its own, so that figures are those of any number of ranks.
     """
-    pairs, problems = [], []
+    pairs = []
+    problems = []
     for row in range(share.rank, len(cliques), share.exchange.world_size):
         try:
             pairs.append((row, _embedded(model, cliques, row, reader, cut, share.device)))
@@ -163,7 +166,8 @@ def _embedded(
     device: torch.device,
 ) -> Tensor:
     """float32 (S, Z) of one track, on the CPU. Raises FeatureError."""
-    frames, hop = int(cliques.frames[row]), float(cliques.hops[row])
+    frames = int(cliques.frames[row])
+    hop = float(cliques.hops[row])
     geometry = cut(reader.length(frames, hop))
     shingles = reader.read(int(cliques.tracks[row]), frames, hop, 0, geometry)
     # The model takes no shorter shingles than in training: shorter ones are repeated.

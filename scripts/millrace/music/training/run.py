@@ -47,7 +47,8 @@ _FREE = {
 def run(conf: Conf, folder: Path) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only."""
-    ranks, settings = check_ranks(conf), loop_settings(conf)
+    ranks = check_ranks(conf)
+    settings = loop_settings(conf)
     task = VersionTask(conf, folder)
     with contextlib.ExitStack() as stack:
         if ranks.is_main:
@@ -81,7 +82,8 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Every rank must call it; the figures are those of rank 0, the others get {}.
     """
-    ranks, partition = check_ranks(conf), options["partition"]
+    ranks = check_ranks(conf)
+    partition = options["partition"]
     fabric = devices.launch(ranks, loop_settings(conf))
     share = Share(Exchange(ranks.world_size), ranks.rank, fabric.device)
     model = load_published(options["checkpoint"]).to(fabric.device)
@@ -92,7 +94,8 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     if limit := options["limit_num"]:
         cliques = cliques.only(np.arange(len(cliques)) < limit)
     require_cliques(cliques, partition)
-    frame, strategy = model.config.frame_seconds, options["redux"] or model.config.loss_redux_pos
+    frame = model.config.frame_seconds
+    strategy = options["redux"] or model.config.loss_redux_pos
     parse_reduction(strategy)
 
     @torch.inference_mode()
@@ -125,7 +128,8 @@ def check_ranks(conf: Conf) -> Ranks:
     """The ranks there are; MillraceError if the configuration means others, or GPUs that are not
     there."""
     ranks = Ranks.from_environment()
-    nodes, gpus = conf["fabric.nnodes"], conf["fabric.ngpus"]
+    nodes = conf["fabric.nnodes"]
+    gpus = conf["fabric.ngpus"]
     if nodes * gpus != ranks.world_size:
         there = "1 process was" if ranks.world_size == 1 else f"{ranks.world_size} processes were"
         problem = (
