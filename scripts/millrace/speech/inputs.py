@@ -28,7 +28,8 @@ class SpeechInputs:
     speech.hub."""
 
     def __init__(self, sources: Sources, hub: dict[str, Any]) -> None:
-        self.sources, self.hub = sources, {**hub, "repo": hub["repo"] or "local/speech"}
+        self.sources = sources
+        self.hub = {**hub, "repo": hub["repo"] or "local/speech"}
 
     @property
     def partitions(self) -> dict[str, list[str]]:

@@ -31,7 +31,8 @@ def safe_name(name: str) -> str:
     end."""
     if len(safe := _quoted(name)) <= _LONGEST_NAME:
         return safe
-    end, head = f"~{jsonl.digest(name)[:16]}", name
+    end = f"~{jsonl.digest(name)[:16]}"
+    head = name
     while len(_quoted(head)) > _LONGEST_NAME - len(end):
         head = head[:-1]
     return _quoted(head) + end

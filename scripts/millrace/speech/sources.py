@@ -73,7 +73,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     Raises SourcesMissing, and MillraceError for a country that is missing and a damaged assignment
     file.
     """
-    root, index = Path(settings.countries_root), folder / "index"
+    root = Path(settings.countries_root)
+    index = folder / "index"
     names = _refresh(settings, folder)
     heads = [head for name in names if (head := tables.head(index, name))]
     if not any(head.files for head in heads):
@@ -189,7 +190,8 @@ def _left_out(heads: list[Country], reasons: tuple[str, ...], results: Path) -> 
 
 def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
     """Write the partition files, country by country as a large corpus takes memory."""
-    settings, folder = corpus.settings, corpus.folder
+    settings = corpus.settings
+    folder = corpus.folder
     assignment = splits.load(settings.assignment_file, settings.partition_hours)
     placements.require_kept(assignment, folder, corpus.items)
     placed, earlier = _saved(assignment)

@@ -11,7 +11,8 @@ from millrace.speech.country import repeats
 from millrace.speech.inputs import PARTITIONS
 
 _PAGE = "results/speech/report/summary.html"
-_INDEX, _LEDGER = "results/speech/index.parquet", Path("results/speech/ledger.json")
+_INDEX = "results/speech/index.parquet"
+_LEDGER = Path("results/speech/ledger.json")
 
 
 def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
@@ -38,7 +39,8 @@ def pages() -> list[str]:
 
 def facts() -> dict[str, str]:
     """Recordings; hours, segments and rejects."""
-    names, lines = partition_files("speech"), {}
+    names = partition_files("speech")
+    lines = {}
     if names:
         countries = [jsonl.read(f"{PARTITIONS}/countries/{name}.json") for name in names]
         recordings = sum(country["recordings"] for country in countries)

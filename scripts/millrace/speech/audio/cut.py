@@ -121,7 +121,8 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
     off."""
     if isinstance(span, AudioError):
         raise span
-    start, stop = round(span[0] * rate), round(span[1] * rate)
+    start = round(span[0] * rate)
+    stop = round(span[1] * rate)
     if stop > total + round(OVERHANG_SECONDS * rate) or start >= total:
         raise _outside(path, span, total / rate)
     if min(stop, total) <= start:

@@ -82,7 +82,8 @@ def encode_av(
         frame = av.AudioFrame.from_ndarray(
             np.ascontiguousarray(samples)[None], format="s16", layout="mono"
         )
-        frame.sample_rate, frame.pts = rate, 0
+        frame.sample_rate = rate
+        frame.pts = 0
         output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
     return target.getvalue()

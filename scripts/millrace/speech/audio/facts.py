@@ -50,7 +50,8 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
 
 def _stated_duration(stream: StreamRecording) -> float | None:
     """Seconds of the timeline by the header; None if it states none, or none that is reliable."""
-    track, is_ogg = stream.stream, stream.container_format == "ogg"
+    track = stream.stream
+    is_ogg = stream.container_format == "ogg"
     if stream.container_format not in STATES_DURATION or (is_ogg and _is_chained(stream.path)):
         return None
     seconds = (stream.container.duration or 0) / 1e6
@@ -66,7 +67,8 @@ def _stated_duration(stream: StreamRecording) -> float | None:
 def _tail_agrees(path: str | os.PathLike, stated: float) -> bool:
     """Whether the last packets end where the stated duration does, without an error."""
     with StreamRecording(path) as stream:
-        begin, end = float((stream.stream.start_time or 0) * (stream.stream.time_base or 0)), None
+        begin = float((stream.stream.start_time or 0) * (stream.stream.time_base or 0))
+        end = None
         try:
             if stated > 20:
                 stream.container.seek(int((begin + stated - 10) * 1e6))
@@ -84,7 +86,9 @@ def _tail_agrees(path: str | os.PathLike, stated: float) -> bool:
 
 def _count_packets(path: str | os.PathLike) -> float:
     """Seconds of the timeline by the stamps and durations of all packets, undecoded."""
-    seconds, due, last = 0.0, None, 0.0
+    seconds = 0.0
+    due = None
+    last = 0.0
     with StreamRecording(path) as stream:
         tick = float(
             stream.stream.time_base or 0
@@ -104,7 +108,8 @@ def _count_packets(path: str | os.PathLike) -> float:
             gap = 0.0 if due is None else now - due
             is_reset = stream.container_format in RESETTABLE and gap > MAX_RESETTABLE_GAP
             seconds += length if gap < -1.0 or is_reset else gap + length
-            due, last = now + length, length
+            due = now + length
+            last = length
     return max(seconds, 0.0)
 
 

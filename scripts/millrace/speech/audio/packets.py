@@ -34,7 +34,8 @@ def without_outliers(packets: Iterator[av.Packet]) -> Iterator[av.Packet]:
             _correct(before, middle, packet)
         if middle is not None:
             yield middle
-        before, middle = middle, packet
+        before = middle
+        middle = packet
 
 
 def _correct(before: av.Packet, middle: av.Packet, after: av.Packet) -> None:

@@ -49,7 +49,8 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
 def size_warnings(path: str | os.PathLike) -> list[str]:
     """Warn about a WAV that is shorter or longer than its header states: its samples may be
     shifted."""
-    name, length = os.path.basename(path), os.path.getsize(path)
+    name = os.path.basename(path)
+    length = os.path.getsize(path)
     with open(path, "rb") as handle:
         is_riff = handle.read(4) == b"RIFF"
         chunks, end = _chunks(path) if is_riff else ([], 0)

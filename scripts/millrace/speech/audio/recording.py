@@ -34,7 +34,9 @@ class AudioError(Exception):
     def __init__(
         self, reason: str, path: str | os.PathLike, problem: str, remedy: str = ""
     ) -> None:
-        self.reason, self.path, self.problem = reason, os.fspath(path), problem
+        self.reason = reason
+        self.path = os.fspath(path)
+        self.problem = problem
         self.remedy = remedy or REMEDIES[reason]
         super().__init__(reason, self.path, problem, self.remedy)
 

@@ -44,7 +44,8 @@ class Timeline:
     def __init__(
         self, container_format: str, codec_name: str, stated_seconds: float | None
     ) -> None:
-        self.container_format, self.codec_name = container_format, codec_name
+        self.container_format = container_format
+        self.codec_name = codec_name
         # Second from which on the places of frames are unknown in any case.
         self.broken_at = math.inf
         self.frames = 0

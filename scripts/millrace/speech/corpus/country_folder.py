@@ -19,7 +19,8 @@ from millrace.speech.corpus.roots import AudioOutside
 from millrace.speech.names import safe_name
 
 # Where a country's alignment files lie; and what stands in their listing for a folder.
-ALIGNED, FOLDER = "Alignment/alignment_output", ["a folder"]
+ALIGNED = "Alignment/alignment_output"
+FOLDER = ["a folder"]
 
 
 @dataclass(slots=True)

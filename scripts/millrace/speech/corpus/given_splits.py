@@ -94,7 +94,8 @@ def _rows(file: Path) -> Iterator[tuple[tuple[str, str], GivenSplit]]:
 
 def _given(video_id: str, row: dict[str, str], place: str) -> GivenSplit:
     """What a row says of its recording."""
-    word, subset = row["split"], row.get("subset_id", "")
+    word = row["split"]
+    subset = row.get("subset_id", "")
     split = _WORDS.get(word.strip().lower())
     if not video_id or split is None or not _SUBSET.fullmatch(subset):
         problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"

@@ -90,7 +90,8 @@ class MediaFolder:
     def __init__(
         self, country_folder: str | os.PathLike, path_map: PathMap, audio_roots: Sequence[str] = ()
     ) -> None:
-        root, self.path_map = Path(country_folder), path_map
+        root = Path(country_folder)
+        self.path_map = path_map
         # What maps to nothing leads to the root of the file system.
         mapped = (new or "/" for _, new in path_map.pairs)
         self.audio_roots = AudioRoots([root.parent, root, *mapped, *audio_roots])
@@ -107,7 +108,8 @@ class MediaFolder:
 
     def _walk(self, folder: str) -> None:
         try:
-            status, entries = os.stat(folder), list(os.scandir(folder))
+            status = os.stat(folder)
+            entries = list(os.scandir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
         # Links that lead upwards would be followed for ever. The error of an unreadable folder goes

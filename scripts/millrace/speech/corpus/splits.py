@@ -83,7 +83,8 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
     nonsense."""
     assignment = Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
-        split, subset = placement.labels["split"], placement.labels["subset_id"]
+        split = placement.labels["split"]
+        subset = placement.labels["subset_id"]
         known = subset is None if split != "train" else type(subset) is int and subset >= 0
         suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
         known = known and split in SPLITS and placement.group.endswith(suffix)

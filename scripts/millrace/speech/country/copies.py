@@ -92,7 +92,8 @@ def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
     own = sorted(own)
     found: dict[str, Copy] = {}
     for chunk in _chunks(list(held_out)):
-        known_pieces, known = Known(chunk.pieces()), chunk.without_words()
+        known_pieces = Known(chunk.pieces())
+        known = chunk.without_words()
         del chunk
         for path in own:
             if SPLITS.index(split_of(path)) >= SPLITS.index(known.split):
@@ -113,7 +114,8 @@ def _chunks(held_out: Sequence[Path]) -> Iterator[Prints]:
             size += path.stat().st_size
             if size >= matches.WORDS_AT_ONCE * _BYTES_A_WORD:
                 yield Prints.read(waiting)
-                waiting, size = [], 0
+                waiting = []
+                size = 0
         if waiting:
             yield Prints.read(waiting)
 
@@ -132,7 +134,8 @@ def _copies(searched: Prints, known: Prints, known_pieces: Known) -> Iterator[Co
 
 def _copy(searched: Prints, row: int, known: Prints, of_row: int) -> Copy:
     """The copy of one segment, whose beginnings are the same."""
-    own, of = searched.table.loc[row], known.table.loc[of_row]
+    own = searched.table.loc[row]
+    of = known.table.loc[of_row]
     return Copy(
         own["key"],
         own["recording"],

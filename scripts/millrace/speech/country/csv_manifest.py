@@ -39,7 +39,9 @@ class CsvManifest:
     def __init__(
         self, path: Path, columns: list[str], cells: list[list[str]], rows: list[dict]
     ) -> None:
-        self.path, self.columns, self.rows = path, columns, rows
+        self.path = path
+        self.columns = columns
+        self.rows = rows
         self._cells = cells
 
     @classmethod

@@ -25,7 +25,8 @@ class Balance:
     """
 
     def __init__(self, country: dict, parts: Sequence[PartitionFiles]) -> None:
-        self._country, self._parts = country, parts
+        self._country = country
+        self._parts = parts
         self._segments: Counter[str] = Counter()
         self._files: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], str] = {}
@@ -43,7 +44,8 @@ class Balance:
 
     def check(self, segments_in_shards: int) -> None:
         """Draw up the ledgers once all rejects have passed by, and check that they add up."""
-        stage, country = "speech_merge_shards", self._country
+        stage = "speech_merge_shards"
+        country = self._country
         self.segments = Ledger.total(
             stage, country["country"], (part.balance() for part in self._parts)
         )

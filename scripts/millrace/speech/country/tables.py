@@ -46,10 +46,14 @@ class PartitionFiles:
         part, shards = (
             Path(folder) / "partitions" / partition for folder in (manifest_dir, shards_dir)
         )
-        self.manifest, self.recordings = part / "manifest.parquet", part / "recordings.json"
-        self.rejects, self.ledger = part / "rejects.jsonl", part / "ledger.json"
-        self.statuses, self.prints = shards / "statuses.parquet", shards / "prints.parquet"
-        self._partition, self._shards_dir = Partition.parse(partition), shards_dir
+        self.manifest = part / "manifest.parquet"
+        self.recordings = part / "recordings.json"
+        self.rejects = part / "rejects.jsonl"
+        self.ledger = part / "ledger.json"
+        self.statuses = shards / "statuses.parquet"
+        self.prints = shards / "prints.parquet"
+        self._partition = Partition.parse(partition)
+        self._shards_dir = shards_dir
 
     def rows(self) -> Iterator[dict]:
         """The manifest rows, one row group at a time."""
@@ -181,7 +185,8 @@ def write_nemo_manifests(
 
 def write_index(path: str | os.PathLike, tables: Iterable[pa.Table]) -> None:
     """Write the tables as one, a row group of at most 131,072 rows at a time."""
-    waiting, count = [INDEX_SCHEMA.empty_table()], 0
+    waiting = [INDEX_SCHEMA.empty_table()]
+    count = 0
     with (
         atomic.replacing(path) as partial,
         pq.ParquetWriter(partial, INDEX_SCHEMA, compression="zstd") as writer,
@@ -192,5 +197,6 @@ def write_index(path: str | os.PathLike, tables: Iterable[pa.Table]) -> None:
             while count > ROW_GROUP:
                 whole = pa.concat_tables(waiting)
                 writer.write_table(whole.slice(0, ROW_GROUP))
-                waiting, count = [whole.slice(ROW_GROUP)], count - ROW_GROUP
+                waiting = [whole.slice(ROW_GROUP)]
+                count = count - ROW_GROUP
         writer.write_table(pa.concat_tables(waiting))

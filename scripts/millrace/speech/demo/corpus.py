@@ -220,10 +220,12 @@ def aligned_segments(recording: Recording, number: int, rng: random.Random) -> l
     keys = ("start", "end", "asr_text", "human_text")
     if number % 4 == 2:
         keys = ("start_seconds", "end_seconds", "asr_transcript", "human_transcript")
-    rows, token = [], 0
+    rows = []
+    token = 0
     for segment in recording.segments:
         heard = misheard(segment.text, rng)
-        start, end = segment.start / SAMPLING_RATE, segment.end / SAMPLING_RATE
+        start = segment.start / SAMPLING_RATE
+        end = segment.end / SAMPLING_RATE
         row = dict(zip(keys, (start, end, heard, segment.text), strict=True))
         if number % 5 != 3:
             row["cer"] = jiwer.cer(segment.text, heard)

@@ -13,8 +13,10 @@ import numpy as np
 from millrace.common.errors import MillraceError
 from millrace.speech.demo.prompts import SAMPLING_RATE, Prompt
 
-MIN_MINUTES, MAX_MINUTES = 3.0, 15.0
-BASE_MINUTES, MEAN_MINUTES = 3.1, 3.4  # of the short recordings; of all together
+MIN_MINUTES = 3.0
+MAX_MINUTES = 15.0
+BASE_MINUTES = 3.1  # of the short recordings
+MEAN_MINUTES = 3.4  # of all together
 
 
 # Prompts, and the samples of silence behind each; the last one separates from the next utterance.
@@ -71,11 +73,14 @@ def _utterances(prompts: Sequence[Prompt], rng: random.Random) -> Iterator[_Utte
     while waiting:
         kind = rng.random()
         if kind < 0.05:
-            least, limit = 0.0, 0.0
+            least = 0.0
+            limit = 0.0
         elif kind < 0.07:
-            least, limit = rng.uniform(20.5, 24.0), 30.0
+            least = rng.uniform(20.5, 24.0)
+            limit = 30.0
         else:
-            least, limit = rng.uniform(3.0, 10.0), 12.0
+            least = rng.uniform(3.0, 10.0)
+            limit = 12.0
         taken = [waiting.pop()]
         pauses = []
         seconds = len(taken[0].samples) / SAMPLING_RATE

@@ -11,7 +11,9 @@ from millrace.common.errors import MillraceError
 
 _SYNCHRONOUS = 2  # espeak_AUDIO_OUTPUT.AUDIO_OUTPUT_SYNCHRONOUS
 _CHARS_UTF8 = 1
-_RATE, _PITCH = 1, 3  # espeak_PARAMETER
+# espeak_PARAMETER
+_RATE = 1
+_PITCH = 3
 _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
 )

@@ -67,7 +67,8 @@ with tarfile.open(huggingface_hub.hf_hub_download({repo}, {shard}, repo_type="da
 
 def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     """The card of a corpus with these shards (millrace.speech.hub.published.shards)."""
-    configs, infos = [], []
+    configs = []
+    infos = []
     for country, rows in shards.groupby("country", sort=False):
         name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country
         paths = {row.split: published_path(row.shard, row.split) for row in rows.itertuples()}
@@ -83,7 +84,8 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         }
         features = [*_fields(types), {"name": "json", "struct": _fields(FIELD_TYPES)}]
         infos.append({"config_name": name, "features": features})
-    samples, first = int(shards["samples"].sum()), shards.iloc[0]
+    samples = int(shards["samples"].sum())
+    first = shards.iloc[0]
     facts: dict[str, Any] = {
         "pretty_name": repo.partition("/")[2],
         "license": licence or "unknown",

@@ -147,7 +147,8 @@ def _transcript_rows(
 
 def _parsed(result: Manifest, transcript: dict) -> alignment.Alignment | None:
     """The alignment file of a transcript, which the ledger counts; None if it cannot be used."""
-    path, ledger = transcript["path"], result.ledger
+    path = transcript["path"]
+    ledger = result.ledger
     try:
         version = version_of(Stat.of(path))
         parsed = alignment.parse(Path(path).read_bytes())
@@ -172,7 +173,8 @@ def _row(
     wer: float,
 ) -> dict:
     """A row of the manifest, with what `resolve_duplicates` looks at."""
-    source, missing = transcript["audio"], transcript["audio_file"]
+    source = transcript["audio"]
+    missing = transcript["audio_file"]
     return {
         "country": place["country"],
         "video_id": place["video_id"],

@@ -85,7 +85,8 @@ def row_problem(
 
     `seen` are the keys of rows before it.
     """
-    source, cer = row["source_audio_path"], row["cer"]
+    source = row["source_audio_path"]
+    cer = row["cer"]
     # A CER nobody knows (no text to compare with) passes only where the limit lets everything pass.
     is_unknown = cer is None or math.isnan(cer) or cer < 0
     if is_unknown and max_cer < 1:
@@ -100,7 +101,8 @@ def row_problem(
 
 def _unusable(row: Mapping[str, Any], seen: Collection[str]) -> str:
     """What is wrong with a row's span or key; "" if nothing is."""
-    start, end = row["start_seconds"], row["end_seconds"]
+    start = row["start_seconds"]
+    end = row["end_seconds"]
     if not _is_span(start, end):
         return f"{start} to {end} s is not the span of a segment"
     if not row["key"]:

@@ -85,7 +85,8 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
 
 def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[float, float]:
     """Start and end in seconds, within the audio."""
-    start, end = _time(raw, "start"), _time(raw, "end")
+    start = _time(raw, "start")
+    end = _time(raw, "end")
     if -0.001 < start < 0:
         start = 0.0
         repairs.append("start_clipped")
@@ -180,7 +181,8 @@ def resolve_duplicates(rows: Sequence[dict]) -> tuple[list[dict], list[tuple[dic
     ):
         best.setdefault(row["key"], row)
     compared = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
-    unique, rejected = [], []
+    unique = []
+    rejected = []
     for row in rows:
         if row is (winner := best[row["key"]]):
             unique.append(row)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Bars of a panel; what is beyond is summed up in one bar, and stands in the tables.
 MAX_BARS = 60
-IN_SHARDS, REJECTED = PALETTE[0], PALETTE[5]
+IN_SHARDS = PALETTE[0]
+REJECTED = PALETTE[5]
 
 
 def hours(corpus: Corpus) -> str:
@@ -35,10 +36,12 @@ def hours(corpus: Corpus) -> str:
     splits = table.sum()
     order = table.sum(axis=1).sort_values(ascending=False, kind="stable").index
     bars = _cut(table.loc[order], "countries")
-    unit, word = "h", "hours"
+    unit = "h"
+    word = "hours"
     if bars.sum(axis=1).max() < 2:
         bars *= 60
-        unit, word = "min", "minutes"
+        unit = "min"
+        word = "minutes"
 
     legend = []
     series = []
@@ -153,7 +156,8 @@ def distributions(rates: pd.DataFrame) -> str:
     title = "Duration and error rates of all segments in the manifest"
     with figures.style():
         sheet = Sheet(2.75, title, "A bar behind a gap holds all that is beyond the axis", legend)
-        gap, left = 0.77, 0.8
+        gap = 0.77
+        left = 0.8
         width = (figures.WIDTH - left - 0.2 - 2 * gap) / 3
         for histogram in _HISTOGRAMS:
             axes = sheet.axes(left, sheet.top + 0.3, width, 2.0)
@@ -184,7 +188,8 @@ def _draw(axes: Axes, histogram: _Histogram, values: np.ndarray, in_shard: np.nd
 
     # The bar after a gap holds what lies beyond the last edge.
     edges, beyond = histogram_edges(values, histogram.from_zero, histogram.finest)
-    step, last = edges[1] - edges[0], edges[-1]
+    step = edges[1] - edges[0]
+    last = edges[-1]
     bins = np.clip(np.ceil((values - edges[0]) / step - 1e-4) - 1, 0, edges.size - 1).astype(int)
     centres = np.append(edges[:-1] + step / 2, last + 1.5 * step)
     bottom = np.zeros(edges.size)
@@ -206,7 +211,8 @@ def _draw(axes: Axes, histogram: _Histogram, values: np.ndarray, in_shard: np.nd
 
 def _name_ticks(axes: Axes, edges: np.ndarray, beyond: bool) -> None:
     """Round numbers below the axis, and below the bar of what lies `beyond`."""
-    first, last = edges[0], edges[-1]
+    first = edges[0]
+    last = edges[-1]
     step = edges[1] - first
     tick = figures.nice_step(last - first, 5)
     numbers = np.arange(np.ceil(first / tick - 1e-9), np.floor(last / tick + 1e-9) + 1)

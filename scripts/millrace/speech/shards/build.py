@@ -79,7 +79,8 @@ def build(
     to `note`: of those that need no audio first, then shard by shard. Raises MillraceError if the
     disk gets full; finished shards stay.
     """
-    output_dir, options = Path(output_dir), plan.options
+    output_dir = Path(output_dir)
+    options = plan.options
     check_format(options.sampling_rate, options.audio_format)
     _sweep(plan, output_dir, SHARD_NUMBERS)
     built = Built(INDEX_SCHEMA.empty_table(), [])
@@ -117,8 +118,13 @@ def build(
     built.index = index_of(tables)
     built.statuses = _statuses(plan, tables)
     built.hours = sum(built.index["duration_seconds"].to_pylist()) / 3600
-    counts = {"rows_in": len(plan.rows), "rows_out": built.index.num_rows, "rejected": built.errors}
-    Ledger("speech_create_shards", str(plan.partition), **counts).check()
+    Ledger(
+        "speech_create_shards",
+        str(plan.partition),
+        rows_in=len(plan.rows),
+        rows_out=built.index.num_rows,
+        rejected=built.errors,
+    ).check()
     return built
 
 
@@ -172,7 +178,8 @@ def _build_shard(
     memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
     options = plan.options
-    extension, rate = AUDIO_FORMATS[options.audio_format], options.sampling_rate
+    extension = AUDIO_FORMATS[options.audio_format]
+    rate = options.sampling_rate
     rows: list[dict] = []
     writer = None
     with contextlib.ExitStack() as stack:

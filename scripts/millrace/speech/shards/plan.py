@@ -140,7 +140,8 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     )
 
     # Even if the audio of all took no room.
-    used, number = 0, 0
+    used = 0
+    number = 0
     for segment in segments:
         least = member_bytes(0, 0) + member_bytes(0, len(segment.text))
         used, number = (used + least, number) if plan.fits(used, least) else (least, number + 1)
@@ -205,7 +206,8 @@ def _segments(plan: Plan) -> list[PlannedSegment]:
 
 def _planned(position: int, row: dict, options: ShardOptions) -> PlannedSegment:
     """The segment of a row, with the most bytes that its two members can take."""
-    stem, text = safe_key(row["key"]), sample_json(row, options.sampling_rate)
+    stem = safe_key(row["key"])
+    text = sample_json(row, options.sampling_rate)
     seconds = row["end_seconds"] - row["start_seconds"]
     audio = audio_bytes(seconds, options.sampling_rate, options.audio_format)
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import mmap
 from typing import NamedTuple
 
-_SEGMENT, _CLUSTER = b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"
+_SEGMENT = b"\x18\x53\x80\x67"
+_CLUSTER = b"\x1f\x43\xb6\x75"
 # SeekHead, Info, Tracks, Cues, Attachments, Chapters, Tags, and the EBML head of a file that is
 # joined on
 _OTHERS = "114d9b74 1549a966 1654ae6b 1c53bb6b 1941a469 1043a770 1254c367 1a45dfa3"
 _TOP = {_SEGMENT, _CLUSTER, *(bytes.fromhex(name) for name in _OTHERS.split())}
-_TIMESTAMP, _SILENT_TRACKS = 0xE7, b"\x58\x54"
+_TIMESTAMP = 0xE7
+_SILENT_TRACKS = b"\x58\x54"
 _FILLERS = (0xEC, 0xBF)  # Void, CRC-32
 # Timestamp, SimpleBlock, BlockGroup, Position, PrevSize, EncryptedBlock
 _IN_CLUSTER = {_TIMESTAMP, 0xA3, 0xA0, 0xA7, 0xAB, 0xAF, *_FILLERS}
@@ -97,7 +99,8 @@ def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
     """Position behind the cluster at `start`, and that of its last child if the chain breaks behind
     it."""
     size, at = _size(raw, start + 4)
-    end, last = None if size is None else at + size, start
+    end = None if size is None else at + size
+    last = start
     while at != end and at < len(raw):
         if raw[at] in _IN_CLUSTER:
             child, body = _size(raw, at + 1)
@@ -109,7 +112,8 @@ def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
             return at, last
         if child is None or body + child > min(len(raw), end or len(raw)):
             return at, at
-        last, at = at, body + child
+        last = at
+        at = body + child
     return at, None if end is None or at == end else last
 
 
