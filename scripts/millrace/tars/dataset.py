@@ -58,7 +58,10 @@ class TarDataset(Dataset):
     def __init__(
         self, samples: TarSamples, decode: Decode | None = None, seed: int = 0, rank: int = 0
     ) -> None:
-        self.samples, self.decode, self.seed, self.rank = samples, decode, seed, rank
+        self.samples = samples
+        self.decode = decode
+        self.seed = seed
+        self.rank = rank
         self.plan: Plan | None = None
         self.transform: Callable[[Any], Any] | None = None
 
@@ -88,7 +91,8 @@ class TarDataset(Dataset):
         if self.decode is None and ReadError not in map(type, raws):
             return batch
 
-        batch.ids, batch.samples = [], []
+        batch.ids = []
+        batch.samples = []
         bad = []
         for row, key, raw in zip(request.rows.tolist(), ids, raws, strict=True):
             try:

@@ -36,7 +36,8 @@ class ReadAhead:
     num_workers = 0
 
     def __init__(self, feed: Any, threads: int) -> None:
-        self.feed, self.threads = feed, threads
+        self.feed = feed
+        self.threads = threads
 
     def __iter__(self) -> Iterator[Any]:
         if self.threads:

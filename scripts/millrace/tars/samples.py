@@ -63,9 +63,12 @@ class TarSamples:
         members: _Members,
         fields: list[str],
     ) -> None:
-        self.tars, self.ids, self.fields = tars, ids, fields
+        self.tars = tars
+        self.ids = ids
+        self.fields = fields
         self.skipped: Counter[str] = Counter()
-        self._starts, self._members = starts, members  # sample n: starts[n] up to starts[n + 1]
+        self._starts = starts  # sample n: starts[n] up to starts[n + 1]
+        self._members = members
         self._local = threading.local()
 
     @classmethod
@@ -124,7 +127,8 @@ class TarSamples:
     def ids_of(self, rows: np.ndarray) -> list[str]:
         """The ids of the samples with these numbers."""
         bounds, content = self._id_bytes
-        starts, ends = bounds[rows].tolist(), bounds[rows + 1].tolist()
+        starts = bounds[rows].tolist()
+        ends = bounds[rows + 1].tolist()
         return [str(content[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
     def read(self, rows: np.ndarray) -> list[dict[str, bytes] | ReadError]:
@@ -347,8 +351,10 @@ def _grouped(
     sample = np.cumsum(is_first) - 1
     repeated = _repeated(sample * len(fields) + members.field)
     if repeated is not None:
-        row, again = int(sample[repeated[1]]), int(members.offset[repeated[1]])
-        first, field = int(members.offset[repeated[0]]), fields[members.field[repeated[0]]]
+        row = int(sample[repeated[1]])
+        again = int(members.offset[repeated[1]])
+        first = int(members.offset[repeated[0]])
+        field = fields[members.field[repeated[0]]]
         problem = f"its field {field} lies at byte {first} and at byte {again}"
         raise MillraceError(problem, samples.place(row), "Leave one out of the tar")
     repeated = _repeated(samples._hashes)
