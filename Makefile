@@ -44,9 +44,10 @@ fuzz: $(VENV)/.test ## Read FUZZ damaged files of each kind; run the tests with 
 	PYTHONPATH=scripts:. $(BIN)/python -m tests.fuzz --count $(FUZZ)
 	MILLRACE_FUZZ=1 $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='test_*.py' -e '@given' -e mark.slow tests)
 
-docs: $(VENV)/.test ## Write docs/configuration.md and docs/audit from the schemas and the catalogue
+docs: $(VENV)/.test ## Write docs/configuration.md, docs/audit and the list of modules from schemas, catalogue and docstrings
 	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.configuration
 	PYTHONPATH=scripts $(BIN)/python -m tests.audit.entry_pages
+	PYTHONPATH=scripts $(BIN)/python -m tests.workflow.module_list
 
 reference: $(VENV)/.test ## Build the API reference into site/; a warning is an error
 	$(BIN)/python -m mkdocs build --strict

@@ -1,4 +1,4 @@
-"""A training run as the files in its folder tell it."""
+"""A training run as the files in its folder tell it, and which steps of it are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lanes of one parse of the workflow: their sources in step, their targets."""
+"""The lanes of one parse of the workflow: their sources in step, targets, memory of jobs."""
 
 from __future__ import annotations
 
