@@ -127,10 +127,8 @@ class Chain:
     def _walk(self) -> Generator[tuple[int, int], None, None]:
         total, pread = self.source.total, self.source.pread
         names, starts, offsets, sizes = self.names, self.starts, self.offsets, self.sizes
-        position = self.position
-        quiet = 0
-        window = b""  # what was read last, its place and its end
-        low, high = 0, 0
+        position, quiet = self.position, 0
+        window, low, high = b"", 0, 0  # what was read last, its place and its end
         while position < self.limit:
             if position + BLOCK > high:
                 if position >= total:
@@ -141,8 +139,7 @@ class Chain:
                 else:
                     yield position, size
                     quiet = self._after_announcement()
-                window = pread(size, position)
-                low = position
+                window, low = pread(size, position), position
                 high = low + len(window)
                 if len(window) < BLOCK:
                     self.stop = CutHeader(position, "the file ends inside a header")
@@ -156,14 +153,11 @@ class Chain:
                 sizes.append(member[1])
                 position = data + ((member[1] + 511) & -512)
                 continue
-            self._window = window
-            self._at = low
+            self._window, self._at = window, low
             after = self._after_odd_group(position)
             if after is None:
                 break
-            position = after
-            window = self._window
-            low = self._at
+            position, window, low = after, self._window, self._at
             high = low + len(window)
         self.position = position
 

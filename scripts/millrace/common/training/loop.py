@@ -201,8 +201,7 @@ class _Loop:
         weight, samples = 0.0, 0
         ids: list[Any] = []
         for micro in range(count):
-            micro_batch = self._next(batches, at.step + micro)
-            more = micro + 1 < count
+            micro_batch, more = self._next(batches, at.step + micro), micro + 1 < count
             with record_function(f"{MARK}forward"):
                 loss = self.updates.forward(micro_batch, more)
             clock.lap("forward")
