@@ -168,6 +168,17 @@ def test_one_overlong_transcript_does_not_thin_out_every_batch(tmp_path):
     assert budget.most_rows(np.array([9.9]))[0] > 0.9 * calibration("b_7_10")["batch_size"]
 
 
+def test_a_prediction_is_for_the_transcripts_of_the_trial_nearest_to_the_size(tmp_path):
+    found = calibration("b_7_10")
+    for trial, characters in zip(found["trials"], (10, 170, 400), strict=True):
+        trial["heaviest"]["characters"] = characters
+        peak = TRUE.predict(trial["heaviest"]["rows"], 9.9, characters)
+        trial |= {"peak_gb": peak, "step_peak_gb": peak}
+    _, output = merged(tmp_path, {**ALL, "b_7_10": found})
+    predicted = json.loads(output.read_text())["buckets"]["b_7_10"]["predicted_memory_gb"]
+    assert predicted == pytest.approx(TRUE.predict(found["batch_size"], 9.9, 170), rel=1e-3)
+
+
 def test_the_order_of_the_files_does_not_matter(tmp_path):
     _, output = merged(tmp_path, ALL)
     first = output.read_bytes()

@@ -20,6 +20,7 @@ from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.measure import BucketMeasure
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.machine import memory
 from millrace.common.machine.use import Reading, Sampler, cores
 from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
@@ -239,6 +240,29 @@ def test_use_counts_only_readings_within_steps() -> None:
     ]
     use = sampler.use([(0.0, 0.9), (0.95, 2.0), (3.05, 4.5)], cores=4)
     assert use == pytest.approx({"cpu": 0.75, "workers_cpu": 0.5, "gpu": 0.8})
+
+
+def test_use_is_without_the_first_step_and_the_peak_is_of_all_steps(
+    tmp_path: Path, buckets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = []
+    monkeypatch.setattr(memory, "forget_highest_resident", lambda: forgotten.append(1))
+    monkeypatch.setattr(memory, "highest_resident", iter((30, 90, 50)).__next__)
+    ranks = Ranks(0, 2, 0, 2)
+    with StepRecorder(tmp_path, "cpu", {}, ranks, BucketMeasure(buckets)) as recorder:
+        for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
+            recorder.on_step(step)
+        recorder.sampler.stop()
+        times = [at for span in recorder.spans for at in span]
+        assert recorder.sampler.readings[0].at >= times[1]
+        # As busy as one of two ranks can be; far more than that before the first step's end.
+        seconds = [(at - times[1]) * cores() / 2 for at in times]
+        seconds[0] -= 99.0
+        readings = zip(times, seconds, strict=True)
+        recorder.sampler.readings = [Reading(at, spent, 0.0, None) for at, spent in readings]
+    facts = jsonl.read(tmp_path / "throughput.json")
+    assert facts["use"]["cpu"] == pytest.approx(1.0)
+    assert facts["peak_memory_bytes"] == 90 and len(forgotten) >= 3
 
 
 @pytest.mark.parametrize("spans", [[], [(0.0, 1.0)]])

@@ -384,6 +384,16 @@ def test_the_best_checkpoint_is_of_the_lowest_score_also_of_runs_before(tmp_path
             assert [None if math.isnan(score) else score for score in seen] == observed
 
 
+def test_an_evaluation_that_is_made_up_for_saves_no_step_again(tmp_path, monkeypatch):
+    score_as(monkeypatch, {2: 1.0, 3: 2.0})
+    settings = {"max_steps": 3, "eval_steps": 2, "save_steps": 0}
+    assert forked(tmp_path, settings, {"fault": "TERM", "at_step": 2}) == REQUEUE_EXIT_CODE
+    saved = tmp_path / "checkpoints/step-00000002"
+    before = saved.stat().st_ino
+    run(tmp_path, settings, {})
+    assert best_step(tmp_path) == 2 and saved.stat().st_ino == before
+
+
 def test_a_task_that_ends_the_run_ends_it_for_good(tmp_path, monkeypatch):
     score_as(monkeypatch, {2: 1.0, 4: 9.0, 6: 1.0})
     for _ in range(2):
@@ -441,6 +451,13 @@ def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(
     rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
     assert rates[:4] == pytest.approx([0.01 * factor for factor in expected])
     assert rates[12:] == pytest.approx([0.01, 0.001, 0.001])
+
+
+def test_the_rate_ends_with_the_last_step_also_of_accumulated_batches(tmp_path):
+    linear = {"lr_scheduler_type": "linear", "warmup_ratio": 0.0}
+    run(tmp_path, {**linear, "epochs": 2, "grad_acc": 2}, {})  # 13 batches an epoch are 7 steps
+    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    assert rates == pytest.approx([0.01 * (1 - step / 14) for step in range(14)])
 
 
 def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch):
@@ -584,6 +601,7 @@ def test_the_time_that_is_left_is_told_from_the_steps_of_this_process(
 
 def test_tensorboard_holds_the_losses(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     run(tmp_path, {"max_steps": 3, "tensorboard": 1}, {})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -592,6 +610,13 @@ def test_tensorboard_holds_the_losses(tmp_path):
         losses(tmp_path), rel=1e-6
     )
     assert events.Scalars("eval/metrics/mse")
+
+    # What a killed run has written of step 4 and later is not shown beside what comes now.
+    run(tmp_path, {"max_steps": 5, "tensorboard": 1}, {})
+    files = (tmp_path / "tensorboard").iterdir()
+    newest = max(files, key=lambda path: path.stat().st_mtime_ns)
+    events = EventFileLoader(str(newest)).Load()
+    assert [event.step for event in events if event.HasField("session_log")] == [4]
 
 
 def test_schedule_values():
