@@ -159,7 +159,7 @@ REFUSED = {
     "no cost": ({"cost": {"0-000": 1.0}, "batch_cost": 9}, "0-001 in .* its cost is None"),
     "cost of 0": ({"cost": dict.fromkeys(["0-000"], 0), "batch_cost": 9}, "0-000 .* its cost is 0"),
     "decode of none": ({"batch_size": 4, "decode": {"jpg": len}}, "no sample has a field jpg"),
-    "empty": ({"batch_size": 4, "keys": []}, "the tars hold no samples"),
+    "empty": ({"batch_size": 4, "keys": []}, "keys choose no sample. Choose others"),
     "rank alone": ({"batch_size": 4, "world_size": 2}, "nothing says which rank this is"),
 }
 
@@ -169,6 +169,12 @@ def test_what_is_not_decided_is_refused(tars, case):
     options, words = REFUSED[case]
     with pytest.raises(MillraceError, match=words):
         open_tars(tars, **options)
+
+
+def test_tars_whose_members_form_no_sample_are_refused_with_the_reason(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("README", b"1"), ("LICENSE", b"2")])
+    with pytest.raises(MillraceError, match=r"no samples. Left out: 2 with a name without a dot"):
+        open_tars(path, batch_size=1)
 
 
 def draw(sample: dict[str, bytes], generator: np.random.Generator) -> float:

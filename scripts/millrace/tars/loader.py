@@ -149,15 +149,17 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
         if isinstance(names, str):
             raise MillraceError(f"{name} is one text, {names!r}", "open_tars", "Give a list")
     samples = TarSamples.of(open_indices(tar_paths(paths), cache_dir), ids)
+    if not len(samples):
+        raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
     if keys is not None:
         samples = samples.with_keys(keys)
+    if not len(samples):
+        raise MillraceError("keys choose no sample", str(paths), "Choose others, or leave them out")
     if fields is not None:
         samples = samples.with_fields(fields)
     if isinstance(decode, Mapping):
         for field in decode:
             samples.number_of_field(field)
-    if not len(samples):
-        raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
 
     costs = [_costs(samples, cost)]
     basis: Basis = {
@@ -206,4 +208,4 @@ def _costs(samples: TarSamples, cost: Cost | None) -> np.ndarray:
 
 def _empty_remedy(samples: TarSamples) -> str:
     skipped = ", ".join(f"{count} with a {reason}" for reason, count in samples.skipped.items())
-    return f"Left out: {skipped}" if skipped else "Choose other keys or other tars"
+    return f"Left out: {skipped}" if skipped else "Choose other tars"
