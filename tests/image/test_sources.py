@@ -110,6 +110,15 @@ def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen
     assert tree.inputs() == before
 
 
+def test_a_file_that_comes_or_goes_is_said_though_no_image_changes(tree):
+    assert tree.sync().notes == []
+    stray = tree.root / "train/class 1/notes.txt"
+    stray.touch()
+    assert "1 file of train/ left out" in tree.dry().notes[0]
+    stray.unlink()
+    assert tree.dry().notes == []
+
+
 def test_a_partition_file_that_was_deleted_comes_back_as_it_was(tree):
     tree.sync()
     before = tree.inputs()

@@ -111,7 +111,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     decided = os.stat(order.path).st_mtime_ns if order.saved else 0
     return Found(
         build,
-        state=jsonl.digest([asdict(settings), tree.classes, tree.rows, decided]),
+        state=jsonl.digest([asdict(settings), tree.classes, tree.rows, tree.notes, decided]),
         items=_items(folder.parent),
         then="the index",
     )

@@ -14,18 +14,19 @@ from millrace.speech.corpus import broken
 @pytest.fixture
 def results(tmp_path):
     """Two recordings in the shards of Malta, one of them with two transcripts."""
-    recordings = [
-        {
-            "video_id": "a_1",
-            "transcripts": [{"path": "/x/a_1_t1_aligned.json"}, {"path": "/x/a_1_ü_aligned.json"}],
-        },
-        {"video_id": "b", "transcripts": [{"path": "/x/b_t1_aligned.json"}]},
-    ]
+
+    def transcript(name: str, transcript_id: str) -> dict:
+        return {"path": f"/x/{name}_aligned.json", "transcript_id": transcript_id}
+
+    of_a = [transcript("a_1_t1", "t1"), transcript("a_1_ü", "ü")]
+    # The name of the second one does not say whose it is.
+    of_b = [transcript("b_t1", "t1"), transcript("bad", "bad")]
+    recordings = [{"video_id": "a_1", "transcripts": of_a}, {"video_id": "b", "transcripts": of_b}]
     content = {"country": "malta", "recordings": recordings}
     built = tmp_path / "partitions/built"
     built.mkdir(parents=True)
     (built / "malta-train-1-00000.json").write_text(json.dumps(content, ensure_ascii=False))
-    rows = [("a_1", "t1"), ("a_1", "t1"), ("a_1", "ü"), ("b", "t1")]
+    rows = [("a_1", "t1"), ("a_1", "t1"), ("a_1", "ü"), ("b", "t1"), ("b", "bad")]
     table = pa.table(
         {"video_id": [row[0] for row in rows], "transcript_id": [row[1] for row in rows]}
     )
@@ -40,6 +41,7 @@ def results(tmp_path):
     [
         ({("malta", "a_1_t1_aligned.json")}, 2),
         ({("malta", "a_1_ü_aligned.json")}, 1),
+        ({("malta", "bad_aligned.json")}, 1),
         ({("malta", "a_1_t1_aligned.json"), ("malta", "b_t1_aligned.json")}, 3),
         ({("italy", "a_1_t1_aligned.json")}, 0),
         ({("malta", "new_t1_aligned.json")}, 0),

@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 
 from millrace.common import jsonl
-from millrace.speech.corpus.alignment import SUFFIX
 
 
 def segments_in_shards(files: Collection[tuple[str, str]], results: Path) -> int:
@@ -33,14 +32,10 @@ def _transcripts(content: dict, files: Collection[tuple[str, str]]) -> set[tuple
     `files`."""
     ids = set()
     for recording in content.get("recordings", ()):
-        video_id = recording["video_id"]
         for transcript in recording["transcripts"]:
             name = Path(transcript["path"]).name
-            if (content["country"], name) not in files:
-                continue
-            rest = name.removesuffix(SUFFIX).removeprefix(video_id)
-            transcript_id = rest.removeprefix("_")
-            ids.add((video_id, transcript_id))
+            if (content["country"], name) in files:
+                ids.add((recording["video_id"], transcript["transcript_id"]))
     return ids
 
 
