@@ -14,6 +14,7 @@ import soundfile
 import soxr
 
 from millrace.speech.audio import cut as audio
+from millrace.speech.audio.recording import mono
 from tests.speech.audio.recordings import exact, offsets, signal, wav, write_av, write_video
 
 
@@ -56,6 +57,10 @@ def test_other_samples_are_mixed_in_float_and_rounded_once(tmp_path, container, 
     difference = np.abs(segment - expected[4000:12000])
     assert difference.max() <= (1 if channels == 3 or subtype in ("FLOAT", "DOUBLE") else 0)
     assert (difference > 0).mean() < 0.001
+
+
+def test_eight_bits_without_sign_are_silent_at_128():
+    assert mono([np.array([0, 128, 255], np.uint8)], False).tolist() == [-32768, 0, 32512]
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
@@ -181,7 +186,7 @@ def test_spans_on_the_edge_and_spans_that_are_none(tmp_path, name):
         (None, 2.0),
     ]
     none += [(1.0, 1.000001), (3.0, 1e300)]
-    lengths = {(0.0, 5.0): 240000, **dict.fromkeys(none), (4.0, 5.049): 48000}
+    lengths = {(0.0, 5.0): 240000, **dict.fromkeys(none), (4.0, 5.05): 48000}
     lengths |= dict.fromkeys([(4.5, 5.051), (4.9, 9.0), (5.0, 5.04), (7.0, 8.0)])
     for (span, length), segment in zip(
         lengths.items(), audio.cut(path, list(lengths), 48000), strict=True

@@ -11,6 +11,7 @@ import soundfile
 
 from millrace.speech.audio import cut as audio
 from millrace.speech.audio.stream import StreamRecording
+from millrace.speech.audio.timeline import Timeline
 from tests.speech.audio.recordings import (
     RATE,
     SECONDS,
@@ -61,6 +62,32 @@ def test_lossless_frames_with_a_wrong_checksum_are_refused(tmp_path, codec, cont
             error for error in audio.cut(path, spans, 16000) if isinstance(error, audio.AudioError)
         ]
         assert all(error.reason == "audio_load" and "damaged" in str(error) for error in errors)
+
+
+def test_the_samples_beside_a_hole_and_before_what_is_lost_are_given(tmp_path):
+    samples, flac = signal(8, 16000), tmp_path / "a.flac"
+    soundfile.write(flac, samples, 16000)
+    raw = flac.read_bytes()
+    flac.write_bytes(raw[: len(raw) // 2] + bytes(20000) + raw[len(raw) // 2 + 20000 :])
+    begin, end = timeline_of(flac).holes[0]
+    edges = [(begin - 9, begin), (begin - 9, begin + 1), (end - 1, end + 9), (end, end + 9)]
+    spans = [(start / 16000, stop / 16000) for start, stop in edges]
+    assert exact(flac, samples, spans) == [True, False, False, True]
+
+    mp3 = write_av(tmp_path / "a.mp3", signal(12, RATE), RATE, "libmp3lame", "mp3")
+    raw = mp3.read_bytes()
+    mp3.write_bytes(raw[: len(raw) // 2] + bytes(3000) + raw[len(raw) // 2 + 3000 :])
+    lost = timeline_of(mp3).lost_from
+    segments = audio.cut(mp3, [((lost - 9) / RATE, stop / RATE) for stop in (lost, lost + 1)], RATE)
+    assert [isinstance(segment, audio.AudioError) for segment in segments] == [False, True]
+
+
+def timeline_of(path: Path) -> Timeline:
+    """That of a recording that was decoded to its end."""
+    with StreamRecording(path) as stream:
+        for _ in stream.blocks():
+            pass
+        return stream.timeline
 
 
 @pytest.mark.parametrize("size", [1, 3000])

@@ -38,7 +38,7 @@ def reason_of(raw: object) -> str:
         ("time_not_a_number", [{"start": text} for text in ("abc", "", "1.0", "5,5", "nan")]),
         ("time_not_a_number", [{"start": value} for value in ({"s": 1}, True, [1])]),
         ("time_reversed", [{"start": 6.0}, {"start": 5.0}]),
-        ("time_out_of_range", [{"end": 101.0, "start": 90.0}, {"start": 100.0, "end": 100.01}]),
+        ("time_out_of_range", [{"end": 100.06, "start": 90.0}, {"start": 100.0, "end": 100.01}]),
         ("no_human_text", [{"human_text": value} for value in (None, "  \n ", math.nan)]),
         ("text_not_a_string", [{"human_text": value} for value in (42, {"a": 1}, True, [])]),
         ("text_not_a_string", [{"asr_text": 42}]),
@@ -55,7 +55,7 @@ def test_rejects_have_a_reason(reason, changes):
     ("change", "repair"),
     [
         ({"start": -0.0005}, "start_clipped"),
-        ({"start": 95.0, "end": 100.03}, "end_clipped"),
+        ({"start": 95.0, "end": 100.05}, "end_clipped"),
         ({"asr_text": None}, "asr_text_missing"),
         ({"human_text": "a\0"}, "text_nul"),
     ],
