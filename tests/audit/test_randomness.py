@@ -88,9 +88,52 @@ def test_samples_are_counted_over_all_ranks(ranks, facts):
     assert dict(finding.evidence) == {**facts, "in the dataset": 48}
 
 
-@pytest.mark.parametrize(("samples", "verdict"), [(28, "not decidable"), (32, "pass")])
-def test_an_epoch_of_which_little_was_read_is_not_decided(samples, verdict):
-    [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(samples)), ended=False)]}])
+@pytest.mark.parametrize(
+    ("ranks", "verdict"),
+    [
+        ([range(14)], "not decidable"),
+        ([range(16)], "pass"),
+        ([range(16), range(16, 30)], "not decidable"),
+    ],
+)
+def test_an_epoch_of_which_a_rank_read_little_is_not_decided(ranks, verdict):
+    epochs = [{"plain": [epoch(list(ids), ended=False, size=2)]} for ids in ranks]
+    [finding] = said("DP2", epochs=epochs)
+    assert finding.verdict == verdict
+
+
+def of_workers(ranks: list[list[list[int]]], has_sampler: bool) -> list[dict]:
+    """What each rank read of its workers' samples."""
+    readings = []
+    for workers in ranks:
+        batches = [note for number, ids in enumerate(workers) for note in notes(ids, number)]
+        for note in batches if has_sampler else ():
+            note["indices"] = [int(sample["id"]) for sample in note["samples"]]
+        readings.append({"plain": [{"batches": batches, "ended": True, "length": None}]})
+    return readings
+
+
+@pytest.mark.parametrize(
+    ("has_sampler", "lost", "verdict"),
+    [(True, 7, "pass"), (True, 8, "fail"), (False, 15, "pass"), (False, 16, "fail")],
+)
+def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, lost, verdict):
+    """Batches of 4 are made by two ranks with a sampler, else by both workers of each."""
+    given = list(range(48 - lost))
+    ranks = [[given[0::4], given[1::4]], [given[2::4], given[3::4]]]
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler))
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("has_sampler", "repeats", "verdict"),
+    [(True, 1, "pass"), (True, 2, "fail"), (False, 7, "pass"), (False, 8, "fail")],
+)
+def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, repeats, verdict):
+    """Of 47 samples a sampler repeats one for steps of 8; how full a stream's are nobody knows."""
+    ranks = [[list(range(24))], [[*range(24, 47), *range(repeats)]]]
+    source = SOURCE | {"samples": SOURCE["samples"][:47]}
+    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler), source=[source])
     assert finding.verdict == verdict
 
 
@@ -127,17 +170,13 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     assert finding.verdict == verdict
 
 
-def test_an_epoch_that_does_not_end_is_told_of_any_rank():
-    endless = {**epoch(list(range(48)), ended=False), "length": 2}
+@pytest.mark.parametrize(("length", "is_endless"), [(2, True), (5, True), (6, False)])
+def test_an_epoch_of_more_than_twice_its_length_is_told_of_any_rank(length, is_endless):
+    endless = {**epoch(list(range(48)), ended=False), "length": length}
     findings = said("end", epochs=[{"plain": [epoch([1])]}, {"plain": [epoch([1]), endless]}])
-    [fail] = [each for each in findings if each.verdict == "fail"]
-    assert fail.cause == "it does not end: 12 batches, though len(loader) is 2"
-
-
-def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped():
-    seen = restart([*SECOND[:2], *LEFT[:2]], ended=False)
-    [finding] = said("resume", resume=[seen], epochs=[{"plain": [epoch(FIRST), epoch(SECOND)]}])
-    assert finding.cause == "restored in mid-epoch 1 by loader: 2 samples replayed"
+    cause = f"it does not end: 12 batches, though len(loader) is {length}"
+    failed = [each.cause for each in findings if each.verdict == "fail"]
+    assert failed == ([cause] if is_endless else [])
 
 
 FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
@@ -158,6 +197,19 @@ def restart(
 
 
 LEFT = SECOND[2:]
+
+
+@pytest.mark.parametrize(
+    ("came", "cause"),
+    [
+        ([*SECOND[:2], *LEFT[:2]], "restored in mid-epoch 1 by loader: 2 samples replayed"),
+        ([], "the time was over before a batch came after a restart"),
+    ],
+)
+def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(came, cause):
+    epochs = [{"plain": [epoch(FIRST), epoch(SECOND)]}]
+    [finding] = said("resume", resume=[restart(came, ended=False)], epochs=epochs)
+    assert finding.cause == cause
 
 
 @pytest.mark.parametrize(

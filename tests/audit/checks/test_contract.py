@@ -80,12 +80,31 @@ IN_FLIGHT |= {"steps": 100, "strategy": "file_descriptor", "files": 10_000, "ope
         ({"ranks": 4}, "fail", 32),
         ({"ranks": 4, "steps": 5}, "pass", 20),  # an epoch has no more
         ({"strategy": "file_system"}, "pass", 7),
+        ({"shm": 8 * MIB}, "pass", 8),
+        ({"shm": 8 * MIB - 1}, "fail", 8),
     ],
 )
 def test_shared_memory_is_that_of_the_batches_of_all_ranks(changes, verdict, batches):
     [finding] = judged("DP15", contract=[IN_FLIGHT | changes])
     assert (finding.verdict, finding.evidence["in_flight"]) == (verdict, batches)
     assert finding.evidence["needed"] == batches * MIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "pass"),
+        ({"files": 77}, "fail"),
+        ({"files": 10, "strategy": "file_system"}, "pass"),  # storages are no open files there
+        ({"files": 78, "workers": 1}, "pass"),
+        ({"files": 63, "workers": 1}, "fail"),  # a worker holds its own, and one more
+    ],
+)
+def test_open_files_are_those_of_the_batches_that_wait_in_a_process(changes, verdict):
+    """20 are open, each worker has 4, and 5 batches of 10 tensors wait in the loop."""
+    many = {"collate": {"batches": 3, "bytes": MIB, "tensors": 10}, "files": 78}
+    findings = judged("DP15", contract=[IN_FLIGHT | many | changes])
+    assert findings[-1].verdict == verdict
 
 
 def epoch(steps: list[int], ended: bool = True, length: int | None = None) -> dict:

@@ -19,6 +19,7 @@ from millrace.audit.probes.splits import splits
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options, Rank, Target
 from tests.audit import pictures
+from tests.audit.running import judged
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,14 @@ def test_without_a_path_the_order_of_colours_is_open(verdicts):
 )
 def test_labels(verdicts, kind, left, verdict):
     assert verdicts("tokens", kind=kind, left=left)["labels"] == verdict
+
+
+@pytest.mark.parametrize(("shared", "verdict"), [(3, "pass"), (4, "not decidable")])
+def test_an_opening_of_four_tokens_that_all_texts_share_may_be_a_prompt(shared, verdict):
+    texts = [[*range(10, 10 + shared), number, 2] for number in (20, 30)]
+    rows = [{"ids": text, "labels": text, "mask": [1] * len(text), "alone": None} for text in texts]
+    [finding] = judged("labels", labels=[{"special": {"eos": 2, "pad": 0}, "batches": [rows]}])
+    assert finding.verdict == verdict
 
 
 def test_constants_of_training_are_right(verdicts):
