@@ -135,8 +135,8 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ),
         (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
         (
-            speech(split_fractions={"train": 0.8, "validation": 0.3, "test": 0.1}),
-            ["speech.split_fractions"],
+            speech(split_fractions={"train": 0.9, "validation": 0.05, "test": 0.0501}),
+            ["speech.split_fractions: the values must sum to 1, not 1.0001"],
         ),
         (
             speech(split_fractions={"train": 0.5, "validation": 0.1, "test": 0.1}),
@@ -147,8 +147,8 @@ def test_steps_and_config_have_the_same_defaults(lane):
             ["speech.split_fractions"],
         ),
         (
-            speech(min_duration=20, max_duration=3),
-            ["speech.min_duration: 20 is not below max_duration, which is 3"],
+            speech(min_duration=3, max_duration=3.0),
+            ["speech.min_duration: 3 is not below max_duration, which is 3.0"],
         ),
         (speech(max_cer=float("nan")), ["speech.max_cer"]),
         (speech(partition_hours=float("inf")), ["speech.partition_hours"]),
@@ -168,7 +168,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"speech": [1]}, ["speech: must be keys with values"]),
         ({"speech": 0}, ["speech: must be keys with values", "not 0"]),
         ({"speech": []}, ["speech: must be keys with values", "not []"]),
-        ({"asr": {"edges": [3, 2]}}, ["asr.edges", "[3, 2] does not rise"]),
+        ({"asr": {"edges": [2, 3, 3]}}, ["asr.edges", "[2, 3, 3] does not rise"]),
         ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "default"]),
         (
             {"asr": {"runs": {"a": {"epoch": 1}}}},

@@ -134,6 +134,25 @@ def test_silence_and_hum_are_no_common_sound():
         assert matches.find(searched, Known(pieces({0: make(2)}, 1))) == []
 
 
+@pytest.mark.parametrize(("occurrences", "pairs"), [(64, 64), (65, 0)])
+def test_a_word_that_occurs_too_often_tells_nothing_apart(occurrences, pairs):
+    known = Known(one(np.full(occurrences, 7, np.uint32)))
+    assert len(known.equal(np.array([7], np.uint32))[0]) == pairs
+
+
+def one(words: np.ndarray) -> Pieces:
+    return Pieces(words, np.array([len(words)]), np.array([0]), np.array([0.0]))
+
+
+def test_of_two_places_of_a_piece_the_longer_one_counts():
+    """The known piece has the beginning of it once more, later."""
+    sound = noise(3.0, 3)
+    twice = np.concatenate([sound, noise(1.0, 4), sound[: 2 * RATE]])
+    searched = one(words(sound, RATE, SEARCHED_STEPS))
+    [match] = matches.find(searched, Known(one(words(twice, RATE))))
+    assert match.offset == pytest.approx(0.0, abs=0.02) and match.seconds > 2.5
+
+
 def test_words_stand_where_they_are_said_to():
     sound = noise(2.0, 1)
     dense = words(sound, RATE)

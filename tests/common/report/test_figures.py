@@ -101,12 +101,13 @@ def test_numbers_for_people() -> None:
         0.0166667: "1.0 min",
         0.75: "45 min",
         1.99: "119 min",
-        2: "2.0 h",
+        1.995: "2.0 h",
     }
     hours |= {99.96: "100 h", 1234.4: "1,234 h", 61000: "61,000 h"}
     assert {value: figures.human_hours(value) for value in hours} == hours
     # Neither the rare nor the missing is hidden.
     shares = {(1, 1e5): "<0.1 %", (99999, 1e5): ">99.9 %", (0, 10): "0.0 %", (10, 10): "100.0 %"}
+    shares |= {(5, 1e4): "0.1 %", (9994, 1e4): "99.9 %", (9995, 1e4): ">99.9 %"}
     shares |= {(sum([0.1] * 10), 1.0): "100.0 %", (0, 0): "–"}
     assert {pair: figures.human_share(*pair) for pair in shares} == shares
     sizes = {

@@ -53,7 +53,8 @@ def test_a_file_whose_job_has_run_since_is_not_lost(paths):
 
 
 def test_a_few_are_named_and_many_counted():
-    assert lost.shown(["x/b_5_7.parquet", "y/1.tar"]) == "lost: b_5_7.parquet, 1.tar"
+    paths = ["x/b_5_7.parquet", *(f"y/{n}.tar" for n in range(4))]
+    assert lost.shown(paths) == "lost: b_5_7.parquet, 0.tar, 1.tar, 2.tar, 3.tar"
     assert lost.shown([f"x/{n}.tar" for n in range(6)]) == "lost: 6 files, such as 0.tar"
 
 

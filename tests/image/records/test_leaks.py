@@ -110,6 +110,12 @@ def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
 
 
+def test_of_two_files_with_the_same_bytes_the_first_is_the_original(raw) -> None:
+    (raw / "val/dog/twin.png").write_bytes((raw / "val/cat/0.png").read_bytes())
+    found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
+    assert found["cat/same.png"]["original"] == "cat/0.png"
+
+
 def test_an_error_writes_no_index_and_names_the_first(raw, capsys) -> None:
     convert(raw, "--on-leak", "keep")
     train = convert(raw, "--on-leak", "error", code=1)

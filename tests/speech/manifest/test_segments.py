@@ -145,3 +145,4 @@ def test_of_equal_keys_the_lowest_cer_stays_and_the_others_are_counted():
     assert [(r["key"], r["transcript_id"]) for r in unique] == [("k", "t2"), ("other", "t1")]
     reasons = [(r["transcript_id"], reason) for r, reason, _ in rejected]
     assert reasons == [("t1", "duplicate_key"), ("t3", "duplicate_exact")]
+    assert {detail for _, _, detail in rejected} == {"same key k as in transcript 't2'"}

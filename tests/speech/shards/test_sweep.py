@@ -25,7 +25,9 @@ def test_sweeping_niger_leaves_nigeria(tmp_path):
 
 
 def test_a_country_that_is_gone_leaves_what_others_have_put_beside_it(tmp_path):
-    tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json", "train_nemo.jsonl"]
+    tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json"]
+    for split in ("train", "validation", "test"):
+        tables += [f"{split}_nemo.jsonl", f"{split}_shards.txt"]
     ours = [f"shards/niger_{table}" for table in tables] + [
         "manifest/niger_manifest.csv",
         "manifest/niger_splits.csv",
