@@ -460,6 +460,33 @@ def test_the_rate_ends_with_the_last_step_also_of_accumulated_batches(tmp_path):
     assert rates == pytest.approx([0.01 * (1 - step / 14) for step in range(14)])
 
 
+def test_epochs_after_one_that_other_ranks_began_count_whole_for_the_rate():
+    # 3 steps were done on two ranks; the 7 that are left are not as many as the next epoch has.
+    schedule = Schedule("linear", 0, 1)
+    run_here: Any = SimpleNamespace(
+        position=Position(spans=((2, 3),), optimizer_step=3),
+        settings=LoopSettings(epochs=2),
+        task=TinyTask(),
+        schedule=schedule,
+        _schedule=schedule,
+    )
+    loop._Loop._plan_schedule(run_here, 7)
+    assert schedule.total_steps == 3 + 7 + 13
+
+
+def test_what_a_loader_draws_without_an_address_is_new_in_every_step(tmp_path, monkeypatch):
+    drawn, loader = [], TinyTask.loader
+
+    def drawing(self: TinyTask, *place: Any) -> Any:
+        for batch in loader(self, *place):
+            drawn.append(float(torch.rand(())))
+            yield batch
+
+    monkeypatch.setattr(TinyTask, "loader", drawing)
+    run(tmp_path, {"epochs": 2}, {"size": 9})
+    assert len(set(drawn)) == len(drawn) == 6
+
+
 def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch):
     made = []
 
