@@ -84,6 +84,17 @@ def test_bad_members_are_left_out_wherever_they_are():
                 f"text {at}" for at, kind in enumerate(picked) if kind == "good"
             ]
         assert not slots.busy.any() or slots.busy.sum() == bool(batch.slot)
+    longest_fails = [BAD["damaged"], RAWS[2], RAWS[4]]
+    assert collate(0, rows_of(longest_fails), longest_fails).audio.is_contiguous()
+
+
+def test_a_clip_may_be_twice_as_long_as_its_manifest_says_and_a_second_more():
+    lengths = (3 * RATE, 3 * RATE + 1)
+    raws = [encoded(noise(count, 6), form) for form in ("FLAC", "WAV") for count in lengths]
+    for own in (None, decode):
+        batch = collate(0, rows_of(raws), raws, own_decode=own)
+        assert batch.rows.tolist() == [100, 102]
+        assert [sample.reason for sample in batch.bad] == ["longer_than_manifest"] * 2
 
 
 def test_a_small_member_that_holds_minutes_is_refused_before_it_fills_memory():
