@@ -84,7 +84,7 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
     for _ in range(2):
         window.add(
             torch.tensor(3.0),
-            micro_batch(2, 4.0, right=torch.tensor(1.0), frames=10, padded_frames=20),
+            micro_batch(2, 4.0, samples=2, right=torch.tensor(1.0), frames=10, padded_frames=20),
         )
         window.add(
             torch.tensor(5.0),

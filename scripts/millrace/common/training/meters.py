@@ -130,8 +130,9 @@ class Window:
         if batch.weight:
             self._loss += loss.detach().double() * batch.weight
         self.weight += batch.weight
-        self.counts["samples"] += len(batch.ids)
-        for name, count in batch.counts.items():
+        # A task may count its samples itself.
+        counts = {"samples": len(batch.ids), **batch.counts}
+        for name, count in counts.items():
             if isinstance(count, torch.Tensor):
                 before = self._on_device.get(name, 0.0)
                 self._on_device[name] = before + count.detach().double()
