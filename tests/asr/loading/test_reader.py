@@ -271,7 +271,7 @@ def _read_elsewhere(reader, requests, expected, answers):
 )
 def test_other_processes(tars, method, threads):
     requests, expected = tars
-    reader = IndexedTarReader(6, threads=threads)
+    reader = IndexedTarReader(6, lookahead=16, threads=threads)
     first = iter(reader.read_many(requests))
     assert [next(first) for _ in range(50)] == expected[:50]
     context = multiprocessing.get_context(method)
@@ -281,7 +281,10 @@ def test_other_processes(tars, method, threads):
     assert answers.get() == (True, True)
     child.join()
     assert list(first) == expected[50:]  # the child closed its own descriptors only
-    assert pickle.loads(pickle.dumps(reader)).read(*requests[3]) == expected[3]
+    sent = pickle.loads(pickle.dumps(reader))
+    assert sent.read(*requests[3]) == expected[3]
+    for choice in ("max_open_tars", "lookahead", "threads"):
+        assert getattr(sent, choice) == getattr(reader, choice)
 
 
 def test_memory_that_is_to_go_back_goes_back_whatever_readers_come_later():
