@@ -163,8 +163,13 @@ def test_the_table_follows_the_buckets(tmp_path):
     write_buckets(one, {"b_0_3": rows[:5]}, [])
     table = RowTable.open(one, cache)
     assert len(table) == 5 and table.tar_state(0).size is None
-    tables = {table.path.name, RowTable.open(two, cache).path.name}
-    assert {path.name for path in cache.glob("*.table")} == tables
+    config = json.loads((one / "bucket_config.json").read_bytes())
+    atomic.write_json(
+        one / "bucket_config.json", {**config, "splits": {"dev": config["buckets"][0]}}
+    )
+    dev = RowTable.open(one, cache, split="dev")
+    tables = {table.path.name, dev.path.name, RowTable.open(two, cache).path.name}
+    assert len(tables) == 3 and {path.name for path in cache.glob("*.table")} == tables
 
 
 def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
