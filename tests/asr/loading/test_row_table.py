@@ -155,6 +155,26 @@ def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path,
         RowTable.open(buckets)
 
 
+def test_a_row_without_language_has_none_and_signed_ids_are_unsigned(tmp_path):
+    path = corpus(tmp_path) / "train/b_0_3.parquet"
+    rows = pq.read_table(path)
+    columns = {
+        "language": pa.array([None if at % 2 else "de" for at in range(len(rows))]),
+        "sample_id": pa.array([-1 - at for at in range(len(rows))], pa.int64()),
+    }
+    for name, column in columns.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    pq.write_table(rows, path)
+    found = RowTable.open(path.parents[1]).rows([0, 1, 2])
+    assert [row.language for row in found] == ["de", "", "de"]
+    assert [row.sample_id for row in found] == [2**64 - 1, 2**64 - 2, 2**64 - 3]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(MillraceError, match=r"/sys/none: the row table cannot be written here"):
+        RowTable.open(corpus(tmp_path), "/sys/none")
+
+
 def test_the_table_follows_the_buckets(tmp_path):
     one, two, cache = corpus(tmp_path / "1"), corpus(tmp_path / "2"), tmp_path / "cache"
     paths = {RowTable.open(folder, cache).path for folder in (one, two, one, two)}
