@@ -10,7 +10,15 @@ import shlex
 import subprocess
 import sys
 
-from tests.workflow.workflow import Job, Workflow
+import pytest
+
+from millrace.asr.inputs import AsrInputs
+from millrace.common.workflow.config import load_schema
+from millrace.common.workflow.sources import Sources
+from millrace.image.inputs import ImageInputs
+from millrace.music.inputs import MusicInputs
+from millrace.speech.inputs import SpeechInputs
+from tests.workflow.workflow import ROOT, Job, Workflow
 
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command
 # line.
@@ -69,6 +77,43 @@ def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict])
         said = set(re.findall(r"\{(?:input|output|params)\.(\w+)", rule["shell"]))
         unsaid = {*rule["inputs"], *rule["outputs"], *rule["params"]} - said
         assert unsaid == FOUND_BY_THE_STEP.get(name, set()), name
+
+
+def keys_given(job: Job) -> set[str]:
+    """The keys of the lane's config that are flags in a command."""
+    lane, _, step = job.rule.partition("_")
+    known = load_schema(ROOT / f"rules/schemas/{lane}.schema.yaml")["properties"]
+    parser = importlib.import_module(f"millrace.{lane}.{step}").make_parser()
+    words = set(shlex.split(job.command))
+    return {each.dest for each in parser._actions if words & {*each.option_strings}} & known.keys()
+
+
+SPEECH = SpeechInputs(Sources(), {"repo": ""})
+CUT = ["generate_manifest", "create_shards", "merge_shards"]
+
+
+@pytest.mark.parametrize(
+    ("lane", "stage", "inputs", "steps", "of_the_parse"),
+    [
+        ("speech", "manifest", SPEECH, CUT[:1], {"countries"}),
+        ("speech", "shards", SPEECH, CUT, {"countries"}),
+        (
+            "asr",
+            "data",
+            AsrInputs({}, Sources(), list),
+            ["build_tar_indices", "build_bucket_manifests"],
+            {"source", "manifest_dir", "tar_root"},
+        ),
+        ("music", "index", MusicInputs({}, Sources()), ["merge_feature_index"], {"contract"}),
+        ("image", "records", ImageInputs({}, Sources()), ["merge_records"], {"records"}),
+    ],
+)
+def test_steps_are_given_each_key_of_their_stage_and_no_other(
+    dry_run, lane, stage, inputs, steps, of_the_parse
+):
+    rules = {f"{lane}_{step}" for step in steps}
+    given = [keys_given(job) for job in dry_run if job.rule in rules]
+    assert set().union(*given) == {*inputs.stages[stage].keys} - of_the_parse
 
 
 def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):

@@ -285,9 +285,10 @@ def test_a_file_that_was_replaced_is_refused(tmp_path, size):
     write_records(records.path(1), images_of(np.arange(size)), [0] * size, range(size))
     with pytest.raises(MillraceError, match="the index says 4 records"):
         RecordReader(records).read(1, 0, 1)
-    write_records(records.path(1), images_of(np.arange(4)), [9] * 4, range(4))
-    with pytest.raises(MillraceError, match="labels from 9 to 9, of 3 classes"):
-        RecordReader(records).read(1, 0, 1)
+    for labels, words in (([0, 1, 2, 3], "from 0 to 3"), ([-1, 0, 1, 2], "from -1 to 2")):
+        write_records(records.path(1), images_of(np.arange(4)), labels, range(4))
+        with pytest.raises(MillraceError, match=f"labels {words}, of 3 classes"):
+            RecordReader(records).read(1, 0, 1)
 
 
 def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):

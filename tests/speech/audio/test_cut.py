@@ -141,6 +141,10 @@ def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
     assert all("a.wav" in text and str(abs(change)) in text for text in warnings)
     path.write_bytes(raw + bytes(5000))  # padded with zeros: nothing is wrong
     assert audio.probe(path).warnings == ()
+    # A chunk of an odd length has a byte behind it.
+    odd = b"LIST" + struct.pack("<I", 9) + b"INFOabcde\0"
+    path.write_bytes(wav(36 + len(odd) + len(body), len(body), body, odd)[:-3])
+    assert audio.probe(path).warnings[0].startswith("bytes_missing: a.wav is 3 bytes")
     adpcm = write_av(path, signal(2, 16000), 16000, "adpcm_ima_wav", "wav").read_bytes()
     path.write_bytes(adpcm[:8000] + adpcm[8003:])
     assert audio.probe(path).warnings[0].startswith("bytes_missing: a.wav is 3 bytes")
