@@ -14,13 +14,22 @@ from millrace.common.processes import TRAINING_ENVIRONMENT
 from millrace.common.workflow.runs import FINDINGS, PAGE, Audited
 
 _PACKAGE = Path(__file__).parents[1]
-# The code that a loader's batches depend on.
-_CODE = {
-    "asr": ("asr/loading", "asr/planning", "asr/models", "asr/training"),
-    "music": ("music/features", "music/sampling", "music/training"),
-    "image": ("image/records", "image/training"),
+# The code that a loader's batches, and its model, depend on.
+CODE = {
+    "asr": (
+        "asr/buckets",
+        "asr/loading",
+        "asr/manifests",
+        "asr/models",
+        "asr/planning",
+        "asr/tars",
+        "asr/training",
+    ),
+    "music": ("music/features", "music/models", "music/sampling", "music/training"),
+    "image": ("image/models", "image/producer", "image/records", "image/training"),
 }
 _SHARED = (
+    "common/fingerprints",
     "common/loading",
     "common/training",
     "audit/runner",
@@ -100,7 +109,7 @@ class AuditInputs:
 @cache
 def _digest(lane: str) -> str:
     digest = hashlib.sha256()
-    for folder in (*_CODE[lane], *_SHARED):
+    for folder in (*CODE[lane], *_SHARED):
         for path in sorted((_PACKAGE / folder).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
