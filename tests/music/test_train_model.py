@@ -64,6 +64,16 @@ def test_a_run_writes_the_originals_names_and_models_in_the_published_form(whole
         "checkpoint_epoch2.ckpt",
     }
     assert "checkpoint_epoch3.ckpt" not in files
+    # Of another length, on other ranks, read faster or from elsewhere, it is the same run.
+    free = (
+        set(conf.read(arguments)) - json.loads((run_folder / "run.json").read_text())["run"].keys()
+    )
+    assert {key for key in free if not key.startswith("path.")} == {
+        *("conf", "jobname", "fabric.nnodes", "fabric.ngpus", "fabric.accelerator"),
+        *("data.nworkers", "data.prefetch_factor", "data.persistent_workers", "data.pin_memory"),
+        *("data.mp_context", "data.max_open_files", "data.max_missing_fraction", "data.prefer"),
+        *("training.numepochs", "training.save_freq"),
+    }
     assert yaml.safe_load((run_folder / "configuration.yaml").read_text())["model"]["zdim"] == 64
     assert load_published(f"{run_folder}/checkpoint_best.ckpt").config.zdim == 64
     more = (f"checkpoint={run_folder}/checkpoint_last.ckpt", "limit_batches=1")
