@@ -728,6 +728,14 @@ def test_a_trial_takes_nothing_from_what_a_full_run_has_made_and_is_said(tmp_pat
     made.run("germany")
     assert {p: p.read_bytes() for p in made.shards_dir.rglob("*.tar")} == tars
 
+    # Manifests without shards are something that was made, too.
+    for index in made.shards_dir.glob("partitions/*/index.parquet"):
+        index.unlink()
+    shutil.rmtree(made.partitions / "built")
+    made.options["max_recordings"] = 1
+    made.sync()
+    assert made.contents() == before
+
 
 def add_copy(corpus: Corpus, video_id: str) -> None:
     """Give the audio of a German recording a second name, `copy`."""
