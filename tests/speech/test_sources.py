@@ -820,6 +820,26 @@ def test_a_given_split_that_contradicts_is_an_error_that_names_both(corpus, text
     assert str(file) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["list.csv", "lists/germany_splits.csv"])
+def test_an_edit_of_the_given_splits_or_of_the_assignment_is_noticed(corpus, name):
+    own = corpus.splits("germany")["rec_0000"]
+    file = corpus.folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"{NAMED}germany,rec_0000,{own}\n")
+    corpus.options["splits_file"] = str(file.parent if "/" in name else file)
+    corpus.sync()
+    file.write_text(f"{NAMED}germany,rec_0000,{'validation' if own == 'test' else 'test'}\n")
+    with pytest.raises(MillraceError, match="rec_0000 is in"):
+        corpus.sync()
+
+    file.write_text(f"{NAMED}germany,rec_0000,{own}\n")
+    corpus.sync()
+    with open(corpus.assignment, "a") as handle:
+        handle.write("no line of it\n")
+    with pytest.raises(MillraceError, match="assignment"):
+        corpus.sync()
+
+
 def test_one_absurd_time_does_not_outweigh_the_corpus(made):
     made.options["partition_hours"] = 1.0
     made.add("malta", *(f"m{number:02d}" for number in range(60)))
