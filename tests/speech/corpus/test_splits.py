@@ -93,7 +93,7 @@ def placed(
 
 @pytest.mark.parametrize("given", [{}, {"a": GivenSplit("train", 1, "")}], ids=["drawn", "given"])
 def test_a_subset_of_train_is_closed_before_a_recording_would_overfill_it(tmp_path, given):
-    hours = {"a": 0.6, "b": 0.6, "c": 0.3, "d": 2.0}
+    hours = {"a": 0.6, "b": 0.6, "c": 0.4, "d": 2.0}
     subsets = placed(tmp_path, hours, given, {"train": 1.0})
     assert [subsets[name][1] for name in "abcd"] == [1, 2, 2, 3]
 
