@@ -151,6 +151,7 @@ def _rows(contents: list[bytes], path: Path) -> Rows:
     [
         (_LONG[:-1], 0, 0, False),
         (_LONG[::-1], 2, 0, False),
+        (_LONG[:PAGE] + bytes(PAGE) + _LONG[-PAGE:], 2, 0, False),
         (_NEARLY, 2, 2, False),
         (_LONG, 2, 2, True),
     ],
@@ -166,6 +167,15 @@ def test_only_what_can_be_equal_is_read(tmp_path, content, pages, whole, is_leak
     held_out.bytes_read = 0
     held_out.leaks(rows)
     assert held_out.bytes_read == (pages * PAGE + whole * len(_LONG)) // 2
+
+
+def test_of_held_out_members_with_the_same_bytes_the_first_is_named(tmp_path) -> None:
+    path = tmp_path / "a.tar"
+    members = _rows([_LONG, _LONG], path)
+    held_out = HeldOut([str(path)], BY_BYTES, 2, tmp_path)
+    held_out.add("test", [members])
+    (leak,) = held_out.leaks(_rows([_LONG], path))
+    assert leak.detail == f"the same bytes as {members.names[0]} in {path}, which is in test"
 
 
 def test_what_cannot_be_read_stays_and_is_counted(corpus) -> None:
