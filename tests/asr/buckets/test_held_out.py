@@ -234,7 +234,7 @@ COPIES_OF_TEST |= {"stereo.wav": "t4.flac"}
 SAME_BYTES = {f"same_{number}.flac" for number in range(3)}
 
 
-@pytest.mark.parametrize(("parts", "at_once"), [(1, 10**9), (1, 1), (4, 1)])
+@pytest.mark.parametrize(("parts", "at_once"), [(1, 10**9), (1, 1), (1, 2), (4, 1)])
 def test_copies_of_sound_leave_train_and_dev_and_test_keeps_them(
     heard, monkeypatch, parts, at_once
 ) -> None:
@@ -295,3 +295,10 @@ def test_a_member_that_the_tar_does_not_hold_whole_is_not_compared(tmp_path) -> 
     compared.add("test", [rows])
     assert compared.unread() == 1
     assert compared.unread() == 0
+
+
+def test_a_member_too_long_for_an_utterance_is_not_compared(monkeypatch) -> None:
+    content = audio_tars.encoded(noise(6, 1))
+    assert sound.fingerprint(content, 1) is not None
+    monkeypatch.setattr(sound, "_MOST_SECONDS", 5.0)
+    assert sound.fingerprint(content, 1) is None
