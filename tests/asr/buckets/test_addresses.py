@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.asr.buckets.addresses import Addresses, TarIndices, index_files
+from millrace.asr.buckets.order import sort_rows
 from millrace.asr.tars.stamp import Stamp
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import index_of, write_tar
@@ -43,6 +44,20 @@ def test_of_many_members_of_one_name_the_last_counts() -> None:
     assert offsets.tolist() == [row[2] for row in rows[-names:]]
 
 
+def test_rows_of_different_members_that_share_one_hash_are_no_twins() -> None:
+    columns = {
+        "sample_id": pa.array([7, 7, 7, 7], pa.uint64()),
+        "tar": [0, 1, 0, 0],
+        "tar_member_name": ["a", "a", "b", "b"],
+        "duration_s": [1.0, 2.0, 3.0, 3.0],
+        "transcript": ["x"] * 4,
+        "language": ["de"] * 4,
+        "row": [0, 1, 2, 3],
+    }
+    found = sort_rows(pa.table(columns), ["a.tar", "b.tar"], np.uint64(1))
+    assert found.order[found.twins].tolist() == [3] and found.contradicting == []
+
+
 def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     tar = write_tar(tmp_path / "disk/a.tar", ["m"])
@@ -54,18 +69,17 @@ def test_a_tar_that_was_indexed_through_a_link_is_known_by_its_own_path(tmp_path
 def test_indices_of_several_partitions_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tars = [
-        write_tar(tmp_path / f"t{tar}.tar", [f"m{tar}_{n}" for n in range(5)]) for tar in range(4)
-    ]
+    names = [[f"m{tar}_{n}" for n in range(count)] for tar, count in enumerate((5, 5, 5, 5, 1))]
+    tars = [write_tar(tmp_path / f"t{tar}.tar", of_tar) for tar, of_tar in enumerate(names)]
     (tmp_path / "indices").mkdir()
     index_of(tars[:2], tmp_path / "indices" / "a.parquet")
     index_of([*tars[2:], tmp_path / "gone.tar"], tmp_path / "indices" / "b.parquet")
     indices = TarIndices(index_files([tmp_path / "indices"]), piece=7)
     pieces = list(indices.members([str(tar) for tar in reversed(tars)]))
-    assert [len(piece) for piece in pieces] == [10, 10]
+    assert [len(piece) for piece in pieces] == [10, 10, 1]
     rows = {(row["tar"], row["name"]) for piece in pieces for row in piece.to_pylist()}
     assert rows == {
-        (3 - number, f"m{number}_{n}".encode()) for number in range(4) for n in range(5)
+        (4 - number, name.encode()) for number, of_tar in enumerate(names) for name in of_tar
     }
     assert indices.state(str(tars[0])) == Stamp.of(tars[0])
     assert indices.state(str(tmp_path / "gone.tar")).startswith("missing")

@@ -297,8 +297,8 @@ def test_a_killed_build_leaves_nothing_and_no_false_config(
     folder, _, index = built
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
-    (out / buckets.SPILL / "train").mkdir(parents=True)
-    (out / buckets.SPILL / "train" / "piece-000000.arrow").write_bytes(b"of a run that was killed")
+    (out / buckets.SPILL / "rejects").mkdir(parents=True)
+    (out / buckets.SPILL / "rejects" / "000000.jsonl").write_bytes(b"of a run that was killed")
     with monkeypatch.context() as patch:
         patch.setattr(buckets.config, "write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -307,6 +307,7 @@ def test_a_killed_build_leaves_nothing_and_no_false_config(
     # is left.
     assert "bucket_config.json" not in files(out)
     assert not (out / buckets.SPILL).exists()
+    assert b"killed" not in (out / "rejects.jsonl").read_bytes()
     build_from(out, index, train=folder / "train.parquet")
     assert files(out) == files(folder / "out")
 

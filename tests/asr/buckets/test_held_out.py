@@ -108,7 +108,7 @@ def test_an_error_builds_nothing_and_lists_the_rows(corpus) -> None:
     with pytest.raises(MillraceError, match=words) as error:
         choices = BucketChoices(on_leak="error")
         build_from(Path("out"), Path("index.parquet"), choices, **corpus)
-    assert "asr.on_leak" in str(error.value)
+    assert "the first: f in dev.tar" in str(error.value) and "asr.on_leak" in str(error.value)
     assert {path for path in files(Path("out")) if "parquet" in path or "config" in path} == set()
     assert len(rejects(Path("out"))) == 5
 
