@@ -19,6 +19,7 @@ import pytest
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, bucket_of, build
+from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.manifests.manifest import manifests_of
@@ -289,6 +290,28 @@ def test_rows_shared_through_a_link_to_their_tar_are_named(tmp_path: Path) -> No
         row for path in (tmp_path / "linked/train").glob("*.parquet") for row in rows_of(path)
     ]
     assert {row["tar_member_name"]: row["offset"] for row in theirs} == ours and len(theirs) == 8
+
+
+def test_without_a_tar_index_rows_are_rejected_by_name(tmp_path: Path) -> None:
+    rows, _ = corpus(tmp_path, tars=1, members=3)
+    (manifest,) = manifests_of("train", [write_manifest(tmp_path / "train.parquet", rows)])
+    with pytest.raises(MillraceError, match="no train row is left of 3: 3 tar_not_indexed"):
+        build([manifest.scan()], None, tmp_path / "out", BucketChoices())
+    details = {row["detail"] for row in rejects(tmp_path / "out")}
+    assert details == {"no tar index was given"}
+
+
+def test_one_tar_with_a_relative_path_gives_the_buckets_a_root(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows, _ = corpus(tmp_path, tars=2, members=3)
+    tars = sorted({row["tar_path"] for row in rows})
+    relative = str(Path(tars[0]).relative_to(tmp_path))
+    for row in rows:
+        if row["tar_path"] == tars[0]:
+            row["tar_path"] = relative
+    index = index_of([Path(relative), Path(tars[1])], Path("index.parquet"))
+    build_from(Path("out"), index, train=rows)
+    assert BucketConfig.read("out").tar_root == tmp_path
 
 
 def test_a_killed_build_leaves_nothing_and_no_false_config(
