@@ -316,6 +316,20 @@ DIALECTS = {
         + padded(b"f"),
         [(b"with\nnewline=1", FILE, b"f")],
     ),
+    "pax path, then a pax global": (
+        pax((b"path", b"own"))
+        + pax((b"comment", b"c"), typeflag=b"g")
+        + header(b"short", 1)
+        + padded(b"h"),
+        [(b"own", FILE, b"h")],
+    ),
+    "pax twice, of which the first counts": (
+        pax((b"path", b"one"), (b"size", b"2"))
+        + pax((b"path", b"two"), (b"size", b"3"))
+        + header(b"short", 0)
+        + padded(b"de"),
+        [(b"one", FILE, b"de")],
+    ),
     "GNU long name, then pax": (
         header(b"long", 7, b"L")
         + padded(b"gnu-on\0")
@@ -582,7 +596,8 @@ def test_thousands_of_damaged_places_are_told_in_few_words(tmp_path):
     bad = bytearray(tar_of(*((f"m{number:04d}.flac", b"x") for number in range(4000))))
     bad[148 + 1024 :: 4096] = bytes(byte ^ 1 for byte in bad[148 + 1024 :: 4096])
     scanned = scan(save(tmp_path, bytes(bad)), 1)
-    assert "more places like these" in scanned.reason and len(scanned.reason) < 1000
+    # Of 1,002 remarks twelve are told.
+    assert "; 990 more places like these" in scanned.reason and len(scanned.reason) < 1000
     assert scanned.names == [b"m%04d.flac" % number for number in range(4000) if number % 4 != 1]
 
 
