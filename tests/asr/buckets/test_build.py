@@ -122,7 +122,7 @@ def test_order_is_shuffled_seeded_and_free_of_the_tars_folder(built, tmp_path: P
 
 
 BAD_VALUES = [
-    ("transcript", "empty_transcript", [" \t\n\u3000", None, "\u200b\ufeff \0"]),
+    ("transcript", "empty_transcript", [" \t\n\u3000", None, "\u200b\ufeff \0", "\u200b" * 5 + "\0"]),
     ("duration_s", "duration_nan", [math.nan]),
     ("duration_s", "duration_missing", [None]),
     ("duration_s", "duration_infinite", [math.inf, -math.inf]),
@@ -140,6 +140,8 @@ DEFECTS = [({name: value}, reason) for name, reason, values in BAD_VALUES for va
 def test_every_defect_is_rejected_by_its_reason(tmp_path: Path, kind: str) -> None:
     rows, index = corpus(tmp_path, tars=2, members=20)
     good, spoiled = rows[len(DEFECTS) :], rows[: len(DEFECTS)]
+    good[0]["duration_s"] = 1e-3
+    good[1]["duration_s"] = 1e6
     bad = [{**row, **change} for row, (change, _) in zip(spoiled, DEFECTS, strict=True)]
     manifest = write_manifest(tmp_path / "train.parquet", bad + good)
     if kind == "jsonl":
