@@ -37,6 +37,14 @@ class Energon(Batches):
         self.start = state["given"] + self.lost
 
 
+class Exhausted(Energon):
+    """Has nothing to give from the second pass on."""
+
+    def __iter__(self) -> Iterator[dict]:
+        yield from super().__iter__()
+        self.start = len(BATCHES)
+
+
 class GrainIterator:
     """The methods of Grain's iterators."""
 

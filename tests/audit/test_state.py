@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from millrace.audit.probes.restart import resume
+from millrace.audit.runner.target import Options, Rank
 from tests.audit import plain, states
 from tests.audit.running import run
 
@@ -34,3 +38,37 @@ def test_a_restart_is_judged_by_the_way_that_the_library_has(guard, loader, how,
 def test_a_module_whose_state_is_empty_or_not_there_has_none(guard, loader):
     _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
     assert finding.verdict == "not applicable"
+
+
+def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
+    loader = f"{Path(states.__file__)}:Exhausted"
+    _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
+    assert (finding.verdict, finding.needs) == ("not decidable", "an epoch 1 as long as epoch 0")
+
+
+@dataclass(frozen=True)
+class Clock(Rank):
+    """A rank whose time is over once `seconds` is empty."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    def left(self) -> float:
+        return self.seconds[0] if self.seconds else 0.0
+
+
+@pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
+def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, passes, ways):
+    clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
+    begun = []
+
+    class Slow(states.Energon):
+        def __iter__(self):
+            begun.append(self)
+            if len(begun) > passes:
+                clock.seconds.clear()
+            yield from super().__iter__()
+
+    target = SimpleNamespace(made=Slow, loader_of=lambda made: made)
+    seen = resume(target, Options("module:Slow"), clock)
+    assert (len(seen["ways"]), seen["next"]) == (ways, None)
+    assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]

@@ -127,15 +127,13 @@ def _names(epochs: list[Reading], stable: list[str]) -> Iterator[tuple[str, str]
 def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is
     known."""
+    undecidable = _undecidable(restart)
+    if undecidable:
+        return undecidable
     if all(way.error for way in restart.ways):
         return _wrong(rank, restart, restart.ways[0])
-    if not any(restart.left):
-        return undecided("nothing is left that can be known again", NEED_ID)
 
     is_right = any(map(restart.is_right, restart.ways))
-    if not is_right and any(way.is_unread for way in restart.ways):
-        return undecided("the time was over before a batch came after a restart", LONGER)
-
     wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
     if is_right and calls is not None:  # the loop decides which of the ways is taken
         wrong = [way for way in wrong if way.told == bool(calls)]
@@ -149,6 +147,22 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     cause += "the restart"
     needs = "--loop module:function, which shows whether it calls set_epoch before each epoch"
     return undecided(cause, needs, {"rank": rank})
+
+
+def _undecidable(restart: Restart) -> Finding | None:
+    """Why nothing can be said of restarts in mid-epoch; None if something can."""
+    if not restart.ways:
+        cause = f"epoch 1 was not read up to batch {restart.at}, where its state is saved"
+        is_short = restart.ended[1] and len(restart.run[1]) < restart.at
+        return undecided(cause, "an epoch 1 as long as epoch 0" if is_short else LONGER)
+    if all(way.error for way in restart.ways):
+        return None
+    if not any(restart.left):
+        return undecided("nothing is left that can be known again", NEED_ID)
+    is_right = any(map(restart.is_right, restart.ways))
+    if not is_right and any(way.is_unread for way in restart.ways):
+        return undecided("the time was over before a batch came after a restart", LONGER)
+    return None
 
 
 def _wrong(rank: int, restart: Restart, way: Way) -> Finding:

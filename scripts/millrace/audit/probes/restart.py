@@ -137,14 +137,19 @@ class Restarts:
         """A script that has just started."""
         return self.script(self.made())
 
-    def ended(self, way: Way) -> Any:
-        """The state of when epoch 0 had ended."""
+    def after_end(self, way: Way, told: bool) -> Seen | None:
+        """What comes after a restart from the state of when epoch 0 had ended; None if the time was
+        over before its end."""
         script = self.started()
         tell_epoch(script.tap, 0)
         script.tap.run()
         state = saved(way, script)
         script.tap.close()
-        return state
+        if not self.rank.all_agree(script.tap.ended[0]):
+            return None
+        # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
+        passes = 1 if told else 2
+        return self.restored(way, state, 0, told, passes)
 
     def restored(self, way: Way, state: Any, at: int, told: bool, passes: int = 1) -> Seen:
         """What a loader gives after a restart.
@@ -182,8 +187,8 @@ class Restarts:
 
 def resume(target: Target, options: Options, rank: Rank) -> Seen:
     """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with
-    equal seeds. `next`: what comes after a restart from the state of when epoch 0 had ended; None
-    if there was no time.
+    equal seeds; none if epoch 1 had fewer. `next`: what comes after a restart from the state of
+    when epoch 0 had ended; None if there was no time.
 
     `how`: the way of keeping a state, or "" if there is none. `ahead`: workers draw before the loop
     sees.
@@ -200,36 +205,30 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     tell_epoch(tap, 0)
     tap.run()
     at = max(1, len(tap.notes(0)) // 3)
-    state = None
+    states = []
     tell_epoch(tap, 1)  # not epoch 0, whose order a fresh loader may give by itself
     for step, _ in enumerate(tap.epoch(), start=1):
         if step == at:
-            state = saved(way, script)
-    run = [tap.notes(0), tap.notes(1)]
+            states.append(saved(way, script))
     ended = tap.ended
     tap.close()
 
+    seen = {"how": way.how, "at": at, "ended": ended, "ahead": bool(workers)}
+    seen["run"] = [tap.notes(0), tap.notes(1)]
+    if not rank.all_agree(bool(states)):
+        return {**seen, "ways": [], "next": None}
+
     told = bool(parts(tap, "set_epoch"))
     # Loops differ in whether they call set_epoch after a restart: a state may rely on either.
-    ways = [restarts.restored(way, state, at, False)]
+    ways = [restarts.restored(way, states[0], at, False)]
     if told:
-        ways.append(restarts.restored(way, state, at, True))
+        ways.append(restarts.restored(way, states[0], at, True))
     after_end = None
     # Batches that are counted, and an iterator, are of one epoch.
     is_of_an_epoch = way is SKIP or way.of == "iterator"
     if not is_of_an_epoch and rank.all_agree(ended[0] and rank.left() > time.monotonic() - began):
-        # A loader that is told no epoch may give the rest of epoch 0 first, which is empty.
-        passes = 1 if told else 2
-        after_end = restarts.restored(way, restarts.ended(way), 0, told, passes)
-    return {
-        "how": way.how,
-        "at": at,
-        "run": run,
-        "ended": ended,
-        "ahead": bool(workers),
-        "ways": ways,
-        "next": after_end,
-    }
+        after_end = restarts.after_end(way, told)
+    return {**seen, "ways": ways, "next": after_end}
 
 
 def _accelerates(loader: Any) -> bool:
