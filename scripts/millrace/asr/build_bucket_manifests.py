@@ -144,7 +144,9 @@ def main(argv: list[str] | None = None) -> None:
     named = {"train": args.train, "dev": args.dev, "test": args.test}
     how = (args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript", args.path_map)
     splits = manifests.scanned(args.manifests, named, *how)
-    indices = None if splits[0].has_offsets else TarIndices(index_files(args.tar_index))
+    indices = None
+    if not splits[0].has_offsets:
+        indices = TarIndices(index_files(args.tar_index))
     choices = buckets.BucketChoices(
         edges=edges_of(args.edges),
         keep_over_max=args.over_max == "keep",

@@ -83,7 +83,10 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     if (args.output or args.report) and not args.partition:
         raise MillraceError("--output and --report are of one partition", remedy="Give --partition")
-    paths = [args.partition] if args.partition else sorted(Path(PARTITIONS).glob("*.json"))
+    if args.partition:
+        paths = [args.partition]
+    else:
+        paths = sorted(Path(PARTITIONS).glob("*.json"))
     if not paths:
         remedy = (
             "Give --partition, or set asr.manifest_dir and run snakemake asr_data, which writes"

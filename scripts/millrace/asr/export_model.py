@@ -66,8 +66,14 @@ def main(argv: list[str] | None = None) -> None:
         model = registry.load(args.model)
         name = str(args.model)
     else:
-        run = args.metrics if args.metrics.is_dir() else args.metrics.parent
-        buckets = args.bucket_dir.parent if args.bucket_dir.is_file() else args.bucket_dir
+        if args.metrics.is_dir():
+            run = args.metrics
+        else:
+            run = args.metrics.parent
+        if args.bucket_dir.is_file():
+            buckets = args.bucket_dir.parent
+        else:
+            buckets = args.bucket_dir
         model, name = training_run.load_model(run, args.checkpoint, buckets)
     if args.layout not in model.layouts:
         remedy = f"Its layouts are: {', '.join(model.layouts)}"
@@ -75,7 +81,10 @@ def main(argv: list[str] | None = None) -> None:
             f"there is no layout {args.layout} of {type(model).__name__}", name, remedy
         )
     model.layout = args.layout
-    folder = args.output.parent if args.output.name == "config.json" else args.output
+    if args.output.name == "config.json":
+        folder = args.output.parent
+    else:
+        folder = args.output
     if args.model and folder.resolve() == args.model.resolve():
         raise MillraceError("--output is the folder of --model", str(folder), "Name another folder")
     model.save_pretrained(folder)

@@ -108,7 +108,9 @@ class AsrInputs(RunInputs):
 
     def path_map(self, wildcards: Any = None) -> str:
         """What prefixes of tar paths are on this machine, as JSON."""
-        prefixes = {} if self.from_speech else self.section["path_map"]
+        prefixes = {}
+        if not self.from_speech:
+            prefixes = self.section["path_map"]
         return json.dumps(prefixes, sort_keys=True)
 
     def edges(self, wildcards: Any = None) -> str:
@@ -188,7 +190,9 @@ class AsrInputs(RunInputs):
             is_own = "device" in self.section["runs"].get(run, {})
             key = f"asr.runs.{run}.device" if is_own else "asr.training.device"
             self._require(key, self._training(run).get("device", "auto"), on_nodes=True)
-        return [CALIBRATION] if self.section["calibration"]["enabled"] else []
+        if self.section["calibration"]["enabled"]:
+            return [CALIBRATION]
+        return []
 
     def calibrate(self, wildcards: Any = None) -> list[str]:
         """The merged calibration, whether runs use it or not; verified unless soaks are switched
@@ -382,7 +386,9 @@ class AsrInputs(RunInputs):
 
     def runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of all runs of the config but those kept as they are."""
-        return self.reported_runs() if self.data() else []
+        if self.data():
+            return self.reported_runs()
+        return []
 
     def reported_runs(self, wildcards: Any = None) -> list[str]:
         """The metrics of the runs on the page of the runs, but for those of `pinned_runs`."""
@@ -428,5 +434,7 @@ class AsrInputs(RunInputs):
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds, as far as it can be named now."""
-        published = self.receipts() if self.section["hub"]["enabled"] else []
+        published = []
+        if self.section["hub"]["enabled"]:
+            published = self.receipts()
         return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page(), *published]))

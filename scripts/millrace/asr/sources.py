@@ -217,9 +217,14 @@ def _assigned(tars: Mapping[str, dict], path: Path, limit: float) -> Assignment:
     sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
     # A tar that is missing is taken for one like the others: all of them must not end in one
     # partition.
-    usual_size = sum(sizes) / len(sizes) if sizes else limit / 100
+    if sizes:
+        usual_size = sum(sizes) / len(sizes)
+    else:
+        usual_size = limit / 100
     for tar, stat in tars.items():
-        size = usual_size if stat["size"] is None else stat["size"]
+        size = usual_size
+        if stat["size"] is not None:
+            size = stat["size"]
         assignment.place(tar, "tars", float(size))
     return assignment
 
@@ -288,4 +293,6 @@ def _manifest_change(old: Mapping, new: Mapping) -> list[str]:
 def _rows(manifest: Mapping) -> int | None:
     """The number of rows, if the manifest's state says it."""
     state = str(manifest["is"])
-    return int(state.split()[0]) if " rows, " in state else None
+    if " rows, " in state:
+        return int(state.split()[0])
+    return None

@@ -91,7 +91,9 @@ def main(argv: list[str] | None = None) -> None:
     buckets = Path(args.bucket_dir)
     if args.language_tag_mode:
         args.model_options = {**args.model_options, "language_tag_mode": args.language_tag_mode}
-    profile_steps = 0 if args.profile == 0 else args.profile_steps or 20 * (args.profile or 0)
+    profile_steps = 0
+    if args.profile != 0:
+        profile_steps = args.profile_steps or 20 * (args.profile or 0)
     chosen = TrainOptions.from_args(
         args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets)
     )

@@ -317,7 +317,9 @@ class _Build:
                 table = split.spill.read(number)
                 if table is None:
                     continue
-                addresses = None if split.manifest.has_offsets else Addresses(members.read(number))
+                addresses = None
+                if not split.manifest.has_offsets:
+                    addresses = Addresses(members.read(number))
                 part = self._part(table, addresses)
                 problem = self._checked(split, part)
                 good = np.flatnonzero(problem == 0)

@@ -38,7 +38,10 @@ class BucketConfig:
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
         """Read it from `place`, the file or its folder. Raises MillraceError."""
-        file = Path(place) if Path(place).name == NAME else Path(place) / NAME
+        if Path(place).name == NAME:
+            file = Path(place)
+        else:
+            file = Path(place) / NAME
         try:
             content = jsonl.read(file)
             buckets = content["buckets"]
@@ -68,7 +71,10 @@ class BucketConfig:
         none."""
         if split != "train" and split not in self.splits:
             raise MillraceError(f"there is no split {split}", where=str(self.file), remedy=_BUILD)
-        paths = self.paths if split == "train" else [self.splits[split]]
+        if split == "train":
+            paths = self.paths
+        else:
+            paths = [self.splits[split]]
         missing = [path.name for path in paths if not path.is_file()]
         if missing or not paths:
             problem = f"the bucket files are not there: {', '.join(missing)}"
@@ -102,7 +108,9 @@ class ParquetFacts(NamedTuple):
     longest: float
 
     def as_dict(self) -> dict[str, Any]:
-        mean = self.microseconds / 1e6 / self.samples if self.samples else 0.0
+        mean = 0.0
+        if self.samples:
+            mean = self.microseconds / 1e6 / self.samples
         return {
             "sha256": self.sha256,
             "samples": self.samples,

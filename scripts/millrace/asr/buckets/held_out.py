@@ -263,4 +263,6 @@ def _hash(whole: bool, tar: int, offset: int, size: int) -> tuple[bytes, int]:
 def _hear(steps: int, tar: int, offset: int, size: int) -> np.ndarray | None:
     """The fingerprint of a member; None if the tar ends before, or the member is no sound."""
     content = os.pread(tar, size, offset)
-    return fingerprint(content, steps) if len(content) == size else None
+    if len(content) == size:
+        return fingerprint(content, steps)
+    return None

@@ -155,7 +155,9 @@ def budget_of(
             # Short rows may need a limit of their number, so that the load's limit does not exceed
             # memory.
             over = allowed > fitting * (1 + 1e-9)
-            cap = math.floor(fitting[over].min()) if over.any() else None
+            cap = None
+            if over.any():
+                cap = math.floor(fitting[over].min())
             audio = float((np.minimum(allowed, cap or np.inf) * lengths).mean())
             if cap != 0 and audio > most_audio * (1 + 1e-9):
                 most_audio = audio

@@ -151,7 +151,9 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
     trials: list[dict[str, Any]] = []
     while True:
         answer = worst(size)
-        why = "" if search.fits(answer) else search.why_not(answer)
+        why = ""
+        if not search.fits(answer):
+            why = search.why_not(answer)
         trials.append({"rows": size, "fits": not why, **answer})
         fits, fails = (fits, size) if why else (size, fails)
         total = len(trials) + _bisections(fits, fails)
@@ -229,7 +231,9 @@ def _middle(low: int, high: int) -> int:
 def _place(size: int) -> float:
     """Where a batch stands on a scale whose unit is what the search tells apart: 1, then one part
     in 32."""
-    return size if size < _FINE else _FINE * (1 + math.log(size / _FINE))
+    if size < _FINE:
+        return size
+    return _FINE * (1 + math.log(size / _FINE))
 
 
 def backed_off_size(search: Search, size: int, answer: Answer) -> int:

@@ -70,7 +70,9 @@ def recording_of(key: str, seconds: float) -> str:
 def read(run: Path) -> list[Hypothesis]:
     """The lines of a run's folder; none if it has no such file."""
     path = run / FILE
-    rows: list[Any] = [row for _, row, _ in jsonl.lines(path)] if path.exists() else []
+    rows: list[Any] = []
+    if path.exists():
+        rows = [row for _, row, _ in jsonl.lines(path)]
     if bad := next((row for row in rows if isinstance(row, jsonl.BadJson)), None):
         raise Damaged(path, bad)
     return rows

@@ -41,7 +41,9 @@ def render(
 
 
 def _overall(run: Run, split: str) -> dict[str, Any] | None:
-    return run.rates[split]["overall"] if split in run.rates else None
+    if split in run.rates:
+        return run.rates[split]["overall"]
+    return None
 
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, Number]]:

@@ -46,7 +46,9 @@ class Run:
         self.machine: dict[str, Any] = measured.get("machine") or {}
         self.hypotheses = hypotheses.read(folder)
         log = folder / "metrics.jsonl"
-        rows = [row for _, row, _ in jsonl.lines(log)] if log.exists() else []
+        rows = []
+        if log.exists():
+            rows = [row for _, row, _ in jsonl.lines(log)]
         self._log = [row for row in rows if isinstance(row, dict)]
 
     def curve(self, event: str, name: str) -> list[tuple[int, float]]:
@@ -80,7 +82,9 @@ def worst_clips(
     Equal ones: the longest reference first.
     """
     lines = [line for run in runs for line in run.hypotheses]
-    split = "test" if any(line["split"] == "test" for line in lines) else "dev"
+    split = "dev"
+    if any(line["split"] == "test" for line in lines):
+        split = "test"
     by_clip: dict[int, list[tuple[str, Hypothesis]]] = defaultdict(list)
     for run in runs:
         for line in run.hypotheses:

@@ -121,4 +121,6 @@ def _rates(error_rates: Mapping[str, Any]) -> str:
             cer = rates.shown(group)
             wer = rates.shown(group, "wer")
             lines.append(f"| {split} | {name} | {group['samples']:,} | {cer} | {wer} |")
-    return "\n".join([_RATES, *lines, ""]) if lines else ""
+    if lines:
+        return "\n".join([_RATES, *lines, ""])
+    return ""

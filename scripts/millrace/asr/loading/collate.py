@@ -202,7 +202,9 @@ class _Clip(NamedTuple):
 
     @property
     def samples(self) -> int:
-        return self.sound if isinstance(self.sound, int) else len(self.sound)
+        if isinstance(self.sound, int):
+            return self.sound
+        return len(self.sound)
 
 
 def _memory(
@@ -212,7 +214,9 @@ def _memory(
     shared segment."""
     if worker is None or not count * samples:
         return torch.empty((count, samples), dtype=torch.float32), None
-    free = slots.take(worker, count, samples) if slots is not None else None
+    free = None
+    if slots is not None:
+        free = slots.take(worker, count, samples)
     if free is not None:
         return torch.from_numpy(free[0]), free[1]
     return shared_floats(count * samples).reshape(count, samples), None

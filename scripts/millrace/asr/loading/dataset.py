@@ -63,7 +63,9 @@ class BucketedDataset(Dataset):
         self._logged: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self.plan) if self.plan is not None else 0
+        if self.plan is not None:
+            return len(self.plan)
+        return 0
 
     @property
     def rows(self) -> int:

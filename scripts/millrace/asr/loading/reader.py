@@ -287,7 +287,9 @@ def _read_open(
 
 
 def _state(tars: Tars | None, tar: str | int) -> TarState:
-    return TarState(str(tar)) if tars is None else tars[tar]
+    if tars is None:
+        return TarState(str(tar))
+    return tars[tar]
 
 
 def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:

@@ -160,12 +160,17 @@ def shard_number(path: Path) -> int | None:
     """The number in a manifest's name: 3 of manifest_3.json and of train-00003-of-00008.jsonl."""
     stem = path.name.split(".")[0]
     of = _OF.fullmatch(stem)
-    digits = of[2] if of else re.findall(r"\d*$", stem)[0]
+    if of:
+        digits = of[2]
+    else:
+        digits = re.findall(r"\d*$", stem)[0]
     return int(digits) if digits else None
 
 
 def _names(folder: str | os.PathLike) -> list[str]:
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    names = []
+    if os.path.isdir(folder):
+        names = os.listdir(folder)
     return sorted(name for name in names if not name.startswith((".", "_")))
 
 

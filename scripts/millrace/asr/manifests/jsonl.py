@@ -124,7 +124,9 @@ class Reader(Manifest):
             "part_of": "",
         }
         if not isinstance(value, dict):
-            reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
+            reason = "not_an_object"
+            if isinstance(value, jsonl.BadJson):
+                reason = value.reason
             return {**row, "problem": mc.CODE.get(reason, mc.CODE["json_damaged"])}
         for name, aliases in ALIASES.items():
             row[name] = _first(value, aliases)

@@ -50,7 +50,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         problem = f"this is not JSON ({error})"
         raise MillraceError(problem, where=str(path), remedy="Copy the model again") from error
-    model_type = config.get("model_type") if isinstance(config, dict) else None
+    model_type = None
+    if isinstance(config, dict):
+        model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         problem = f"model_type is {model_type!r}"
         raise MillraceError(problem, where=str(path), remedy="Give another model folder")

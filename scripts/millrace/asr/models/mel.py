@@ -76,7 +76,10 @@ class LogMel(nn.Module):
             )
             # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth
             # digit.
-            dtype = torch.float64 if device.type == "cuda" else torch.float32
+            if device.type == "cuda":
+                dtype = torch.float64
+            else:
+                dtype = torch.float32
             filters = torch.tensor(bank.T, dtype=dtype, device=device)
             window = torch.hann_window(self.n_fft, device=device)
             self._constants[device] = window, filters

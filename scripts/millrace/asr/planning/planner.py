@@ -49,7 +49,10 @@ def plan_epoch(
     [0, 1, 2]
     """
     lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
-    budgets = [budgets] * len(lengths) if isinstance(budgets, BatchBudget) else list(budgets)
+    if isinstance(budgets, BatchBudget):
+        budgets = [budgets] * len(lengths)
+    else:
+        budgets = list(budgets)
     check_rows(lengths, budgets, world_size, window)
     cuts = [
         cut_bucket(bucket, budget, hashing.key(seed, epoch, _SHUFFLE, number), window)

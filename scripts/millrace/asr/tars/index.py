@@ -172,7 +172,9 @@ class TarIndex:
                     (first, last),
                     self._file.read_row_groups(list(range(first, last + 1))),
                 )
-        start = int(self._ends[first - 1]) if first else 0
+        start = 0
+        if first:
+            start = int(self._ends[first - 1])
         with own_file(self.path):
             return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 
@@ -188,7 +190,9 @@ def known_index(path: str | os.PathLike) -> TarIndex | None:
 def unchanged(index: TarIndex | None, tars: Sequence[str], threads: int) -> set[str]:
     """Those of `tars` that are as they were when they were scanned for `index`; none without an
     index."""
-    records = [index.tars[tar] for tar in tars if tar in index.tars] if index else []
+    records = []
+    if index:
+        records = [index.tars[tar] for tar in tars if tar in index.tars]
     with ThreadPoolExecutor(threads) as pool:
         same = pool.map(_is_unchanged, records)
         return {record.path for record, is_same in zip(records, same, strict=True) if is_same}

@@ -120,7 +120,9 @@ class Bucket:
 
 
 def _median(figures: Sequence[float]) -> float | None:
-    return float(statistics.median(figures)) if figures else None
+    if figures:
+        return float(statistics.median(figures))
+    return None
 
 
 class Throughput:
@@ -151,7 +153,9 @@ class Throughput:
         """A measure of each run of a role; nothing if one of them does not know it."""
         found = [MEASURES[key].of(run) for run in self.runs[role]]
         known = [figure for figure in found if figure is not None]
-        return known if len(known) == len(found) else []
+        if len(known) == len(found):
+            return known
+        return []
 
     def figure(self, role: str, key: str) -> float | None:
         """The median over the runs of a role."""

@@ -73,8 +73,13 @@ def criteria(throughput: Throughput) -> list[Criterion]:
 
 
 def _status(bar: _Bar, finding: _Finding) -> str:
-    limit = finding.limit if bar.limit is None else bar.limit
-    return PASS if bar.passes(finding.value, limit) else FAIL
+    if bar.limit is None:
+        limit = finding.limit
+    else:
+        limit = bar.limit
+    if bar.passes(finding.value, limit):
+        return PASS
+    return FAIL
 
 
 def _speedup(throughput: Throughput) -> _Finding:

@@ -64,7 +64,9 @@ class BaselinePlan:
 
     def batch(self, step: int, rank: int) -> np.ndarray:
         """int64 row numbers of the batch of `rank` at `step`; of a filler, the first batch's."""
-        start = 0 if self.is_filler(step, rank) else self._start(step, rank)
+        start = 0
+        if not self.is_filler(step, rank):
+            start = self._start(step, rank)
         return self.order[start : start + self.batch_size]
 
     def is_filler(self, step: int, rank: int) -> bool:

@@ -68,7 +68,9 @@ def _worker_ms(run: Run) -> list[str]:
     """Milliseconds a step that all workers together read and decode; nothing if not measured."""
     seconds = [run.worker_seconds(name) for name in ("read", "decode")]
     known = [spent for spent in seconds if spent is not None]
-    return [rate(1000 * spent) for spent in known] if len(known) == 2 else []
+    if len(known) == 2:
+        return [rate(1000 * spent) for spent in known]
+    return []
 
 
 def _use_by_rank(run: Run) -> str:
@@ -141,7 +143,9 @@ def _figure(
 ) -> Cell:
     if figure is not None:
         return _number(figure, _SHOWN[measure.kind])
-    return "not measured" if measure.key in ("gpu", "cpu") else NOTHING
+    if measure.key in ("gpu", "cpu"):
+        return "not measured"
+    return NOTHING
 
 
 def _number(
@@ -221,7 +225,9 @@ def _profile(facts: dict[str, Any]) -> list[Table]:
 
     phases = []
     for row in facts["phases"]:
-        share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
+        share = None
+        if facts["seconds"]:
+            share = row["host_seconds"] / facts["seconds"]
         phases.append([row["phase"], *times(row), _number(share, human_share)])
     operators = [
         [Code(row["operator"]), _number(row["calls"], human_count), *times(row)]

@@ -52,7 +52,9 @@ class PlannedTrainer(Trainer):
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
         weight = take_weight(inputs)
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
-        return (loss * weight, outputs) if return_outputs else loss * weight
+        if return_outputs:
+            return (loss * weight, outputs)
+        return loss * weight
 
     def _save_checkpoint(self, *args: Any) -> None:
         self.state.stateful_callbacks[_KEY] = self.loader.state_dict()

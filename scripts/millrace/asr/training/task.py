@@ -191,7 +191,9 @@ class AsrTask(Task):
         if self._loader is None:
             options = self.options
             # Tokenising and layout happen where the batch is decoded.
-            transform = PrepareInWorker(self._model.preparer) if self._model else None
+            transform = None
+            if self._model:
+                transform = PrepareInWorker(self._model.preparer)
             dataset = BucketedDataset(
                 self.table, rank=rank, max_open_tars=options.max_open_tars, transform=transform
             )
@@ -231,7 +233,9 @@ class AsrTask(Task):
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
-        return batch.sample_ids[:0] if batch.filler else batch.sample_ids
+        if batch.filler:
+            return batch.sample_ids[:0]
+        return batch.sample_ids
 
     def training_step(
         self,
