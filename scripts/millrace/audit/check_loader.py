@@ -97,7 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.sarif:
         atomic.write_text(args.sarif, json.dumps(sarif.sarif(report), indent=2) + "\n")
     print(terminal.text(report))
-    return 0 if args.exit_zero else document.exit_code(report, args.strict)
+    if args.exit_zero:
+        return 0
+    return document.exit_code(report, args.strict)
 
 
 def make_options(args: argparse.Namespace) -> Options:

@@ -80,7 +80,9 @@ class AuditInputs:
         # Beside it stand the split of evaluation and the model, which take the same arguments.
         words.append(f"--val-loader {audited.loader}_validation --model {audited.loader}_model")
         for name, value in audited.arguments.items():
-            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            text = value
+            if not isinstance(value, str):
+                text = json.dumps(value, sort_keys=True)
             words.append(f"--arg {shlex.quote(f'{name}={text}')}")
         return " ".join(words)
 
@@ -93,7 +95,9 @@ class AuditInputs:
     def findings(self, wildcards: Any) -> list[str]:
         """What an audit found; nothing if runs start whatever it finds, and nobody asked for it."""
         wanted = self.section["refuse"] != "none" or "audit" in self._on
-        return [FINDINGS.format(lane=wildcards.lane, run=wildcards.run)] if wanted else []
+        if wanted:
+            return [FINDINGS.format(lane=wildcards.lane, run=wildcards.run)]
+        return []
 
     def choices(self, wildcards: Any = None) -> str:
         """The flags of the entries whose fails stop a run, and of those that do not count, with

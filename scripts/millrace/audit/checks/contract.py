@@ -135,7 +135,9 @@ def _when_sent(seen: Seen) -> Iterator[Problem]:
     """What is wrong with samples of workers to which the loader was sent."""
     fork, again, run = seen["runs"]
     if "raised" in run:
-        text = UNGUARDED if run["unguarded"] else run["raised"]["text"][:300]
+        text = UNGUARDED
+        if not run["unguarded"]:
+            text = run["raised"]["text"][:300]
         yield Problem([seen["sent"]], text, run["raised"])
         return
     fields = _differing(fork, again, run)

@@ -90,7 +90,9 @@ def _trained(ids: list[int], labels: list[int]) -> set[int] | None:
 
 
 def _tokens(ids: list[int], places: set[int] | None) -> list[int] | None:
-    return None if places is None else [ids[at] for at in sorted(places)]
+    if places is None:
+        return None
+    return [ids[at] for at in sorted(places)]
 
 
 @check("labels", "labels")

@@ -157,7 +157,9 @@ def _differ(orders: Orders) -> bool:
 def _content(batches: list[Batch]) -> list[Any]:
     """What the batches of an epoch hold; where indices are drawn, in whatever order."""
     contents = [[batch.indices, [sample[""] for sample in batch.samples]] for batch in batches]
-    return sorted(contents, key=str) if batches and batches[0].indices else contents
+    if batches and batches[0].indices:
+        return sorted(contents, key=str)
+    return contents
 
 
 @check("end")

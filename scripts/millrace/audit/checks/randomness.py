@@ -179,7 +179,9 @@ def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
 def _begun_alike(one: list[Batch], other: list[Batch]) -> Same | None:
     """All generators in use began with equal states."""
     copied = _copied(one, other)
-    return Same(copied, {}) if copied and set(copied) == _used(one) else None
+    if copied and set(copied) == _used(one):
+        return Same(copied, {})
+    return None
 
 
 def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
@@ -236,7 +238,10 @@ def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[
 
 def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     """A finding if several workers of a rank, or several ranks, give the same samples."""
-    repeats = shared.repeated_by_workers() if kind == "workers" else shared.repeated_by_ranks()
+    if kind == "workers":
+        repeats = shared.repeated_by_workers()
+    else:
+        repeats = shared.repeated_by_ranks()
     if shared.complete:
         is_repeated = repeats.total() > shared.filling
     else:  # of a stream without an end only equal beginnings say that it is not shared out

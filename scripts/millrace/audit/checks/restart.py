@@ -45,7 +45,9 @@ class Way(NamedTuple):
 
     @property
     def came(self) -> Batches:
-        return self.passes[0] if self.passes else []
+        if self.passes:
+            return self.passes[0]
+        return []
 
 
 class Restart(NamedTuple):
@@ -98,7 +100,9 @@ def restored(
 
 def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[Restart]:
     """What the probe saw, with the names of samples that the epochs of the loader have."""
-    names = dict(_names(epochs, stable)) if stable else {}
+    names = {}
+    if stable:
+        names = dict(_names(epochs, stable))
 
     def named(notes: list[Seen]) -> Batches:
         orders = [order_of([batch], stable) for batch in parse(list[Batch], notes)]
@@ -181,7 +185,10 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
     facts |= {"expected": left[0], "came": came[0] if came else []}
     differences = []
     # What did not come before the time was over may come later.
-    skipped = rest - new if way.ended[0] else Counter[str]()
+    if way.ended[0]:
+        skipped = rest - new
+    else:
+        skipped = Counter[str]()
     for word, names in (("replayed", (new & before) - rest), ("skipped", skipped)):
         if names:
             differences.append(f"{len(names)} samples {word}")
@@ -207,7 +214,9 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
         return failed(f"{cause}it raises {way.error}", {"rank": rank}, SAVE)
 
     # Without set_epoch the rest of epoch 0 may come first, which is empty.
-    number = 1 if len(way.passes) > 1 and not way.came else 0
+    number = 0
+    if len(way.passes) > 1 and not way.came:
+        number = 1
     if not way.ended[number]:  # the time was over
         return None
     due = restart.run[0]

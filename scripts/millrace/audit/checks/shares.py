@@ -54,7 +54,10 @@ class Shares:
     def one_step(self) -> int:
         """Samples of one step of all ranks. Without a sampler each worker makes batches of its
         own."""
-        makers = self.ranks if self.from_sampler else self.ranks * self.workers
+        if self.from_sampler:
+            makers = self.ranks
+        else:
+            makers = self.ranks * self.workers
         return makers * self.largest_batch
 
     @property
@@ -212,4 +215,6 @@ def order_of(batches: list[Batch], stable: list[str]) -> list[Any]:
         return [index for batch in batches for index in batch.indices or ()]
     samples = [sample for batch in batches for sample in batch.samples]
     are_known = stable and all(set(stable) <= sample.keys() for sample in samples)
-    return [content_key(sample, stable) for sample in samples] if are_known else []
+    if are_known:
+        return [content_key(sample, stable) for sample in samples]
+    return []

@@ -74,7 +74,9 @@ def _full_scale(step: Step) -> float:
     """The largest value for which the constants of a Normalize are made."""
     if step.max_pixel_value:
         return step.max_pixel_value[0]
-    return 255 if max(step.mean or [0]) > 2 else 1
+    if max(step.mean or [0]) > 2:
+        return 255
+    return 1
 
 
 def _has_other_constants(step: Step) -> bool:

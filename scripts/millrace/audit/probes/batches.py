@@ -18,7 +18,9 @@ MOST_INDICES = 10**6
 def order(loader: Any) -> Iterable[Any]:
     """What a data set is asked for, in turn: a list of indices for each batch, or a single one
     where the loader makes no batches."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if loader.batch_sampler is None:
+        return loader.sampler
+    return loader.batch_sampler
 
 
 def samples_of(loader: Any, drawn: Any) -> list[Any]:

@@ -65,7 +65,10 @@ def replace(loader: Any, folder: Path) -> dict[str, Path]:
             file, root = found
             copied = folder / f"probe{Path(file).suffix}"
             shutil.copyfile(file, copied)
-            listed = os.path.relpath(copied, root) if root else str(copied)
+            if root:
+                listed = os.path.relpath(copied, root)
+            else:
+                listed = str(copied)
             setattr(owner, name, relisted(rows, listed))
             copies[f"{path}.{name}"] = copied
     return copies
@@ -125,7 +128,9 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
     with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(images(batch))
-        copies = replace(loader, rank.scratch) if seen["images"] else {}
+        copies = {}
+        if seen["images"]:
+            copies = replace(loader, rank.scratch)
         seen["places"] = list(copies)
         for seed in (options.seed, options.seed + 1) if copies else ():
             for field, means in answers(loader, rank, set(copies.values()), seed).items():

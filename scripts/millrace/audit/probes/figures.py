@@ -47,7 +47,9 @@ def look(value: Any) -> Seen:
     """Describe what a transform took or gave: kind, dtype, shape, range; of several values the
     image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
-        parts = value if isinstance(value, Mapping) else dict(enumerate(value))
+        parts: Any = value
+        if not isinstance(value, Mapping):
+            parts = dict(enumerate(value))
         value = parts.get("image", next(iter(parts.values())))
     seen: Seen = {"type": type(value).__name__, "kind": "other"}
     if hasattr(value, "getextrema"):
@@ -74,7 +76,9 @@ def numbers(value: Any) -> list[float]:
     """Return constants as a list, of a number, a list, a tensor or an array; else nothing."""
     if hasattr(value, "dtype") and hasattr(value, "flatten"):
         value = value.flatten().tolist()
-    listed = value if isinstance(value, (list, tuple)) else [value]
+    listed = value
+    if not isinstance(value, (list, tuple)):
+        listed = [value]
     if len(listed) > LONGEST or not all(isinstance(number, (int, float)) for number in listed):
         return []
     return list(map(float, listed))
@@ -144,7 +148,10 @@ def channel_axis(shape: torch.Size) -> int | None:
     last = len(shape) - 1
     for axis in (*range(1, last - 1), last):
         if shape[axis] in CHANNELS:
-            sides = shape[-3:-1] if axis == last else shape[-2:]
+            if axis == last:
+                sides = shape[-3:-1]
+            else:
+                sides = shape[-2:]
             return axis if min(sides) >= SHORTEST_SIDE else None
     return None
 

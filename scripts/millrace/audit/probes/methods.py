@@ -82,8 +82,9 @@ def _drawn(loader: Any) -> list[Any]:
     """A few indices that the sampler draws; none for a stream."""
     if is_stream(loader):
         return []
-    is_batched = loader.batch_sampler is not None
-    drawn = next(iter(loader.batch_sampler), []) if is_batched else loader.sampler
+    drawn = loader.sampler
+    if loader.batch_sampler is not None:
+        drawn = next(iter(loader.batch_sampler), [])
     return list(islice(drawn, SAMPLES))
 
 
@@ -107,7 +108,9 @@ def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
     """Contents of fields by their places; `twice`: the second half has the samples of the first."""
     digests: dict[str, list[str]] = {}
     for number, note in enumerate(notes):
-        place = number % (len(notes) // 2) if twice else number
+        place = number
+        if twice:
+            place = number % (len(notes) // 2)
         contents = [*note["samples"], {"the batch": note["batch"]}]
         for part, fields in enumerate(contents):
             for field, content in fields.items():
@@ -153,7 +156,9 @@ def unpicklable(value: Any, path: str) -> dict[str, str] | None:
                 "text": f"{type(error).__name__}: {error}",
             }
             is_deep = path.count(".") >= DEPTH
-            below = [] if is_deep else [(f"{path}.{name}", part) for name, part in parts(value)]
+            below = []
+            if not is_deep:
+                below = [(f"{path}.{name}", part) for name, part in parts(value)]
     return bad
 
 

@@ -35,7 +35,9 @@ def model(target: Target, options: Options, rank: Rank) -> Seen:
 
 def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
     """What of a loader says how large its last batch is."""
-    core = Listener(loader, rank, workers=0).original if loader is not None else None
+    core = None
+    if loader is not None:
+        core = Listener(loader, rank, workers=0).original
     if core is None:
         return {}
     iterable = is_stream(core)

@@ -59,12 +59,16 @@ class Script(NamedTuple):
         """What may have a state; None if there is no such thing."""
         if name == "accelerated":
             is_plain = self.tap.core is not None and not _has(self.tap.core, *METHODS)
-            return self.tap.view if is_plain and _accelerates(self.tap.view) else None
+            if is_plain and _accelerates(self.tap.view):
+                return self.tap.view
+            return None
         if name == "module":
             return self.module
         if name == "iterator":
             # The batches of a DataLoader are drawn ahead of its iterator.
-            return iter(self.tap.view) if self.tap.core is None else None
+            if self.tap.core is None:
+                return iter(self.tap.view)
+            return None
         part = parts(self.tap).get(name)
         # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
         is_map = name == "dataset" and not isinstance(part, IterableDataset)
@@ -91,7 +95,10 @@ def saved(way: Way, script: Script) -> Any:
     """The state of now; None where batches are counted."""
     if way is SKIP:
         return None
-    holder = script.tap.iterator if way.of == "iterator" else script.holder(way.of)
+    if way.of == "iterator":
+        holder = script.tap.iterator
+    else:
+        holder = script.holder(way.of)
     return copy.deepcopy(getattr(holder, way.save)())
 
 
@@ -197,7 +204,9 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     restarts = Restarts(target, options, rank)
     script = restarts.started()
     tap = script.tap
-    workers = 0 if tap.core is None else tap.core.num_workers
+    workers = 0
+    if tap.core is not None:
+        workers = tap.core.num_workers
     way = way_of(script)
     if way is None or (way.of == "dataset" and workers):  # which hold copies of it
         return {"how": ""}

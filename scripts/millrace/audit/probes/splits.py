@@ -42,7 +42,9 @@ Mark = tuple[str, str]  # a kind, and what identifies a sample by it
 def rich(value: Any) -> bool:
     """Say whether a field contains so much that equal contents are no chance: 64 values, or 8
     fractions."""
-    flat: Any = value if isinstance(value, str) else ()
+    flat: Any = ()
+    if isinstance(value, str):
+        flat = value
     if hasattr(value, "getextrema"):
         flat = value.tobytes()
     elif hasattr(value, "reshape") and hasattr(value, "dtype"):
@@ -113,7 +115,9 @@ def _marked(loader: Any, unstable: list[str]) -> Iterator[tuple[Any, list[Mark]]
         return
 
     is_batched = loader.batch_sampler is not None
-    indices: Any = dict.fromkeys(chain.from_iterable(batches)) if is_batched else batches
+    indices: Any = batches
+    if is_batched:
+        indices = dict.fromkeys(chain.from_iterable(batches))
     held = source(data)
     below = base(data, 0)[0]
     lists = rows_of(below)

@@ -41,7 +41,9 @@ def document(findings: Iterable[Finding], run: Run) -> dict:
 
     findings.schema.json, beside this file, describes it.
     """
-    look = run.probes["look"].data[0] if run.probes["look"].data else {}
+    look = {}
+    if run.probes["look"].data:
+        look = run.probes["look"].data[0]
     entries = _entries(findings, run.only or ENTRIES)
     report = {
         "version": VERSION,
@@ -162,5 +164,8 @@ def shown(value: Any) -> str:
         if len(value) > 12:
             rows.append(f"... {len(value)} in all")
         return f"[{', '.join(rows)}]"
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    else:
+        text = str(value)
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -47,7 +47,10 @@ def _message(finding: dict) -> str:
 def _place(loader: str) -> dict:
     """The file and the line of the function that makes the loader; line 1 if it is not there."""
     module, _, name = loader.rpartition(":")
-    path = Path(module) if module.endswith(".py") else Path(module.replace(".", "/") + ".py")
+    if module.endswith(".py"):
+        path = Path(module)
+    else:
+        path = Path(module.replace(".", "/") + ".py")
     line = 1
     if path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")

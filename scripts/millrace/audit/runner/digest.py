@@ -25,7 +25,10 @@ def digest(value: Any) -> str:
 def fields(sample: Any) -> dict[str, str]:
     """Digests of a sample's fields by name or place, and of the whole under ""."""
     digests = {name: digest(part) for name, part in members(sample)}
-    whole = digest(sorted(digests.items())) if digests else digest(sample)
+    if digests:
+        whole = digest(sorted(digests.items()))
+    else:
+        whole = digest(sample)
     return {"": whole, **digests}
 
 
@@ -71,7 +74,9 @@ def _row(part: Any, number: int) -> Any:
     if isinstance(part, Mapping):
         return {name: _row(value, number) for name, value in part.items()}
     values = [_row(value, number) for value in part]
-    return type(part)(*values) if hasattr(part, "_fields") else values
+    if hasattr(part, "_fields"):
+        return type(part)(*values)
+    return values
 
 
 def members(value: Any) -> Iterator[tuple[str, Any]]:

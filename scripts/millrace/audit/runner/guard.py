@@ -173,7 +173,10 @@ def _stands_still(name: str, results: dict[str, Result]) -> bool:
         return False
     # Slow samples, and workers that import for long, are no hang.
     look = results["look"]
-    slow = look.seconds if error["busy"] else look.data[0]["batch_seconds"]
+    if error["busy"]:
+        slow = look.seconds
+    else:
+        slow = look.data[0]["batch_seconds"]
     return seconds >= 4 * slow
 
 
@@ -220,7 +223,10 @@ class _Run:
         limit = self.options.memory_mb * 2**20 or min(
             8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2
         )
-        before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        if os.path.isdir("/dev/shm"):
+            before = set(os.listdir("/dev/shm"))
+        else:
+            before = set()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
         running = {rank: self._fork(rank, port) for rank in range(self.world)}
@@ -228,7 +234,9 @@ class _Run:
         files = set()
         problem = None
         for turn in itertools.count(1):
-            below = linux.descendants() if turn % 10 == 0 else []
+            below = []
+            if turn % 10 == 0:
+                below = linux.descendants()
             seen.update(below)
             files |= linux.shared_files(below)
             problem = _too_large(below, limit) or self._ended(running) or self._overdue(running)
@@ -316,9 +324,10 @@ class _Run:
     def _why(self, rank: int, code: int) -> Problem:
         if error := self._answer(rank).get("error"):
             return "raised", {**error, "rank": rank}
-        name = (
-            signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"code {code >> 8}"
-        )
+        if os.WIFSIGNALED(code):
+            name = signal.Signals(os.WTERMSIG(code)).name
+        else:
+            name = f"code {code >> 8}"
         log = self._log(rank)
         text = f"rank {rank} ended with {name}"
         where = trace.users(trace.frames(log.partition("Fatal Python error")[2]))

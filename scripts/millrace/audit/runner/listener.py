@@ -79,7 +79,9 @@ class Listener:
         self.restored = None
         for step, given in enumerate(self.iterator):
             # A loader that was made of this one's functions gives notes.
-            batch = self._taken(given) if isinstance(given, Noted) else given
+            batch = given
+            if isinstance(given, Noted):
+                batch = self._taken(given)
             note: Seen = {"batch": digest(batch), "size": batch_size(batch)}
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))
@@ -119,7 +121,9 @@ class Listener:
     def _wrapped(self, loader: Any) -> Any:
         if isinstance(loader, DataLoader) and not hasattr(loader, "base_dataloader"):
             # One that keeps its iterator for all epochs (Ultralytics') cannot be listened to.
-            return loader if "iterator" in vars(loader) else self._listening(loader)
+            if "iterator" in vars(loader):
+                return loader
+            return self._listening(loader)
         # Loaders around a DataLoader: accelerate's, webdataset's WebLoader, our own.
         for name, value in list(getattr(loader, "__dict__", {}).items()):
             if isinstance(value, DataLoader):
@@ -129,11 +133,16 @@ class Listener:
         return loader
 
     def _if_loader(self, part: Any) -> Any:
-        return self._listening(part) if isinstance(part, DataLoader) else part
+        if isinstance(part, DataLoader):
+            return self._listening(part)
+        return part
 
     def _listening(self, loader: DataLoader) -> DataLoader:
         """A copy whose functions write notes and then call the user's."""
-        workers = min(loader.num_workers, MOST_WORKERS) if self.workers is None else self.workers
+        if self.workers is None:
+            workers = min(loader.num_workers, MOST_WORKERS)
+        else:
+            workers = self.workers
         changes: Seen = {"_iterator": None, "num_workers": workers}
         if workers == 0:
             changes |= {
@@ -312,11 +321,15 @@ def batch_size(batch: Any) -> int:
     """Samples of a batch: the first extent of its first tensor, else the length of its first
     list."""
     for _, tensor in walk_tensors(batch):
-        return int(tensor.shape[0]) if tensor.dim() else 1
+        if tensor.dim():
+            return int(tensor.shape[0])
+        return 1
     for _, value in members(batch):
         if isinstance(value, (list, tuple)):
             return len(value)
-    return len(batch) if isinstance(batch, (list, tuple)) else 1
+    if isinstance(batch, (list, tuple)):
+        return len(batch)
+    return 1
 
 
 def index_list(drawn: Any) -> list[Any]:

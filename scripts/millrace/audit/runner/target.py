@@ -103,7 +103,9 @@ class Target:
             return None
         thing = locate(self.options.model)
         is_made = hasattr(thing, "parameters") and not isinstance(thing, type)
-        return thing if is_made else thing(**self._taken_by(thing))
+        if is_made:
+            return thing
+        return thing(**self._taken_by(thing))
 
     def _taken_by(self, factory: Any) -> dict[str, Any]:
         """The arguments of --arg that a factory takes: it need not take all that the training
@@ -118,7 +120,9 @@ class Target:
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""
-        return locate(self.options.loop) if self.options.loop else None
+        if self.options.loop:
+            return locate(self.options.loop)
+        return None
 
 
 def parse_args(pairs: list[str]) -> dict[str, Any]:

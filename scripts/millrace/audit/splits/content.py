@@ -101,7 +101,10 @@ def read(sample: Sample, steps: int) -> Content:
 def _segment(known: Content, path: str, start: float, steps: int) -> Content:
     """The sound of a segment of a file, which is decoded once for its neighbours too."""
     samples, rate = _of_file(path)
-    end = len(samples) if known.seconds is None else round((start + known.seconds) * rate)
+    if known.seconds is None:
+        end = len(samples)
+    else:
+        end = round((start + known.seconds) * rate)
     return _with_words(known, samples[round(start * rate) : end], rate, steps)
 
 

@@ -170,7 +170,8 @@ def _row(fields: Mapping[str, Any], path: Path, number: int) -> Sample:
     if isinstance(embedded, dict):  # as datasets stores audio and images
         inner = embedded
         embedded = inner.get("bytes")
-        fields = {**fields, "path": inner.get("path")} if embedded is None else fields
+        if embedded is None:
+            fields = {**fields, "path": inner.get("path")}
     if isinstance(embedded, bytes):
         return described(Sample(name, Place(name, content=embedded)), fields)
 
