@@ -50,7 +50,10 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
             or "default" in (text or "default")
         ):
             return text
-        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        if isinstance(default, list):
+            shown = " ".join(map(str, default))
+        else:
+            shown = str(default)
         return f"{text} (default: {shown.replace('%', '%%')})"
 
 
@@ -180,7 +183,9 @@ class Progress:
     def line(self) -> str:
         """One line of plain text: done, total, rate, ETA, errors."""
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
-        left = (self.total - self.done) / rate if rate else None
+        left = None
+        if rate:
+            left = (self.total - self.done) / rate
         details = (f"{rate:.3g} {self.unit}/s", f"errors {self.errors}")
         return f"{self.label}: {progress.line(self.done, self.total, self.unit, left, *details)}"
 

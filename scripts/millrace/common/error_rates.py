@@ -37,7 +37,9 @@ def error_rates(
     cers = []
     wers = []
     for reference, hypothesis in zip(references, hypotheses, strict=True):
-        blank = None if reference.strip() else float(bool(hypothesis.strip()))
+        blank = None
+        if not reference.strip():
+            blank = float(bool(hypothesis.strip()))
         cers.append(jiwer.cer(reference, hypothesis) if blank is None else blank)
         wers.append(jiwer.wer(reference, hypothesis) if blank is None else blank)
     return cers, wers

@@ -115,8 +115,11 @@ def _text(raw: bytes, strict: ValueError) -> str:
 
 def _integer(text: str) -> int | float:
     # As orjson does: a whole number beyond 64 bits is a float.
-    value = int(text) if len(text) <= 20 else float(text)
-    return value if isinstance(value, float) or -(2**63) <= value < 2**64 else float(value)
+    if len(text) <= 20:
+        value = int(text)
+        if -(2**63) <= value < 2**64:
+            return value
+    return float(text)
 
 
 def read(path: str | os.PathLike) -> Any:

@@ -39,4 +39,6 @@ class PathMap:
 
 def slashed(path: str) -> str:
     """A path with forward slashes; a POSIX path may hold a backslash in a name."""
-    return path if "/" in path else path.replace("\\", "/")
+    if "/" in path:
+        return path
+    return path.replace("\\", "/")

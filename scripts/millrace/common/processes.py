@@ -73,7 +73,9 @@ def started(pid: int) -> int | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    if fields[0] in "ZX":
+        return None
+    return int(fields[19])
 
 
 def children(parent: int, recursive: bool = False) -> list[int]:

@@ -48,4 +48,6 @@ def parse(text: str) -> str:
 def position(text: str) -> Position | None:
     """How far a step is, by a line that `line` made; None if the text is about something else."""
     match = _LINE.search(text)
-    return Position(match[1], int(match[2]) / 100) if match else None
+    if match:
+        return Position(match[1], int(match[2]) / 100)
+    return None

@@ -159,7 +159,10 @@ def schema_of(kind: type) -> dict[str, dict[str, Any]]:
             bounds = {_LIMITS[name][0]: limit for name, limit in limits.items()}
             if pattern := item.metadata["pattern"]:
                 bounds["pattern"] = f"^({pattern})$"
-            takes = {"enum": list(among)} if among else {"type": _JSON[str(item.type)], **bounds}
+            if among:
+                takes: dict[str, Any] = {"enum": list(among)}
+            else:
+                takes = {"type": _JSON[str(item.type)], **bounds}
             result[item.name] = {
                 **takes,
                 "default": item.default,

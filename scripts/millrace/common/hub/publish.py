@@ -47,7 +47,10 @@ class File:
         there is."""
         if entry.size != self.size or entry.lfs:
             return entry.size == self.size and entry.lfs.sha256 == self.sha256
-        content = self.source if isinstance(self.source, bytes) else self.source.read_bytes()
+        if isinstance(self.source, bytes):
+            content = self.source
+        else:
+            content = self.source.read_bytes()
         return entry.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -151,7 +154,9 @@ def publish(
 def difference(repository: Repository, files: Sequence[File], endpoint: str) -> str:
     """What publishing would change, for people; nothing is sent."""
     with explained(repository.repo_id):
-        tree = repository.tree() if repository.exists() else []
+        tree = []
+        if repository.exists():
+            tree = repository.tree()
     state = f"at commit {repository.head}" if repository.head else "which does not exist yet"
     lines = make_plan(files, tree).lines()
     return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])

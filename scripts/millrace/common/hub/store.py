@@ -104,7 +104,9 @@ class Repository:
         """The commit that the branch or an oid names, as `_read_commit` gives it."""
         if not (self.folder / BRANCH).is_file():
             raise RefusedError(404, f"no repository {self.name}", "RepoNotFound")
-        oid = (self.folder / BRANCH).read_text() if revision == BRANCH else revision
+        oid = revision
+        if revision == BRANCH:
+            oid = (self.folder / BRANCH).read_text()
         path = self.folder / "commits" / f"{oid}.json"
         if not re.fullmatch("[0-9a-f]{40}", oid) or not path.is_file():
             raise RefusedError(404, f"{self.name} has no revision {revision}", "RevisionNotFound")

@@ -76,7 +76,9 @@ def lines(ledger: Ledger) -> list[str]:
 def lines_of(path: str | os.PathLike) -> list[str]:
     """The lines of the ledger in a file; none where there is no such file."""
     content = jsonl.read_or({}, path)
-    return lines(Ledger.from_dict(content)) if content else []
+    if content:
+        return lines(Ledger.from_dict(content))
+    return []
 
 
 def _shared(ledger: Ledger, counts: Mapping[str, int]) -> list[Shared]:

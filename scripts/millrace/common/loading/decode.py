@@ -89,7 +89,10 @@ def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, 
     frames, rate = decode_channels(raw, max_seconds)
     if not _RATES[0] <= rate <= _RATES[1]:
         raise DecodeError("damaged", f"the header says {rate} Hz")
-    mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
+    if frames.shape[1] == 1:
+        mono = frames[:, 0]
+    else:
+        mono = frames.mean(axis=1)
     return mono, rate
 
 
@@ -129,9 +132,9 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
     declared = 0
     container = ""
     try:
-        counted = (
-            _mpg123_counted() if head.startswith((b"ID3", b"\xff")) else contextlib.nullcontext()
-        )
+        counted: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if head.startswith((b"ID3", b"\xff")):
+            counted = _mpg123_counted()
         with counted, soundfile.SoundFile(io.BytesIO(raw)) as sound:
             pieces = [np.empty((0, sound.channels), np.float32)]
             count = 0
@@ -315,7 +318,9 @@ def _wav_data_size(view: memoryview, position: int, size: int) -> int:
 
 
 def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:
-    names = ["mov"] if head[4:8] == b"ftyp" else []
+    names = []
+    if head[4:8] == b"ftyp":
+        names = ["mov"]
     names += [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
     if not names:
         problem = f"no known audio format begins with the bytes {head[:8]!r}"
@@ -330,7 +335,9 @@ def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tupl
             stream = container.streams.audio[0]
             rate = stream.rate
             states = name in _STATES_DURATION and len(container.streams) == 1
-            stated = (container.duration or 0) / 1e6 if states else 0.0
+            stated = 0.0
+            if states:
+                stated = (container.duration or 0) / 1e6
             blocks: list[np.ndarray] = []
             count = 0
             for frame in container.decode(stream):
@@ -357,7 +364,10 @@ def _floats(frame: Any) -> np.ndarray:
     forked since, where they do not exist: that process would wait for them for ever.
     """
     samples = frame.to_ndarray()
-    by_row = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)
+    if frame.format.is_planar:
+        by_row = samples.T
+    else:
+        by_row = samples.reshape(-1, frame.layout.nb_channels)
     if samples.dtype.kind == "f":
         return by_row.astype(np.float32)
     size = 2.0 ** (8 * samples.dtype.itemsize - 1)

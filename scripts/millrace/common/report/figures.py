@@ -280,7 +280,9 @@ def text_width(text: str) -> float:
             return 1.0
         if char in " .,:;'|!iIjl":
             return 0.3
-        return 0.68 if char.isupper() or char in "mwMW%" else 0.56
+        if char.isupper() or char in "mwMW%":
+            return 0.68
+        return 0.56
 
     return sum(map(ems, text)) * _SIZE / 72
 

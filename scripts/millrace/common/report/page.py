@@ -94,4 +94,6 @@ def _lane(template: Path) -> str:
     """The lane that a template belongs to; "" for one that is not of this package."""
     package = Path(__file__).resolve().parents[2]
     path = template.resolve()
-    return path.relative_to(package).parts[0] if path.is_relative_to(package) else ""
+    if path.is_relative_to(package):
+        return path.relative_to(package).parts[0]
+    return ""

@@ -215,11 +215,15 @@ def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
         parts.append(part)
         wholes.append(whole)
     divisor = math.fsum(wholes)
-    return math.fsum(parts) / divisor if divisor > 0 else None
+    if divisor > 0:
+        return math.fsum(parts) / divisor
+    return None
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 def _lines(path: Path) -> list[Any]:

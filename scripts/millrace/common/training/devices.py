@@ -142,7 +142,9 @@ def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None
     if is_opened or address not in (LOOPBACK, "localhost") or torch.distributed.is_initialized():
         return
     timeout = datetime.timedelta(seconds=timeout_seconds)
-    listener = listen(address, int(port)) if ranks.is_main else None
+    listener = None
+    if ranks.is_main:
+        listener = listen(address, int(port))
     place = (LOOPBACK, int(port), ranks.world_size, ranks.is_main, timeout)
     store = torch.distributed.TCPStore(
         *place, master_listen_fd=listener.detach() if listener else None
@@ -195,7 +197,9 @@ def _close_group(dist: ModuleType, is_whole: bool) -> None:
 def autocast(device_type: str, precision: str) -> contextlib.AbstractContextManager:
     """What Fabric's forward passes do in that precision, where there is no Fabric."""
     dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
-    return torch.autocast(device_type, dtype=dtype) if dtype else contextlib.nullcontext()
+    if dtype:
+        return torch.autocast(device_type, dtype=dtype)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -95,7 +95,9 @@ def launch_nodes(nodes: int, arguments: list[str]) -> int:
         remedy = "the same command goes on from the last checkpoint"
         log.error("failed: node %s (%s) was lost; %s", lost, ranks.get(lost, "no rank yet"), remedy)
         return 1
-    return srun.returncode if srun.returncode in (0, REQUEUE_EXIT_CODE) else 1
+    if srun.returncode in (0, REQUEUE_EXIT_CODE):
+        return srun.returncode
+    return 1
 
 
 def launch_ranks(arguments: list[str]) -> int:
@@ -274,8 +276,13 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-    listener = listen(meeting.address, meeting.port) if node_rank == 0 else None
-    port = listener.getsockname()[1] if listener else meeting.port
+    listener = None
+    if node_rank == 0:
+        listener = listen(meeting.address, meeting.port)
+    if listener:
+        port = listener.getsockname()[1]
+    else:
+        port = meeting.port
 
     class Rendezvous(StaticTCPRendezvous):
         _store: TCPStore | None

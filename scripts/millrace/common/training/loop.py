@@ -177,11 +177,9 @@ class _Loop:
         total = settings.max_steps
         if not total:
             later = settings.epochs - at.epoch - 1
-            whole = (
-                self.task.steps_per_epoch(at.epoch + 1, at.world_size)
-                if later and at.spans
-                else steps
-            )
+            whole = steps
+            if later and at.spans:
+                whole = self.task.steps_per_epoch(at.epoch + 1, at.world_size)
             total = at.optimizer_step + math.ceil((steps - at.step) / settings.grad_acc)
             total += later * math.ceil(whole / settings.grad_acc)
         if self._schedule is None:
@@ -243,7 +241,10 @@ class _Loop:
         self.window.clock.lap("data_wait")
         if self.device.type != "cpu" and len(ids):
             move = getattr(batch, "to", None)
-            batch = move(self.device, non_blocking=True) if move else self.fabric.to_device(batch)
+            if move:
+                batch = move(self.device, non_blocking=True)
+            else:
+                batch = self.fabric.to_device(batch)
         self.window.clock.lap("copy")
         return MicroBatch(batch, ids)
 
@@ -255,7 +256,9 @@ class _Loop:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.device))
         ended = self.task.every_epoch and self.position.step == 0
         # With every epoch's end, lines come at the same steps of each.
-        number = self.position.step if self.task.every_epoch else step
+        number = step
+        if self.task.every_epoch:
+            number = self.position.step
         if number % settings.log_steps == 0 or self.finished:
             self._write_line()
         if self.on_step is not None:
@@ -330,7 +333,9 @@ class _Loop:
     def _score(self, metrics: dict[str, float]) -> float:
         """The task's score of an evaluation; infinite if it has none, so that nothing is better."""
         score = self.task.score(metrics)
-        return math.inf if score is None or math.isnan(score) else score
+        if score is None or math.isnan(score):
+            return math.inf
+        return score
 
     def _observe(self, metrics: dict[str, float]) -> None:
         self.ended_early = self.task.observe(metrics)

@@ -41,7 +41,10 @@ class Schedule:
         """The share (0 to 1) of the way from the end of the warm-up to the end of the run."""
         ahead = self.total_steps - self.anchor_step
         past = max(step - self.anchor_step, 0)
-        done = min(past / ahead, 1.0) if ahead > 0 else float(step >= self.total_steps)
+        if ahead > 0:
+            done = min(past / ahead, 1.0)
+        else:
+            done = float(step >= self.total_steps)
         return self.anchor_share + (1.0 - self.anchor_share) * done
 
     def factor(self, step: int) -> float:
@@ -51,7 +54,10 @@ class Schedule:
         if self.kind == "constant":
             return 1.0
         share = self.share(step)
-        shape = (1.0 + math.cos(math.pi * share)) / 2.0 if self.kind == "cosine" else 1.0 - share
+        if self.kind == "cosine":
+            shape = (1.0 + math.cos(math.pi * share)) / 2.0
+        else:
+            shape = 1.0 - share
         return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * shape
 
     def move_end(self, step: int, total_steps: int) -> None:

@@ -30,16 +30,18 @@ def derive(seed: int, *names: int | str | bytes) -> int:
     """
     digest = hashlib.blake2b(digest_size=8)
     for name in (seed, *names):
-        kind = b"b" if isinstance(name, bytes) else b"s" if isinstance(name, str) else b"i"
-        # int() lets numpy's integers in, and keeps floats that only look like integers out of
-        # addresses.
-        if kind == b"i" and not isinstance(name, int | np.integer):
+        if isinstance(name, bytes):
+            kind = b"b"
+            raw = name
+        elif isinstance(name, str):
+            kind = b"s"
+            raw = name.encode("utf-8")
+        elif isinstance(name, int | np.integer):
+            # Floats that only look like integers stay out of addresses.
+            kind = b"i"
+            raw = str(int(name)).encode("utf-8")
+        else:
             raise TypeError(f"an address is made of int, str and bytes, not {type(name).__name__}")
-        raw = (
-            name
-            if isinstance(name, bytes)
-            else str(name if kind == b"s" else int(name)).encode("utf-8")
-        )
         digest.update(kind + len(raw).to_bytes(8, "little") + raw)
     return int.from_bytes(digest.digest(), "little") >> 1
 

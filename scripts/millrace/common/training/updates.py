@@ -77,7 +77,9 @@ class Updates:
     @property
     def grad_norm(self) -> float | None:
         """The norm of the last gradient, before clipping. Waits for the device."""
-        return None if self._norm is None else float(self._norm)
+        if self._norm is None:
+            return None
+        return float(self._norm)
 
     def forward(self, batch: MicroBatch, more: bool) -> torch.Tensor:
         """The mean loss of a batch; `more`: others follow before `apply`, so gradients can wait."""
@@ -90,11 +92,9 @@ class Updates:
 
     def _alone(self, more: bool) -> contextlib.AbstractContextManager:
         several = self.fabric.world_size > 1
-        return (
-            self.fabric.no_backward_sync(self.wrapped)
-            if more and several
-            else contextlib.nullcontext()
-        )
+        if more and several:
+            return self.fabric.no_backward_sync(self.wrapped)
+        return contextlib.nullcontext()
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
         """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the

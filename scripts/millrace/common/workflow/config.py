@@ -105,7 +105,9 @@ def checked_config(
         problems.append(f"  lanes: must be a list of {', '.join(LANE_NAMES)}, not {wanted!r}")
     result: dict[str, Any] = {"lanes": wanted}
     for lane, schema in known.items():
-        section = {} if config.get(lane) is None else config[lane]
+        section = {}
+        if config.get(lane) is not None:
+            section = config[lane]
         if isinstance(section, dict):
             # Snakemake hands the numbers in --config 'speech={max_cer: 0.2}' over as text.
             typed = _typed((command_line or {}).get(lane), schema, schema, JSON_SCALAR)
@@ -144,7 +146,8 @@ def load_schema(path: Path) -> dict:
 def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
     """`value` with text that matches `pattern` read as JSON wherever `rule` wants a number or truth
     value."""
-    rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+    if "$ref" in rule:
+        rule = schema["$defs"][rule["$ref"].rpartition("/")[2]]
     if isinstance(value, dict):
         others = rule.get("additionalProperties") or {}
         rules = rule.get("properties", {})
@@ -160,7 +163,10 @@ def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
         )
         return [_typed(child, items, schema, pattern) for child in value]
     wanted = rule.get("type", [])
-    wanted = {wanted} if isinstance(wanted, str) else set(wanted)
+    if isinstance(wanted, str):
+        wanted = {wanted}
+    else:
+        wanted = set(wanted)
     if (
         isinstance(value, str)
         and wanted & {"number", "integer", "boolean"}
@@ -227,7 +233,9 @@ def _problems(section: Any, schema: dict, lane: str) -> list[str]:
                     remedy = _suggest(name, allowed)
                 problems.append(f"  {key}.{name}: no such key{remedy}")
         else:
-            meaning = error.schema.get("description", "") if error.validator != "ascending" else ""
+            meaning = ""
+            if error.validator != "ascending":
+                meaning = error.schema.get("description", "")
             problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
     return sorted(problems)
 
@@ -292,7 +300,10 @@ def _sums_to(_: Any, total: float, instance: Any, schema: dict) -> Iterator[Any]
     """Values of an object that must have this sum."""
     from jsonschema import ValidationError
 
-    values = list(instance.values()) if isinstance(instance, dict) else [total]
+    if isinstance(instance, dict):
+        values = list(instance.values())
+    else:
+        values = [total]
     if all(isinstance(value, int | float) for value in values) and not math.isclose(
         sum(values), total, abs_tol=1e-6
     ):
@@ -332,5 +343,7 @@ def _right_place(name: str, value: Any) -> str:
 
 def _suggest(name: str, allowed: list[str]) -> str:
     close = difflib.get_close_matches(str(name), allowed, 1, 0.6)
-    known = ", ".join(allowed) if len(allowed) <= 12 else "in docs/configuration.md"
+    known = "in docs/configuration.md"
+    if len(allowed) <= 12:
+        known = ", ".join(allowed)
     return f"; did you mean `{close[0]}`?" if close else f"; known are {known}"

@@ -185,7 +185,9 @@ def _differing(
     after: dict[str, Any] = {}
     for name in names:
         copy = copies / f"{name}.json"
-        old = items.of(jsonl.read(copy)) if copy.exists() else {}
+        old: Mapping[str, Any] = {}
+        if copy.exists():
+            old = items.of(jsonl.read(copy))
         new = items.of(jsonl.read(folder / copy.name))
         equal = {item for item in old if item in new and old[item] == new[item]}
         before.update((item, old[item]) for item in old if item not in equal)
@@ -210,7 +212,10 @@ def _phrases(edits: Sequence[_Edit], items: Items) -> list[str]:
     named."""
     by_noun: dict[str, dict[str, list[str]]] = {}
     for edit in edits:
-        noun = items.noun_of(edit.name) if items.noun_of else items.noun
+        if items.noun_of:
+            noun = items.noun_of(edit.name)
+        else:
+            noun = items.noun
         shown = by_noun.setdefault(noun, {"changed": [], "new": [], "gone": []})
         name = f"{items.shown(edit.name)}: {edit.what}" if edit.what else edit.name
         shown[edit.kind].append(name)
@@ -219,7 +224,10 @@ def _phrases(edits: Sequence[_Edit], items: Items) -> list[str]:
     for noun, shown in by_noun.items():
         parts = []
         for kind, names in shown.items():
-            count = counted(len(names), noun) if kind == "changed" else str(len(names))
+            if kind == "changed":
+                count = counted(len(names), noun)
+            else:
+                count = str(len(names))
             listed = f" ({', '.join(names)})" if names and len(edits) <= NAMED else ""
             parts.append(f"{count} {kind}{listed}")
         phrases.append(", ".join(parts))

@@ -147,7 +147,9 @@ class Lanes:
             return lambda wildcards, input, attempt: of(per_mb * _size_mb(input), attempt)
         # A plain number spares each of many jobs a call; here nothing is killed for asking too
         # little.
-        return of(0, 1) if self.is_local else lambda wildcards, attempt: of(0, attempt)
+        if self.is_local:
+            return of(0, 1)
+        return lambda wildcards, attempt: of(0, attempt)
 
     def sources(self, lane: str, module: Any) -> Sources:
         """The lane's sources: synced in the main process, unless a run holds the lock; else as last
@@ -275,7 +277,9 @@ class Lanes:
             return next((name for name, stage in stages.items() if stage.makes(target)), "")
         if owner not in (*LANE_NAMES, "resources"):
             # All that the config names; and what we do not know by its name.
-            return "" if lane in self.config["lanes"] or owner != "all" else None
+            if lane in self.config["lanes"] or owner != "all":
+                return ""
+            return None
         return self._stage_of_needed(lane, owner, rest)
 
     def _stage_of_needed(self, lane: str, owner: str, rest: str) -> str | None:

@@ -43,7 +43,9 @@ def settings_file(placements: Placements) -> Path:
 
 def settings_when_placed(placements: Placements) -> dict[str, Any]:
     """The settings that decided on the saved placements; {} if there are none."""
-    return jsonl.read_or({}, settings_file(placements)) if placements.saved else {}
+    if placements.saved:
+        return jsonl.read_or({}, settings_file(placements))
+    return {}
 
 
 def write_draft(folder: Path, placements: Placements, settings: Mapping[str, Any]) -> None:

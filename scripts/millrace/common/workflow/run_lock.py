@@ -95,7 +95,9 @@ def holder(unlock: str = UNLOCK) -> str:
 
 def _notes() -> tuple[list[Path], list[Path]]:
     """The notes of dead runs, and all others."""
-    notes = sorted(NOTES.glob("*-*@*")) if NOTES.is_dir() else []
+    notes = []
+    if NOTES.is_dir():
+        notes = sorted(NOTES.glob("*-*@*"))
     dead = [note for note in notes if is_dead(note.name)]
     return dead, [note for note in notes if note not in dead]
 

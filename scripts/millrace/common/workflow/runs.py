@@ -102,7 +102,9 @@ class RunInputs:
         """GPUs of a run on a machine: one a rank, unless it trains on the CPU or this machine has
         none."""
         run = getattr(wildcards, "run", "")
-        return 0 if self.on_cpu(self.device(run)) else self.ranks(run)
+        if self.on_cpu(self.device(run)):
+            return 0
+        return self.ranks(run)
 
     def on_cpu(self, device: str) -> bool:
         """Whether that device is the CPU, as far as it is known."""
@@ -157,10 +159,15 @@ def flags(chosen: Mapping[str, Any]) -> str:
     """Command-line flags; values are quoted for the shell, objects written as JSON."""
     parts = []
     for name, value in sorted(chosen.items()):
-        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        if isinstance(value, dict):
+            text = json.dumps(value)
+        else:
+            text = str(value)
         parts.append(f"--{name.replace('_', '-')} {shlex.quote(text)}")
     return " ".join(parts)
 
 
 def _mtime(path: str) -> float:
-    return os.path.getmtime(path) if os.path.exists(path) else 0
+    if os.path.exists(path):
+        return os.path.getmtime(path)
+    return 0

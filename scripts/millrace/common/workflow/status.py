@@ -51,7 +51,9 @@ class Job(NamedTuple):
                 return known
             if self.state == "failed" and stamp and stamp[1] == "ERROR":
                 return line[stamp.end() :]
-        last = _STAMP.sub("", lines[-1].strip()) if lines else "nothing in the log"
+        last = "nothing in the log"
+        if lines:
+            last = _STAMP.sub("", lines[-1].strip())
         return (
             last
             if self.state == "running"
@@ -80,7 +82,9 @@ def last_run() -> Run:
     elif not log.has_ended:
         state = "killed"
     else:
-        state = "succeeded" if 0 < log.done == log.total else "failed"
+        state = "failed"
+        if 0 < log.done == log.total:
+            state = "succeeded"
     return Run(state, log.path, log.started, log.written, log.steps)
 
 
@@ -118,11 +122,9 @@ def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
     """
     marks = snakemake_state.unfinished()
     for step, output, jobs in of_lane(lane).steps():
-        begun: dict[str, list[str]] = (
-            {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")}
-            if jobs is None
-            else {}
-        )
+        begun: dict[str, list[str]] = {}
+        if jobs is None:
+            begun = {log.stem: [] for log in Path(f"logs/{lane}/{step}").glob("*.log")}
         for name, inputs in (jobs or begun).items():
             log = f"logs/{lane}/{step}/{name}.log"
             path = output.replace("{}", name)

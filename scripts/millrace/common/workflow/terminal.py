@@ -25,10 +25,12 @@ def use_progress_bars(manager: Any) -> None:
     plugin.
     """
     settings = manager.settings
-    streams = (sys.stderr, sys.stdout) if settings.stdout else (sys.stderr,)
-    if any(getattr(settings, name) for name in _PLAIN) or not all(
-        stream.isatty() for stream in streams
-    ):
+    streams = [sys.stderr]
+    if settings.stdout:
+        streams.append(sys.stdout)
+    if any(getattr(settings, name) for name in _PLAIN):
+        return
+    if not all(stream.isatty() for stream in streams):
         return
     if os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb":
         return
