@@ -57,9 +57,9 @@ def main(argv: list[str] | None = None) -> None:
                 rows.append(row := readers.measure(name, reader, workers, is_cold))
                 text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
                 cli.log.info("%s", text.format(**row))
-    mixing = (
-        readers.shuffle_quality(RecordSet.open(args.records[0]), args.seed) if args.records else []
-    )
+    mixing = []
+    if args.records:
+        mixing = readers.shuffle_quality(RecordSet.open(args.records[0]), args.seed)
     atomic.write_json(args.output.with_suffix(".json"), {"readers": rows, "shuffle": mixing})
     atomic.write_text(args.output, report.readers_page(rows, mixing))
 

@@ -20,7 +20,9 @@ from millrace.image.producer.sentry import Producer, Times
 
 
 def _pool(text: str) -> int:
-    return 1 << 62 if text == "all" else cli.positive_int(text)
+    if text == "all":
+        return 1 << 62
+    return cli.positive_int(text)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -75,7 +77,10 @@ def _make(args: argparse.Namespace, is_stopped: Callable[[], bool]) -> None:
     settings.check(times, "create_epochs")
     root.mkdir(parents=True, exist_ok=True)
     records = RecordSet.open(args.raw_data_dir, "train")
-    memory = int(args.memory * GB) if args.memory else host_memory() * 4 // 5
+    if args.memory:
+        memory = int(args.memory * GB)
+    else:
+        memory = host_memory() * 4 // 5
     pool = production.check_memory(records, args.shuffle_pool, memory)
     spread = quality.expected_spread(records, pool)
     cli.log.info("%s", spread.line(len(records)))

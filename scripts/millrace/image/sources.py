@@ -92,7 +92,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     def build(write: Write) -> Partitions:
         for split, listed in tree.rows.items():
             is_train = split == "train"
-            rows = order.apply(listed, options.seed) if is_train else listed
+            rows = listed
+            if is_train:
+                rows = order.apply(listed, options.seed)
             files = options.files(split, len(rows))
             plans = list(deal(split, rows, files, is_shuffled and is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
@@ -108,7 +110,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         )
 
     # The order of an earlier run decides too.
-    decided = os.stat(order.path).st_mtime_ns if order.saved else 0
+    decided = 0
+    if order.saved:
+        decided = os.stat(order.path).st_mtime_ns
     return Found(
         build,
         state=jsonl.digest([asdict(settings), tree.classes, tree.rows, tree.notes, decided]),

@@ -80,7 +80,10 @@ def produce(maker: EpochMaker, side: Producer, ahead: int) -> int:
         whole = _keep(maker, window, side, is_trusted)
         is_trusted = True
         missing = [epoch for epoch in window if epoch not in whole]
-        fast = missing[0] - 1 if missing else max(end, wanted.slow - 1, 0)
+        if missing:
+            fast = missing[0] - 1
+        else:
+            fast = max(end, wanted.slow - 1, 0)
         is_done = end >= wanted.top - 1 and not missing
         side.announce(fast, wanted.attempt, is_done)
 

@@ -252,7 +252,9 @@ class _Side(Pointers):
         while (value := ready()) is None:
             self.check()
             is_there = self._seen is not None and self._seen.is_working and not self._is_dead
-            silent = 0.0 if is_there else time.monotonic() - max(began, self._seen_at)
+            silent = 0.0
+            if not is_there:
+                silent = time.monotonic() - max(began, self._seen_at)
             if silent >= self.times.wait_limit:
                 problem = f"waited {silent:.0f} s for {what}, but {self._how()}"
                 remedy = f"Start it, then this again: {self.command(self.other)}"

@@ -127,7 +127,9 @@ def _write(
     Of a file with rejects only the facts count: it is always written again.
     """
     pixels = conversion.pixels
-    size = None if pixels["layout"] == ENCODED else (pixels["crop"], pixels["crop"])
+    size = None
+    if pixels["layout"] != ENCODED:
+        size = (pixels["crop"], pixels["crop"])
     encoded_bytes = sum(max(row[1], 0) for row in plan.rows)
     load = partial(_load, conversion)
     outcome = _Outcome()

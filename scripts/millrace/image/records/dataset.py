@@ -65,11 +65,10 @@ class HDF5Record(Dataset):
         (content,), (label,), _ = self.reader.read(file, record, 1)
         is_encoded = self.records.layout == ENCODED
         try:
-            image = (
-                read_image(content, self.records.exif)[0]
-                if is_encoded
-                else Image.fromarray(content)
-            )
+            if is_encoded:
+                image = read_image(content, self.records.exif)[0]
+            else:
+                image = Image.fromarray(content)
         except Unusable as error:
             where = f"{self.records.path(file)}, record {record}"
             raise MillraceError(

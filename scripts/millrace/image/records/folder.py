@@ -208,7 +208,9 @@ def _check_end(place: str) -> None:
 def _stat(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)
-        return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (-1, 0)
+        if stat.S_ISREG(status.st_mode):
+            return (status.st_size, status.st_mtime_ns)
+        return (-1, 0)
     except OSError:
         return -1, 0
 

@@ -58,7 +58,9 @@ class RecordOptions:
         resize, crop = (
             (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
         )
-        sizes = {"resize": resize, "crop": crop} if self.layout == "fixed" else {}
+        sizes = {}
+        if self.layout == "fixed":
+            sizes = {"resize": resize, "crop": crop}
         pixels = {"layout": self.layout, "exif": self.exif, "max_pixels": self.max_pixels, **sizes}
         facts = {"split": split, "folder": str(tree.root / split), "classes": tree.classes}
         return facts | {"pixels": pixels, "seed": self.seed}

@@ -106,7 +106,9 @@ class RecordBatches:
         return {**self.__dict__, "plan": None, "_epoch": None, "_reader": None, "_block": None}
 
     def __len__(self) -> int:
-        return len(self.plan) if self.plan is not None else 0
+        if self.plan is not None:
+            return len(self.plan)
+        return 0
 
     def place(self, row: int, message: str) -> str:
         return message.partition(": ")[0]
@@ -114,7 +116,9 @@ class RecordBatches:
     def new_slots(self, workers: int, per_worker: int) -> None:
         """None: batches cross in memory of their own, for which there must be room."""
         plan = self.plan
-        largest = len(plan.batch(0, self.rank)) if plan is not None and len(plan) else 0
+        largest = 0
+        if plan is not None and len(plan):
+            largest = len(plan.batch(0, self.rank))
         require_room(workers * max(per_worker - 2, 1) * largest * self.size**2 * 3)
 
     def check(self, batch: Batch) -> None:
@@ -195,7 +199,8 @@ class RecordBatches:
         """The RGB pixels of a record; without random crops its middle, at `size`. Raises
         Unusable."""
         is_fixed = records.layout == FIXED
-        image = image if is_fixed else read_image(image, records.exif)[0]
+        if not is_fixed:
+            image = read_image(image, records.exif)[0]
         if self.augment != "none":
             return np.asarray(image)
         if is_fixed:  # has been resized

@@ -169,7 +169,9 @@ class ImageTask(Task):
         return self._loader
 
     def _batch_loader(self, batches: RecordBatches) -> BatchLoader:
-        workers = self._shape.streams if self.options.workers else 0
+        workers = 0
+        if self.options.workers:
+            workers = self._shape.streams
         limit = self.options.max_bad_fraction
         # Pinning makes a context on a GPU, also where the CPU trains.
         pin = devices.kind_of(self.options.device) == "cuda"
@@ -219,7 +221,9 @@ class ImageTask(Task):
             self.side.trained(self._epoch)
 
     def batch_ids(self, batch: Batch) -> np.ndarray:
-        return batch.ids[:0] if batch.filler else batch.ids
+        if batch.filler:
+            return batch.ids[:0]
+        return batch.ids
 
     def training_step(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, images, counts) of a batch; right answers are counted on the device."""
