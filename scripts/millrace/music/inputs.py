@@ -36,7 +36,9 @@ class MusicInputs(RunInputs):
 
     def conf(self, wildcards: Any = None) -> list[str]:
         """The training configuration that runs share."""
-        return [self.section["conf"]] if self.section["conf"] else []
+        if self.section["conf"]:
+            return [self.section["conf"]]
+        return []
 
     @property
     def partitions(self) -> list[str]:

@@ -67,7 +67,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     roots = _roots(settings)
     places = _places(roots)
     files = _split_files(settings.splits)
-    lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
+    lists = files
+    if settings.jsonl:
+        lists = {"jsonl": settings.jsonl, **files}
     for name, path in lists.items():
         if not Path(path).is_file():
             key = "jsonl" if name == "jsonl" else "splits"
@@ -209,7 +211,9 @@ def _compared(results: Path) -> dict[str, Items]:
 
 def _stat(path: Path) -> Stat:
     """Also of a link to nothing, whose job says that it is one."""
-    return Stat.of(path) if path.exists() else Stat(str(path), -1, 0, 0)
+    if path.exists():
+        return Stat.of(path)
+    return Stat(str(path), -1, 0, 0)
 
 
 def _row(record: Any) -> dict:
@@ -253,7 +257,10 @@ def _split_digest(path: str) -> str:
 
 def _items(content: Mapping) -> dict[str, Any]:
     """The file, or the folder (with a slash at its end), and the records of a partition by name."""
-    name = content["path"] if content["kind"] == "h5" else f"{content['path']}/"
+    if content["kind"] == "h5":
+        name = content["path"]
+    else:
+        name = f"{content['path']}/"
     return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
 
 

@@ -141,7 +141,9 @@ def check_values(blocks: Iterable[np.ndarray]) -> list[str]:
     if low == high:
         raise Refused("constant", f"all values are {high:g}")
     # Silence, or what an extraction that was stopped has never written.
-    return ["mostly_zero"] if values.zeros > 0.5 * total else []
+    if values.zeros > 0.5 * total:
+        return ["mostly_zero"]
+    return []
 
 
 @dataclass

@@ -304,7 +304,10 @@ def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.
     chunk_frames = track.chunks[track.time_axis]
     low = track.first // chunk_frames
     high = math.ceil((track.first + track.frames) / chunk_frames)
-    part = grid()[low:high] if track.time_axis == 0 else grid()[:, low:high]
+    if track.time_axis == 0:
+        part = grid()[low:high]
+    else:
+        part = grid()[:, low:high]
     if part.size and (part >= 0).all():
         track.storage = CHUNKS
         track.addresses = part.ravel().tolist()
@@ -345,7 +348,10 @@ def _check_size(dataset: Any) -> None:
     """Raise Refused if the file has fewer bytes than the data set chunks, or bytes where it has
     none."""
     size = dataset.file.id.get_filesize()
-    needed = math.prod(_sides(dataset)) if dataset.chunks else dataset.nbytes
+    if dataset.chunks:
+        needed = math.prod(_sides(dataset))
+    else:
+        needed = dataset.nbytes
     if needed > size:
         parts = f"{needed} chunks" if dataset.chunks else f"{needed} bytes"
         words = f"shape {list(dataset.shape)} is {parts}, more than the {size} bytes of the file"

@@ -76,7 +76,9 @@ def _text(value: Any) -> Any:
     """Text without padding; what is no text stays as it is."""
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
-    return value.strip("\0 ") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.strip("\0 ")
+    return value
 
 
 def _first(about: Attributes, names: Iterable[str], *kinds: type) -> Any:
@@ -116,7 +118,9 @@ def owner(name: str, about: Attributes, about_group: Attributes) -> str:
     for group in reversed(groups):
         if VIDEO_ID.fullmatch(group):
             return group
-    return groups[-1] if own_name.lower() in USUAL else own_name
+    if own_name.lower() in USUAL:
+        return groups[-1]
+    return own_name
 
 
 def parts(
@@ -170,7 +174,9 @@ def _edges(
         return None
 
     is_whole = len(edges) == count + 1 and edges == sorted(edges)
-    return edges if is_whole and (edges[0], edges[-1]) == (0, total) else None
+    if is_whole and (edges[0], edges[-1]) == (0, total):
+        return edges
+    return None
 
 
 def hop(about: Attributes) -> float | None:

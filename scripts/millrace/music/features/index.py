@@ -232,7 +232,9 @@ class FeatureIndex:
     def hops(self, prefer: str = H5) -> np.ndarray:
         """Seconds a stored frame of every track, in the source as for `frames`."""
         hops = self._stored("hop", prefer)
-        return hops if self._hop is None else np.where(self.unstated(prefer), self._hop, hops)
+        if self._hop is None:
+            return hops
+        return np.where(self.unstated(prefer), self._hop, hops)
 
     def unstated(self, prefer: str = H5) -> np.ndarray:
         """bool: tracks whose hop nothing says, in the source as for `frames`."""
@@ -261,7 +263,9 @@ class FeatureIndex:
             fields = dict(zip(names, row, strict=True))
             if fields["file"] >= 0:
                 tracks.append(self._track(number, source, fields))
-        return tracks if prefer == H5 else tracks[::-1]
+        if prefer == H5:
+            return tracks
+        return tracks[::-1]
 
     def _track(self, number: int, source: str, fields: dict[str, Any]) -> Track:
         """A track of the fields of its record."""
@@ -304,4 +308,6 @@ class FeatureIndex:
 def index_path(path: str | os.PathLike) -> Path:
     """The index that lies beside a .pt, with the ending .index; any other path is itself an
     index."""
-    return Path(path).with_suffix(".index") if os.fspath(path).endswith(".pt") else Path(path)
+    if os.fspath(path).endswith(".pt"):
+        return Path(path).with_suffix(".index")
+    return Path(path)

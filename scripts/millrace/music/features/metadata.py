@@ -104,7 +104,9 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
     """The ids of a version, best match first: its own, then those of its videos and of its tracks'
     videos."""
     own = first(version, ID_NAMES)
-    ids = [own] if isinstance(own, str) else []
+    ids = []
+    if isinstance(own, str):
+        ids = [own]
     for place in [version, *_objects(version.get("tracks"))]:
         for video in _objects(place.get("youtube_video")):
             if match := _VIDEO.search(str(video.get("url"))):
@@ -133,7 +135,9 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
         elif isinstance(value, dict) and isinstance(value.get("versions"), list):
             result.counts["cliques"] += 1
             for version in value["versions"]:
-                ids = video_ids(version) if isinstance(version, dict) else []
+                ids = []
+                if isinstance(version, dict):
+                    ids = video_ids(version)
                 result.counts["versions" if ids else "versions_without_video"] += 1
                 for number in ids:
                     _enter(result, line, number, version)
@@ -154,7 +158,8 @@ def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
         name = _NAMES[alias]
         value = fields[alias]
         if value is not None and value != "":
-            value = value.strip("/") if name == "key" and isinstance(value, str) else value
+            if name == "key" and isinstance(value, str):
+                value = value.strip("/")
             (right if _IS_RIGHT[name](value) else wrong)[name] = value
     return right, wrong
 

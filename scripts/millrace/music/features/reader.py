@@ -138,7 +138,9 @@ def _open(key: tuple[str, str, int, int, bool, bool]) -> Any:
     has_grown = swmr and status.st_size >= size
     if not is_same and not has_grown:
         raise _changed(path, size, mtime_ns, status)
-    return open_h5(path, swmr) if by_h5py else RawFile(path, lock=source == H5)
+    if by_h5py:
+        return open_h5(path, swmr)
+    return RawFile(path, lock=source == H5)
 
 
 def _changed(path: str, size: int, mtime_ns: int, now: os.stat_result) -> MillraceError:

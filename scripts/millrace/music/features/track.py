@@ -47,7 +47,9 @@ class Contract:
     def pooling(self, hop: float) -> int | None:
         """How many stored frames make one of the model's; None if no whole number does."""
         ratio = self.hop * self.pool / hop
-        return round(ratio) if ratio > 0.5 and abs(ratio - round(ratio)) < 1e-4 * ratio else None
+        if ratio > 0.5 and abs(ratio - round(ratio)) < 1e-4 * ratio:
+            return round(ratio)
+        return None
 
     def mismatch(self, bins: int, hop: float) -> str:
         """What speaks against features of these bins and seconds a frame; empty if nothing does."""

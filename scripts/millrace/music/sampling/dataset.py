@@ -107,14 +107,18 @@ class CliqueDataset:
         return len(self.cliques) * self.n_per_class
 
     def __len__(self) -> int:
-        return len(self.plan) if self.plan is not None else 0
+        if self.plan is not None:
+            return len(self.plan)
+        return 0
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_said": set()}
 
     def new_slots(self, workers: int, per_worker: int) -> BatchSlots | None:
         """None: batches cross in memory of their own, for which there must be room."""
-        anchors = len(self.plan.batch(0, self.rank)) if self.plan else 0
+        anchors = 0
+        if self.plan:
+            anchors = len(self.plan.batch(0, self.rank))
         length, size, step, _ = self.geometry
         further = max(0, math.ceil((length - size) / step))
         shingles = 1 + further

@@ -76,7 +76,9 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
         words[key] = value
     path = words.get("conf") or conf
     where = str(path or COMMAND_LINE)
-    content = flat(config.read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
+    content = {}
+    if path:
+        content = flat(config.read_yaml(path, "Name a configuration: conf=FILE"))
     typed = {key: _parsed(key, text, _DEFAULTS.get(key)) for key, text in words.items()}
 
     result = Conf(_DEFAULTS)
@@ -114,7 +116,9 @@ def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 def _parsed(key: str, text: str, default: Any) -> Any:
     try:
-        return text if isinstance(default, str) else config.parse_value(text)
+        if isinstance(default, str):
+            return text
+        return config.parse_value(text)
     except yaml.YAMLError:
         problem = f"{key} has the value {text!r}"
         raise MillraceError(problem, COMMAND_LINE, "Write it as in YAML") from None

@@ -103,7 +103,10 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
         def cut(frames: int) -> Geometry:
             length = max(1, min(frames, round(options["maxlen"] / frame)))
             size = round((model.config.shingling_len if seconds is None else seconds) / frame)
-            step = round(hop / frame) if hop > 0 else int(0.99 * length)
+            if hop > 0:
+                step = round(hop / frame)
+            else:
+                step = int(0.99 * length)
             return Geometry(length, size or length, max(step, 1))
 
         return embed(model, cliques, features.reader, cut, share, conf["data.max_missing_fraction"])
@@ -117,11 +120,9 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
     facts |= {"nearest": nearest(queries, candidates, strategy, features, partition)}
     facts |= {"sizes": {name: part.sizes() for name, part in features.cliques.items()}}
-    return (
-        {**facts, "figures": means(figures), "intervals": intervals(figures)}
-        if ranks.is_main
-        else {}
-    )
+    if ranks.is_main:
+        return {**facts, "figures": means(figures), "intervals": intervals(figures)}
+    return {}
 
 
 def check_ranks(conf: Conf) -> Ranks:
