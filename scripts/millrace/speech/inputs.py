@@ -39,7 +39,9 @@ class SpeechInputs:
 
     def gone(self, wildcards: Any = None) -> list[str]:
         """The list of countries that were built and are no more, if there have been any."""
-        return [GONE] if os.path.exists(GONE) else []
+        if os.path.exists(GONE):
+            return [GONE]
+        return []
 
     def manifest_files(self, wildcards: Any) -> list[str]:
         """What the manifest steps of a country's partitions wrote."""
@@ -105,7 +107,9 @@ class SpeechInputs:
         for country in self.partitions:
             for split in SPLITS:
                 path = _SHARD_LIST.format(country=country, split=split)
-                names = Path(path).read_text().splitlines() if os.path.exists(path) else []
+                names = []
+                if os.path.exists(path):
+                    names = Path(path).read_text().splitlines()
                 yield from (f"results/speech/shards/{name}" for name in names)
 
     def _made_with(self, tar: str) -> str | None:
@@ -123,12 +127,16 @@ class SpeechInputs:
         """The merged index, when there is a corpus, and those of the countries: of a failed merge
         Snakemake deletes what lay there before, and would not miss it while the merged index is
         there."""
-        return ["results/speech/index.parquet", *self.country_indices()] if self.partitions else []
+        if self.partitions:
+            return ["results/speech/index.parquet", *self.country_indices()]
+        return []
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         report = ["results/speech/report/summary.html"] if self.partitions else []
-        published = self.receipt() if self.hub["enabled"] else []
+        published = []
+        if self.hub["enabled"]:
+            published = self.receipt()
         return [*self.manifests(), *self.shards(), *report, *published]
 
     def receipt(self, wildcards: Any = None) -> list[str]:

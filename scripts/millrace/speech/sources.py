@@ -120,7 +120,9 @@ class _Corpus(NamedTuple):
 def _refresh(settings: Settings, folder: Path) -> list[str]:
     """Bring the tables of the countries up to date; return the ids of all that are chosen."""
     root = Path(settings.countries_root)
-    folders = country_folder.folders(root, settings.countries) if root.is_dir() else []
+    folders = []
+    if root.is_dir():
+        folders = country_folder.folders(root, settings.countries)
     lists = folder.parent.glob(changes.NOTED.format("*", "damaged"))
     suspects = {path for each in lists for path in jsonl.read_or([], each)}
     rules = {key: getattr(settings, key) for key in ("path_map", "audio_roots", "language_map")}
@@ -198,7 +200,10 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
 
     known = _contents_of_renamed(corpus, assignment, earlier, audio)
     given = given_splits.read(settings.splits_file)
-    made = changes.names_of_made(folder) if settings.max_recordings else set()
+    if settings.max_recordings:
+        made = changes.names_of_made(folder)
+    else:
+        made = set()
     rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}

@@ -20,7 +20,9 @@ def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     groups = partition_files("speech")
     partitions = {name: files for of in groups.values() for name, files in of.items()}
     countries = {country: [path for (path,) in of.values()] for country, of in groups.items()}
-    whole = {"all": [path for paths in countries.values() for path in paths]} if groups else {}
+    whole = {}
+    if groups:
+        whole = {"all": [path for paths in countries.values() for path in paths]}
     return [
         ("generate_manifest", "results/speech/manifest/partitions/{}/manifest.parquet", partitions),
         ("create_shards", "results/speech/shards/partitions/{}/index.parquet", partitions),

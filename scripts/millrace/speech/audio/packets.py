@@ -64,7 +64,9 @@ def discarded(packet: av.Packet) -> tuple[int, int]:
     if not packet.has_sidedata("skip_samples"):
         return 0, 0
     raw = bytes(packet.get_sidedata("skip_samples"))
-    return struct.unpack("<II", raw[:8]) if len(raw) >= 8 else (0, 0)
+    if len(raw) >= 8:
+        return struct.unpack("<II", raw[:8])
+    return (0, 0)
 
 
 class FrameRun:

@@ -90,7 +90,9 @@ def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
 
 def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
     """Facts of an open PCM file; of its samples, only the first seconds are read."""
-    warnings = size_warnings(handle.name) if handle.format in ("WAV", "WAVEX") else []
+    warnings = []
+    if handle.format in ("WAV", "WAVEX"):
+        warnings = size_warnings(handle.name)
     if handle.channels == 2:
         handle.seek(0)
         trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)

@@ -85,7 +85,9 @@ class StreamRecording:
         except BaseException:
             self.container.close()
             raise
-        stated = None if self.container.duration is None else self.container.duration / 1e6
+        stated = None
+        if self.container.duration is not None:
+            stated = self.container.duration / 1e6
         self.timeline = Timeline(self.container_format, self.codec_name, stated)
 
     def __enter__(self) -> StreamRecording:
@@ -118,7 +120,9 @@ class StreamRecording:
             # Packets that are not whole are left out, as their stamps mislead.
             return {"fflags": "discardcorrupt"}
         junk = frames.bytes_before(self.path, container_format)
-        return {"skip_initial_bytes": str(junk)} if junk else {}
+        if junk:
+            return {"skip_initial_bytes": str(junk)}
+        return {}
 
     def _open_as(
         self, container_format: str | None, options: dict[str, str]

@@ -91,7 +91,10 @@ def parse(raw: bytes) -> Alignment:
     if not segments:
         raise jsonl.BadJson("no_segments", "`segments` is an empty list")
     audio_file = value.get("audio_file")
-    audio_file = without_nuls(audio_file).strip() if isinstance(audio_file, str) else ""
+    if isinstance(audio_file, str):
+        audio_file = without_nuls(audio_file).strip()
+    else:
+        audio_file = ""
     if stem(audio_file) in ("", ".."):
         problem = "the object has no `audio_file` with the path of its audio; write it there"
         raise jsonl.BadJson("no_audio_file", problem)
@@ -109,7 +112,9 @@ def peek(path: str, size: int) -> tuple[str, float] | None:
     handle = os.open(path, os.O_RDONLY)
     try:
         head = _HEAD.match(os.read(handle, _PEEKED))
-        tail = os.pread(handle, _PEEKED, size - _PEEKED) if head else b""
+        tail = b""
+        if head:
+            tail = os.pread(handle, _PEEKED, size - _PEEKED)
     finally:
         os.close(handle)
     if not head or not _TAIL.search(tail):
@@ -120,7 +125,9 @@ def peek(path: str, size: int) -> tuple[str, float] | None:
     except orjson.JSONDecodeError:
         return None
     usable = ends and "\0" not in audio_file and stem(audio_file) not in ("", "..")
-    return (audio_file, max(ends) / 3600.0) if usable else None
+    if usable:
+        return (audio_file, max(ends) / 3600.0)
+    return None
 
 
 def read(path: str) -> Alignment | None:
@@ -166,7 +173,9 @@ def transcript_id(file_stem: str, video_id: str) -> str:
     of it."""
     if file_stem == video_id:
         return ""
-    return file_stem[len(video_id) + 1 :] if file_stem.startswith(f"{video_id}_") else file_stem
+    if file_stem.startswith(f"{video_id}_"):
+        return file_stem[len(video_id) + 1 :]
+    return file_stem
 
 
 def without_nuls(text: str) -> str:
@@ -185,11 +194,15 @@ def _jsonable(value: Any) -> Any:
         return without_nuls(value)
     # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them
     # apart.
-    return value if value is None or isinstance(value, bool) else repr(value)
+    if value is None or isinstance(value, bool):
+        return value
+    return repr(value)
 
 
 def _seconds(segment: Any) -> float | None:
-    value = field_of(segment, "end") if isinstance(segment, dict) else None
+    value = None
+    if isinstance(segment, dict):
+        value = field_of(segment, "end")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < _LATEST_END else None

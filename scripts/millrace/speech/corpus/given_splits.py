@@ -60,7 +60,10 @@ def read(path: str) -> GivenSplits:
     result = GivenSplits()
     if not path:
         return result
-    files = sorted(Path(path).glob(f"*{_SUFFIX}")) if Path(path).is_dir() else [Path(path)]
+    if Path(path).is_dir():
+        files = sorted(Path(path).glob(f"*{_SUFFIX}"))
+    else:
+        files = [Path(path)]
     for file in files:
         for key, given in _rows(file):
             earlier = result.setdefault(key, given)
@@ -76,7 +79,9 @@ def read(path: str) -> GivenSplits:
 
 def _rows(file: Path) -> Iterator[tuple[tuple[str, str], GivenSplit]]:
     """Country, video_id and split of each row."""
-    named = unquote(file.name.removesuffix(_SUFFIX)) if file.name.endswith(_SUFFIX) else ""
+    named = ""
+    if file.name.endswith(_SUFFIX):
+        named = unquote(file.name.removesuffix(_SUFFIX))
     try:
         rows = csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines(), restval="")
         columns = set(rows.fieldnames or ())
@@ -101,5 +106,7 @@ def _given(video_id: str, row: dict[str, str], place: str) -> GivenSplit:
         problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"
         remedy = f"Give a recording and one of {', '.join(_WORDS)} in each line"
         raise MillraceError(problem, place, remedy)
-    number = int(float(subset)) if subset and split == "train" else None
+    number = None
+    if subset and split == "train":
+        number = int(float(subset))
     return GivenSplit(split, number, place)

@@ -172,8 +172,13 @@ class MediaFolder:
     def _candidates(self, audio_file: str) -> Iterator[Stat]:
         """The files that `audio_file` may mean, the surest first."""
         written = slashed(audio_file)
-        plain = written if written == os.path.normpath(written) else str(PurePosixPath(written))
-        places = [written] if written.startswith("/") else [root + plain for root in self.roots]
+        plain = written
+        if written != os.path.normpath(written):
+            plain = str(PurePosixPath(written))
+        if written.startswith("/"):
+            places = [written]
+        else:
+            places = [root + plain for root in self.roots]
         for path in [*self.path_map.mapped(written), *places]:
             if status := self._stat(path):
                 yield status
@@ -205,7 +210,9 @@ def signature(path: str) -> list[int] | None:
         return None
     if stat.S_ISDIR(status.st_mode):
         return []
-    return Stat.of(path, status).signature if stat.S_ISREG(status.st_mode) else None
+    if stat.S_ISREG(status.st_mode):
+        return Stat.of(path, status).signature
+    return None
 
 
 def is_utf8(name: str) -> bool:

@@ -33,7 +33,9 @@ class AudioRoots:
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(folder)
         real = os.path.join(self._real_folders[folder], name)
-        return os.path.realpath(real) if os.path.islink(real) else real
+        if os.path.islink(real):
+            return os.path.realpath(real)
+        return real
 
     def outside(self, path: str, real: str) -> AudioOutside:
         """What is wrong with a file that they do not hold, and what to do about it."""

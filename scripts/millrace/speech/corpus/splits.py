@@ -85,7 +85,10 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
     for placement in assignment.placements.values():
         split = placement.labels["split"]
         subset = placement.labels["subset_id"]
-        known = subset is None if split != "train" else type(subset) is int and subset >= 0
+        if split != "train":
+            known = subset is None
+        else:
+            known = type(subset) is int and subset >= 0
         suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
         known = known and split in SPLITS and placement.group.endswith(suffix)
         if not known or "/" in placement.group:
@@ -165,7 +168,9 @@ def place_new(
     fractions, subset_hours, given = rules
     new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
-    splits = _splits_of(new, placed, earlier, fractions, wanted) if new else {}
+    splits = {}
+    if new:
+        splits = _splits_of(new, placed, earlier, fractions, wanted)
     subsets = _Subsets(placed, subset_hours)
     for name, recording in sorted(new.items()):
         split = splits[name]
@@ -220,7 +225,9 @@ def _splits_of(
     lengths: list[tuple[str, float]] = []
     for recording in new.values():
         # A recording that was placed under another name keeps its split: training may have seen it.
-        former = earlier.get(recording.content) if recording.content else None
+        former = None
+        if recording.content:
+            former = earlier.get(recording.content)
         given = wanted[recording.name]
         split = given.split if given else former.labels["split"] if former else None
         if split is None:

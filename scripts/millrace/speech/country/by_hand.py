@@ -48,11 +48,9 @@ class Generated:
         ledger = self.ledger
         counts = f"{ledger.rows_in} segments found, {ledger.rows_out} in the manifest"
         reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
-        before = (
-            f"; {self.known} were in it before, {self.gone} more are gone"
-            if self.known or self.gone
-            else ""
-        )
+        before = ""
+        if self.known or self.gone:
+            before = f"; {self.known} were in it before, {self.gone} more are gone"
         return (
             f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}{before};"
             f" {self.shares}"

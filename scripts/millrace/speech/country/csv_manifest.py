@@ -58,7 +58,10 @@ class CsvManifest:
     def read(cls, path: Path, country: str) -> CsvManifest:
         """Read a manifest, and the splits CSV beside it."""
         splits = path.with_name(path.name.removesuffix("_manifest.csv") + "_splits.csv")
-        given = given_splits.read(str(splits)) if splits.is_file() else GivenSplits()
+        if splits.is_file():
+            given = given_splits.read(str(splits))
+        else:
+            given = GivenSplits()
         try:
             with open(path, newline="", encoding="utf-8-sig") as handle:
                 return cls._of_lines(path, country, given, csv.reader(handle))
@@ -165,7 +168,10 @@ def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
         raise MillraceError(problem, f"{where}, and {given.place}", "Keep one of them")
     if split != "train":
         return {"split": split, "subset_id": None}
-    subset = given.subset if given and row["subset_id"] is None else row["subset_id"]
+    if given and row["subset_id"] is None:
+        subset = given.subset
+    else:
+        subset = row["subset_id"]
     if subset is not None and not (float(subset).is_integer() and subset >= 0):
         raise MillraceError(f"subset_id {subset:g} is no whole number from 0 on", where, _AGAIN)
     return {"split": split, "subset_id": None if subset is None else int(subset)}
@@ -173,7 +179,10 @@ def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
 
 def _partition(row: dict) -> Partition:
     """What holds all shards of a row's split and subset."""
-    folder = row["split"] if row["subset_id"] is None else f"{row['split']}-{row['subset_id']}"
+    if row["subset_id"] is None:
+        folder = row["split"]
+    else:
+        folder = f"{row['split']}-{row['subset_id']}"
     return Partition(safe_name(row["country"]), folder, 0)
 
 
@@ -181,7 +190,9 @@ def _planned(row: dict, made: Collection[str], retry_errors: bool) -> dict:
     """A row as the plan takes it: pending, if it is to come into shards or in them already."""
     is_error = row["status"] not in (PENDING, COMPLETED)
     takes_part = row["key"] in made or (retry_errors and is_error)
-    return row | {"status": PENDING, "error_message": ""} if takes_part else row
+    if takes_part:
+        return row | {"status": PENDING, "error_message": ""}
+    return row
 
 
 def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> None:

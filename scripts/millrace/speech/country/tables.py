@@ -76,7 +76,9 @@ class PartitionFiles:
 
     def tars(self) -> list[Path]:
         """The partition's tars, or where one lay whose segments are all left out."""
-        return tars_of(self._partition, self._shards_dir) if self._partition else []
+        if self._partition:
+            return tars_of(self._partition, self._shards_dir)
+        return []
 
     def sidecars(self) -> Iterator[pa.Table]:
         """What the sidecars of the tars tell: they alone know of segments that were left out."""

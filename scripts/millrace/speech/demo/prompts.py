@@ -106,7 +106,9 @@ def clean(name: str, text: str) -> tuple[str, str]:
         return "", "sound"
     if re.search(r"[\[\]<>(){}]", text):
         return "", "aside"
-    return (text, "") if any(character.isalnum() for character in text) else ("", "no_text")
+    if any(character.isalnum() for character in text):
+        return (text, "")
+    return ("", "no_text")
 
 
 def decode(path: Path) -> np.ndarray:
@@ -118,7 +120,9 @@ def decode(path: Path) -> np.ndarray:
     except av.FFmpegError as error:
         remedy = "Remove the package's folder and run again"
         raise MillraceError(f"not G.722 audio ({error})", where=str(path), remedy=remedy) from None
-    return np.concatenate(frames) if frames else np.zeros(0, np.int16)
+    if frames:
+        return np.concatenate(frames)
+    return np.zeros(0, np.int16)
 
 
 def sentences(language: str, seed: int) -> list[str]:

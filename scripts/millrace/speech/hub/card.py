@@ -70,7 +70,9 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     configs = []
     infos = []
     for country, rows in shards.groupby("country", sort=False):
-        name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country
+        name = country
+        if _NO_CONFIG_NAME.search(country):
+            name = safe_name(country)
         paths = {row.split: published_path(row.shard, row.split) for row in rows.itertuples()}
         folders = {split: path.rpartition("/")[0] for split, path in paths.items()}
         files = [{"split": split, "path": f"{folder}/*.tar"} for split, folder in folders.items()]

@@ -63,7 +63,10 @@ def _add_recording(result: Manifest, recording: dict) -> None:
     sources = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
     probes = {path: _probe(path) for path in sources}
     for transcript in recording["transcripts"]:
-        probe = probes[transcript["audio"]["path"]] if transcript["audio"] else (None, ())
+        if transcript["audio"]:
+            probe = probes[transcript["audio"]["path"]]
+        else:
+            probe = (None, ())
         rows += _transcript_rows(result, recording, transcript, *probe)
     rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
     rows, duplicates = segments.resolve_duplicates(rows)

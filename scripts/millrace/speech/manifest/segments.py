@@ -157,7 +157,9 @@ def _index(raw: dict, name: str) -> int | None:
     """The place of a word in its transcript."""
     index = _number(raw, name)
     # Beyond 2^53 floats are no exact whole numbers.
-    return int(index) if index is not None and abs(index) < 2**53 else None
+    if index is not None and abs(index) < 2**53:
+        return int(index)
+    return None
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:

@@ -109,7 +109,9 @@ def tars_of(partition: Partition, output_dir: str | os.PathLike) -> list[Path]:
     """The tars of a partition by the files below `output_dir`: there is a tar, or a sidecar of
     one."""
     folder = Path(output_dir, partition.country, partition.folder)
-    files = [ShardFile.parse(path.name) for path in folder.iterdir()] if folder.is_dir() else []
+    files = []
+    if folder.is_dir():
+        files = [ShardFile.parse(path.name) for path in folder.iterdir()]
     shards = {
         file.shard for file in files if file and file.partition == partition and not file.temporary
     }

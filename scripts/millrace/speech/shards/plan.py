@@ -249,7 +249,9 @@ def safe_key(key: str) -> str:
     """
     safe = quote(key, safe="").replace(".", "%2E").replace("~", "%7E")
     # Two leading underscores hide a member from `datasets`.
-    return "%5F" + safe[1:] if safe.startswith("__") else safe
+    if safe.startswith("__"):
+        return "%5F" + safe[1:]
+    return safe
 
 
 def sample_json(row: Mapping, sampling_rate: int) -> bytes:

@@ -77,7 +77,9 @@ def _behind_element(raw: mmap.mmap, at: int) -> int | None:
     if size is None:
         return None
     # The last one may be cut off.
-    return body + size if body + size > len(raw) or _is_top(raw, body + size) else None
+    if body + size > len(raw) or _is_top(raw, body + size):
+        return body + size
+    return None
 
 
 def _size(raw: mmap.mmap, at: int) -> tuple[int | None, int]:
@@ -126,7 +128,9 @@ def _timestamp(raw: mmap.mmap, start: int) -> int | None:
         if at >= len(raw) or size is None:
             return None
         if raw[at] == _TIMESTAMP:
-            return int.from_bytes(raw[body : body + size], "big") if size <= 8 else None
+            if size <= 8:
+                return int.from_bytes(raw[body : body + size], "big")
+            return None
         if raw[at] not in _FILLERS:
             return None
         at = body + size
