@@ -66,7 +66,9 @@ class TarDataset(Dataset):
         self.transform: Callable[[Any], Any] | None = None
 
     def __len__(self) -> int:
-        return len(self.plan) if self.plan is not None else 0
+        if self.plan is not None:
+            return len(self.plan)
+        return 0
 
     @property
     def rows(self) -> int:

@@ -160,7 +160,9 @@ class TarSamples:
         sizes = self._members.size
         if field is not None:
             sizes = np.where(self._members.field == self.number_of_field(field), sizes, 0)
-        return np.add.reduceat(sizes, self._starts[:-1]) if len(self) else sizes
+        if len(self):
+            return np.add.reduceat(sizes, self._starts[:-1])
+        return sizes
 
     def place(self, row: int) -> str:
         """Where a sample stands: its key, its tar, and the byte at which its first member lies."""
