@@ -141,7 +141,11 @@ def main(argv: list[str] | None = None) -> None:
         args.manifests = [index]
         args.tar_root = args.tar_root or f"{SPEECH}/shards"
     args.tar_index = args.tar_index or list(filter(Path.is_dir, [Path("results/asr/tar_index")]))
-    named = {"train": args.train, "dev": args.dev, "test": args.test}
+    named = {
+        "train": args.train,
+        "dev": args.dev,
+        "test": args.test,
+    }
     how = (args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript", args.path_map)
     splits = manifests.scanned(args.manifests, named, *how)
     indices = None

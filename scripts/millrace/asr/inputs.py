@@ -251,7 +251,11 @@ class AsrInputs(RunInputs):
         """The loader of a run of the config."""
         own = {"seed": self.section["seed"], **self._training(run)}
         names = sorted({*of_loader(TrainOptions), "seed"} & own.keys())
-        chosen = {**self._model(), **{name: own[name] for name in names}, "bucket_dir": BUCKETS}
+        chosen = {
+            **self._model(),
+            **{name: own[name] for name in names},
+            "bucket_dir": BUCKETS,
+        }
         files = [BUCKETS]
         if self.section["calibration"]["enabled"]:
             chosen["calibration"] = CALIBRATION

@@ -202,7 +202,11 @@ class TrialSteps:
                 "heaviest": last,
                 "message": message,
             }
-        facts = {"steps": self.steps, "heaviest": heaviest, **self.meter.facts()}
+        facts = {
+            "steps": self.steps,
+            "heaviest": heaviest,
+            **self.meter.facts(),
+        }
         return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
 
     def _step(self, prepared: Prepared) -> None:

@@ -48,7 +48,11 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
     for sample in samples:
         key = posixpath.splitext(members[sample.row].as_py())[0]
         seconds = round(sample.duration_s, 3)
-        line = {"split": split, "key": key, "recording": recording_of(key, seconds)}
+        line = {
+            "split": split,
+            "key": key,
+            "recording": recording_of(key, seconds),
+        }
         line |= {"language": sample.language or "und", "duration_s": seconds}
         line |= {"reference": sample.reference, "hypothesis": sample.hypothesis}
         line |= {"edits": sample.errors.character_edits, "characters": sample.errors.characters}

@@ -123,7 +123,11 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     note(problem, _invisible(columns["transcript"]), "empty_transcript")
     durations = seconds(columns["duration_s"], problem)
     language = pc.if_else(pa.array(_blank(language)), None, language)
-    values = {"tar_member_name": members, "language": language, "duration_s": durations}
+    values = {
+        "tar_member_name": members,
+        "language": language,
+        "duration_s": durations,
+    }
     return pa.table(
         {
             **columns,

@@ -9,7 +9,11 @@ from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests import parquet
 from millrace.asr.manifests.manifest import ALIASES
 
-_SPLITS = {"train": ["train"], "dev": ["validation", "valid", "val", "dev"], "test": ["test"]}
+_SPLITS = {
+    "train": ["train"],
+    "dev": ["validation", "valid", "val", "dev"],
+    "test": ["test"],
+}
 
 
 class Reader(parquet.Reader):

@@ -39,7 +39,11 @@ class Prepared:
         host: Mapping[str, Any] | None = None,
         dropped: Sequence[tuple[int, str]] = (),
     ) -> None:
-        self.tensors = {"audio": batch.audio, "lengths": batch.lengths, **tensors}
+        self.tensors = {
+            "audio": batch.audio,
+            "lengths": batch.lengths,
+            **tensors,
+        }
         self.count = 0 if batch.filler else count
         self.counts = dict(counts)
         self.host = dict(host or {})

@@ -32,7 +32,11 @@ _SHARED = (
 ROLES = ("baseline", "bench", "check", "profile")
 # The roles that are compared, with the name that people read.
 _TITLES = {"baseline": "Baseline", "bench": "Millrace"}
-UNIT_NAMES = {"audio_seconds": "seconds", "tokens": "tokens", "flops": "FLOPs"}
+UNIT_NAMES = {
+    "audio_seconds": "seconds",
+    "tokens": "tokens",
+    "flops": "FLOPs",
+}
 
 
 class Measure(NamedTuple):

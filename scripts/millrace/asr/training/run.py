@@ -69,7 +69,11 @@ def run(
     with contextlib.ExitStack() as stack:
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
-            chosen = {**asdict(options), **asdict(settings), **task.state_dict()}
+            chosen = {
+                **asdict(options),
+                **asdict(settings),
+                **task.state_dict(),
+            }
             of_run = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
             run_folder.claim(folder, of_run)
             task.describe_buckets()

@@ -89,7 +89,11 @@ def byte_level_tokenizer(texts: Iterable[str], eos: str, pad: str, start: str, *
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet, show_progress=False)
     learned.train_from_iterator(sorted(texts), trainer)
-    special = {"eos_token": eos, "pad_token": pad, "extra_special_tokens": named}
+    special = {
+        "eos_token": eos,
+        "pad_token": pad,
+        "extra_special_tokens": named,
+    }
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=learned, **special)
     tokenizer.add_tokens([AddedToken(start, special=True, normalized=False)], special_tokens=True)
     return tokenizer
@@ -107,5 +111,9 @@ def random_config(size: str, tokenizer: Any) -> Any:
     text["layer_types"] = None  # follow from the number of layers
     audio = published.audio_config.to_dict() | audio | {"output_dim": text["hidden_size"]}
     place, pad, eos = tokenizer.convert_tokens_to_ids([PLACE, PAD, EOS])
-    ids = {"audio_token_id": place, "pad_token_id": pad, "eos_token_id": [pad, eos]}
+    ids = {
+        "audio_token_id": place,
+        "pad_token_id": pad,
+        "eos_token_id": [pad, eos],
+    }
     return Qwen3ASRConfig(audio_config=audio, text_config=text, **ids)

@@ -71,7 +71,11 @@ _TEXT = {
     "attention_bias": False,
     "attention_dropout": 0.0,
 }
-_TEXT_OWN = {"rope_theta": 5_000_000.0, "rope_scaling": None, "model_type": "qwen3_asr_text"}
+_TEXT_OWN = {
+    "rope_theta": 5_000_000.0,
+    "rope_scaling": None,
+    "model_type": "qwen3_asr_text",
+}
 _THINKER: dict[str, Any] = {
     "audio_token_id": 151_646,
     "audio_start_token_id": 151_647,
