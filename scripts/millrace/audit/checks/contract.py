@@ -173,7 +173,11 @@ def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
-            shown = {"rank": rank, "len": first.length, "batches": batches}
+            shown = {
+                "rank": rank,
+                "len": first.length,
+                "batches": batches,
+            }
             findings.append(failed(cause, shown))
     return findings
 
@@ -315,7 +319,11 @@ def memory(data: Memory) -> Finding:
     total = grown * data.samples * factor
     cause += f": {_mib(total)} for {data.samples} samples x {factor} ({why}), "
     cause += f"of {_mib(data.machine)}"
-    shown |= {"factor": factor, "extrapolated": round(total), "memory": data.machine}
+    shown |= {
+        "factor": factor,
+        "extrapolated": round(total),
+        "memory": data.machine,
+    }
     if total <= data.machine:
         return passed(cause, shown)
     if data.most is None:
@@ -412,7 +420,11 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
     if data.descriptors and wanted > data.files:
         cause = f"{read['tensors']} tensors a batch x {data.waiting} batches in a process: "
         cause += f"{wanted} open files, ulimit -n is {data.files}"
-        shown = {"tensors": read["tensors"], "needed": wanted, "limit": data.files}
+        shown = {
+            "tensors": read["tensors"],
+            "needed": wanted,
+            "limit": data.files,
+        }
         yield failed(cause, shown)
 
 

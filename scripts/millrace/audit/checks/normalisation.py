@@ -132,7 +132,11 @@ def _fitted(train: Figures, val: Figures, constants: list[Constants]) -> Iterato
         share = theirs.values / (theirs.values + ours.values)
         pairs = zip(ours.mean, theirs.mean, strict=True)
         both = [(1 - share) * t + share * v for t, v in pairs]
-        means = {"train": ours.mean, "train + val": both, "val": theirs.mean}
+        means = {
+            "train": ours.mean,
+            "train + val": both,
+            "val": theirs.mean,
+        }
         off = {split: max(map(abs, mean)) for split, mean in means.items()}
         best = min(("train + val", "val"), key=lambda split: off[split])
         # Rounded constants leave a mean of up to 0.005.

@@ -123,7 +123,11 @@ def _repeated_by(
         source = " and ".join(names) or "a generator outside the dataset"
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
-        shown = {"generators": same.generators, **same.shown, "rank, epoch, worker": pair}
+        shown = {
+            "generators": same.generators,
+            **same.shown,
+            "rank, epoch, worker": pair,
+        }
         shown["worker seeds"] = [one[0].seed, other[0].seed]
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
         fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"

@@ -230,7 +230,11 @@ def _next_epoch(rank: int, restart: Restart) -> Finding | None:
     if is_whole or not any(due):
         return None
     cause += f"the next epoch has {len(_flat(came))} of {len(_flat(due))} samples"
-    facts = {"rank": rank, "expected": due[0], "came": came[0] if came else []}
+    facts = {
+        "rank": rank,
+        "expected": due[0],
+        "came": came[0] if came else [],
+    }
     return failed(cause, facts, NEW_EPOCH)
 
 

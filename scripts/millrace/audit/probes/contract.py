@@ -79,7 +79,12 @@ def collate(loader: Any, until: float) -> Seen:
 
     `usual`: the sampler draws whole numbers below the length.
     """
-    seen: Seen = {"usual": True, "batches": 0, "bytes": 0, "tensors": 0}
+    seen: Seen = {
+        "usual": True,
+        "batches": 0,
+        "bytes": 0,
+        "tensors": 0,
+    }
     try:
         for samples in _batches(loader, seen):
             try:

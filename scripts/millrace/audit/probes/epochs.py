@@ -260,7 +260,11 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
 
 def _shuffles() -> Counter[str]:
     """Calls of the functions that put things into a random order, from now on in this process."""
-    holders = {"torch": torch, "random": random, "Random": random.Random}
+    holders = {
+        "torch": torch,
+        "random": random,
+        "Random": random.Random,
+    }
     if "numpy" in sys.modules:
         holders["numpy.random"] = sys.modules["numpy"].random
     calls: Counter[str] = Counter()

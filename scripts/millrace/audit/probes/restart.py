@@ -164,7 +164,12 @@ class Restarts:
         `told`: set_epoch(1) was called. `passes`: notes of each. `ended`: whether each was read to
         its end. `error`: what the restart raised.
         """
-        seen: Seen = {"told": told, "error": "", "passes": [], "ended": []}
+        seen: Seen = {
+            "told": told,
+            "error": "",
+            "passes": [],
+            "ended": [],
+        }
         made = self.made()
         try:
             if way.of == "module":  # as Lightning does: then it is asked for its loader

@@ -89,7 +89,12 @@ def source(data: Any) -> str:
 
 def read(loader: Any, rank: Rank, until: float) -> Seen:
     """Return {kind: {mark: sample}} of all samples that a loader draws, as far as time allows."""
-    seen: Seen = {"read": 0, "complete": True, "marks": {}, "unstable": []}
+    seen: Seen = {
+        "read": 0,
+        "complete": True,
+        "marks": {},
+        "unstable": [],
+    }
     for index, found in _marked(loader, seen["unstable"]):
         for kind, mark in found:
             seen["marks"].setdefault(kind, {}).setdefault(mark, index)

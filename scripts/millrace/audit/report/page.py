@@ -62,7 +62,11 @@ def _fail(entry: dict) -> str:
     """Cause, evidence and fix of each fail of an entry; the evidence lies whole in details."""
     body = f"<h3>{entry['name']}: {_html(entry['title'])}</h3>"
     for row in (row for row in entry["findings"] if row["verdict"] == "fail"):
-        lines = {"Cause": row["cause"], **dict(pairs(row["evidence"])), "Fix": row["fix"]}
+        lines = {
+            "Cause": row["cause"],
+            **dict(pairs(row["evidence"])),
+            "Fix": row["fix"],
+        }
         cells = (
             f"<dt>{_html(name)}</dt><dd>{_html(value, 300)}</dd>" for name, value in lines.items()
         )

@@ -16,7 +16,11 @@ def found(entries: Iterable[dict], results: Results, timeout: float) -> dict | N
     names = [entry["name"] for entry in entries if _is_late(entry)]
     if not names:
         return None
-    return {"entries": names, "timeout": timeout, "needed": _seconds(results, timeout)}
+    return {
+        "entries": names,
+        "timeout": timeout,
+        "needed": _seconds(results, timeout),
+    }
 
 
 def _is_late(entry: dict) -> bool:

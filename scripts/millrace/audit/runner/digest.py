@@ -12,7 +12,11 @@ import torch
 
 DEPTH = 12
 # How default_collate stores a number of a sample, and so a row of the batch.
-NUMBERS = {bool: ("bool", "<?"), int: ("int64", "<q"), float: ("float64", "<d")}
+NUMBERS = {
+    bool: ("bool", "<?"),
+    int: ("int64", "<q"),
+    float: ("float64", "<d"),
+}
 
 
 def digest(value: Any) -> str:

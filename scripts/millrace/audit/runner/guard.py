@@ -357,7 +357,13 @@ class _Run:
             where = f"a batch cannot be sent: {before.splitlines()[-1]}"
         where = where or trace.users(frames)
         text = f"no end after {self.seconds:.0f} s"
-        return {"text": text, "where": where, "trace": frames[:20], "rank": rank, "busy": busy}
+        return {
+            "text": text,
+            "where": where,
+            "trace": frames[:20],
+            "rank": rank,
+            "busy": busy,
+        }
 
 
 def _join_group(me: Rank) -> None:
