@@ -15,7 +15,12 @@ from millrace.common.errors import MillraceError
 
 # By what a field says its type is, a text: modules of settings put off annotations.
 _KINDS = {"int": int, "float": float, "str": str}
-_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
+_JSON = {
+    "int": "integer",
+    "float": "number",
+    "str": "string",
+    "bool": "boolean",
+}
 # What limits are called in JSON Schema, and how a value is compared with them.
 _LIMITS = {
     "at_least": ("minimum", operator.ge),
@@ -60,7 +65,12 @@ def setting(
 
     `limits` of the value are at_least, above, at_most and below.
     """
-    metadata = {"meaning": meaning, "limits": limits, "among": tuple(among), "in_config": in_config}
+    metadata = {
+        "meaning": meaning,
+        "limits": limits,
+        "among": tuple(among),
+        "in_config": in_config,
+    }
     return field(default=default, metadata=metadata | {"of_loader": of_loader, "pattern": pattern})
 
 

@@ -148,7 +148,11 @@ def publish(
         "%s: %s at commit %s", repository.repo_id, counted(len(files), "file"), repository.head
     )
     rows = [{"path": file.path, "sha256": file.sha256, "size": file.size} for file in files]
-    return {**repository.name, "commit": repository.head, "files": rows}
+    return {
+        **repository.name,
+        "commit": repository.head,
+        "files": rows,
+    }
 
 
 def difference(repository: Repository, files: Sequence[File], endpoint: str) -> str:

@@ -157,7 +157,13 @@ class Repository:
         sha256 = hashlib.sha256(data).hexdigest()
         oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         atomic.write_bytes(self.store.content(sha256), data)
-        return {"type": "file", "path": path, "size": len(data), "oid": oid, "sha256": sha256}
+        return {
+            "type": "file",
+            "path": path,
+            "size": len(data),
+            "oid": oid,
+            "sha256": sha256,
+        }
 
     def _pointer(self, path: str, sha256: str) -> dict:
         """A file that was uploaded before the commit, as the Hub lists it; its `oid` is not

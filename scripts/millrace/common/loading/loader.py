@@ -133,7 +133,11 @@ class BatchLoader:
         plan."""
         plan = self.plan
         checksum = zlib.crc32(plan.offsets, zlib.crc32(plan.rows, plan.world_size))
-        return {"epoch": plan.epoch, "step": self._position, "plan_crc32": checksum}
+        return {
+            "epoch": plan.epoch,
+            "step": self._position,
+            "plan_crc32": checksum,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Let the next pass begin where `state` was taken; MillraceError if the plan is another one

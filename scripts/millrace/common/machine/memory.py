@@ -94,7 +94,11 @@ class CudaMeter:
 
     def facts(self) -> dict[str, Any]:
         self._cuda.synchronize()
-        sizes = {"peak_gb": self.peak(), "step_peak_gb": self.peak(), "fixed_gb": self._fixed}
+        sizes = {
+            "peak_gb": self.peak(),
+            "step_peak_gb": self.peak(),
+            "fixed_gb": self._fixed,
+        }
         sizes |= {"allocated_gb": self._cuda.max_memory_allocated(), "beside_gb": self._beside()}
         retries = self._cuda.memory_stats().get("num_alloc_retries", 0)
         return {**{name: size / GB for name, size in sizes.items()}, "retries": retries}

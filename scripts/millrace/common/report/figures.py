@@ -35,7 +35,12 @@ MUTED = "#59636E"
 GRID = "#DDE2E7"
 PAPER = "#FFFFFF"
 # What inline_svg makes of the neutral colours, so that a page can define them for light and dark.
-_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"}
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    PAPER: "--paper",
+}
 _FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, 'Noto Sans', 'DejaVu Sans', sans-serif"
 # Neither XML nor eyes take these.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")

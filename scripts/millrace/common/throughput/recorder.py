@@ -121,7 +121,13 @@ class StepRecorder:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             memory.forget_highest_resident()
-        self._line = {"step": 0, "batches": 0, "samples": 0, "planned": 0, "wait_seconds": 0.0}
+        self._line = {
+            "step": 0,
+            "batches": 0,
+            "samples": 0,
+            "planned": 0,
+            "wait_seconds": 0.0,
+        }
         self._begin = time.perf_counter(), mark(self.device.type)
         return self._line
 

@@ -91,7 +91,12 @@ class Checkpoints:
                     "state_bytes": handle.tell(),
                     "state_sha256": digesting.digest.hexdigest(),
                 }
-            whole = {**header, "format": FORMAT, "step": step, **written}
+            whole = {
+                **header,
+                "format": FORMAT,
+                "step": step,
+                **written,
+            }
             atomic.write_json(partial / "checkpoint.json", whole)
             if final.exists():
                 # Only a damaged one can be there: a whole one would have been resumed from, beyond

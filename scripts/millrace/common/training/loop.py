@@ -279,7 +279,12 @@ class _Loop:
         figures = self.window.close(self.exchange)
         self.loss = figures["loss"]
         at.seconds += figures["seconds"]
-        line = {"epoch": at.epoch, "world_size": at.world_size, "lr": self.updates.lr, **figures}
+        line = {
+            "epoch": at.epoch,
+            "world_size": at.world_size,
+            "lr": self.updates.lr,
+            **figures,
+        }
         line |= {"grad_norm": self.updates.grad_norm, "samples": at.samples}
         if self.device.type == "cuda":
             line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))

@@ -158,7 +158,11 @@ class Window:
 
         weight = math.fsum(weights)
         loss = math.fsum(losses) / weight if weight else None
-        line = {"loss": loss, "weight": weight, **figures(counts, laps)}
+        line = {
+            "loss": loss,
+            "weight": weight,
+            **figures(counts, laps),
+        }
         if len(seconds) > 1:
             line["own_seconds_by_rank"] = list(seconds)
         return line

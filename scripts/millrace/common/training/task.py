@@ -160,7 +160,12 @@ class TrainingStep(nn.Module):
 
 def weights_digest(model: nn.Module) -> int:
     """A sum of the bits of all parameters: equal weights have equal digests."""
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kinds = {
+        1: torch.int8,
+        2: torch.int16,
+        4: torch.int32,
+        8: torch.int64,
+    }
     total = torch.zeros((), dtype=torch.int64)
     for number, parameter in enumerate(model.parameters(), 1):
         bits = parameter.detach().reshape(-1).view(kinds[parameter.element_size()])

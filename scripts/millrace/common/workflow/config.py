@@ -292,7 +292,11 @@ def _validator(schema: dict) -> Any:
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {"number": is_number, "integer": is_integer}
     )
-    words = {"sumsTo": _sums_to, "ascending": _ascending, "rising": _rising}
+    words = {
+        "sumsTo": _sums_to,
+        "ascending": _ascending,
+        "rising": _rising,
+    }
     return validators.extend(Draft202012Validator, words, type_checker=types)(schema)
 
 

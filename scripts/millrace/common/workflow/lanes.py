@@ -113,7 +113,11 @@ class Lanes:
 
     def machine(self, ancient: Callable[[str], str]) -> dict[str, Any]:
         """What RunInputs needs to know of where jobs run; `ancient` is Snakemake's."""
-        return {"gpus": self.gpus(), "is_local": self.is_local, "ancient": ancient}
+        return {
+            "gpus": self.gpus(),
+            "is_local": self.is_local,
+            "ancient": ancient,
+        }
 
     def gpus(self) -> int | None:
         """NVIDIA GPUs here for the workflow's jobs; None if they cannot be counted, or jobs run

@@ -46,7 +46,11 @@ class Stat:
     def as_dict(self) -> dict:
         """Path, size and mtime: what a partition file records of a medium (inodes differ between
         hosts)."""
-        return {"path": self.path, "size": self.size, "mtime_ns": self.mtime_ns}
+        return {
+            "path": self.path,
+            "size": self.size,
+            "mtime_ns": self.mtime_ns,
+        }
 
 
 class DigestCache:
@@ -106,7 +110,12 @@ class Placement:
 
     def as_row(self) -> dict[str, Any]:
         """A line of the assignment file."""
-        row = {"item": self.item, "group": self.group, "number": self.number, "cost": self.cost}
+        row = {
+            "item": self.item,
+            "group": self.group,
+            "number": self.number,
+            "cost": self.cost,
+        }
         return row | self.labels
 
 
