@@ -61,8 +61,17 @@ class RecordOptions:
         sizes = {}
         if self.layout == "fixed":
             sizes = {"resize": resize, "crop": crop}
-        pixels = {"layout": self.layout, "exif": self.exif, "max_pixels": self.max_pixels, **sizes}
-        facts = {"split": split, "folder": str(tree.root / split), "classes": tree.classes}
+        pixels = {
+            "layout": self.layout,
+            "exif": self.exif,
+            "max_pixels": self.max_pixels,
+            **sizes,
+        }
+        facts = {
+            "split": split,
+            "folder": str(tree.root / split),
+            "classes": tree.classes,
+        }
         return facts | {"pixels": pixels, "seed": self.seed}
 
     def files(self, split: str, records: int) -> int:

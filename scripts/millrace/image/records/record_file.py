@@ -111,7 +111,11 @@ def record_writer(
     # Without fill values, which would be written first; the place in the file is known at once.
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    options = {"track_times": False, "fill_time": "never", "dcpl": early}
+    options = {
+        "track_times": False,
+        "fill_time": "never",
+        "dcpl": early,
+    }
     with (
         contextlib.nullcontext(path) if is_scratch else atomic.replacing(path) as partial,
         h5py.File(partial, "w") as h5,

@@ -103,7 +103,13 @@ class RecordBatches:
         self.blocks = window // BLOCK + 3  # its ends cut two
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "plan": None, "_epoch": None, "_reader": None, "_block": None}
+        return {
+            **self.__dict__,
+            "plan": None,
+            "_epoch": None,
+            "_reader": None,
+            "_block": None,
+        }
 
     def __len__(self) -> int:
         if self.plan is not None:

@@ -15,7 +15,12 @@ from millrace.image.models.resnet import ARCHITECTURES
 PRODUCERS = ("none", "child")
 AUGMENTATIONS = ("crop_flip", "crop", "none")
 # Short and other names of the example's flags.
-_NAMES = {"arch": ["-a"], "workers": ["-j"], "batch_size": ["-b"], "print_freq": ["-p"]}
+_NAMES = {
+    "arch": ["-a"],
+    "workers": ["-j"],
+    "batch_size": ["-b"],
+    "print_freq": ["-p"],
+}
 _NAMES |= {"lr": ["--learning-rate"], "weight_decay": ["--wd"]}
 _TORCHRUN = "Start one process per GPU: python -m millrace.common.training.launch --standalone "
 _TORCHRUN += (

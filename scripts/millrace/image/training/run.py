@@ -144,7 +144,12 @@ def _adopt(
         log.info("%s goes on from its own newest checkpoint, not from %s", folder, source.folder)
         return
     if start_epoch is not None:
-        state["position"] |= {"epoch": start_epoch, "step": 0, "spans": (), "epoch_samples": 0}
+        state["position"] |= {
+            "epoch": start_epoch,
+            "step": 0,
+            "spans": (),
+            "epoch_samples": 0,
+        }
     header = {
         "seed": source.header["seed"],
         "torch": source.header["torch"],

@@ -230,7 +230,12 @@ class ImageTask(Task):
         self._meter.reached(batch.epoch, batch.step + 1)
         loss, top1, top5 = _answers(model, batch)
         images = len(batch.ids)
-        counts = {"samples": images, "batches": 1, "top1": top1, "top5": top5}
+        counts = {
+            "samples": images,
+            "batches": 1,
+            "top1": top1,
+            "top5": top5,
+        }
         return loss, float(images), counts
 
     def score(self, metrics: Mapping[str, float]) -> float:
@@ -276,7 +281,11 @@ class ImageTask(Task):
         train = self.train
         data = [train.lengths.tolist(), train.ids_digest, train.classes, self.image_size]
         shapes = {world: list(shape) for world, shape in self._shapes[self._epoch].items()}
-        return {"data": jsonl.digest(data), "epoch": self._epoch, "shapes": shapes}
+        return {
+            "data": jsonl.digest(data),
+            "epoch": self._epoch,
+            "shapes": shapes,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError if the checkpoint was trained on other records."""
