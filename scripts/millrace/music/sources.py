@@ -236,7 +236,11 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
         count = counted(len(wrong), "pointer")
         row = wrong[0]
         notes.append(f"{name}: {count} to nothing, such as {row['id']}: {row['problem']}")
-    counts = {"ids": len(metadata.ids), "pointers": len(metadata.records), **metadata.counts}
+    counts = {
+        "ids": len(metadata.ids),
+        "pointers": len(metadata.records),
+        **metadata.counts,
+    }
     ids = f"{len(metadata.ids)} ids, {jsonl.digest(sorted(metadata.ids))}"
     # Of records without an HDF5 file the merge compares these with the tracks, so that it reads the
     # JSONL.
@@ -244,7 +248,12 @@ def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
         (each.id, each.hop, each.duration) for each in metadata.records.values() if each.h5 is None
     )
     loose = [row for row in said if row[1] or row[2]]
-    result = {"notes": notes, "problems": metadata.problems + wrong, "counts": counts, "ids": ids}
+    result = {
+        "notes": notes,
+        "problems": metadata.problems + wrong,
+        "counts": counts,
+        "ids": ids,
+    }
     return result | {"loose": jsonl.digest(loose) if loose else ""}
 
 

@@ -45,7 +45,12 @@ def add_track(
     dataset = h5.create_dataset(f"{number}/cqt", data=stored, **storage)
     dataset.attrs.update({"hop_s": HOP_SECONDS, "n_bins": BINS})
     key = f"{number}/cqt"
-    return {"youtube_id": number, "h5_key": key, "hop_s": HOP_SECONDS, "shape": list(stored.shape)}
+    return {
+        "youtube_id": number,
+        "h5_key": key,
+        "hop_s": HOP_SECONDS,
+        "shape": list(stored.shape),
+    }
 
 
 def audio_files(root: Path) -> tuple[list[str], list[dict]]:
@@ -73,7 +78,11 @@ def audio_files(root: Path) -> tuple[list[str], list[dict]]:
 
 def rejected(file: str, reason: str, problem: str) -> dict:
     """A line of the rejects."""
-    return {"audio": ascii(file)[1:-1], "reason": reason, "problem": problem}
+    return {
+        "audio": ascii(file)[1:-1],
+        "reason": reason,
+        "problem": problem,
+    }
 
 
 def create_chunks(

@@ -34,7 +34,11 @@ def _opened(path: str | os.PathLike) -> av.container.InputContainer:
     import av
 
     descriptor = os.open(path, os.O_RDONLY)
-    options = {"fd": str(descriptor), "protocol_whitelist": "fd", "format_whitelist": _FORMATS}
+    options = {
+        "fd": str(descriptor),
+        "protocol_whitelist": "fd",
+        "format_whitelist": _FORMATS,
+    }
     try:
         return av.open("fd:", "r", options=options, metadata_errors="ignore")
     finally:

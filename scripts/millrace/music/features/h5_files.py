@@ -96,7 +96,11 @@ class _DataSet:
     @property
     def stated(self) -> labels.Attributes:
         """Attributes of file, group and data set: what is nearest to the values counts."""
-        return {**self._about_file, **self._about_group, **self.attributes}
+        return {
+            **self._about_file,
+            **self._about_group,
+            **self.attributes,
+        }
 
     @property
     def duration(self) -> float | None:
@@ -253,7 +257,12 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
     values = dataset.values
     shape = dataset.values.shape
     stated = dataset.stated
-    track.facts = {"dtype": "file", "shape": "file", "bins": "config", "orientation": "inferred"}
+    track.facts = {
+        "dtype": "file",
+        "shape": "file",
+        "bins": "config",
+        "orientation": "inferred",
+    }
     if values.ndim != 2 or values.dtype.kind != "f" or values.dtype.itemsize > 8:
         words = f"{values.ndim} dimensions of {values.dtype}: 2 of floats are needed"
         raise Refused("dtype", words)

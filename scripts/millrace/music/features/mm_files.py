@@ -113,7 +113,12 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     track.bins = contract.bins
     track.frames = shape[track.time_axis]
     track.pitch = shape[1]
-    track.facts = {"bins": "config", "dtype": origin, "orientation": origin, "shape": origin}
+    track.facts = {
+        "bins": "config",
+        "dtype": origin,
+        "orientation": origin,
+        "shape": origin,
+    }
     values = np.frombuffer(raw, track.dtype).astype(np.float32)
     if origin == "jsonl":
         _check_jsonl(track, values, shape)

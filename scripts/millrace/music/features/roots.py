@@ -13,7 +13,11 @@ from urllib.parse import quote
 from millrace.common.errors import MillraceError
 
 SPLITS = ("train", "valid", "test")
-_SPLIT_NAMES = {"val": "valid", "validation": "valid", "verify": "test"}
+_SPLIT_NAMES = {
+    "val": "valid",
+    "validation": "valid",
+    "verify": "test",
+}
 H5_ENDINGS = (".h5", ".hdf5", ".hdf")
 _PUBLISHED = "magnitude_cqt/cqt"  # where the published tree has its folders of .mm files
 _LEVELS = 5  # of folders in which HDF5 files are looked for

@@ -166,7 +166,11 @@ def _without_id(split: Split) -> list[dict]:
         for version in clique:
             if not video_id(version):
                 version_id = str(version.get("version_id", ""))
-                of = {"id": "", "in_clique": name, "version_id": version_id}
+                of = {
+                    "id": "",
+                    "in_clique": name,
+                    "version_id": version_id,
+                }
                 rows.append({**of, "reason": "without_video_id"})
     return rows
 

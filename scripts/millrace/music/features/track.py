@@ -121,7 +121,12 @@ class Track:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    kinds = {
+        "str": pa.string(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "bool": pa.bool_(),
+    }
     kinds |= {"Sequence[int]": pa.list_(pa.int64()), "list[str]": pa.list_(pa.string())}
     kinds["dict[str, str]"] = pa.struct([(name, pa.string()) for name in FACTS])
     return pa.schema([(field.name, kinds[str(field.type)]) for field in dataclasses.fields(Track)])

@@ -26,7 +26,11 @@ _DEFAULTS = conf_keys.defaults(conf_keys.TRAINING)
 _AUGMENTATIONS = conf_keys.defaults(conf_keys.AUGMENTATIONS)
 _EVALUATION = conf_keys.defaults(conf_keys.EVALUATION)
 AUGMENTATIONS: dict[str, dict[str, Any]] = nested(_AUGMENTATIONS)["augmentations"]
-_KNOWN = {**_DEFAULTS, **ClewsConfig().keys(), **_AUGMENTATIONS}
+_KNOWN = {
+    **_DEFAULTS,
+    **ClewsConfig().keys(),
+    **_AUGMENTATIONS,
+}
 
 
 class Conf(dict):

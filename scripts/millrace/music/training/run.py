@@ -116,12 +116,20 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     if shingles[0] != shingles[1]:
         candidates = embedded(*shingles[1])
     figures = scored(queries, candidates, strategy, share)
-    facts = {"partition": partition, "redux": strategy, "queries": len(figures["MAP"])}
+    facts = {
+        "partition": partition,
+        "redux": strategy,
+        "queries": len(figures["MAP"]),
+    }
     facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
     facts |= {"nearest": nearest(queries, candidates, strategy, features, partition)}
     facts |= {"sizes": {name: part.sizes() for name, part in features.cliques.items()}}
     if ranks.is_main:
-        return {**facts, "figures": means(figures), "intervals": intervals(figures)}
+        return {
+            **facts,
+            "figures": means(figures),
+            "intervals": intervals(figures),
+        }
     return {}
 
 
