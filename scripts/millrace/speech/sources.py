@@ -317,7 +317,11 @@ def _partition_contents(country: Country, placed: list[Placement]) -> dict[str, 
         name = f"{placement.group}-{placement.number * SHARD_NUMBERS:05d}"
         if name not in by_name:
             facts = {key: placement.labels[key] for key in ("split", "subset_id")}
-            facts |= {"partition": name, "country": country.name, "language": country.language}
+            facts |= {
+                "partition": name,
+                "country": country.name,
+                "language": country.language,
+            }
             by_name[name] = facts | {"recordings": []}
         by_name[name]["recordings"].append(
             {

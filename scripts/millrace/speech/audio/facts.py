@@ -16,7 +16,14 @@ from millrace.speech.audio.stream import STATES_DURATION, StreamRecording
 from millrace.speech.audio.timeline import MAX_RESETTABLE_GAP, RESETTABLE
 
 # Samples that encoders put before the sound, at most (AAC: Apple's).
-_DELAYS = {"mp3": 1105, "mp2": 481, "aac": 2112, "aac_latm": 2112, "dts": 512, "ra_144": 160}
+_DELAYS = {
+    "mp3": 1105,
+    "mp2": 481,
+    "aac": 2112,
+    "aac_latm": 2112,
+    "dts": 512,
+    "ra_144": 160,
+}
 _TRIAL_BLOCKS = 4  # of about a second: enough to tell whether two channels cancel each other
 
 

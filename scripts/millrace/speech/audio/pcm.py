@@ -23,7 +23,12 @@ _PCM_CONTAINERS = re.compile(rb"(?s)(RIFF|RIFX|RF64).{4}WAVE|FORM.{4}AIF[FC]|caf
 # Samples are read as the narrowest type that holds them: libsndfile would cut 24 bits to 16
 # unrounded.
 _READ_AS = dict.fromkeys(("PCM_S8", "PCM_U8", "PCM_16", "ULAW", "ALAW"), "int16")
-_READ_AS |= {"PCM_24": "int32", "PCM_32": "int32", "FLOAT": "float32", "DOUBLE": "float64"}
+_READ_AS |= {
+    "PCM_24": "int32",
+    "PCM_32": "int32",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+}
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)

@@ -27,7 +27,12 @@ FIELDS = {
     "end_idx": ("end_idx", "original_transcript_end_idx"),
 }
 # What a user calls the fields, by where they stand in FIELDS.
-PARTS = {"times": (0, 2), "text": (2, 4), "CER": (4, 5), "words": (5, 7)}
+PARTS = {
+    "times": (0, 2),
+    "text": (2, 4),
+    "CER": (4, 5),
+    "words": (5, 7),
+}
 _PEEKED = 1024
 _HEAD = re.compile(
     rb'\s*\{\s*"audio_file"\s*:\s*("(?:[^"\\]|\\.)*")\s*,[^][{}]*(?<=[,\s])"segments"\s*:\s*\[\s*\{'

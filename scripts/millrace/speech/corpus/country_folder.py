@@ -224,11 +224,19 @@ def _facts(stat: partitions.Stat, whole: bool, path: str) -> dict[str, Any]:
     """
     try:
         if not whole and (ends := alignment.peek(path, stat.size)):
-            return {"audio_file": ends[0], "digest": version_of(stat), "hours": round(ends[1], 6)}
+            return {
+                "audio_file": ends[0],
+                "digest": version_of(stat),
+                "hours": round(ends[1], 6),
+            }
         parsed = alignment.parse(Path(path).read_bytes())
     except jsonl.BadJson as bad:
         return {"reason": bad.reason, "detail": str(bad)}
-    known = {"audio_file": parsed.audio_file, "digest": parsed.digest, "parts": parsed.parts}
+    known = {
+        "audio_file": parsed.audio_file,
+        "digest": parsed.digest,
+        "parts": parsed.parts,
+    }
     return {**known, "hours": round(parsed.hours, 6)}
 
 

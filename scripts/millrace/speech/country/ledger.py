@@ -64,7 +64,11 @@ class Balance:
         facts = {
             name: self._country[name] for name in ("country", "language", "recordings", "notes")
         }
-        return {**facts, "segments": self.segments.as_dict(), "files": self.files.as_dict()}
+        return {
+            **facts,
+            "segments": self.segments.as_dict(),
+            "files": self.files.as_dict(),
+        }
 
     def check_errors(self, max_error_fraction: float, listed: str, others: Sequence[str]) -> None:
         """Raise, with the worst files, if more is in error than allowed; `listed`: where all are

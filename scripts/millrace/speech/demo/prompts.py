@@ -21,7 +21,13 @@ from millrace.speech.audio.recording import resampled
 from millrace.speech.demo.synthesis import Synthesiser
 
 SAMPLING_RATE = 16_000
-LANGUAGES = {"en": "united_kingdom", "es": "spain", "fr": "france", "it": "italy", "ru": "russia"}
+LANGUAGES = {
+    "en": "united_kingdom",
+    "es": "spain",
+    "fr": "france",
+    "it": "italy",
+    "ru": "russia",
+}
 PHRASES = Path(__file__).with_name("phrases.json")
 SENTENCES = 420  # a language; about half an hour
 MIN_SAMPLES = int(0.15 * SAMPLING_RATE)

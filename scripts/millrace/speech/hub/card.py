@@ -100,11 +100,19 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         "configs": configs,
         "dataset_info": infos,
     }
-    example = {"repo": repo, "config": configs[0]["config_name"], "rate": int(first["sample_rate"])}
+    example = {
+        "repo": repo,
+        "config": configs[0]["config_name"],
+        "rate": int(first["sample_rate"]),
+    }
     example |= {"shard": published_path(first["shard"], first["split"])}
     example |= {"split": first["split"], "format": first["format"]}
     example = {name: json.dumps(value) for name, value in example.items()}
-    totals = {"samples": samples, "hours": shards["seconds"].sum() / 3600, "shards": len(shards)}
+    totals = {
+        "samples": samples,
+        "hours": shards["seconds"].sum() / 3600,
+        "shards": len(shards),
+    }
     body = _BODY.format(python="```python\n", title=repo, table=_table(shards), **totals, **example)
     return (
         f"---\n{''.join(_yaml(name, value) for name, value in facts.items() if value)}---\n{body}"

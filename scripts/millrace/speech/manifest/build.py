@@ -130,7 +130,11 @@ def _transcript_rows(
             reasons = [str(error)]
             if error.reason == "time_out_of_range":
                 reasons += early
-            reject = {"segment": number, "reason": error.reason, "detail": "; ".join(reasons)}
+            reject = {
+                "segment": number,
+                "reason": error.reason,
+                "detail": "; ".join(reasons),
+            }
             result.rejects.append(place | reject)
 
     ledger = result.ledger

@@ -23,7 +23,11 @@ from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import safe_name
 
 _AGAIN = "Files of different runs lie side by side: run the workflow again"
-_RATES = {"duration_seconds": pa.float64(), "cer": pa.float64(), "wer": pa.float64()}
+_RATES = {
+    "duration_seconds": pa.float64(),
+    "cer": pa.float64(),
+    "wer": pa.float64(),
+}
 
 
 @dataclass
@@ -126,7 +130,11 @@ def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) 
         )
         raise MillraceError(problem, str(index), _AGAIN)
 
-    columns = {"video_id": pa.string(), "duration_hours": pa.float64(), "split": pa.string()}
+    columns = {
+        "video_id": pa.string(),
+        "duration_hours": pa.float64(),
+        "split": pa.string(),
+    }
     files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
     # Several files of one recording are one recording.
     recordings = files.drop_duplicates(["video_id", "split"])

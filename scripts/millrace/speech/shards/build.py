@@ -203,7 +203,12 @@ def _build_shard(
             offset = writer.add(member, result.body, hashed=True)
             writer.add(f"{segment.stem}.json", segment.text)
             row |= {name: segment.row[name] for name in _COPIED}
-            row |= {"shard": shard, "member": member, "offset": offset, "size": len(result.body)}
+            row |= {
+                "shard": shard,
+                "member": member,
+                "offset": offset,
+                "size": len(result.body),
+            }
             row |= {
                 "samples": result.samples,
                 "sample_rate": rate,

@@ -136,8 +136,16 @@ def _table(rows: list[dict], copies: Mapping[str, str], offsets: Mapping[str, in
     for row in rows:
         state: dict[str, str | int | None] = {}
         if row["key"] in copies:
-            state = {"status": DUPLICATE, "error_message": copies[row["key"]], "offset": None}
+            state = {
+                "status": DUPLICATE,
+                "error_message": copies[row["key"]],
+                "offset": None,
+            }
         elif row["key"] in offsets:
-            state = {"status": COMPLETED, "error_message": "", "offset": offsets[row["key"]]}
+            state = {
+                "status": COMPLETED,
+                "error_message": "",
+                "offset": offsets[row["key"]],
+            }
         changed.append(row | state)
     return pa.Table.from_pylist(changed, schema=SIDECAR_SCHEMA)
