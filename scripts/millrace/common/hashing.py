@@ -13,7 +13,7 @@ _MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
 
 def mix(values: np.ndarray | int) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of uint64."""
-    numbers = np.atleast_1d(np.asarray(values, dtype=np.uint64))
+    numbers = np.atleast_1d(np.asarray(values, np.uint64))
     x = numbers + np.uint64(_GOLDEN)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -26,7 +26,7 @@ def mix(values: np.ndarray | int) -> np.ndarray:
 def key(*numbers: int) -> np.uint64:
     """One 64-bit key out of whole numbers (seed, epoch, ...) in their order, to be mixed into
     hashes."""
-    state = np.zeros(1, dtype=np.uint64)
+    state = np.zeros(1, np.uint64)
     for number in numbers:
         word = int(number) & 0xFFFFFFFFFFFFFFFF
         state = mix(state ^ np.uint64(word))
@@ -40,7 +40,7 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
     array = strings.cast(pa.large_binary())
     if array.null_count:
         array = pc.fill_null(array, b"")
-    result = np.zeros(len(array), dtype=np.uint64)
+    result = np.zeros(len(array), np.uint64)
     for start in range(0, len(array), _BLOCK):
         block = array.slice(start, _BLOCK)
         result[start : start + len(block)] = _hash_block(block)
@@ -49,7 +49,7 @@ def hash_strings(strings: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
     _, offsets_buffer, text_buffer = array.buffers()
-    all_offsets = np.frombuffer(offsets_buffer, dtype=np.int64)
+    all_offsets = np.frombuffer(offsets_buffer, np.int64)
     end = array.offset + len(array)
     offsets = all_offsets[array.offset : end + 1]
     words = _words(text_buffer, offsets[0], offsets[-1])
@@ -72,9 +72,9 @@ def _hash_block(array: pa.LargeBinaryArray) -> np.ndarray:
 
 def _words(buffer: pa.Buffer | None, first: int, end: int) -> np.ndarray:
     """The eight bytes from each place of a text on, as one number."""
-    held = np.frombuffer(buffer or b"", dtype=np.uint8)
+    held = np.frombuffer(buffer or b"", np.uint8)
     # Eight bytes more, so that the last word of the last string can be read whole and then masked.
-    spare = np.zeros(8, dtype=np.uint8)
+    spare = np.zeros(8, np.uint8)
     text = np.concatenate([held[first:end], spare])
     return np.ndarray((len(text) - 7,), dtype="<u8", buffer=text, strides=(1,))
 

@@ -57,7 +57,7 @@ class Addresses:
 
 def _columns(table: pa.Table | None) -> list[np.ndarray]:
     if table is None:
-        return [np.zeros(0, dtype=np.int64)] * 4
+        return [np.zeros(0, np.int64)] * 4
     return [table[name].to_numpy() for name in ("key", "tar", "offset", "size")]
 
 

@@ -351,7 +351,7 @@ class _Build:
         """The problem of each place, 0 for none. Twins, leaks, and what is in no tar, become
         rejects."""
         in_order = part.in_order
-        problem = np.zeros(len(in_order.order), dtype=np.uint8)
+        problem = np.zeros(len(in_order.order), np.uint8)
         problem[in_order.twins] = mc.CODE["duplicate_row"]
         details: dict[int, str] = {}
         for places in in_order.contradicting:
@@ -418,7 +418,7 @@ def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
     What is below the first edge joins the first bucket; the last edge itself, and what lies beyond,
     the last.
     """
-    inner = np.asarray(edges[1:-1], dtype=np.float64)
+    inner = np.asarray(edges[1:-1], np.float64)
     return np.searchsorted(inner, durations, side="right").astype(np.int16)
 
 

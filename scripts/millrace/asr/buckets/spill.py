@@ -113,5 +113,5 @@ def part_of(keys: np.ndarray, parts: int) -> np.ndarray:
     """uint8 part of every key: its leading bits, so that parts follow the order of the keys."""
     bits = parts.bit_length() - 1
     if not bits:
-        return np.zeros(len(keys), dtype=np.uint8)
+        return np.zeros(len(keys), np.uint8)
     return (keys >> np.uint64(64 - bits)).astype(np.uint8)

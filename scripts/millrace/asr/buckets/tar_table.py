@@ -38,8 +38,8 @@ class TarTable:
         self.stamps: dict[str, Stamp] = {}
         self.details: dict[str, str] = {}
         # Of each tar by its number, and of none.
-        self.unusable = np.zeros(len(self.paths) + 1, dtype=bool)
-        self.missing = np.zeros(len(self.paths) + 1, dtype=bool)
+        self.unusable = np.zeros(len(self.paths) + 1, bool)
+        self.missing = np.zeros(len(self.paths) + 1, bool)
 
         # The tars whose members only the index knows, and those of which the manifest itself has
         # the offsets.
@@ -67,7 +67,7 @@ class TarTable:
     def numbers(self, tars: Sequence[str]) -> np.ndarray:
         """int32 numbers of tars as manifests spell them, and -1 after the last."""
         numbers = [self._number_of[tar] for tar in tars]
-        return np.array([*numbers, -1], dtype=np.int32)
+        return np.array([*numbers, -1], np.int32)
 
 
 def _named(

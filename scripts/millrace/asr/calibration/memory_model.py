@@ -45,9 +45,9 @@ class MemoryModel:
         characters: float | np.ndarray,
     ) -> np.ndarray:
         """GB that a row takes which is padded to `seconds`."""
-        seconds = np.asarray(seconds, dtype=np.float64)
+        seconds = np.asarray(seconds, np.float64)
         linear = self.per_second_gb * seconds + self.per_second_squared_gb * seconds**2
-        return linear + self.per_character_gb * np.asarray(characters, dtype=np.float64)
+        return linear + self.per_character_gb * np.asarray(characters, np.float64)
 
     def predict(
         self,
@@ -80,7 +80,7 @@ def fit(points: Sequence[Point]) -> MemoryModel:
         raise MillraceError(
             "no trial has measured anything", "memory model", "Calibrate a bucket first"
         )
-    rows, seconds, characters, peaks = np.array(points, dtype=np.float64).T
+    rows, seconds, characters, peaks = np.array(points, np.float64).T
 
     # Divided by the peaks, so that errors are relative; columns scaled to 1, so that the solution
     # is stable.

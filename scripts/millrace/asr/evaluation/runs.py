@@ -123,7 +123,7 @@ def _audio(
     with own_file(path):
         parquet = pq.read_table(path, columns=["sample_id"], partitioning=None)
     column = parquet["sample_id"].to_numpy()
-    is_wanted = np.isin(column, np.array(sample_ids, dtype=np.uint64))
+    is_wanted = np.isin(column, np.array(sample_ids, np.uint64))
     wanted = np.flatnonzero(is_wanted)
     table = RowTable.open(config.file.parent, split=split)
     reader = IndexedTarReader(tars=table.tars)

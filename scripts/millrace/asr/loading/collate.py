@@ -72,9 +72,9 @@ class Batch:
             transcripts=[row.transcript for row in good],
             languages=[row.language for row in good],
             prompts=[row.prompt for row in good],
-            rows=np.array([row.number for row in good], dtype=np.int64),
-            sample_ids=np.array([row.sample_id for row in good], dtype=np.uint64),
-            duration_s=np.array([row.duration_s for row in good], dtype=np.float32),
+            rows=np.array([row.number for row in good], np.int64),
+            sample_ids=np.array([row.sample_id for row in good], np.uint64),
+            duration_s=np.array([row.duration_s for row in good], np.float32),
             **others,
         )
 

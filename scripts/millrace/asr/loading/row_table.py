@@ -153,7 +153,7 @@ class RowTable:
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
         """The rows with these numbers, in this order. Raises MillraceError for a number beyond the
         last."""
-        return [self._row(number) for number in np.asarray(numbers, dtype=np.int64).tolist()]
+        return [self._row(number) for number in np.asarray(numbers, np.int64).tolist()]
 
     def _row(self, number: int) -> Row:
         if not 0 <= number < len(self):

@@ -111,7 +111,7 @@ class Reader(Manifest):
             while piece := list(itertools.islice(lines, self.piece_rows)):
                 values = [self._row(value, file) for _, value, _ in piece]
                 lines_read = [number for number, _, _ in piece]
-                row = (file << 40) + np.array(lines_read, dtype=np.int64)
+                row = (file << 40) + np.array(lines_read, np.int64)
                 yield _table(values, tars, row, prompts)
 
     def _row(self, value: Any, file: int) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _place(value: Any) -> bytes | None:
 def _table(
     rows: list[dict[str, Any]], tars: dict[str, int], row: np.ndarray, prompts: list[str]
 ) -> pa.Table:
-    problem = np.array([row["problem"] for row in rows], dtype=np.uint8)
+    problem = np.array([row["problem"] for row in rows], np.uint8)
     numbers = [tars.get(row["tar_path"], -1) for row in rows]
     columns: dict[str, Any] = {"tar": np.array(numbers, np.int32)}
     for name in ("tar_member_name", "transcript", "language", *prompts):

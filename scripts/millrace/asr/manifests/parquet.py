@@ -90,7 +90,7 @@ class Reader(Manifest):
         self, batch: pa.RecordBatch, columns: dict[str, str], tars: dict[str, int], first: int
     ) -> pa.Table:
         """The checked rows of a batch, of which `first` is the number of the first."""
-        problem = np.zeros(len(batch), dtype=np.uint8)
+        problem = np.zeros(len(batch), np.uint8)
         raw = {}
         for name, alias in columns.items():
             raw[name] = batch.column(alias) if alias else pa.nulls(len(batch))
@@ -145,7 +145,7 @@ class Reader(Manifest):
             column = mc.text(column, problem).dictionary_encode()
         names = mc.text(column.dictionary).to_pylist()
         known = [tars.get(self.resolved(name), -1) for name in names]
-        numbers = np.array([*known, -1], dtype=np.int32)
+        numbers = np.array([*known, -1], np.int32)
         at = np.asarray(pc.fill_null(column.indices, len(names)))
         # A damaged page; an index that is too large raises IndexError by itself.
         if len(at) and at.min() < 0:

@@ -72,7 +72,7 @@ class CtcPreparer:
 
         # The GRUs run on packed sequences: padding costs convolutions only.
         convolutions, rest = self.config.flops()
-        count = np.array(steps, dtype=np.float64)
+        count = np.array(steps, np.float64)
         longest = count.max(initial=0)
         flops = Flops(
             used=count * convolutions + count * rest,

@@ -22,10 +22,10 @@ _JITTER = 0.004
 def batch_cost(rows: np.ndarray | float, longest: np.ndarray | float) -> np.ndarray:
     """Modelled work of batches padded to `longest` seconds: n * (T + T^2 / 60 s); T^2 is
     attention."""
-    longest = np.asarray(longest, dtype=np.float64)
+    longest = np.asarray(longest, np.float64)
     attention = longest * longest / QUADRATIC_SECONDS
     of_a_row = longest + attention
-    return np.asarray(rows, dtype=np.float64) * of_a_row
+    return np.asarray(rows, np.float64) * of_a_row
 
 
 @dataclass(frozen=True)
@@ -191,4 +191,4 @@ def _greedy_starts(max_rows: np.ndarray) -> np.ndarray:
     while at < len(ends):
         starts.append(at)
         at = ends[at]
-    return np.array(starts, dtype=np.int64)
+    return np.array(starts, np.int64)

@@ -140,7 +140,7 @@ def _digest(table: RowTable, durations: list[np.ndarray]) -> str:
     count = min(_DIGESTED_ROWS, len(table))
     spread = np.linspace(0, len(table) - 1, count).astype(np.int64)
     ids = [row.sample_id for row in table.rows(spread)]
-    return digest([*durations, np.array(ids, dtype=np.uint64)])
+    return digest([*durations, np.array(ids, np.uint64)])
 
 
 class _Place(NamedTuple):

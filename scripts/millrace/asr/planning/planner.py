@@ -48,7 +48,7 @@ def plan_epoch(
     >>> sorted(np.concatenate(list(plan.batches(rank=0))).tolist())
     [0, 1, 2]
     """
-    lengths = [np.ascontiguousarray(bucket, dtype=np.float32) for bucket in durations]
+    lengths = [np.ascontiguousarray(bucket, np.float32) for bucket in durations]
     if isinstance(budgets, BatchBudget):
         budgets = [budgets] * len(lengths)
     else:
@@ -98,7 +98,7 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     has_rows = counts[done:] > 0
     unused = np.flatnonzero(has_rows) + done
     bucket = np.asarray(plan.bucket[unused])
-    group = np.zeros(len(unused), dtype=np.int64)
+    group = np.zeros(len(unused), np.int64)
     batches_per_group = _STEPS_PER_GROUP * world_size
     for number in np.unique(bucket):
         of_bucket = np.flatnonzero(bucket == number)
@@ -139,7 +139,7 @@ def every_bucket_first(plan: Plan) -> Plan:
     # repeats.
     of_steps = np.arange(len(plan.bucket)).reshape(buckets.shape)
     batches = of_steps[order].ravel()
-    place = np.empty(len(batches), dtype=np.int64)
+    place = np.empty(len(batches), np.int64)
     place[batches] = np.arange(len(batches))
     lengths = np.diff(plan.offsets)[batches]
     of_batches = np.split(plan.rows, plan.offsets[1:-1])
@@ -188,7 +188,7 @@ def _join(cuts: list[Cut], world_size: int) -> Batches:
     lengths = [len(cut.rows) for cut in cuts]
     firsts = _ends(np.array(lengths))
     kind = np.int32 if firsts[-1] < 1 << 31 else np.int64
-    rows = np.empty(firsts[-1], dtype=kind)
+    rows = np.empty(firsts[-1], kind)
     groups = []
     starts = []
     counts = []
@@ -297,7 +297,7 @@ def _match_costs(
     remain."""
     order = np.lexsort((ids, cost[ids], group[ids], bucket[ids]))
     ids = ids[order]
-    is_first = np.ones(len(ids), dtype=bool)
+    is_first = np.ones(len(ids), bool)
     other_bucket = np.diff(bucket[ids]) != 0
     other_group = np.diff(group[ids]) != 0
     is_first[1:] = other_bucket | other_group
@@ -361,7 +361,7 @@ def _assemble(
     ids = steps.ravel()
     counts = table.count[ids]
     offsets = _ends(counts)
-    rows = np.empty(offsets[-1], dtype=table.rows.dtype)
+    rows = np.empty(offsets[-1], table.rows.dtype)
     # In pieces: the index arrays are four times the size of the rows.
     for low in range(0, len(ids), 1 << 16):
         high = min(low + (1 << 16), len(ids))
@@ -383,6 +383,6 @@ def _assemble(
         longest=table.longest[ids],
         seconds=table.seconds[ids],
         bucket=table.bucket[ids],
-        fillers=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        fillers=np.array(pairs, np.int64).reshape(-1, 2),
         split_batches=splits,
     )

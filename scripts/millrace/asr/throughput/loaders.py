@@ -214,7 +214,7 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
         return decode(raw)
     if wave.ndim == 2:
         wave = wave.mean(axis=1)
-    return np.ascontiguousarray(wave, dtype=np.float32)
+    return np.ascontiguousarray(wave, np.float32)
 
 
 def _tars(table: RowTable) -> np.ndarray:
@@ -229,7 +229,7 @@ def _tars(table: RowTable) -> np.ndarray:
             tars = column.dictionary.to_pylist()
             codes = [numbers.setdefault(tar, len(numbers)) for tar in tars]
             indices = column.indices.to_numpy(zero_copy_only=False)
-            parts.append(np.array(codes, dtype=np.int32)[indices])
+            parts.append(np.array(codes, np.int32)[indices])
     return np.concatenate(parts)
 
 

@@ -80,7 +80,7 @@ def decode(
         mono = soxr.resample(mono, rate, sampling_rate)
     if not len(mono):
         raise DecodeError("no_samples", "the audio holds no samples")
-    return np.ascontiguousarray(mono, dtype=np.float32)
+    return np.ascontiguousarray(mono, np.float32)
 
 
 def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, int]:

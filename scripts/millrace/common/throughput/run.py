@@ -21,7 +21,6 @@ RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
 # Of a step's time, in its order. "decode" is what the training process spends on reading and
 # decoding itself.
 PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
-UNITS = ("audio_seconds", "tokens", "flops")
 
 
 class StepLine(TypedDict, total=False):

@@ -42,7 +42,7 @@ def random_crops(
 def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
     """Numbers in [0, 1), (records, count)."""
     keys = np.array([hashing.key(seed, epoch, number) for number in range(count)])
-    names = np.asarray(ids, dtype=np.uint64)
+    names = np.asarray(ids, np.uint64)
     # ^ of all pairs: (records, count)
     pairs = np.bitwise_xor.outer(names, keys)
     mixed = hashing.mix(pairs.ravel())

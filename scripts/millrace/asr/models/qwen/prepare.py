@@ -249,9 +249,9 @@ class QwenPreparer:
         Matrix products and convolutions, two operations a multiplication and addition; attention
         inside its window. The head, which runs on the answers only, is left out.
         """
-        mel = np.asarray(frames, dtype=np.float64)
-        heard = np.asarray(audio_tokens, dtype=np.float64)
-        read = np.asarray(tokens, dtype=np.float64)
+        mel = np.asarray(frames, np.float64)
+        heard = np.asarray(audio_tokens, np.float64)
+        read = np.asarray(tokens, np.float64)
         encoder = mel * self._convolution_flops() + self._encoder_flops(heard)
         return 2 * (encoder + self._decoder_flops(read))
 
