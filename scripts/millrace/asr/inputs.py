@@ -175,7 +175,8 @@ class AsrInputs(RunInputs):
         metrics = self.metrics(run)
         made = Path(metrics).stat().st_mtime_ns
         partitions = Path("results/speech/partitions" if self.from_speech else PARTITIONS)
-        for path in (Path(BUCKETS), *map(Path, self.manifests()), *partitions.glob("*.json")):
+        paths = [Path(BUCKETS), *map(Path, self.manifests()), *partitions.glob("*.json")]
+        for path in paths:
             if path.exists() and path.stat().st_mtime_ns > made:
                 return (
                     f"run {run} is pinned: it was trained on older data ({path} is newer). To train"
@@ -356,7 +357,9 @@ class AsrInputs(RunInputs):
     def threads(self, wildcards: Any = None) -> int:
         """Threads of a run on a node: each rank's own, and its workers."""
         training = self.section["training"]
-        return self.section["ranks"] * (training.get("threads", 1) + training.get("num_workers", 2))
+        threads = training.get("threads", 1)
+        workers = training.get("num_workers", 2)
+        return self.section["ranks"] * (threads + workers)
 
     def training_mb(self, calibrates: str = "") -> int:
         """Memory of the ranks on one machine, MB: 4 GB each, 1 GB for each of its workers, by the
@@ -441,4 +444,5 @@ class AsrInputs(RunInputs):
         published = []
         if self.section["hub"]["enabled"]:
             published = self.receipts()
-        return list(dict.fromkeys([*self.data(), *self.runs(), *self.runs_page(), *published]))
+        targets = [*self.data(), *self.runs(), *self.runs_page(), *published]
+        return list(dict.fromkeys(targets))

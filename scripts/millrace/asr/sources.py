@@ -86,9 +86,12 @@ class _Manifests:
         # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
         from millrace.asr.manifests.manifest import manifests_of
 
-        tar_root = self.settings.tar_root
-        tar_template = self.settings.tar_template
-        (manifest,) = manifests_of(self.split_of[path], [Path(path)], tar_root, tar_template)
+        (manifest,) = manifests_of(
+            self.split_of[path],
+            [Path(path)],
+            self.settings.tar_root,
+            self.settings.tar_template,
+        )
         return manifest.facts(0)
 
 
@@ -168,7 +171,8 @@ def _items(results: Path) -> dict[str, Items]:
 def _as_built(path: Path) -> dict[str, Any]:
     """The states of the manifests that the buckets were built from, out of the copy of their
     file."""
-    return {entry["path"]: entry["is"] for entry in jsonl.read_or({}, path).get("tars", ())}
+    entries = jsonl.read_or({}, path).get("tars", ())
+    return {entry["path"]: entry["is"] for entry in entries}
 
 
 def _stats_of_tars(facts: Iterable[ManifestFacts], path_map: PathMap) -> dict[str, dict]:
@@ -176,7 +180,8 @@ def _stats_of_tars(facts: Iterable[ManifestFacts], path_map: PathMap) -> dict[st
     missing."""
     named = dict.fromkeys(tar for each in facts for tar in each.tars)
     mapped = dict.fromkeys(next(iter(path_map.mapped(path)), path) for path in named)
-    return {path: _stat(path) for path in sorted(set(one_spelling(mapped).values()))}
+    paths = set(one_spelling(mapped).values())
+    return {path: _stat(path) for path in sorted(paths)}
 
 
 def _stat(path: str) -> dict:

@@ -192,7 +192,8 @@ class _Build:
                 stack.enter_context(files.writing(split.name, split.manifest.has_prompts))
                 split.rejects = self.rejects.part(split.name, split.manifest.files)
             # Held-out splits first: train, and dev, must not hold their rows.
-            for split in sorted(splits, key=lambda split: [*_HELD_OUT, TRAIN].index(split.name)):
+            order = [*_HELD_OUT, TRAIN]
+            for split in sorted(splits, key=lambda split: order.index(split.name)):
                 self._write(split, members, files)
                 split.ledger.check()
                 split.spill.close()
@@ -342,7 +343,8 @@ class _Build:
         in_order = sort_rows(table, self.tars.paths, self.seed_key)
         order = in_order.order
         if members is None:
-            offsets, sizes = (table.column(name).to_numpy()[order] for name in ("offset", "size"))
+            offsets = table.column("offset").to_numpy()[order]
+            sizes = table.column("size").to_numpy()[order]
             return _Part(table.drop_columns(["offset", "size"]), in_order, offsets, sizes)
         tars = table.column("tar").to_numpy()[order]
         return _Part(table, in_order, *members.find(in_order.keys, tars))
@@ -409,7 +411,11 @@ class _Build:
             member = rows[0]["tar_member_name"]
             line = "%s: rows contradict each other about %s in %s: %s; none is used"
             log.error(line, split.name, member, tar, ", ".join(claims))
-        return [", ".join(claims[:number] + claims[number + 1 :]) for number in range(len(claims))]
+        others = []
+        for number in range(len(claims)):
+            rest = claims[:number] + claims[number + 1 :]
+            others.append(", ".join(rest))
+        return others
 
 
 def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
@@ -432,8 +438,10 @@ def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -
     # rows.
     tables = []
     for chosen in places:
-        rows = part.rows(chosen).append_column("offset", pa.array(part.offsets[chosen]))
-        tables.append(rows.append_column("size", pa.array(part.sizes[chosen])))
+        rows = part.rows(chosen)
+        rows = rows.append_column("offset", pa.array(part.offsets[chosen]))
+        rows = rows.append_column("size", pa.array(part.sizes[chosen]))
+        tables.append(rows)
     return tables
 
 

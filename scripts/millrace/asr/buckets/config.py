@@ -55,7 +55,8 @@ class BucketConfig:
             ]
             splits = dict(zip(others, paths[len(ids) :], strict=True))
             edges = tuple(map(float, content.get("edges") or ()))
-            tar_root = Path(os.path.realpath(file.parent / (content.get("tar_root") or "")))
+            root = content.get("tar_root") or ""
+            tar_root = Path(os.path.realpath(file.parent / root))
         except FileNotFoundError:
             raise MillraceError(
                 "there are no buckets here", where=str(file), remedy=_BUILD

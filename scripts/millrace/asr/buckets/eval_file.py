@@ -36,7 +36,9 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
     rows_in = {ledger["scope"]: ledger["rows_in"] for ledger in ledgers}
     for split, parquet in BucketConfig.read(bucket_dir).splits.items():
         members = pq.read_table(parquet, columns=["tar_member_name"]).column(0)
-        if rows_in.get(split) == manifest.rows and names.issuperset(pc.unique(members).to_pylist()):
+        if rows_in.get(split) != manifest.rows:
+            continue
+        if names.issuperset(pc.unique(members).to_pylist()):
             return Path(bucket_dir), split
     problem = (
         f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"

@@ -84,9 +84,11 @@ class HeldOut:
         self._splits.append(split)
         if self._copies == BY_SOUND:
             split.sounds = Sounds(self._folder / name)
-            for first in range(0, len(split.rows.keys), ROWS_AT_ONCE):
-                last = min(first + ROWS_AT_ONCE, len(split.rows.keys))
-                split.sounds.add(self._heard(split.rows, np.arange(first, last), 1))
+            count = len(split.rows.keys)
+            for first in range(0, count, ROWS_AT_ONCE):
+                last = min(first + ROWS_AT_ONCE, count)
+                heard = self._heard(split.rows, np.arange(first, last), 1)
+                split.sounds.add(heard)
             split.sounds.flush()
 
     def unread(self) -> int:
@@ -119,7 +121,8 @@ class HeldOut:
                 continue
             if not heard:
                 others = np.setdiff1d(np.arange(len(rows.keys)), list(found))
-                heard = dict(zip(others.tolist(), self._heard(rows, others), strict=True))
+                sounds = self._heard(rows, others)
+                heard = dict(zip(others.tolist(), sounds, strict=True))
             numbers = list(heard)
             for number, of in split.sounds.copies(list(heard.values())):
                 row = numbers[number]
@@ -152,7 +155,8 @@ class HeldOut:
         """Hashes of the members of some rows, or of a page of each; empty for one that cannot be
         read."""
         hashes = []
-        for digest, size in self._read(rows, numbers, partial(_hash, whole), (b"", 0)):
+        unread = (b"", 0)
+        for digest, size in self._read(rows, numbers, partial(_hash, whole), unread):
             hashes.append(digest)
             self.bytes_read += size
         self._note_unread(rows, numbers, [not digest for digest in hashes])
@@ -175,11 +179,11 @@ class HeldOut:
         Each tar is read from its beginning to its end."""
         chosen = rows.take(numbers)
         order = np.lexsort((chosen.offsets, chosen.tars))
-        groups = [
-            group[first : first + _MEMBERS_AT_ONCE]
-            for group in np.split(order, np.flatnonzero(np.diff(chosen.tars[order])) + 1)
-            for first in range(0, len(group), _MEMBERS_AT_ONCE)
-        ]
+        edges = np.flatnonzero(np.diff(chosen.tars[order])) + 1
+        groups = []
+        for group in np.split(order, edges):
+            for first in range(0, len(group), _MEMBERS_AT_ONCE):
+                groups.append(group[first : first + _MEMBERS_AT_ONCE])
         made = [missing] * len(numbers)
 
         def read_group(group: np.ndarray) -> None:
@@ -222,13 +226,15 @@ class _Split:
 
     def unread(self, sizes: np.ndarray) -> np.ndarray:
         """The numbers of rows of these sizes whose pages are not known yet."""
-        return np.flatnonzero(np.isin(self.rows.sizes, sizes) & ~self._is_read)
+        has_size = np.isin(self.rows.sizes, sizes)
+        return np.flatnonzero(has_size & ~self._is_read)
 
     def add_pages(self, numbers: np.ndarray, pages: Sequence[bytes]) -> None:
         self._is_read[numbers] = True
         for number, page in zip(numbers.tolist(), pages, strict=True):
             if page:
-                self.by_page.setdefault((int(self.rows.sizes[number]), page), []).append(number)
+                key = (int(self.rows.sizes[number]), page)
+                self.by_page.setdefault(key, []).append(number)
 
     def unhashed(self, pages: Collection[tuple[int, bytes]]) -> np.ndarray:
         """The numbers of rows with these pages whose digests are not known yet."""

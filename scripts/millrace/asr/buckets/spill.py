@@ -95,7 +95,8 @@ class RowSpill:
     def _read(self, place: _Place) -> bytes:
         raw = os.pread(self._descriptor, place.size, place.offset)
         while len(raw) < place.size:  # one call reads at most 2 GiB
-            more = os.pread(self._descriptor, place.size - len(raw), place.offset + len(raw))
+            missing = place.size - len(raw)
+            more = os.pread(self._descriptor, missing, place.offset + len(raw))
             if not more:
                 raise Damaged(self.path, "it ends early")
             raw += more

@@ -50,7 +50,8 @@ def calibrate_bucket(choices: Choices, output: Path) -> tuple[Calibration | None
     bucket_key = {name: getattr(case, name) for name in ("bucket", *LONGEST)}
 
     # Beside the output, as Snakemake removes an output before it runs its job again.
-    digest = hashlib.sha256(json.dumps([key, bucket_key], sort_keys=True).encode()).hexdigest()
+    text = json.dumps([key, bucket_key], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     cached = output.parent / ".calibrated" / f"{output.stem}-{digest[:16]}.json"
     earlier = reusable(cached, case.rows, choices.max_bs)
     if earlier is not None:

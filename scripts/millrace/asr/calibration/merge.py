@@ -75,8 +75,9 @@ def _given(paths: Sequence[Path]) -> dict[str, Calibration]:
         given[name] = calibration
         first = next(iter(given))
         key = given[first]["key"]
-        if calibration["key"] != key:
-            changed = [name for name, value in key.items() if calibration["key"].get(name) != value]
+        own = calibration["key"]
+        if own != key:
+            changed = [name for name, value in key.items() if own.get(name) != value]
             problem = f"it was calibrated for another {', '.join(changed) or 'key'} than {first}"
             raise MillraceError(problem, str(path), _REPEAT)
     return given

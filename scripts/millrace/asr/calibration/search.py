@@ -205,10 +205,15 @@ def _guess(search: Search, trials: list[dict[str, Any]]) -> int | None:
         # Too low, as the optimiser's state is missing: the guess is low as well.
         peaks[0] = next(trial["fixed_gb"] for trial in trials if trial.get("step_peak_gb"))
     near = sorted(peaks, key=lambda size: abs(peaks[size] - search.limit_gb))[:2]
-    if len(near) < 2 or (peaks[near[0]] - peaks[near[1]]) * (near[0] - near[1]) <= 0:
+    if len(near) < 2:
         return None
-    slope = (peaks[near[0]] - peaks[near[1]]) / (near[0] - near[1])
-    return math.floor(near[0] + (search.limit_gb - peaks[near[0]]) / slope)
+    nearest, second = near
+    rise = peaks[nearest] - peaks[second]
+    run = nearest - second
+    if rise * run <= 0:
+        return None
+    slope = rise / run
+    return math.floor(nearest + (search.limit_gb - peaks[nearest]) / slope)
 
 
 def _next_known(fits: int) -> int:
@@ -218,7 +223,8 @@ def _next_known(fits: int) -> int:
 
 def _bisections(fits: int, fails: int) -> int:
     """How many trials it takes at most to find the largest batch between these by bisection."""
-    return math.ceil(math.log2(max(_place(fails) - _place(fits), 1)))
+    between = _place(fails) - _place(fits)
+    return math.ceil(math.log2(max(between, 1)))
 
 
 def _middle(low: int, high: int) -> int:
@@ -240,8 +246,10 @@ def backed_off_size(search: Search, size: int, answer: Answer) -> int:
     """The next batch to soak: less by what the peak, without what is fixed, was too high, or by a
     tenth."""
     share = 0.9
-    if not answer["oom"] and answer["step_peak_gb"] > search.limit_gb > answer["fixed_gb"]:
-        share = (search.limit_gb - answer["fixed_gb"]) / (
-            answer["step_peak_gb"] - answer["fixed_gb"]
-        )
-    return min(size - 1, math.floor(size * min(max(share, 0.5), 0.95)))
+    if not answer["oom"]:
+        peak = answer["step_peak_gb"]
+        fixed = answer["fixed_gb"]
+        if peak > search.limit_gb > fixed:
+            share = (search.limit_gb - fixed) / (peak - fixed)
+    share = min(max(share, 0.5), 0.95)
+    return min(size - 1, math.floor(size * share))

@@ -162,7 +162,8 @@ class TrialSteps:
             budgets = [BatchBudget(seconds=None, rows=rows)]
         of_epoch = partial(planner.plan_epoch, durations, budgets, self.task.options.seed)
         plans = (of_epoch(epoch, self.world_size) for epoch in itertools.count())
-        batches = iter(self.task.batches(SoakPlan(plans, steps, first), 0, self.rank))
+        soak = SoakPlan(plans, steps, first)
+        batches = iter(self.task.batches(soak, 0, self.rank))
         self.meter.begin()
         return self.run(batches, stop=self.world_size == 1)
 
@@ -207,7 +208,8 @@ class TrialSteps:
             "heaviest": heaviest,
             **self.meter.facts(),
         }
-        return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
+        retried = bool(facts.get("retries"))
+        return cast("Answer", {"oom": False, "retried": retried, **facts})
 
     def _step(self, prepared: Prepared) -> None:
         # Accumulated, of two equal batches: gradients of the first lie beside activations of the
@@ -305,7 +307,8 @@ class SoakPlan:
         while len(self.chosen) < steps:
             plan = next(epochs)
             wanted = min(steps - len(self.chosen), len(plan))
-            numbers = set(np.linspace(0, len(plan) - 1, wanted).astype(int).tolist())
+            spaced = np.linspace(0, len(plan) - 1, wanted).astype(int)
+            numbers = set(spaced.tolist())
             if not self.chosen:
                 # The step of each bucket in which any rank has the most padded work.
                 cost = batch_cost(np.diff(plan.offsets), plan.longest)

@@ -67,7 +67,9 @@ def ask(request: Mapping[str, Any]) -> Any:
 
 def environment() -> dict[str, str]:
     """That of a training run in one process, without torchrun's ranks."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = str(ROOT)
+    if os.environ.get("PYTHONPATH"):
+        path += os.pathsep + os.environ["PYTHONPATH"]
     ranks = {name for name in os.environ if name in _RANKS or "TORCHELASTIC" in name}
     others = {name: value for name, value in os.environ.items() if name not in ranks}
     return {**TRAINING_ENVIRONMENT, **others, "PYTHONPATH": path}

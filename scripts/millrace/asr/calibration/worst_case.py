@@ -63,10 +63,9 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
     lengths: list[tuple[np.ndarray, np.ndarray]] = []
     try:
         parquet = pq.ParquetFile(path)
-        texts = [
-            "transcript",
-            *(name for name in ("prompt",) if name in parquet.schema_arrow.names),
-        ]
+        texts = ["transcript"]
+        if "prompt" in parquet.schema_arrow.names:
+            texts.append("prompt")
         for part in parquet.iter_batches(columns=["duration_s", *texts]):
             counts = (pc.utf8_length(part[name].cast(pa.large_string())) for name in texts)
             characters = sum(pc.fill_null(count, 0).to_numpy() for count in counts)
@@ -74,6 +73,9 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
     except (OSError, KeyError, pa.ArrowException) as error:
         raise MillraceError(f"it cannot be read ({error})", str(path), _BUILD) from None
     seconds, characters = map(np.concatenate, zip(*lengths, strict=True))
+    # Equally long rows keep their order.
+    longest = np.argsort(-seconds, kind="stable")[:max_rows]
+    wordiest = np.argsort(-characters, kind="stable")[:max_rows]
     return WorstCase(
         bucket=bucket,
         number=number,
@@ -81,7 +83,6 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
         longest_seconds=round(float(seconds.max()), 6),
         shortest_seconds=round(float(seconds.min()), 6),
         longest_characters=int(characters.max()),
-        # Equally long rows keep their order.
-        audio_rows=(first + np.argsort(-seconds, kind="stable")[:max_rows]).tolist(),
-        text_rows=(first + np.argsort(-characters, kind="stable")[:max_rows]).tolist(),
+        audio_rows=(first + longest).tolist(),
+        text_rows=(first + wordiest).tolist(),
     )

@@ -52,12 +52,17 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
             "split": split,
             "key": key,
             "recording": recording_of(key, seconds),
+            "language": sample.language or "und",
+            "duration_s": seconds,
+            "reference": sample.reference,
+            "hypothesis": sample.hypothesis,
+            "edits": sample.errors.character_edits,
+            "characters": sample.errors.characters,
+            "word_edits": sample.errors.word_edits,
+            "words": sample.errors.words,
+            "sample_id": sample.sample_id,
         }
-        line |= {"language": sample.language or "und", "duration_s": seconds}
-        line |= {"reference": sample.reference, "hypothesis": sample.hypothesis}
-        line |= {"edits": sample.errors.character_edits, "characters": sample.errors.characters}
-        line |= {"word_edits": sample.errors.word_edits, "words": sample.errors.words}
-        lines.append(line | {"sample_id": sample.sample_id})
+        lines.append(line)
     return lines
 
 
@@ -66,8 +71,10 @@ def recording_of(key: str, seconds: float) -> str:
     `<recording>_<start>_<end>` in milliseconds; else the key: the sample is a recording of its
     own."""
     match = _SPAN.fullmatch(key)
-    if match and abs((int(match[3]) - int(match[2])) / 1000 - seconds) <= _SPAN_SECONDS:
-        return match[1]
+    if match:
+        span = (int(match[3]) - int(match[2])) / 1000
+        if abs(span - seconds) <= _SPAN_SECONDS:
+            return match[1]
     return key
 
 
@@ -77,6 +84,7 @@ def read(run: Path) -> list[Hypothesis]:
     rows: list[Any] = []
     if path.exists():
         rows = [row for _, row, _ in jsonl.lines(path)]
-    if bad := next((row for row in rows if isinstance(row, jsonl.BadJson)), None):
-        raise Damaged(path, bad)
+    for row in rows:
+        if isinstance(row, jsonl.BadJson):
+            raise Damaged(path, row)
     return rows

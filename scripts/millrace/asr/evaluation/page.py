@@ -68,14 +68,18 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, Number]]:
 def _percent(rates: dict[str, Any] | None, key: str) -> Cell:
     if not rates:
         return _NOTHING
-    return Number(round(rates[key], 6), shown(rates, key).replace(" ", "\u00a0"))
+    text = shown(rates, key).replace(" ", "\u00a0")
+    return Number(round(rates[key], 6), text)
 
 
 def _side_by_side(runs: Sequence[Run]) -> Table:
     """A column for each run: its size and length, its rates, and the settings in which the runs
     differ."""
     columns = [_figures(run) for run in runs]
-    rows: list[list[Cell]] = [[name, *(of[name] for of in columns)] for name in columns[0]]
+    rows: list[list[Cell]] = []
+    for name in columns[0]:
+        cells = [column[name] for column in columns]
+        rows.append([name, *cells])
     for name in sorted({name for run in runs for name in run.settings}):
         values = [str(run.settings.get(name, _NOTHING)) for run in runs]
         # A path of this machine says nothing about the run.
@@ -87,7 +91,8 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
 def _figures(run: Run) -> dict[str, Cell]:
     metrics = run.metrics
     seconds = metrics["seconds"]
-    cells: dict[str, Cell] = {"Model": Code(Path(str(metrics["model"])).name)}
+    model = Path(str(metrics["model"]))
+    cells: dict[str, Cell] = {"Model": Code(model.name)}
     for title, name in (
         ("Parameters", "parameters"),
         ("Steps", "optimizer_steps"),

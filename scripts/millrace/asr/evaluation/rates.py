@@ -108,7 +108,9 @@ def shown(
 
 def lines_of(split: str, of: Mapping[str, Any]) -> Iterable[str]:
     """What a log says of a split: a line for all samples, each language, each duration bucket."""
-    groups = [("all", of["overall"]), *of["by_language"].items(), *of["by_duration"].items()]
+    groups = [("all", of["overall"])]
+    groups += of["by_language"].items()
+    groups += of["by_duration"].items()
     for name, rate in groups:
         samples = counted(rate["samples"], "sample")
         recordings = counted(rate["recordings"], "recording")

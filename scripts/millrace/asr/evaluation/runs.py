@@ -105,7 +105,7 @@ def worst_clips(
     audio = {}
     if split in config.splits:
         audio = _audio(config, split, ids)
-    return [clip._replace(audio=audio.get(at, "")) for clip, at in zip(clips, ids, strict=True)]
+    return [clip._replace(audio=audio.get(clip.line["sample_id"], "")) for clip in clips]
 
 
 def _worst_first(clip: Clip) -> tuple[float, int, str]:

@@ -181,13 +181,14 @@ def collate(
             slots.release(*slot[1:])
             slot = None
     numbers = {row.number: place for place, row in enumerate(rows)}
+    unusable = sorted([*bad, *failed.values()], key=lambda sample: numbers[sample.row])
     return Batch.of(
         [clip.row for clip in clips],
         [clip.samples for clip in clips],
         step=step,
         audio=audio.contiguous(),
         planned=len(rows),
-        bad=tuple(sorted([*bad, *failed.values()], key=lambda sample: numbers[sample.row])),
+        bad=tuple(unusable),
         slot=slot,
     )
 
@@ -228,7 +229,8 @@ def _without(audio: torch.Tensor, failed: Collection[int], clips: list[_Clip]) -
     # Line by line towards the front, so that nothing is overwritten before it has moved.
     for place, source in enumerate(kept):
         audio[place] = audio[source]
-    return audio[: len(kept), : max((clips[place].samples for place in kept), default=0)]
+    longest = max((clips[place].samples for place in kept), default=0)
+    return audio[: len(kept), :longest]
 
 
 def _measure(

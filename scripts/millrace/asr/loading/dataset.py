@@ -111,7 +111,8 @@ class BucketedDataset(Dataset):
             raise IndexError(step)
         rows = self.plan.batch(step, self.rank)
         filler = self.plan.is_filler(step, self.rank)
-        batch = self.load(BatchRequest(step, rows, filler, epoch=getattr(self.plan, "epoch", 0)))
+        epoch = getattr(self.plan, "epoch", 0)
+        batch = self.load(BatchRequest(step, rows, filler, epoch=epoch))
         return self.transform(batch) if self.transform else batch
 
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
@@ -122,7 +123,8 @@ class BucketedDataset(Dataset):
         if worker:  # one line for all workers: the first one's
             self.reader.copies.is_told = True
         rows = self.table.rows(request.rows)
-        raws = list(self.reader.read_many([(row.tar, row.offset, row.size) for row in rows]))
+        places = [(row.tar, row.offset, row.size) for row in rows]
+        raws = list(self.reader.read_many(places))
         if request.following is not None:
             # Storage works on the next batch while this one is decoded.
             following = self.table.rows(request.following)

@@ -170,7 +170,12 @@ class RowTable:
     def files(self) -> list[tuple[str, int, int]]:
         """(path, number of its first row, rows) of each bucket parquet, in order."""
         counts = self._facts["counts"]
-        return [(file, sum(counts[:at]), counts[at]) for at, file in enumerate(self._parquets)]
+        files = []
+        first = 0
+        for file, count in zip(self._parquets, counts, strict=True):
+            files.append((file, first, count))
+            first += count
+        return files
 
     def durations(self) -> list[np.ndarray]:
         """Seconds (float32) of the rows of each bucket, in the order of the buckets, for the
@@ -210,9 +215,12 @@ class RowTable:
 
     def _shared_folder(self) -> str:
         """The deepest folder that holds all tars with absolute paths; "" if there are none."""
-        records = (self._record(TAR, "tars", tar) for tar in range(self._facts["tar_count"]))
-        names = [os.fsdecode(self._pread(size, place)) for place, size, *_ in records]
-        folders = [os.path.dirname(name) for name in names if os.path.isabs(name)]
+        folders = []
+        for tar in range(self._facts["tar_count"]):
+            place, size, *_ = self._record(TAR, "tars", tar)
+            name = os.fsdecode(self._pread(size, place))
+            if os.path.isabs(name):
+                folders.append(os.path.dirname(name))
         return os.path.commonpath(folders) if folders else ""
 
     def _record(self, kind: np.dtype, region: str, number: int) -> tuple:

@@ -160,7 +160,8 @@ def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
     if column.null_count:
         names.append(None)
     numbers = [code.setdefault(name or "", len(code)) for name in names]
-    indices = pc.fill_null(column.indices.cast(pa.int64()), len(names) - 1)
+    indices = column.indices.cast(pa.int64())
+    indices = pc.fill_null(indices, len(names) - 1)
     return np.array(numbers, np.int32)[indices.to_numpy(zero_copy_only=False)]
 
 
@@ -184,7 +185,8 @@ def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         column = column.dictionary_decode()
     column = pc.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, body = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    last = column.offset + len(column)
+    ends = np.frombuffer(offsets, np.int64)[column.offset : last + 1]
     begin = texts.tell()
     if len(column) and ends[-1] > ends[0]:
         texts.write(memoryview(body)[ends[0] : ends[-1]])

@@ -83,7 +83,8 @@ def text(column: pa.Array, problem: np.ndarray | None = None) -> pa.Array:
         result.validate(full=True)  # a column that is declared as text need not be UTF-8
         return result
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        decoded = [_decoded(raw) for raw in column.cast(pa.large_binary()).to_pylist()]
+        raws = column.cast(pa.large_binary()).to_pylist()
+        decoded = [_decoded(raw) for raw in raws]
     result = pa.array(decoded, TEXT)
     if problem is not None:
         note(problem, pc.and_not(result.is_null(), column.is_null()), "text_not_utf8")
@@ -101,7 +102,8 @@ def seconds(column: pa.Array, problem: np.ndarray) -> np.ndarray:
     """`column`, of numbers, as float64 seconds; what is no positive, finite, plausible number gets
     its reason noted."""
     note(problem, column.is_null(), "duration_missing")
-    values = np.array(pc.fill_null(column.cast(SECONDS, safe=False), math.nan))
+    cast = column.cast(SECONDS, safe=False)
+    values = np.array(pc.fill_null(cast, math.nan))
     note(problem, np.isnan(values), "duration_nan")
     note(problem, np.isinf(values), "duration_infinite")
     with np.errstate(invalid="ignore"):
@@ -124,23 +126,20 @@ def checked(columns: dict[str, Any], problem: np.ndarray, row: np.ndarray) -> pa
     durations = seconds(columns["duration_s"], problem)
     language = pc.if_else(pa.array(_blank(language)), None, language)
     values = {
+        **columns,
         "tar_member_name": members,
         "language": language,
         "duration_s": durations,
+        "row": row,
+        "problem": problem,
     }
-    return pa.table(
-        {
-            **columns,
-            **values,
-            "row": row,
-            "problem": problem,
-        }
-    )
+    return pa.table(values)
 
 
 def _blank(texts: pa.Array) -> np.ndarray:
     """Whether a text is null, empty or nothing but white space."""
-    blank = pc.or_(pc.utf8_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+    is_empty = pc.equal(pc.binary_length(texts), 0)
+    blank = pc.or_(pc.utf8_is_space(texts), is_empty)
     return np.array(pc.fill_null(blank, True))
 
 

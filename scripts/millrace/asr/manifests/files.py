@@ -176,7 +176,10 @@ def _names(folder: str | os.PathLike) -> list[str]:
 
 def _stem(name: str, suffixes: Iterable[str]) -> str:
     """`name` without its suffix; "" if it has none of `suffixes`."""
-    return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), "")
+    for suffix in suffixes:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return ""
 
 
 def _one_of(ways: list[list[str]], split: str, where: str) -> list[str]:

@@ -131,7 +131,8 @@ def manifests_of(
     if not files:
         return []
     kind = manifest_files.kind_of(files, split, str(files[0].parent))
-    return [manifest_files.KINDS[kind].reader()(split, list(files), tar_root, tar_template, **more)]
+    reader = manifest_files.KINDS[kind].reader()
+    return [reader(split, list(files), tar_root, tar_template, **more)]
 
 
 def scanned(

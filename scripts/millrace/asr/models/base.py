@@ -91,7 +91,8 @@ class PrepareInWorker:
 
     def __call__(self, batch: Batch) -> Batch:
         made = self.preparer(batch)
-        tensors = {name: t for name, t in made.tensors.items() if name not in ("audio", "lengths")}
+        own = ("audio", "lengths")
+        tensors = {name: t for name, t in made.tensors.items() if name not in own}
         batch.prepared = {
             "tensors": tensors,
             "count": made.count,
@@ -177,9 +178,10 @@ class AsrModel(nn.Module, ABC):
 
     def zero_loss(self) -> torch.Tensor:
         """0, connected to every parameter and free of their values."""
-        trained = [
-            part.flatten()[:1].sum().float() for part in self.parameters() if part.requires_grad
-        ]
+        trained = []
+        for part in self.parameters():
+            if part.requires_grad:
+                trained.append(part.flatten()[:1].sum().float())
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 

@@ -37,11 +37,12 @@ def prepared_labels(
 
     targets = padded_ids(labels, 0 if blank else 1)
     lengths = [len(label) for label in labels]
+    counts = meter_counts(batch.lengths.tolist(), batch.audio.shape[1], steps, flops)
     return Prepared(
         batch,
         {**(tensors or {}), "targets": targets},
         count=sum(lengths),
-        counts=meter_counts(batch.lengths.tolist(), batch.audio.shape[1], steps, flops),
+        counts=counts,
         host={"steps": steps, "label_lengths": lengths},
         dropped=dropped,
     )
@@ -87,4 +88,7 @@ class CtcBase(AsrModel):
             return []
         paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
         steps = prepared.host["steps"]
-        return [self.text_of(path[:count]) for path, count in zip(paths, steps, strict=True)]
+        texts = []
+        for path, count in zip(paths, steps, strict=True):
+            texts.append(self.text_of(path[:count]))
+        return texts

@@ -105,10 +105,14 @@ def model_digest(model: str, options: Mapping[str, Any]) -> str:
     """Digest of a model's name and options, or of its folder's configuration and tokenizer
     files."""
     folder = Path(model)
-    digest = hashlib.sha256(json.dumps([folder.name, dict(options)], sort_keys=True).encode())
+    named = json.dumps([folder.name, dict(options)], sort_keys=True)
+    digest = hashlib.sha256(named.encode())
     if folder.is_dir():
-        for path in sorted(
-            {path for pattern in _CONFIGS for path in folder.glob(pattern) if path.is_file()}
-        ):
-            digest.update(f"\0{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        files: set[Path] = set()
+        for pattern in _CONFIGS:
+            files.update(folder.glob(pattern))
+        for path in sorted(files):
+            if path.is_file():
+                digest.update(f"\0{path.name}\0".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

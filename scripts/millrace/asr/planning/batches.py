@@ -80,9 +80,9 @@ class _Growing:
         half = self.count[at] // 2
         half_seconds = self.seconds[at] * half / self.count[at]
         # The longest of the shorter rows is unknown: that of the old batch bounds it.
-        new = self._add(
-            at, self.start[at] + half, self.count[at] - half, self.seconds[at] - half_seconds
-        )
+        start = self.start[at] + half
+        count = self.count[at] - half
+        new = self._add(at, start, count, self.seconds[at] - half_seconds)
         self.longest[new] = self.longest[at]
         self.count[at] = half
         self.seconds[at] = half_seconds

@@ -88,7 +88,8 @@ class Plan:
         cost = batch_cost(counts, self.longest)
         # Ranks wait for the slowest of their step: never a filler, which repeats the cheapest
         # batch.
-        slowest = cost.reshape(len(self), self.world_size).max(axis=1).sum() * self.world_size
+        of_steps = cost.reshape(len(self), self.world_size)
+        slowest = of_steps.max(axis=1).sum() * self.world_size
         real = float(self.seconds.sum())
         return {
             "rows": len(self.rows),

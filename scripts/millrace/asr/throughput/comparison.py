@@ -189,7 +189,11 @@ class Throughput:
     def shares(self, role: str) -> dict[str, float]:
         """Time shares by phase, the mean over runs."""
         runs = self.runs[role]
-        return {name: math.fsum(run.shares[name] for run in runs) / len(runs) for name in PHASES}
+        means = {}
+        for name in PHASES:
+            total = math.fsum(run.shares[name] for run in runs)
+            means[name] = total / len(runs)
+        return means
 
     def regime(self) -> str:
         """In words, what precision is compared: what is kept of a parameter, and what it is

@@ -148,7 +148,8 @@ def _sampled_buckets(throughput: Throughput) -> _Finding:
         return _Finding("no steps were recorded", status=UNKNOWN)
     sampled = {name for run in runs for step in run.steps for name in step["buckets"]}
     missed = [bucket for bucket in buckets if bucket.name not in sampled]
-    words = f"{len(buckets) - len(missed)} of {len(buckets)}"
+    found = len(buckets) - len(missed)
+    words = f"{found} of {len(buckets)}"
 
     batches = max(sum(step.get("batches", 1) for step in run.steps) for run in runs)
     hours = math.fsum(bucket.hours for bucket in buckets)
@@ -160,7 +161,7 @@ def _sampled_buckets(throughput: Throughput) -> _Finding:
         names.append(f"{bucket.name} ({percent(share)} of the hours)")
     if names:
         words += f"; not in {batches} batches: {', '.join(names)}"
-    return _Finding(words, float(len(buckets) - len(missed)), float(len(buckets) - rare))
+    return _Finding(words, float(found), float(len(buckets) - rare))
 
 
 def _gap_to_hours(throughput: Throughput) -> _Finding:

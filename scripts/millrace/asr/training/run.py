@@ -129,7 +129,8 @@ def _error_rates(
             continue
         if split not in task.transcribed:  # this run was resumed behind its last evaluation
             task.test(model, precision, split)
-        of_split = hypotheses.of_split(split, Path(table.files[0][0]), task.transcribed[split])
+        parquet, _, _ = table.files[0]
+        of_split = hypotheses.of_split(split, Path(parquet), task.transcribed[split])
         by_split[split] = rates.of_split(of_split, edges)
         lines += of_split
         for line in rates.lines_of(split, by_split[split]):

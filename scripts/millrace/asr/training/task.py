@@ -144,7 +144,9 @@ class AsrTask(Task):
         More would not fit the memory that the buckets were given, as any batch may get the longest
         clips.
         """
-        return max(self._largest_batches(), key=lambda batch: batch[1], default=(1, 0.0))[0]
+        batches = self._largest_batches()
+        size, _ = max(batches, key=lambda batch: batch[1], default=(1, 0.0))
+        return size
 
     def mixed_budget(self) -> BatchBudget:
         """One budget for clips of all lengths: the least that any bucket's longest clips were
@@ -244,7 +246,8 @@ class AsrTask(Task):
     ) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
-        return loss / max(count, 1), float(count), {"samples": len(batch), **batch.counts}
+        counts = {"samples": len(batch), **batch.counts}
+        return loss / max(count, 1), float(count), counts
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """By which the best checkpoint is chosen: the character error rate of dev."""

@@ -112,16 +112,22 @@ class Transcriber:
         """Transcribe the pieces, the longest first, and put their texts in place."""
         by_length = sorted(pool, key=lambda piece: -len(piece.audio))
         while by_length:
-            rows = max(int(self.batch_seconds * SAMPLING_RATE / max(len(by_length[0].audio), 1)), 1)
+            longest = max(len(by_length[0].audio), 1)
+            rows = max(int(self.batch_seconds * SAMPLING_RATE / longest), 1)
             part = by_length[:rows]
             by_length = by_length[rows:]
             clips = [torch.from_numpy(piece.audio) for piece in part]
             audio = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True)
-            of_rows = [Row(0, 0, 0, 0, 0, 0.0, "", self.language)] * len(part)
+            row = Row(0, 0, 0, 0, 0, 0.0, "", self.language)
             batch = Batch.of(
-                of_rows, [len(clip) for clip in clips], step=0, audio=audio, planned=len(part)
+                [row] * len(part),
+                [len(clip) for clip in clips],
+                step=0,
+                audio=audio,
+                planned=len(part),
             )
-            results = self.model.recognise(self.model.prepare(batch).to(self.device), self.language)
+            prepared = self.model.prepare(batch).to(self.device)
+            results = self.model.recognise(prepared, self.language)
             for piece, result in zip(part, results, strict=True):
                 piece.language, piece.text = result
         for transcript in transcripts:

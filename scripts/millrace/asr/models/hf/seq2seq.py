@@ -66,8 +66,10 @@ class Seq2SeqPreparer:
             "decoder_input_ids": padded_ids(inputs, pad),
             "labels": padded_ids([label or [IGNORE] for label in labels], IGNORE),
         }
-        counts = meter_counts(lengths, batch.audio.shape[1], [len(ids) for ids in inputs])
-        return Prepared(batch, tensors, count=sum(map(len, labels)), counts=counts, dropped=dropped)
+        tokens = list(map(len, inputs))
+        counts = meter_counts(lengths, batch.audio.shape[1], tokens)
+        count = sum(map(len, labels))
+        return Prepared(batch, tensors, count=count, counts=counts, dropped=dropped)
 
     def _reason(self, length: int, label: Sequence[int]) -> str:
         """Why a sample takes no part in the loss; "" if it does."""

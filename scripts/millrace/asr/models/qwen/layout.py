@@ -154,7 +154,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     )
     text = _checked(thinker["text_config"], _TEXT | _TEXT_OWN, "thinker_config.text_config", where)
     rope = text["rope_scaling"] or {}
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "mrope"):
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "mrope"):
         raise MillraceError(
             f"rope_scaling of type {kind} is unknown here", where, "Take another model"
         )
@@ -201,10 +202,13 @@ def check_weights(
     state: Mapping[str, Tensor], expected: Mapping[str, Any], tied: bool, where: str
 ) -> None:
     """Raise MillraceError if a weight is missing, too many, or of another shape than `expected`."""
-    missing = expected.keys() - state.keys() - ({_HEAD} if tied else set())
-    wrong = [
-        name for name in state.keys() & expected.keys() if state[name].shape != expected[name].shape
-    ]
+    missing = expected.keys() - state.keys()
+    if tied:
+        missing -= {_HEAD}
+    wrong = []
+    for name in state.keys() & expected.keys():
+        if state[name].shape != expected[name].shape:
+            wrong.append(name)
     parts = {
         "missing": missing,
         "unknown": state.keys() - expected.keys(),

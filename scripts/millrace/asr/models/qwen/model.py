@@ -101,8 +101,10 @@ class QwenModel(HfModel):
         """Mel (B, bins, L) with L a multiple of the encoder's chunk, and its mask (B, L)."""
         audio = padded_to(prepared["audio"], prepared.host["width"])
         mel = self.mel(audio[:, : prepared.host["width"]])
-        mel = F.pad(mel, (0, -mel.shape[-1] % self.preparer.chunk))
-        mask = torch.arange(mel.shape[-1], device=mel.device) < prepared["frames"][:, None]
+        missing = -mel.shape[-1] % self.preparer.chunk
+        mel = F.pad(mel, (0, missing))
+        places = torch.arange(mel.shape[-1], device=mel.device)
+        mask = places < prepared["frames"][:, None]
         return mel.to(self.hf.dtype), mask.long()
 
     def forward(self, prepared: Prepared) -> tuple[Tensor, int]:

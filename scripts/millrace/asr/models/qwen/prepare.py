@@ -178,7 +178,8 @@ class QwenPreparer:
         """The chunks of the batch that hold sound, where in their outputs the clips' tokens are,
         and the ends of the attention windows: so the encoder need not ask the device."""
         starts = np.arange(0, self.mel.frames(width), self.chunk)
-        chunk_frames = (np.array(frames)[:, None] - starts).clip(0, self.chunk).ravel()
+        left = np.array(frames)[:, None] - starts
+        chunk_frames = left.clip(0, self.chunk).ravel()
         chunks = np.flatnonzero(chunk_frames)
         chunk_tokens = token_count(chunk_frames[chunks], self.half_chunk)
         heard = np.flatnonzero(np.arange(CHUNK_TOKENS) < chunk_tokens[:, None])
@@ -237,7 +238,8 @@ class QwenPreparer:
             raise MillraceError(problem, remedy=remedy)
         if len(self._known_turns) >= _KNOWN_TURNS:
             self._known_turns.clear()
-        self._known_turns[system] = ids[: places[0]], ids[places[0] + 1 :]
+        (place,) = places
+        self._known_turns[system] = ids[:place], ids[place + 1 :]
         return self._known_turns[system]
 
     def flops(
@@ -260,9 +262,11 @@ class QwenPreparer:
         audio = self.config.audio_config
         channels = audio.downsample_hidden_size
         bins = audio.num_mel_bins
+        second_bins = -(-bins // 4)
+        third_bins = -(-bins // 8)
         first = 9 * channels * -(-bins // 2) / 2
-        others = 9 * channels**2 * (-(-bins // 4) / 4 + -(-bins // 8) / 8)
-        projection = channels * -(-bins // 8) * audio.d_model / 8
+        others = 9 * channels**2 * (second_bins / 4 + third_bins / 8)
+        projection = channels * third_bins * audio.d_model / 8
         return first + others + projection
 
     def _encoder_flops(self, heard: np.ndarray) -> np.ndarray:
