@@ -128,8 +128,8 @@ def _build(
         first = f"first {failed[0].path}: {failed[0].reason}"
         raise MillraceError(
             f"{len(failed)} of {len(records)} tars could not be indexed, {first}",
-            where=f"partition {partition.id}",
-            remedy=(
+            f"partition {partition.id}",
+            (
                 f"See {report_path} for all of them; mend or remove them, then run snakemake"
                 " asr_data"
             ),

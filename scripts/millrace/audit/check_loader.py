@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     try:
-        only = [entries.get(name).name for name in filter(None, args.only.split(","))]
+        names = filter(None, args.only.split(","))
+        only = [entries.get(name).name for name in names]
         ignored = gate.reasons(args.ignore)
         options = make_options(args)
         sys.path.insert(0, str(Path.cwd()))
@@ -95,7 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     report = document.document(findings, run)
     write(report, args.out, args.json)
     if args.sarif:
-        atomic.write_text(args.sarif, json.dumps(sarif.sarif(report), indent=2) + "\n")
+        text = json.dumps(sarif.sarif(report), indent=2)
+        atomic.write_text(args.sarif, text + "\n")
     print(terminal.text(report))
     if args.exit_zero:
         return 0

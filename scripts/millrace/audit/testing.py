@@ -46,8 +46,10 @@ def assert_loader_ok(
     __tracebackhide__ = True
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
-    only = [entries.get(each).name for each in only]
-    reasons = {entries.get(each).name: reason for each, reason in (ignore or {}).items()}
+    only = [entries.get(entry).name for entry in only]
+    reasons = {}
+    for entry, reason in (ignore or {}).items():
+        reasons[entries.get(entry).name] = reason
     with Guard(path=sys.path) as guard:
         probes, findings = audit(chosen, only, guard)
 

@@ -109,4 +109,4 @@ def _run(label: str, command: Sequence[str], cwd: Path) -> None:
     if result.returncode:
         lines = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         errors = [line for line in lines if re.match(r"E:|dpkg(-deb)?: error", line)] or lines
-        raise MillraceError(" / ".join(errors[-3:]), where=label)
+        raise MillraceError(" / ".join(errors[-3:]), label)

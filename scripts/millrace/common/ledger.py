@@ -81,10 +81,8 @@ class Ledger:
             raise MillraceError(
                 f"the ledger does not add up: {counted(self.rows_in, self.unit)} in,"
                 f" {self.rows_out} out, {self.rows_rejected} rejected ({self.reasons()})",
-                where=f"{self.stage} {self.scope}",
-                remedy=(
-                    "This is a defect of Millrace, not of the data: please report it with the log"
-                ),
+                f"{self.stage} {self.scope}",
+                ("This is a defect of Millrace, not of the data: please report it with the log"),
             )
 
     def as_dict(self) -> dict:

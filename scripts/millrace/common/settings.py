@@ -102,9 +102,7 @@ def check(settings: Any, where: str) -> None:
                 f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items()
             )
         if not fits:
-            raise MillraceError(
-                f"{item.name} must be {words or 'finite'}, not {value!r}", where=where
-            )
+            raise MillraceError(f"{item.name} must be {words or 'finite'}, not {value!r}", where)
 
 
 def add_arguments(

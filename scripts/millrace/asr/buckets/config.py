@@ -58,9 +58,7 @@ class BucketConfig:
             root = content.get("tar_root") or ""
             tar_root = Path(os.path.realpath(file.parent / root))
         except FileNotFoundError:
-            raise MillraceError(
-                "there are no buckets here", where=str(file), remedy=_BUILD
-            ) from None
+            raise MillraceError("there are no buckets here", str(file), _BUILD) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MillraceError(
                 f"not a bucket configuration ({error!r})", str(file), _BUILD
@@ -71,7 +69,7 @@ class BucketConfig:
         """The bucket parquets, or that of another split. Raises MillraceError where there are
         none."""
         if split != "train" and split not in self.splits:
-            raise MillraceError(f"there is no split {split}", where=str(self.file), remedy=_BUILD)
+            raise MillraceError(f"there is no split {split}", str(self.file), _BUILD)
         if split == "train":
             paths = self.paths
         else:

@@ -43,9 +43,7 @@ class Choices:
     def __post_init__(self) -> None:
         settings.check(self, "calibration")
         if self.min_bs > self.max_bs:
-            raise MillraceError(
-                f"min_bs must be at most max_bs, not {self.min_bs}", where="calibration"
-            )
+            raise MillraceError(f"min_bs must be at most max_bs, not {self.min_bs}", "calibration")
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Choices:

@@ -122,9 +122,7 @@ def calibrate(
         log.warning("soak with %d rows: %s; trying %d rows", size, why, smaller)
         backed_off.append({"batch_size": size, "why": why})
         if smaller < search.min_bs:
-            raise MillraceError(
-                f"a batch of {size} does not last: {why}", where="soak", remedy=_SMALLER
-            )
+            raise MillraceError(f"a batch of {size} does not last: {why}", "soak", _SMALLER)
         size = smaller
         limited_by = "soak"
     peaks = [trial.get("peak_gb", 0.0) for trial in trials if trial["rows"] == size]
@@ -161,7 +159,7 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
         log.info("%s", progress.line(len(trials), total, "trials", None, f"{size} rows: {result}"))
         if fails <= search.min_bs:
             problem = f"a batch of {search.min_bs} does not fit: {why}"
-            raise MillraceError(problem, where="calibration", remedy=_SMALLER)
+            raise MillraceError(problem, "calibration", _SMALLER)
         # While nothing has failed, the largest batch is still to be tried, however near it is.
         if fits == search.max_rows or (fails <= search.max_rows and fails <= _next_known(fits)):
             return fits, trials

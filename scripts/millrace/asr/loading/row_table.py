@@ -74,9 +74,7 @@ class RowTable:
                 self._facts = orjson.loads(table.read())
         except (OSError, ValueError, OverflowError) as error:
             remedy = "Remove it; it is made again from the buckets"
-            raise MillraceError(
-                f"not a row table ({error})", where=str(path), remedy=remedy
-            ) from None
+            raise MillraceError(f"not a row table ({error})", str(path), remedy) from None
         self._moved_from = self._shared_folder() if is_moved else ""
 
     @classmethod
@@ -140,7 +138,7 @@ class RowTable:
                 "Make it writable, or copy the folder of the buckets (not the tars) to a place"
                 " that is"
             )
-            raise MillraceError(problem, where=str(folder), remedy=remedy) from None
+            raise MillraceError(problem, str(folder), remedy) from None
         return cls(path, *arguments)
 
     @property
@@ -233,12 +231,12 @@ class RowTable:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 problem = "the row table is missing: the buckets were built again meanwhile"
-                raise MillraceError(problem, where=str(self.path), remedy="Start again") from None
+                raise MillraceError(problem, str(self.path), "Start again") from None
         # Positioned reads do not move a shared file offset: a descriptor inherited by fork is safe.
         raw = os.pread(self._descriptor, size, offset)
         if len(raw) != size:
             remedy = "Remove it; it is made again"
-            raise MillraceError("the row table is cut", where=str(self.path), remedy=remedy)
+            raise MillraceError("the row table is cut", str(self.path), remedy)
         return raw
 
     def __getstate__(self) -> dict:

@@ -164,7 +164,7 @@ def scanned(
     path = whole[0]
     kind = kinds[path.name]
     if splits or len(whole) > 1:
-        raise MillraceError(f"{kind} and other manifests are mixed", where=str(path))
+        raise MillraceError(f"{kind} and other manifests are mixed", str(path))
     reader = manifest_files.KINDS[kind].reader()
     root = tar_root or str(path.parent)
     manifests = [
@@ -188,7 +188,7 @@ def _splits_in(path: Path) -> dict[str, list[Path]]:
     if inside:
         return {split: [Path(name) for name in names] for split, names in inside.items()}
     if path.is_dir():
-        raise MillraceError("no train, dev or test manifest is there", where=str(path))
+        raise MillraceError("no train, dev or test manifest is there", str(path))
     split = manifest_files.split_of(path)
     if not split:
         remedy = "Name it train, dev or test, or give it as --train, --dev or --test"

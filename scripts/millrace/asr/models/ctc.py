@@ -173,7 +173,7 @@ class CtcModel(CtcBase):
             model = cls(CtcConfig(vocabulary, **sizes))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             problem = f"config.json does not describe this model ({error!r})"
-            raise MillraceError(problem, where=str(folder), remedy="Save it again") from error
+            raise MillraceError(problem, str(folder), "Save it again") from error
         read_weights(folder, model)
         return model
 

@@ -46,16 +46,16 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     except OSError as error:
         problem = f"there is no model here ({error.strerror})"
         remedy = f"Give a folder with {CONFIG} and the weights; nothing is fetched from a hub"
-        raise MillraceError(problem, where=str(folder), remedy=remedy) from error
+        raise MillraceError(problem, str(folder), remedy) from error
     except orjson.JSONDecodeError as error:
         problem = f"this is not JSON ({error})"
-        raise MillraceError(problem, where=str(path), remedy="Copy the model again") from error
+        raise MillraceError(problem, str(path), "Copy the model again") from error
     model_type = None
     if isinstance(config, dict):
         model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         problem = f"model_type is {model_type!r}"
-        raise MillraceError(problem, where=str(path), remedy="Give another model folder")
+        raise MillraceError(problem, str(path), "Give another model folder")
     return config
 
 
@@ -73,7 +73,7 @@ def refuse_code(folder: str | Path) -> None:
             remedy = (
                 "Take a model that transformers itself knows, or remove `auto_map` if this one is"
             )
-            raise MillraceError(problem, where=str(path), remedy=remedy)
+            raise MillraceError(problem, str(path), remedy)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ def load(folder: str | os.PathLike, options: Mapping[str, Any] | None = None) ->
         known.update(model.model_types)
     problem = f"model_type {model_type!r} is no speech recogniser that can be trained here"
     remedy = f"Choose a model of one of the types {', '.join(sorted(known))}"
-    raise MillraceError(problem, where=str(folder), remedy=remedy)
+    raise MillraceError(problem, str(folder), remedy)
 
 
 def _saved_options(folder: Path) -> dict[str, Any]:
@@ -97,4 +97,4 @@ def _check(options: Mapping[str, Any], allowed: Mapping[str, str], name: str) ->
         is_number = kind == "int" and wanted in ("float", "bool")
         if kind != wanted and not is_number:
             problem = f"{option} of {name} is {value!r}"
-            raise MillraceError(problem, where="model_options", remedy=f"Give a {wanted}")
+            raise MillraceError(problem, "model_options", f"Give a {wanted}")

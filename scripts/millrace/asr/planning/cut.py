@@ -45,7 +45,7 @@ class BatchBudget:
         given = [limit for limit in limits if limit is not None]
         if not given or min(given) <= 0:
             problem = f"a batch budget needs a limit, and limits above 0: {self}"
-            raise MillraceError(problem, where="batch budget")
+            raise MillraceError(problem, "batch budget")
 
     def most_rows(self, longest: np.ndarray) -> np.ndarray:
         """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the

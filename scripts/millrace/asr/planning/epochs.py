@@ -84,7 +84,7 @@ class EpochPlans:
         if plan.crc32 != saved.crc32 or not 0 <= saved.step <= len(plan):
             problem = f"the loader's state of epoch {saved.epoch} belongs to another plan"
             remedy = "Take the data, settings, seed and version of Millrace of that run"
-            raise MillraceError(problem, where=_WHERE, remedy=remedy)
+            raise MillraceError(problem, _WHERE, remedy)
 
         if saved.world_size == self.world_size:
             return plan, saved.step
@@ -111,7 +111,7 @@ class EpochPlans:
             if before != now:
                 problem = f"the state was taken with {name} {before}, and the loader has {now}"
                 remedy = f"Open the loader with the {name} of that run, or begin without its state"
-                raise MillraceError(problem, where=_WHERE, remedy=remedy)
+                raise MillraceError(problem, _WHERE, remedy)
 
 
 class _State(NamedTuple):
@@ -139,5 +139,5 @@ class _State(NamedTuple):
                 raise ValueError("a number of ranks below 1")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             problem = f"this is no state of a loader ({error!r})"
-            raise MillraceError(problem, where=_WHERE, remedy="Give what state_dict gave") from None
+            raise MillraceError(problem, _WHERE, "Give what state_dict gave") from None
         return saved

@@ -91,7 +91,7 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     if not 0 <= done_steps <= len(plan) or world_size < 1:
         ranks = counted(world_size, "rank")
         problem = f"there is nothing to plan after step {done_steps} of {len(plan)} for {ranks}"
-        raise MillraceError(problem, where=f"epoch {plan.epoch}", remedy="Begin the next epoch")
+        raise MillraceError(problem, f"epoch {plan.epoch}", "Begin the next epoch")
     # Batches not yet used, without fillers.
     counts = np.diff(plan.offsets)
     done = done_steps * plan.world_size
@@ -165,10 +165,10 @@ def check_rows(
     """Raise MillraceError for what `plan_epoch` cannot plan."""
     if len(budgets) != len(lengths):
         problem = f"{len(budgets)} budgets for {len(lengths)} buckets"
-        raise MillraceError(problem, where="batch budgets")
+        raise MillraceError(problem, "batch budgets")
     if world_size < 1 or (window is not None and window < 1):
         problem = f"world size {world_size} and window {window} must be at least 1"
-        raise MillraceError(problem, where="batch plan")
+        raise MillraceError(problem, "batch plan")
     if not any(map(len, lengths)):
         remedy = "See rejects.jsonl of the buckets"
         raise MillraceError("there are no rows to plan", "batch plan", remedy)

@@ -127,13 +127,9 @@ class TarIndex:
             file = pq.ParquetFile(path)
             tars = [TarRecord(**fields) for fields in json.loads(file.metadata.metadata[_KEY])]
         except FileNotFoundError:
-            raise MillraceError(
-                "no tar index there", where=os.fspath(path), remedy=REBUILD
-            ) from None
+            raise MillraceError("no tar index there", os.fspath(path), REBUILD) from None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise MillraceError(
-                f"not a tar index ({error})", where=os.fspath(path), remedy=REBUILD
-            ) from None
+            raise MillraceError(f"not a tar index ({error})", os.fspath(path), REBUILD) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
     def scan(self, tar_path: str) -> TarScan:

@@ -45,7 +45,7 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         tars = dict.fromkeys(str(tar["path"]) for tar in content["tars"])
         return TarPartition(str(content["id"]), list(tars))
     except OSError as error:
-        raise MillraceError(f"cannot be read: {error.strerror}", where=os.fspath(path)) from None
+        raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"not a partition of tars ({type(error).__name__}: {error})"
         remedy = (

@@ -68,7 +68,7 @@ class PlannedTrainer(Trainer):
         except (OSError, ValueError, KeyError) as error:
             problem = f"there is no state of the loader ({error!r})"
             remedy = "Resume from another checkpoint: this one is not whole, or of another Trainer"
-            raise MillraceError(problem, where=str(file), remedy=remedy) from None
+            raise MillraceError(problem, str(file), remedy) from None
         self.loader.load_state_dict(state)
         return saved.global_step
 

@@ -20,14 +20,14 @@ def checked_loader(trainer: Trainer) -> RankLoader:
     arguments = trainer.args
     if not isinstance(loader, RankLoader):
         problem = f"train_dataset is a {type(loader).__name__}, and not what open_loader gives"
-        raise MillraceError(problem, where=_WHERE)
+        raise MillraceError(problem, _WHERE)
     if loader.dataset.transform is None:
         problem = "open_loader has no transform, which makes the model's inputs of a batch"
-        raise MillraceError(problem, where=_WHERE)
+        raise MillraceError(problem, _WHERE)
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
         problem = "ranks that share a model would get different batches"
-        raise MillraceError(problem, where=_WHERE, remedy="Use data parallelism only")
+        raise MillraceError(problem, _WHERE, "Use data parallelism only")
     if arguments.max_steps <= 0 and arguments.num_train_epochs % 1:
         problem = f"num_train_epochs is {arguments.num_train_epochs}"
-        raise MillraceError(problem, where=_WHERE, remedy="Give whole epochs, or max_steps")
+        raise MillraceError(problem, _WHERE, "Give whole epochs, or max_steps")
     return loader

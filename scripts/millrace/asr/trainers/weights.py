@@ -38,4 +38,4 @@ class _Weighed:
         if hasattr(result, "filler"):
             return result
         problem = f"transform gives a {type(result).__name__}, with no place for a filler's weight"
-        raise MillraceError(problem, where="transform", remedy="Give the batch, or a dict")
+        raise MillraceError(problem, "transform", "Give the batch, or a dict")

@@ -214,7 +214,8 @@ def _parse(block: str) -> Entry:
     return Entry(name, family, status, title, **texts)
 
 
-ENTRIES = {entry.name: entry for entry in map(_parse, re.split(r"\n(?! )", CATALOGUE.strip()))}
+_TEXTS = re.split(r"\n(?! )", CATALOGUE.strip())
+ENTRIES = {entry.name: entry for entry in map(_parse, _TEXTS)}
 
 
 def get(name: str) -> Entry:
@@ -222,7 +223,8 @@ def get(name: str) -> Entry:
     names = {known.lower(): known for known in ENTRIES}
     wanted = name.strip().lower()
     if wanted not in names:
-        near = [names[key] for key in difflib.get_close_matches(wanted, names, 3, 0.5)] or ENTRIES
+        matches = difflib.get_close_matches(wanted, names, 3, 0.5)
+        near = [names[match] for match in matches] or ENTRIES
         raise MillraceError(f"there is no entry {name!r}", remedy=f"Nearest: {', '.join(near)}")
     return ENTRIES[names[wanted]]
 

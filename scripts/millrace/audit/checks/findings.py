@@ -121,5 +121,6 @@ def _found(evidence: Evidence, check: Check) -> Findings:
             cause = f"the probe {name} {result.status}: {result.error.get('text', '')}"
             needs = LONGER if result.status == "late" else ""
             return undecided(cause.strip(": "), needs, {"error": dict(result.error)})
-        seen.append(parse(kind, result.data if PROBES[name].ranks else result.data[0]))
+        of_all = result.data if PROBES[name].ranks else result.data[0]
+        seen.append(parse(kind, of_all))
     return check.function(*seen)

@@ -145,8 +145,11 @@ class Values(NamedTuple):
     @property
     def constants(self) -> list[Constants]:
         """Of each Normalize that was called, and of attributes."""
-        steps = [step for step in self.called if step.name == "Normalize"]
-        return [Constants(step.title, step.mean, step.std) for step in steps] + self.attributes
+        constants = []
+        for step in self.called:
+            if step.name == "Normalize":
+                constants.append(Constants(step.title, step.mean, step.std))
+        return constants + self.attributes
 
 
 class Colours(NamedTuple):

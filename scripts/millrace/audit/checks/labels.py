@@ -54,12 +54,15 @@ class Row(NamedTuple):
         ids = seen["ids"]
         alone = seen.get("alone")
         mask = seen["mask"] or [token != pad for token in ids]
+        tokens = None
+        if alone:
+            tokens = _tokens(alone["ids"], _trained(alone["ids"], alone["labels"]))
         return cls(
             number=number,
             ids=ids,
             places=[at for at, is_token in enumerate(mask) if is_token],
             trained=_trained(ids, seen["labels"]),
-            alone=_tokens(alone["ids"], _trained(alone["ids"], alone["labels"])) if alone else None,
+            alone=tokens,
         )
 
     @property
@@ -72,8 +75,10 @@ class Row(NamedTuple):
 
     def is_masked_inside(self) -> bool:
         """Whether places between the first and the last that are trained on are masked."""
-        trained = self.trained or set()
-        inside = [at for at in self.places if trained and min(trained) < at < max(trained)]
+        trained = self.trained
+        if not trained:
+            return False
+        inside = [at for at in self.places if min(trained) < at < max(trained)]
         return any(at not in trained for at in inside)
 
     def marked(self, places: set[int]) -> list[list[Any]]:
@@ -172,7 +177,8 @@ def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
 def _shared_opening(rows: list[Row]) -> int:
     """How many tokens all texts begin with, which may be a prompt."""
     columns = zip(*(row.tokens for row in rows), strict=False)
-    opening = len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
+    shared = takewhile(lambda column: len(set(column)) == 1, columns)
+    opening = len(list(shared))
     differ = len({tuple(row.tokens) for row in rows}) > 1
     return opening if differ and opening >= SHORTEST else 0
 
@@ -184,5 +190,6 @@ def _masked_ends(rows: list[Row], end: int | None) -> list[list[Any]]:
         if end in row.trained_tokens:
             return []
         last = max(row.trained or {len(row.ids)})
-        masked += row.marked({at for at in row.places if at > last and row.ids[at] == end})
+        ends = {at for at in row.places if at > last and row.ids[at] == end}
+        masked += row.marked(ends)
     return masked

@@ -90,7 +90,9 @@ def order_of_epochs(
     plain = [orders_of(epoch.batches for epoch in rank.plain) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]
     finding = _judged(plain, after, told, dataset, loop[0]["calls"])
-    shown = {f"epoch {at}": order[:EXAMPLES] for at, order in enumerate(plain[0][:2])}
+    shown = {}
+    for epoch, order in enumerate(plain[0][:2]):
+        shown[f"epoch {epoch}"] = order[:EXAMPLES]
     return replace(finding, evidence=shown)
 
 
@@ -156,7 +158,10 @@ def _differ(orders: Orders) -> bool:
 
 def _content(batches: list[Batch]) -> list[Any]:
     """What the batches of an epoch hold; where indices are drawn, in whatever order."""
-    contents = [[batch.indices, [sample[""] for sample in batch.samples]] for batch in batches]
+    contents = []
+    for batch in batches:
+        samples = [sample[""] for sample in batch.samples]
+        contents.append([batch.indices, samples])
     if batches and batches[0].indices:
         return sorted(contents, key=str)
     return contents

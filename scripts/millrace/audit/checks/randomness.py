@@ -154,7 +154,8 @@ def _varying(batches: list[Batch]) -> dict[str, Column]:
                 columns[name].append((index, content))
     names = sorted(columns, reverse=True)
     varying = {name: columns[name] for name in names if _varies(columns[name])}
-    whole = [(0, batch.batch) for batch in batches if batch.indices == batches[0].indices]
+    same = [batch for batch in batches if batch.indices == batches[0].indices]
+    whole = [(0, batch.batch) for batch in same]
     if not varying and _varies(whole):
         return {"batch": whole}
     return varying
@@ -167,7 +168,12 @@ def _varies(column: Column) -> bool:
 def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
     states = [batches[0].start, *(batch.random for batch in batches)]
-    return {name for name in states[-1] if len({state.get(name) for state in states}) > 1}
+    used = set()
+    for name in states[-1]:
+        seen = {state.get(name) for state in states}
+        if len(seen) > 1:
+            used.add(name)
+    return used
 
 
 def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
@@ -208,7 +214,9 @@ def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
 def _chance(draws: Column) -> float:
     """The chance that what an index gives is what it gave another time."""
     of_index = Counter(index for index, _ in draws)
-    alike = sum(count**2 / of_index[index] for (index, _), count in Counter(draws).items())
+    alike = 0.0
+    for (index, _), count in Counter(draws).items():
+        alike += count**2 / of_index[index]
     return alike / len(draws)
 
 
@@ -269,8 +277,11 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
 
 def _begin_alike(shared: Shares, axis: int) -> bool:
     """Whether two places that differ in this axis only give the same samples in the same order."""
-    pairs = [(shared.streams[a], shared.streams[b]) for a, b in _neighbours(shared.streams, axis)]
-    return any(ours == theirs and len(set(ours)) >= EXAMPLES for ours, theirs in pairs)
+    for place, other in _neighbours(shared.streams, axis):
+        names = shared.streams[place]
+        if names == shared.streams[other] and len(set(names)) >= EXAMPLES:
+            return True
+    return False
 
 
 def _shared_out(
@@ -346,7 +357,8 @@ def uneven_steps(ranks: list[Reading], loops: Ranks) -> Iterable[Finding]:
         yield failed(cause, drawn, fix)
 
     facts: Seen = {}
-    for number, parts in enumerate(zip(*(rank.plain for rank in ranks), strict=True)):
+    epochs = zip(*(rank.plain for rank in ranks), strict=True)
+    for number, parts in enumerate(epochs):
         steps = [len(part.batches) for part in parts]
         facts = {"epoch": number, "steps of ranks": steps}
         ends = [len(part.batches) for part in parts if part.ended]

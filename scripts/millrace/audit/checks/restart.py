@@ -105,8 +105,11 @@ def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[R
         names = dict(_names(epochs, stable))
 
     def named(notes: list[Seen]) -> Batches:
-        orders = [order_of([batch], stable) for batch in parse(list[Batch], notes)]
-        return [[names.get(str(key), str(key)) for key in order] for order in orders]
+        batches = []
+        for batch in parse(list[Batch], notes):
+            keys = map(str, order_of([batch], stable))
+            batches.append([names.get(key, key) for key in keys])
+        return batches
 
     def way(seen: Seen) -> Seen:
         return {**seen, "passes": list(map(named, seen["passes"]))}
@@ -138,7 +141,10 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
         return _wrong(rank, restart, restart.ways[0])
 
     is_right = any(map(restart.is_right, restart.ways))
-    wrong = [way for way in restart.ways if not (restart.is_right(way) or way.is_unread)]
+    wrong = []
+    for way in restart.ways:
+        if not restart.is_right(way) and not way.is_unread:
+            wrong.append(way)
     if is_right and calls is not None:  # the loop decides which of the ways is taken
         wrong = [way for way in wrong if way.told == bool(calls)]
     if not wrong:
@@ -179,9 +185,9 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
 
     left = restart.left
     came = way.came
-    before, rest, new = (
-        Counter(_flat(part)) for part in (restart.run[1][: restart.at], left, came)
-    )
+    before = Counter(_flat(restart.run[1][: restart.at]))
+    rest = Counter(_flat(left))
+    new = Counter(_flat(came))
     facts |= {"expected": left[0], "came": came[0] if came else []}
     differences = []
     # What did not come before the time was over may come later.

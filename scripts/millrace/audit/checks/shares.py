@@ -95,7 +95,10 @@ class Shares:
     def came_whole(self) -> bool:
         """Whether every sample of the dataset came, even if the time was over before the loader
         could say that it ends."""
-        return self.rows is not None and (self.total & self.held).total() >= self.rows
+        if self.rows is None:
+            return False
+        came = self.total & self.held
+        return came.total() >= self.rows
 
     def lost(self) -> Counter[str]:
         return self.held - self.total

@@ -107,7 +107,8 @@ def order(means: Means) -> str:
     size = rows.max()
     if size < 1e-4 * answers.abs().max():
         return "unread"
-    if (rows.amax(1) - rows.amin(1) < 0.1 * size).all():
+    spread = rows.amax(1) - rows.amin(1)
+    if (spread < 0.1 * size).all():
         return "grey"
     # Each colour has a channel that answers to it, and to the others hardly.
     second, first = rows.sort(1).values[:, 1:].unbind(1)
@@ -132,8 +133,9 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
         if seen["images"]:
             copies = replace(loader, rank.scratch)
         seen["places"] = list(copies)
-        for seed in (options.seed, options.seed + 1) if copies else ():
-            for field, means in answers(loader, rank, set(copies.values()), seed).items():
+        files = set(copies.values())
+        for seed in (options.seed, options.seed + 1) if files else ():
+            for field, means in answers(loader, rank, files, seed).items():
                 seen["orders"].setdefault(field, []).append(order(means))
     return seen
 

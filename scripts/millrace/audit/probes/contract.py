@@ -117,8 +117,9 @@ def _batches(loader: Any, seen: Seen) -> Iterator[list[Any]]:
                 sampler.set_epoch(epoch)
         for drawn in order(loader):
             indices = [drawn] if loader.batch_sampler is None else drawn
-            if not all(type(row) is int and 0 <= row < rows for row in index_list(indices)):
-                seen["usual"] = False
+            for row in index_list(indices):
+                if type(row) is not int or not 0 <= row < rows:
+                    seen["usual"] = False
             yield samples_of(loader, drawn)
 
 

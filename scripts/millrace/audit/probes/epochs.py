@@ -151,7 +151,8 @@ def repeat(target: Target, options: Options, rank: Rank) -> Seen:
     few = batch[:1]
     if hasattr(batch[0], "__index__"):
         few = list(range(min(FEW, rows or 1)))
-    batch = [few[place % len(few)] for place in range(min(len(batch), BATCH))]
+    size = min(len(batch), BATCH)
+    batch = [few[place % len(few)] for place in range(size)]
     times = max(2, -(-SAMPLES // len(batch)))
     indices = [batch] * (max(1, listening.num_workers) * times)
     with suppress(Exception):  # a collate_fn may ask for samples that differ
@@ -240,8 +241,10 @@ def _rows(core: DataLoader | None) -> int | None:
     """How long a dataset is that is asked for one sample at a time."""
     if core is None or is_stream(core):
         return None
-    if core.batch_sampler is None and isinstance(next(iter(core.sampler), 0), (list, tuple)):
-        return None  # it is asked for whole batches
+    if core.batch_sampler is None:
+        drawn = next(iter(core.sampler), 0)
+        if isinstance(drawn, (list, tuple)):
+            return None  # it is asked for whole batches
     return length(core.dataset)
 
 

@@ -61,7 +61,8 @@ def look(value: Any) -> Seen:
     seen["dtype"] = str(value.dtype).removeprefix("torch.")
     seen["shape"] = list(value.shape)
     with suppress(Exception):  # empty, or complex
-        seen |= {"min": float(value.min()), "max": float(value.max())}
+        lowest = float(value.min())
+        seen |= {"min": lowest, "max": float(value.max())}
     return seen
 
 
@@ -76,12 +77,13 @@ def numbers(value: Any) -> list[float]:
     """Return constants as a list, of a number, a list, a tensor or an array; else nothing."""
     if hasattr(value, "dtype") and hasattr(value, "flatten"):
         value = value.flatten().tolist()
-    listed = value
     if not isinstance(value, (list, tuple)):
-        listed = [value]
-    if len(listed) > LONGEST or not all(isinstance(number, (int, float)) for number in listed):
+        value = [value]
+    if len(value) > LONGEST:
         return []
-    return list(map(float, listed))
+    if not all(isinstance(number, (int, float)) for number in value):
+        return []
+    return list(map(float, value))
 
 
 def watch(step: Any, path: str, at: int) -> Seen:
@@ -148,10 +150,7 @@ def channel_axis(shape: torch.Size) -> int | None:
     last = len(shape) - 1
     for axis in (*range(1, last - 1), last):
         if shape[axis] in CHANNELS:
-            if axis == last:
-                sides = shape[-3:-1]
-            else:
-                sides = shape[-2:]
+            sides = shape[-3:-1] if axis == last else shape[-2:]
             return axis if min(sides) >= SHORTEST_SIDE else None
     return None
 
@@ -159,7 +158,9 @@ def channel_axis(shape: torch.Size) -> int | None:
 def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's
     name."""
-    are_rows = isinstance(batch, (list, tuple)) and all(isinstance(row, Mapping) for row in batch)
+    are_rows = False
+    if isinstance(batch, (list, tuple)):
+        are_rows = all(isinstance(row, Mapping) for row in batch)
     for path, tensor in walk_tensors(batch):
         name, _, place = path.rpartition(".")
         if are_rows:
@@ -177,7 +178,8 @@ def measured(tensor: torch.Tensor) -> Seen:
         return {}
     if axis is None and not tensor.is_floating_point():
         return {}
-    values = tensor.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
+    doubles = tensor.detach().to("cpu", torch.float64)
+    values = doubles.nan_to_num(0.0, 0.0, 0.0)
     if axis is not None:
         values = values.movedim(axis, 0).flatten(1)
     elif values.dim() == 2:
@@ -257,4 +259,5 @@ def values(target: Target, options: Options, rank: Rank) -> Seen:
 
 
 def _is_normalised(field: Seen) -> bool:
-    return 0.5 < max(field["std"]) < 2 and max(map(abs, field["mean"])) < 3
+    farthest = max(map(abs, field["mean"]))
+    return 0.5 < max(field["std"]) < 2 and farthest < 3

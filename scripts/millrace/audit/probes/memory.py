@@ -73,7 +73,8 @@ def _worker(loader: Any, read: int, most: int) -> DataLoader:
     else:
         order = list(islice(loader.sampler, read))
         step = max(1, min(CHUNK, len(order) // 24), most // 32)
-        how["batch_sampler"] = [order[start : start + step] for start in range(0, len(order), step)]
+        starts = range(0, len(order), step)
+        how["batch_sampler"] = [order[start : start + step] for start in starts]
     return DataLoader(loader.dataset, **how)
 
 
@@ -84,7 +85,8 @@ def measure(samples: list[Any]) -> dict[str, int]:
     samples.clear()
     text = Path("/proc/self/smaps_rollup").read_text()
     kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
-    return {"samples": size, "held": 1024 * (int(kib["Anonymous"]) + int(kib["Swap"]))}
+    held = int(kib["Anonymous"]) + int(kib["Swap"])
+    return {"samples": size, "held": 1024 * held}
 
 
 def bound(data: Any) -> int | None:

@@ -166,5 +166,7 @@ def _is_open(value: Any) -> bool:
     """Whether it is an open file or HDF5 handle, which processes must not share."""
     if isinstance(value, io.IOBase):
         # An unbuffered one is read by os.pread or mapped, which have no position.
-        return not isinstance(value, (io.BytesIO, io.StringIO, io.FileIO)) and not value.closed
+        if isinstance(value, (io.BytesIO, io.StringIO, io.FileIO)):
+            return False
+        return not value.closed
     return type(value).__module__.startswith("h5py") and bool(value)

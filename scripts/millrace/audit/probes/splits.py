@@ -50,7 +50,9 @@ def rich(value: Any) -> bool:
     elif hasattr(value, "reshape") and hasattr(value, "dtype"):
         flat = value.reshape(-1)[:MOST_VALUES].tolist()
     fractions = {number for number in flat if isinstance(number, float) and number % 1}
-    return len(fractions) >= 8 or (len(flat) >= 64 and len(set(flat)) >= 8)
+    if len(fractions) >= 8:
+        return True
+    return len(flat) >= 64 and len(set(flat)) >= 8
 
 
 def marks(sample: Any) -> dict[str, str]:
@@ -174,10 +176,16 @@ def splits(target: Target, options: Options, rank: Rank) -> Seen:
         equal = sorted(theirs[kind].keys() & ours[kind])
         examples = []
         for mark in equal[:5]:
-            examples.append({"mark": mark, "train": ours[kind][mark], "val": theirs[kind][mark]})
+            example = {
+                "mark": mark,
+                "train": ours[kind][mark],
+                "val": theirs[kind][mark],
+            }
+            examples.append(example)
         shared[kind] = {"count": len(equal), "examples": examples}
     if not shared.get("file", {}).get("count"):
-        shared |= by_content(rank, start * 0.05, ours.get("file", {}), theirs.get("file", {}))
+        our_files = ours.get("file", {})
+        shared |= by_content(rank, start * 0.05, our_files, theirs.get("file", {}))
     return {"train": train, "val": val, "shared": shared}
 
 
@@ -209,6 +217,11 @@ def by_content(
         return {}
     shown = []
     for pair in pairs[:5]:
-        shown.append({"mark": pair.how, "train": ours[pair.sample], "val": theirs[pair.held_out]})
+        example = {
+            "mark": pair.how,
+            "train": ours[pair.sample],
+            "val": theirs[pair.held_out],
+        }
+        shown.append(example)
     count = len({pair.held_out for pair in pairs})
     return {"content of the files": {"count": count, "examples": shown}}

@@ -168,4 +168,7 @@ def shown(value: Any) -> str:
         text = f"{value:.6g}"
     else:
         text = str(value)
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    letters = []
+    for letter in text:
+        letters.append(letter if letter.isprintable() else repr(letter)[1:-1])
+    return "".join(letters)

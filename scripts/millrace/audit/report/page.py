@@ -36,8 +36,10 @@ def page(document: dict) -> str:
     for title, rows in remarks(document).items():
         sections[title] = _table(rows)
     for title in ("Pass", "Not applicable"):
-        entries = select(document, title.lower())
-        rows = [(entry["name"], entry["title"], entry["findings"][0]["cause"]) for entry in entries]
+        rows = []
+        for entry in select(document, title.lower()):
+            cause = entry["findings"][0]["cause"]
+            rows.append((entry["name"], entry["title"], cause))
         sections[title] = _table(rows)
     sections["Probes"] = _table([tuple(probe.values()) for probe in document["probes"]])
 

@@ -246,12 +246,12 @@ class _Run:
         status, error = problem or ("ok", {})
         below = linux.descendants()
         files |= linux.shared_files(below)
-        data = [self._answer(rank).get("data", {}) for rank in range(self.world)]
+        answers = map(self._answer, range(self.world))
+        data = [answer.get("data", {}) for answer in answers]
         _clear(below, seen, files - before)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return Result(
-            status, data, error, round(time.monotonic() - self.deadline + self.seconds, 2)
-        )
+        spent = time.monotonic() - self.deadline + self.seconds
+        return Result(status, data, error, round(spent, 2))
 
     def _ended(self, running: dict[int, int]) -> Problem | None:
         """Forget the ranks that have ended; why the first one did, if it gave no answer: others may
@@ -285,8 +285,9 @@ class _Run:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         log = os.open(self.folder / f"{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
-            os.dup2(target, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
         faulthandler.enable(log, all_threads=False)  # says where a segmentation fault arose
         faulthandler.register(signal.SIGUSR1, file=log)  # of all threads: any may get the signal
         tempfile.tempdir = str(self.folder)  # what lies there is removed
@@ -306,7 +307,8 @@ class _Run:
         try:
             _join_group(me)
             _unseed()
-            answer = {"data": self.probe.function()(Target(self.options), self.options, me)}
+            probe = self.probe.function()
+            answer = {"data": probe(Target(self.options), self.options, me)}
         except BaseException as error:
             answer = {"error": trace.described(error)}
         (self.folder / f"{rank}.json").write_text(json.dumps(answer, default=str))

@@ -28,7 +28,8 @@ def anonymous_bytes(pid: int) -> int:
     """Resident memory that is no file's: quick to read, but counts what a fork still shares."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
-        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+        pages = int(fields[1]) - int(fields[2])
+        return pages * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 

@@ -173,12 +173,12 @@ def locate(name: str) -> Any:
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
-            names = [
-                each for each, value in vars(thing).items() if callable(value) and each[0] != "_"
-            ]
-            raise WrongName(
-                f"{place} has no {part}", name, f"It has {', '.join(sorted(names)[:12])}"
-            )
+            names = []
+            for known, value in vars(thing).items():
+                if callable(value) and known[0] != "_":
+                    names.append(known)
+            remedy = f"It has {', '.join(sorted(names)[:12])}"
+            raise WrongName(f"{place} has no {part}", name, remedy)
         thing = getattr(thing, part)
     return thing
 

@@ -59,10 +59,12 @@ def _folder(folder: Path) -> Iterator[Sample]:
     files = [path for path in files if not path.name.startswith(".")]
     media = [path for path in files if path.suffix.lower() in MEDIA]
     if media:
-        read_too = {*media, *(text for path in media for text in _texts(path).values())}
+        read_too = set(media)
         for path in media:
             sample = Sample(path.relative_to(folder).as_posix(), Place(str(path)))
-            contents = {ending: text.read_bytes() for ending, text in _texts(path).items()}
+            texts = _texts(path)
+            read_too.update(texts.values())
+            contents = {ending: text.read_bytes() for ending, text in texts.items()}
             yield _with_words(sample, contents)
     else:
         # Any file may be called .json.
@@ -175,7 +177,8 @@ def _row(fields: Mapping[str, Any], path: Path, number: int) -> Sample:
     if isinstance(embedded, bytes):
         return described(Sample(name, Place(name, content=embedded)), fields)
 
-    file = next((fields[key] for key in _PATHS if isinstance(fields.get(key), str)), None)
+    files = [fields[key] for key in _PATHS if isinstance(fields.get(key), str)]
+    file = files[0] if files else None
     sample = described(Sample(name, None), fields)
     if file is None:
         if not sample.transcript and not sample.recording:

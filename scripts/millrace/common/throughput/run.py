@@ -58,7 +58,7 @@ class Run:
         if not self.windows:
             problem = "no training step was logged here"
             remedy = "Run it: snakemake asr_train"
-            raise MillraceError(problem, where=str(folder / METRICS), remedy=remedy)
+            raise MillraceError(problem, str(folder / METRICS), remedy)
         last = self.windows[-1]
         self.done_steps = int(last["step"])
         self.world_size = int(last.get("world_size", 1))
@@ -247,5 +247,5 @@ def _document(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         problem = f"not JSON ({error})"
         remedy = "Remove the run and make it again"
-        raise MillraceError(problem, where=str(path), remedy=remedy) from None
+        raise MillraceError(problem, str(path), remedy) from None
     return document if isinstance(document, dict) else None

@@ -236,7 +236,7 @@ class _Loop:
             batch = next(batches, None)
         if batch is None:
             problem = f"the loader of rank {self.ranks.rank} ended at step {step}"
-            raise MillraceError(problem, where=f"epoch {at.epoch}")
+            raise MillraceError(problem, f"epoch {at.epoch}")
         ids = np.asarray(self.task.batch_ids(batch))
         self.window.clock.lap("data_wait")
         if self.device.type != "cpu" and len(ids):

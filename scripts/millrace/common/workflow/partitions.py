@@ -146,8 +146,8 @@ class Assignment:
                 elif known != placement:
                     raise MillraceError(
                         f"{placement.item} is placed twice, and differently",
-                        where=f"{self.path}, line {number}",
-                        remedy=(
+                        f"{self.path}, line {number}",
+                        (
                             "Keep the line that is older in git: a recording must not change its"
                             " split"
                         ),
@@ -175,11 +175,8 @@ class Assignment:
         except (AttributeError, KeyError, TypeError, ValueError):
             raise MillraceError(
                 "this line of the assignment file is damaged",
-                where=f"{self.path}, line {number}",
-                remedy=(
-                    "Restore it from version control: a new one would move recordings between"
-                    " splits"
-                ),
+                f"{self.path}, line {number}",
+                ("Restore it from version control: a new one would move recordings between splits"),
             ) from None
 
     def _enter(self, placement: Placement) -> None:

@@ -77,8 +77,8 @@ def folders(root: Path, wanted: Collection[str]) -> list[Path]:
     if missing := sorted(set(wanted) - set(names)):
         raise MillraceError(
             f"speech.countries names {', '.join(missing)}: no such folder",
-            where=str(root),
-            remedy=f"Folders found: {', '.join(names) or 'none'}",
+            str(root),
+            f"Folders found: {', '.join(names) or 'none'}",
         )
     return [root / name for name in names if not wanted or name in wanted]
 

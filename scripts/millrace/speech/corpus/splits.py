@@ -94,10 +94,8 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
         if not known or "/" in placement.group:
             raise MillraceError(
                 f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
-                where=f"{assignment.path}, {placement.item}",
-                remedy=(
-                    "Restore the line from version control: a recording must not change its split"
-                ),
+                f"{assignment.path}, {placement.item}",
+                ("Restore the line from version control: a recording must not change its split"),
             )
     return assignment
 

@@ -205,8 +205,8 @@ def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> 
             raise MillraceError(
                 f"what it holds is unknown without {sidecar} beside it, and {count} of"
                 f" {partition.stem} may be in it, as they are {COMPLETED}, such as {keys[0]}",
-                where=str(tar),
-                remedy=(
+                str(tar),
+                (
                     "Bring that file back, name another --output-dir, or delete the tar and set"
                     f" the status of what it holds to {PENDING}"
                 ),

@@ -61,7 +61,7 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
     if not lists or not by_name:
         problem = "no list of prompts, or no audio, where the packages have been unpacked"
         remedy = "Remove the folder and run again, or choose --source synthesis"
-        raise MillraceError(problem, where=str(audio), remedy=remedy)
+        raise MillraceError(problem, str(audio), remedy)
     folded = {name.casefold(): path for name, path in by_name.items()}
     for name, raw in read_texts(lists[0], skipped).items():
         path = by_name.get(name) or folded.get(name.casefold())
@@ -125,7 +125,7 @@ def decode(path: Path) -> np.ndarray:
             frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except av.FFmpegError as error:
         remedy = "Remove the package's folder and run again"
-        raise MillraceError(f"not G.722 audio ({error})", where=str(path), remedy=remedy) from None
+        raise MillraceError(f"not G.722 audio ({error})", str(path), remedy) from None
     if frames:
         return np.concatenate(frames)
     return np.zeros(0, np.int16)

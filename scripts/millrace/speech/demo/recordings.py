@@ -48,7 +48,7 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
     is enough speech.
     """
     if not prompts:
-        raise MillraceError("there is no prompt to make recordings of", where=country)
+        raise MillraceError("there is no prompt to make recordings of", country)
     rng = random.Random(f"{seed}:{country}:recordings")
     utterances = list(_utterances(prompts, rng))
     lengths = []

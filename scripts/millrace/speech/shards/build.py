@@ -258,6 +258,6 @@ def _disk_full_explained(output_dir: Path) -> Iterator[None]:
             raise
         raise MillraceError(
             f"the disk is full, or a limit on it is reached ({error.strerror})",
-            where=str(output_dir),
-            remedy="Free some space and run the same command again: finished shards are kept",
+            str(output_dir),
+            "Free some space and run the same command again: finished shards are kept",
         ) from error

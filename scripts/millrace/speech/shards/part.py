@@ -42,14 +42,12 @@ def read_part(path: str) -> Part:
     try:
         table = pq.read_table(path, partitioning=None)
         if missing := [name for name in SCHEMA.names if name not in table.column_names]:
-            raise MillraceError(
-                f"columns {', '.join(missing)} are missing", where=path, remedy=_AGAIN
-            )
+            raise MillraceError(f"columns {', '.join(missing)} are missing", path, _AGAIN)
         rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
     except FileNotFoundError:
-        raise MillraceError("no such manifest part", where=path, remedy=_AGAIN) from None
+        raise MillraceError("no such manifest part", path, _AGAIN) from None
     except pa.ArrowException as error:
-        raise MillraceError(f"not a manifest part ({error})", where=path, remedy=_AGAIN) from None
+        raise MillraceError(f"not a manifest part ({error})", path, _AGAIN) from None
     names = {str(row["batch_id"]) for row in rows}
     names = names or {Path(path).stem, Path(path).resolve().parent.name}
     partitions = [partition for name in sorted(names) if (partition := Partition.parse(name))]
@@ -58,5 +56,5 @@ def read_part(path: str) -> Part:
         problem = (
             f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
         )
-        raise MillraceError(problem, where=path, remedy=_AGAIN)
+        raise MillraceError(problem, path, _AGAIN)
     return Part(partitions[0], rows)

@@ -91,8 +91,8 @@ class Plan:
             limit = f"{self.options.max_shard_size_gb:g} GB"
             raise MillraceError(
                 f"more than {SHARD_NUMBERS} shards of {limit} are needed",
-                where=f"partition {self.partition}",
-                remedy="Raise max_shard_size_gb, or lower speech.partition_hours",
+                f"partition {self.partition}",
+                "Raise max_shard_size_gb, or lower speech.partition_hours",
             )
         return self.partition.shard(self.partition.first + number)
 
