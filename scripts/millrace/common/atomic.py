@@ -46,7 +46,9 @@ def sweep_partials(path: Path) -> None:
         return
     for name in names:
         pid = name[len(prefix) :].removesuffix(".partial")
-        if name.endswith(".partial") and pid.isdigit() and processes.started(int(pid)) is None:
+        if not name.endswith(".partial") or not pid.isdigit():
+            continue
+        if processes.started(int(pid)) is None:
             (path.parent / name).unlink(missing_ok=True)
 
 

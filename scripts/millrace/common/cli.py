@@ -120,9 +120,13 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
 def hyphenated(argv: list[str] | None = None) -> list[str]:
     """The command line with hyphens in flags' names, as original scripts write
     `--shuffle_pool=10`."""
-    parts = (each.partition("=") for each in (sys.argv[1:] if argv is None else argv))
-    named = ((name.replace("_", "-") if name[:2] == "--" else name, *rest) for name, *rest in parts)
-    return ["".join(each) for each in named]
+    words = []
+    for word in sys.argv[1:] if argv is None else argv:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        words.append(name + equals + value)
+    return words
 
 
 Kind = TypeVar("Kind", int, float)

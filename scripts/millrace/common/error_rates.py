@@ -20,7 +20,9 @@ def normalised(text: str) -> str:
 @functools.cache
 def _spoken(char: str) -> str:
     kind = unicodedata.category(char)
-    return " " if kind[0] == "P" else "" if kind == "Cf" else char
+    if kind[0] == "P":
+        return " "
+    return "" if kind == "Cf" else char
 
 
 def error_rates(
@@ -56,7 +58,8 @@ class ErrorCounts:
     words: int = 0
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
-        return ErrorCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return ErrorCounts(*map(sum, pairs))
 
     @property
     def cer(self) -> float:
@@ -76,7 +79,8 @@ def count_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorC
 
     if len(references) != len(hypotheses):
         raise ValueError(f"{len(references)} references and {len(hypotheses)} hypotheses")
-    said, heard = ([" ".join(text.split()) for text in texts] for texts in (references, hypotheses))
+    said = [" ".join(text.split()) for text in references]
+    heard = [" ".join(text.split()) for text in hypotheses]
     counts: list[int] = []
     for output in (
         jiwer.process_characters(list(references), list(hypotheses)),

@@ -38,10 +38,10 @@ def stay_on_loopback() -> None:
 
     By themselves they listen where the whole network can reach them. What the user has set stays.
     """
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    for library in ("GLOO", "NCCL"):
-        if loopback:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", names[0])
 
 
 def take_training_environment() -> None:
@@ -109,7 +109,11 @@ def lost_worker(error: BaseException) -> MillraceError | None:
     """
     pattern = r"DataLoader worker \(pid\S* (.+?)\) "
     pattern += r"(?:is killed by signal: ([^.]+)|exited unexpectedly( with exit code \d+)?)"
-    deaths = [death for each in causes(error) if (death := re.match(pattern, str(each)))]
+    deaths = []
+    for cause in causes(error):
+        death = re.match(pattern, str(cause))
+        if death:
+            deaths.append(death)
     if not deaths:
         return None
     # Where it noticed in the middle of a read, only the cause names the signal.

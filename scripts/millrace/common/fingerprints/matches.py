@@ -124,7 +124,8 @@ class Known:
         begins = np.cumsum(counts) - counts
         within = np.arange(counts.sum()) - np.repeat(begins, counts)
         places = np.repeat(first[hits], counts) + within
-        return np.repeat(order[hits], counts), self._positions[places].astype(np.int64)
+        positions = np.repeat(order[hits], counts)
+        return positions, self._positions[places].astype(np.int64)
 
 
 class Match(NamedTuple):
@@ -220,7 +221,8 @@ class _Comparison:
     ) -> None:
         """Add the match of two pieces whose words are `shift` steps apart, or one more or less, if
         it is longer than the one that is known."""
-        matches = [self._match(piece, of_piece, near) for near in (shift - 1, shift, shift + 1)]
+        shifts = (shift - 1, shift, shift + 1)
+        matches = [self._match(piece, of_piece, near) for near in shifts]
         best = max(matches, key=lambda match: (match.seconds, -match.errors))
         if best.seconds < _LEAST_SECONDS or best.errors > _MOST_ERRORS:
             return
@@ -260,8 +262,9 @@ class _Comparison:
         is_early = starts[:, None] < known_ends
         is_late = known_starts < ends[:, None]
         rows, columns = np.nonzero(is_early & is_late)
-        pairs = zip(pieces[rows].tolist(), known_pieces[columns].tolist(), strict=True)
-        return list(pairs)
+        ours = pieces[rows].tolist()
+        theirs = known_pieces[columns].tolist()
+        return list(zip(ours, theirs, strict=True))
 
     def _match(self, piece: int, of_piece: int, shift: int) -> Match:
         searched = self._searched
@@ -285,7 +288,8 @@ class _Comparison:
 
 
 def _of(pieces: Pieces, ends: np.ndarray, piece: int) -> np.ndarray:
-    return pieces.words[ends[piece] - pieces.counts[piece] : ends[piece]]
+    end = ends[piece]
+    return pieces.words[end - pieces.counts[piece] : end]
 
 
 def _is_near(errors: np.ndarray) -> np.ndarray:

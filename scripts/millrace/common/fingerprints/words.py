@@ -32,7 +32,8 @@ def words(samples: np.ndarray, sampling_rate: int, steps: int = 1) -> np.ndarray
     """
     if not len(samples):
         return np.zeros(0, np.uint32)
-    sound = soxr.resample(samples.astype(np.float32), sampling_rate, _RATE, quality="MQ")
+    floats = samples.astype(np.float32)
+    sound = soxr.resample(floats, sampling_rate, _RATE, quality="MQ")
     count = (len(sound) - _WINDOW - _LAG) // _STEP + 1
     if count <= 0:
         return np.zeros(0, np.uint32)
@@ -46,13 +47,15 @@ def words(samples: np.ndarray, sampling_rate: int, steps: int = 1) -> np.ndarray
     first = slopes[np.searchsorted(wanted, early)]
     second = slopes[np.searchsorted(wanted, late)]
     bits = second > first
-    return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)[:, 0]
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    return packed.view(np.uint32)[:, 0]
 
 
 def _slopes(windows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """By how much each band of the wanted windows is louder than the one below it: (m, 32)."""
     frequencies = np.fft.rfftfreq(_WINDOW, 1 / _RATE)
-    edges = np.searchsorted(frequencies, np.geomspace(_LOWEST, _HIGHEST, _BANDS + 1))
+    bands = np.geomspace(_LOWEST, _HIGHEST, _BANDS + 1)
+    edges = np.searchsorted(frequencies, bands)
     taper = np.hanning(_WINDOW).astype(np.float32)
     slopes = np.empty((len(wanted), _BANDS - 1), np.float32)
     for start in range(0, len(wanted), _AT_ONCE):

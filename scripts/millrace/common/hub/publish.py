@@ -91,7 +91,8 @@ class Plan:
     def check_deletes(self, most: float) -> None:
         """Raise MillraceError if a larger share of what is below DATA would be deleted than
         `most`."""
-        there = sum(file.path.startswith(DATA) for file in self.changes + self.same + self.deletes)
+        files = self.changes + self.same + self.deletes
+        there = sum(file.path.startswith(DATA) for file in files)
         if len(self.deletes) > most * there:
             share = f"{len(self.deletes)} of {there} files below {DATA} would be deleted"
             remedy = (
@@ -120,9 +121,9 @@ def make_plan(files: Iterable[File], tree: Iterable[Any]) -> Plan:
             plan.same.append(file)
         else:
             plan.changes.append(file)
-    plan.deletes = [
-        File(path, remote[path].size, "", b"") for path in sorted(remote) if path.startswith(DATA)
-    ]
+    for path in sorted(remote):
+        if path.startswith(DATA):
+            plan.deletes.append(File(path, remote[path].size, "", b""))
     return plan
 
 
@@ -140,7 +141,8 @@ def publish(
             repository.create()
         plan = make_plan(files, repository.tree())
         plan.check_deletes(max_delete_fraction)
-        log.info("%s at %s: %s", repository.repo_id, repository.head[:12], ", ".join(plan.lines(0)))
+        words = ", ".join(plan.lines(0))
+        log.info("%s at %s: %s", repository.repo_id, repository.head[:12], words)
         if plan.sends or plan.deletes:
             _commit(repository, plan, _sent(repository, plan))
             _check(repository, plan, files)
@@ -171,7 +173,8 @@ def _sent(repository: Repository, plan: Plan) -> list[Any]:
     commit names them. Card and manifest come last."""
     files = sorted(plan.sends, key=lambda file: isinstance(file.source, bytes))
     sent = []
-    with Progress(sum(file.size for file in files) / 1e6, "MB", repository.repo_id) as progress:
+    size = sum(file.size for file in files)
+    with Progress(size / 1e6, "MB", repository.repo_id) as progress:
         for start in range(0, len(files), _ROUND):
             part = files[start : start + _ROUND]
             operations = [_addition(file) for file in part]

@@ -99,7 +99,8 @@ def _check_client(request: web.Request) -> None:
         raise RefusedError(403, "only 127.0.0.1 is served")
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site", "none")
-    if origin not in (None, str(request.url.origin())) or site not in ("none", "same-origin"):
+    own = str(request.url.origin())
+    if origin not in (None, own) or site not in ("none", "same-origin"):
         raise RefusedError(403, "pages of other origins are not served")
 
     if request.method == "PUT":  # the client sends no token there: its URL is signed
@@ -145,7 +146,8 @@ async def _create(request: web.Request) -> web.Response:
     if kind not in ("datasets", "models"):
         raise RefusedError(400, f"{kind} are not served")
     name = f"{wish.get('organization') or 'local'}/{wish['name']}"
-    is_new = Repository(request.app[_STORE], kind, name).create(wish.get("visibility") == "private")
+    is_private = wish.get("visibility") == "private"
+    is_new = Repository(request.app[_STORE], kind, name).create(is_private)
     above = "datasets/" if kind == "datasets" else ""
     url = f"{request.url.origin()}/{above}{name}"
     return _json({"url": url, "name": name}, status=200 if is_new else 409)
@@ -176,14 +178,16 @@ async def _tree(request: web.Request) -> web.Response:
     if folder and not entries:
         raise RefusedError(404, f"no folder {folder!r}", "EntryNotFound")
     if request.query.get("recursive") != "true":
-        entries = [entry for entry in entries if entry["path"].count("/") == above.count("/")]
+        depth = above.count("/")
+        entries = [entry for entry in entries if entry["path"].count("/") == depth]
     return _json(entries)
 
 
 @_routes.post(f"{_API}/paths-info/{{revision}}")
 async def _paths_info(request: web.Request) -> web.Response:
     entries = _commit_at(request)["entries"]
-    paths = [path.strip("/") for path in (await request.post()).getall("paths", [])]
+    form = await request.post()
+    paths = [path.strip("/") for path in form.getall("paths", [])]
     return _json([entries[path] for path in paths if path in entries])
 
 

@@ -81,7 +81,9 @@ def is_swmr(path: str | os.PathLike) -> bool:
     superblock."""
     with contextlib.suppress(OSError), open(path, "rb") as handle:
         head = handle.read(12)
-        return head[:4] == b"\x89HDF" and len(head) == 12 and head[8] >= 3 and bool(head[11] & 4)
+        if head[:4] != b"\x89HDF" or len(head) < 12:
+            return False
+        return head[8] >= 3 and bool(head[11] & 4)
     return False
 
 

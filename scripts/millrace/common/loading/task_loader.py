@@ -39,13 +39,14 @@ class TaskLoader:
         self._epochs = epochs
         # (epoch, step) of this pass, of the next one and of a state; copies of this loader share
         # them.
-        self._position = {"now": (0, 0), "next": (0, 0), "state": (0, 0)}
+        self._position: dict[str, tuple[int, int]] = {}
+        self._move((0, 0))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if it is already, the step it begins with stays."""
         epoch = self._there(epoch)
         if self._position["next"][0] != epoch:
-            self._position.update(now=(epoch, 0), next=(epoch, 0), state=(epoch, 0))
+            self._move((epoch, 0))
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, and the step after the last batch that was handed out; the next epoch after
@@ -54,7 +55,9 @@ class TaskLoader:
         return {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        place = (state["epoch"], state["step"])
+        self._move((state["epoch"], state["step"]))
+
+    def _move(self, place: tuple[int, int]) -> None:
         self._position.update(now=place, next=place, state=place)
 
     def sample_ids(self, batch: Any) -> list:

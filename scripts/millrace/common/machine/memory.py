@@ -98,10 +98,12 @@ class CudaMeter:
             "peak_gb": self.peak(),
             "step_peak_gb": self.peak(),
             "fixed_gb": self._fixed,
+            "allocated_gb": self._cuda.max_memory_allocated(),
+            "beside_gb": self._beside(),
         }
-        sizes |= {"allocated_gb": self._cuda.max_memory_allocated(), "beside_gb": self._beside()}
-        retries = self._cuda.memory_stats().get("num_alloc_retries", 0)
-        return {**{name: size / GB for name, size in sizes.items()}, "retries": retries}
+        facts: dict[str, Any] = {name: size / GB for name, size in sizes.items()}
+        facts["retries"] = self._cuda.memory_stats().get("num_alloc_retries", 0)
+        return facts
 
     def _beside(self) -> int:
         free, total = self._cuda.mem_get_info()
@@ -123,9 +125,10 @@ def says_out_of_memory(text: str) -> bool:
 
 def kernel_bytes(name: str, file: str = "self/status") -> int:
     """Bytes of a field of this file below /proc; 0 if the kernel has none."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc", file).read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc", file).read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
     return 0
 
 

@@ -86,8 +86,10 @@ class Sampler:
         # Seconds within spans before each reading: interpolated between the spans' ends.
         ends = np.array([0.0, *(end for span in spans for end in span)])
         lengths = np.diff(ends) * (np.arange(len(ends) - 1) % 2)
-        clocks = np.array([reading[:3] for reading in self.readings]).reshape(-1, 3)
-        covered = np.diff(np.interp(clocks[:, 0], ends, np.cumsum([0.0, *lengths])))
+        readings = [reading[:3] for reading in self.readings]
+        clocks = np.array(readings).reshape(-1, 3)
+        sums = np.cumsum([0.0, *lengths])
+        covered = np.diff(np.interp(clocks[:, 0], ends, sums))
 
         seconds, trainer, workers = np.diff(clocks, axis=0).T
         counts = (seconds > 0) & (covered >= 0.8 * seconds)

@@ -254,7 +254,8 @@ def svg(figure: Figure, title: str, description: str) -> str:
     description = html.escape(label(description))
     head, _, body = text.partition(">")
     head += f' role="img" aria-label="{title}">\n <title>{title}</title><desc>{description}</desc>'
-    return "\n".join(line.rstrip() for line in (head + body).splitlines()) + "\n"
+    lines = [line.rstrip() for line in (head + body).splitlines()]
+    return "\n".join([*lines, ""])
 
 
 def save_svg(path: str | os.PathLike, text: str) -> None:
@@ -345,4 +346,5 @@ def nice_step(span: float, max_steps: int) -> float:
     steps."""
     raw = max(span, 1e-12) / max_steps
     power = 10.0 ** math.floor(math.log10(raw))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= raw * (1 - 1e-9))
+    steps = [step * power for step in (1, 2, 2.5, 5, 10)]
+    return next(step for step in steps if step >= raw * (1 - 1e-9))

@@ -117,11 +117,11 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
     kernels = _kernels(events)
     steps = marked.pop("step", [])
     run = _until_done(steps, kernels)
-    host = _by_phase(
-        {phase: _within(spans, steps) for phase, spans in marked.items()}, "communication"
-    )
+    in_steps = {phase: _within(spans, steps) for phase, spans in marked.items()}
+    host = _by_phase(in_steps, "communication")
     host["idle"] = max(0.0, _covered(steps) - _of_phases(host))
-    device = _by_phase({phase: _within(spans, run) for phase, spans in kernels.items()})
+    in_run = {phase: _within(spans, run) for phase, spans in kernels.items()}
+    device = _by_phase(in_run)
     busy = _of_phases(device) - device.get("communication", 0.0)
     operators = [
         op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")
@@ -245,8 +245,14 @@ def _of_phases(seconds: Mapping[str, float]) -> float:
 
 def _within(spans: Iterable[Span], limits: Iterable[Span]) -> list[Span]:
     """What of the spans lies within the limits, which do not overlap."""
-    cut = [(max(start, first), min(end, last)) for start, end in spans for first, last in limits]
-    return [span for span in cut if span[0] < span[1]]
+    inside = []
+    for start, end in spans:
+        for first, last in limits:
+            begin = max(start, first)
+            stop = min(end, last)
+            if begin < stop:
+                inside.append((begin, stop))
+    return inside
 
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:

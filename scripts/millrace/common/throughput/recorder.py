@@ -71,7 +71,8 @@ class StepRecorder:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.sampler.stop()
         # Without the first step, a warm-up.
-        use = self.sampler.use(self.spans[1:], cores() / max(self.ranks.local_world_size, 1))
+        own_cores = cores() / max(self.ranks.local_world_size, 1)
+        use = self.sampler.use(self.spans[1:], own_cores)
         if self.ranks.rank:
             seen = {"use": use, "peak_memory_bytes": self._peak or None}
             atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), seen)

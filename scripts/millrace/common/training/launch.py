@@ -310,9 +310,14 @@ def _log_per_rank(folder: str) -> Any:
 
     class RankLogs(DefaultLogsSpecs):
         def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-            logs = {local: f"{folder}/rank-{env['RANK']}.log" for local, env in envs.items()}
-            shown = {local: logs[local] for local, env in envs.items() if env["RANK"] == "0"}
-            return replace(super().reify(envs), stderrs=logs, tee_stdouts={}, tee_stderrs=shown)
+            logs = {}
+            shown = {}
+            for local, env in envs.items():
+                logs[local] = f"{folder}/rank-{env['RANK']}.log"
+                if env["RANK"] == "0":
+                    shown[local] = logs[local]
+            specs = super().reify(envs)
+            return replace(specs, stderrs=logs, tee_stdouts={}, tee_stderrs=shown)
 
     Path(folder).mkdir(parents=True, exist_ok=True)
     return RankLogs(log_dir=os.devnull)

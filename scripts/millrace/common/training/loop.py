@@ -139,7 +139,8 @@ class _Loop:
         epoch = at.epoch
         steps = self._agreed_steps()
         self._plan_schedule(steps)
-        batches = iter(self.task.loader(epoch, at.step, self.ranks.rank, at.world_size, at.spans))
+        loader = self.task.loader(epoch, at.step, self.ranks.rank, at.world_size, at.spans)
+        batches = iter(loader)
         try:
             while at.epoch == epoch and not self.finished:
                 with record_function(f"{MARK}step"):
@@ -159,7 +160,8 @@ class _Loop:
 
     def _agreed_steps(self) -> int:
         at = self.position
-        steps = self.exchange.gathered(self.task.steps_per_epoch(at.epoch, at.world_size, at.spans))
+        own = self.task.steps_per_epoch(at.epoch, at.world_size, at.spans)
+        steps = self.exchange.gathered(own)
         if len(set(steps)) > 1:
             problem = f"the ranks plan different numbers of steps: {steps}"
             remedy = "Do all of them see the same data and settings?"

@@ -53,7 +53,7 @@ class Position:
     @classmethod
     def from_dict(cls, value: dict) -> Position:
         """The position that `asdict` described (tuples may have become lists)."""
-        pairs = {
-            name: tuple((int(a), int(b)) for a, b in value[name]) for name in ("spans", "history")
-        }
+        pairs = {}
+        for name in ("spans", "history"):
+            pairs[name] = tuple((int(a), int(b)) for a, b in value[name])
         return cls(**{**value, **pairs})

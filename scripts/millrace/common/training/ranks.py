@@ -95,7 +95,9 @@ def adopt_slurm_tasks() -> None:
     """
     names = ("STEP_NUM_TASKS", "STEP_NUM_NODES", "PROCID", "LOCALID", "JOB_ID", "STEP_ID")
     texts = [os.environ.get(f"SLURM_{name}", "") for name in names]
-    if "RANK" in os.environ or not all(text.isdecimal() for text in texts) or texts[0] == "1":
+    if "RANK" in os.environ or texts[0] == "1":
+        return
+    if not all(text.isdecimal() for text in texts):
         return
     tasks, nodes, rank, local, job, step = map(int, texts)
     address = LOOPBACK if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]

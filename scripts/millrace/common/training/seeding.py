@@ -88,8 +88,11 @@ def rng_state(device: bool = True) -> dict[str, Any]:
     drawn = np.random.get_state()
     assert isinstance(drawn, tuple)  # a dict comes with legacy=False only
     name, keys, *rest = drawn
-    state: dict[str, Any] = {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
-    state["torch"] = torch.get_rng_state()
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (name, keys.tolist(), *rest),
+        "torch": torch.get_rng_state(),
+    }
     if device and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state

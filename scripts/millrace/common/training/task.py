@@ -153,9 +153,8 @@ class TrainingStep(nn.Module):
             if batch.weight > 0:
                 return loss
         # The others wait for this rank's gradients: give zeros, not nothing, and not 0 * nan.
-        return (
-            torch.stack([p.sum().float() for p in self.parameters() if p.requires_grad]).sum() * 0.0
-        )
+        sums = [part.sum().float() for part in self.parameters() if part.requires_grad]
+        return torch.stack(sums).sum() * 0.0
 
 
 def weights_digest(model: nn.Module) -> int:
@@ -168,6 +167,7 @@ def weights_digest(model: nn.Module) -> int:
     }
     total = torch.zeros((), dtype=torch.int64)
     for number, parameter in enumerate(model.parameters(), 1):
-        bits = parameter.detach().reshape(-1).view(kinds[parameter.element_size()])
+        flat = parameter.detach().reshape(-1)
+        bits = flat.view(kinds[parameter.element_size()])
         total += number * bits.sum(dtype=torch.int64).cpu()
     return int(total)

@@ -135,7 +135,8 @@ def load_schema(path: Path) -> dict:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
         schema = yaml.load(handle, Loader=loader)
-    for part in (*schema["properties"].values(), *schema.get("$defs", {}).values()):
+    parts = [*schema["properties"].values(), *schema.get("$defs", {}).values()]
+    for part in parts:
         for name in part.pop("settingsOf", []):
             kind = pkgutil.resolve_name(name)
             part["properties"] |= settings.schema_of(kind)
@@ -180,7 +181,10 @@ def _overlaid(below: Any, above: Any) -> Any:
     """`below` with the values of `above`, key by key."""
     if not isinstance(below, dict) or not isinstance(above, dict):
         return below if above is None else above
-    return {**below, **{key: _overlaid(below.get(key), value) for key, value in above.items()}}
+    overlaid = dict(below)
+    for key, value in above.items():
+        overlaid[key] = _overlaid(below.get(key), value)
+    return overlaid
 
 
 def _duplicate_keys(path: Path) -> list[str]:
@@ -320,7 +324,9 @@ def _ascending(_: Any, pairs: list[list[str]], instance: Any, schema: dict) -> I
 
     for low, high in pairs if isinstance(instance, dict) else []:
         values = instance.get(low), instance.get(high)
-        if all(isinstance(value, int | float) for value in values) and not values[0] < values[1]:
+        if not all(isinstance(value, int | float) for value in values):
+            continue
+        if not values[0] < values[1]:
             yield ValidationError(
                 f"{values[0]} is not below {high}, which is {values[1]}", path=[low]
             )

@@ -61,13 +61,14 @@ class Items:
     def is_current(self, path: Path) -> bool:
         """Whether the outputs of a partition file are all there, none older than what it was made
         from."""
-        return _in_order([str(path), *(output.format(path.stem) for output in self.outputs)])
+        outputs = [output.format(path.stem) for output in self.outputs]
+        return _in_order([str(path), *outputs])
 
     def is_merged(self, group: str) -> bool:
         """Whether the merge of this stage knows the group as it is now."""
-        return bool(self.stage and self.merged) and _in_order(
-            [path.format(group) for path in self.merged]
-        )
+        if not self.stage or not self.merged:
+            return False
+        return _in_order([path.format(group) for path in self.merged])
 
     def has_output(self, name: str) -> bool:
         """Whether anything is left that the jobs of a partition wrote."""
@@ -89,7 +90,8 @@ def keep(folder: Path, items: Items) -> set[str]:
             copy = copies / path.name
             if not _equal(path, copy) and each.is_current(path):
                 shutil.copy2(path, copy)
-    return {path.stem for place in (folder, folder / "built") for path in place.glob("*.json")}
+    paths = [*folder.glob("*.json"), *(folder / "built").glob("*.json")]
+    return {path.stem for path in paths}
 
 
 def restore_times(folder: Path, items: Items) -> None:
@@ -101,10 +103,13 @@ def restore_times(folder: Path, items: Items) -> None:
     """
     stages = [items, *map(items.until, items.stages)]
     for path in folder.glob("*.json"):
-        if _mtime(path) in [_mtime(each.copies(folder) / path.name) for each in stages]:
+        times = [_mtime(each.copies(folder) / path.name) for each in stages]
+        if _mtime(path) in times:
             continue
-        made = [each for each in stages if os.path.exists(each.outputs[-1].format(path.stem))]
-        copies = [each.copies(folder) / path.name for each in made]
+        copies = []
+        for each in stages:
+            if os.path.exists(each.outputs[-1].format(path.stem)):
+                copies.append(each.copies(folder) / path.name)
         if copies and all(_equal(path, copy) for copy in copies):
             built = min(map(_mtime, copies))
             if built < _mtime(path):
@@ -251,6 +256,9 @@ def _equal(path: Path, copy: Path) -> bool:
     with contextlib.suppress(OSError):
         one = os.stat(path)
         two = os.stat(copy)
-        same_time = one.st_mtime_ns == two.st_mtime_ns
-        return one.st_size == two.st_size and (same_time or path.read_bytes() == copy.read_bytes())
+        if one.st_size != two.st_size:
+            return False
+        if one.st_mtime_ns == two.st_mtime_ns:
+            return True
+        return path.read_bytes() == copy.read_bytes()
     return False

@@ -277,7 +277,9 @@ class Lanes:
         owner, _, rest = target.removeprefix("results/").partition("/" if is_file else "_")
         if owner == lane:
             if not is_file:
-                return None if rest.startswith("fetch_") else rest if rest in stages else ""
+                if rest.startswith("fetch_"):
+                    return None
+                return rest if rest in stages else ""
             return next((name for name, stage in stages.items() if stage.makes(target)), "")
         if owner not in (*LANE_NAMES, "resources"):
             # All that the config names; and what we do not know by its name.

@@ -52,15 +52,19 @@ def jobs() -> list[Job]:
     except FileNotFoundError:
         return []
     except (OSError, subprocess.SubprocessError) as error:
-        cause = " ".join((getattr(error, "stderr", None) or str(error)).split())
+        text = getattr(error, "stderr", None) or str(error)
+        cause = " ".join(text.split())
         remedy = "It must say whether jobs of a killed run are left; try again when it answers"
         raise MillraceError(f"squeue failed: {cause}", remedy=remedy) from None
-    rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") > 2)
-    return [
-        Job(name, state.lower(), comment.removeprefix("rule_").partition("_wildcards_")[0])
-        for name, state, comment, folder in rows
-        if _RUN.fullmatch(name) and os.path.realpath(folder) == os.getcwd()
-    ]
+    found = []
+    for line in done.stdout.splitlines():
+        if line.count("|") < 3:
+            continue
+        name, state, comment, folder = line.split("|", 3)
+        if _RUN.fullmatch(name) and os.path.realpath(folder) == os.getcwd():
+            step = comment.removeprefix("rule_").partition("_wildcards_")[0]
+            found.append(Job(name, state.lower(), step))
+    return found
 
 
 def steps() -> list[Step]:
@@ -68,14 +72,16 @@ def steps() -> list[Step]:
     alive = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            marks = re.findall(
-                rf"(?:^|\0){MARK}=([^\0]+)", (entry / "environ").read_text(errors="replace")
-            )
-            if marks and os.readlink(entry / "cwd") == os.getcwd() and run_lock.is_dead(marks[-1]):
+            environment = (entry / "environ").read_text(errors="replace")
+            marks = re.findall(rf"(?:^|\0){MARK}=([^\0]+)", environment)
+            if not marks or os.readlink(entry / "cwd") != os.getcwd():
+                continue
+            if run_lock.is_dead(marks[-1]):
                 command = (entry / "cmdline").read_text(errors="replace")
                 modules = re.findall(r"\bmillrace\.(\w+)\.(\w+)\b", command)[-1:]
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                alive.append(Step(int(entry.name), parent, *map("_".join, modules)))
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                names = map("_".join, modules)
+                alive.append(Step(int(entry.name), int(fields[1]), *names))
     return sorted(alive)
 
 
@@ -89,14 +95,16 @@ def describe(processes: list[Step], queue: list[Job]) -> list[str]:
     """What is left of a killed run, and how it ends."""
     lines = []
     if processes:
-        names = ", ".join(sorted({process.step for process in processes} - {""})) or "unknown"
+        known = {process.step for process in processes} - {""}
+        names = ", ".join(sorted(known)) or "unknown"
         pids = " ".join(str(process.pid) for process in _first(processes))
         problem = f"steps of a killed run go on here: {names}"
         lines.append(f"{problem}. Wait for them, or have them save and end: `kill {pids}`")
     if queue:
         states = _tally(job.state for job in queue)
         names = _tally(job.step for job in queue)
-        cancel = "; ".join(f"scancel --name={run}" for run in sorted({job.run for job in queue}))
+        runs = sorted({job.run for job in queue})
+        cancel = "; ".join(f"scancel --name={run}" for run in runs)
         problem = f"Slurm jobs of a killed run go on: {states} ({names})"
         lines.append(f"{problem}. Wait for them, as what they finish counts, or type `{cancel}`")
     return lines

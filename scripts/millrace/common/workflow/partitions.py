@@ -87,7 +87,8 @@ class DigestCache:
 
     def last(self, path: str) -> Any:
         """The facts of a file, of whatever state of it; None for a new one."""
-        return (self._new.get(path) or self._old.get(path) or [None, None])[1]
+        entry = self._new.get(path) or self._old.get(path)
+        return entry[1] if entry else None
 
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""

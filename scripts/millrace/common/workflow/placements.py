@@ -85,7 +85,8 @@ def keep_draft(folder: Path) -> None:
     """
     draft = jsonl.read_or({}, folder / DRAFT)
     for path, file in draft.items():
-        if _digest(path) not in (file["before"], _sha256(file["content"].encode())):
+        after = _sha256(file["content"].encode())
+        if _digest(path) not in (file["before"], after):
             remedy = (
                 "Run the workflow once more: it makes the partitions again, by the file as it"
                 " is now"

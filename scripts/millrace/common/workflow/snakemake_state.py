@@ -121,8 +121,9 @@ def _place(options: Any) -> str:
     for name, flag in _OF_PLACE.items():
         values = getattr(options, name)
         if values:
-            words.append(flag)
-            words += [str(value) for value in values] if isinstance(values, list) else [str(values)]
+            if not isinstance(values, list):
+                values = [values]
+            words += [flag, *map(str, values)]
     return shlex.join(words)
 
 
@@ -209,7 +210,8 @@ def record(path: str) -> Record:
     name = base64.urlsafe_b64encode(path.encode()).decode()
     pieces = [name[at : at + _LONGEST] for at in range(0, len(name), _LONGEST)]
     folders = [f"@{piece}" for piece in pieces[:-1]]
-    note: Mapping[str, Any] = jsonl.read_or({}, Path(_FOLDER, "metadata", *folders, pieces[-1]))
+    file = Path(_FOLDER, "metadata", *folders, pieces[-1])
+    note: Mapping[str, Any] = jsonl.read_or({}, file)
     return Record(f"{note.get('shellcmd')}", frozenset(note.get("input", ())))
 
 

@@ -42,9 +42,8 @@ class Job(NamedTuple):
         log."""
         with open(self.log, "rb") as handle:
             handle.seek(max(handle.seek(0, 2) - 20_000, 0))
-            lines = [
-                line for line in handle.read().decode(errors="replace").splitlines() if line.strip()
-            ]
+            text = handle.read().decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
         for line in reversed(lines):
             stamp = _STAMP.match(line)
             if self.state == "running" and (known := progress.parse(line)):
@@ -189,8 +188,13 @@ def _lane_lines(lane: str, run: Run, now: float) -> list[str]:
 
 
 def _bytes_below(folder: str) -> int:
-    paths = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
-    return sum(os.stat(path).st_size for path in paths if os.path.isfile(path))
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(root, name)
+            if os.path.isfile(path):
+                total += os.stat(path).st_size
+    return total
 
 
 def _row(step: str, cells: Iterable[object]) -> str:
