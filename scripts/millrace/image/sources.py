@@ -50,7 +50,8 @@ class Order:
     def apply(self, rows: list[Row], seed: int) -> list[Row]:
         """The rows by id; their order is `added` if it is new."""
         if self.kind != "sorted":
-            rows = in_order(rows, seed, self.saved[1:] if self.saved[:1] == [self.kind] else [])
+            is_same_kind = self.saved[:1] == [self.kind]
+            rows = in_order(rows, seed, self.saved[1:] if is_same_kind else [])
         lines = [self.kind, *(row[0] for row in rows)]
         self.added = lines if lines != self.saved else []
         return rows

@@ -66,9 +66,7 @@ class TarDataset(Dataset):
         self.transform: Callable[[Any], Any] | None = None
 
     def __len__(self) -> int:
-        if self.plan is not None:
-            return len(self.plan)
-        return 0
+        return len(self.plan or ())
 
     @property
     def rows(self) -> int:

@@ -63,9 +63,7 @@ class BucketedDataset(Dataset):
         self._logged: set[int] = set()
 
     def __len__(self) -> int:
-        if self.plan is not None:
-            return len(self.plan)
-        return 0
+        return len(self.plan or ())
 
     @property
     def rows(self) -> int:

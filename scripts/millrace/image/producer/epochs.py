@@ -46,9 +46,16 @@ def read_mark(root: str | os.PathLike, epoch: int) -> dict[str, Any] | None:
 
 def whole(root: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
     """The epochs that lie whole in `root`, with their marks, in order."""
-    names = (_EPOCH.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir())
-    marks = {int(name[1]): read_mark(root, int(name[1])) for name in names if name}
-    return {epoch: mark for epoch, mark in sorted(marks.items()) if mark}
+    marks = {}
+    for entry in os.scandir(root):
+        name = _EPOCH.fullmatch(entry.name)
+        if not name or not entry.is_dir():
+            continue
+        epoch = int(name[1])
+        mark = read_mark(root, epoch)
+        if mark:
+            marks[epoch] = mark
+    return dict(sorted(marks.items()))
 
 
 def remove(root: str | os.PathLike, epoch: int) -> bool:

@@ -330,7 +330,8 @@ class Trainer(_Side):
         """Epochs `start` to `top` - 1 are to be trained; those before are trained. Comes before all
         else."""
         before = self.wanted()
-        self._point(Wanted(start, top, before.attempt + 1 if before else 1, self.flags))
+        attempt = before.attempt + 1 if before else 1
+        self._point(Wanted(start, top, attempt, self.flags))
 
     def is_ready(self, epoch: int) -> bool:
         """Whether the epoch can be read: whole, announced, and not about to be removed.

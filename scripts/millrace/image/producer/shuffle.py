@@ -44,7 +44,8 @@ def groups(
     files = order(len(lengths), seed, epoch)
     for start in range(0, len(files), pool):
         group = files[start : start + pool]
-        yield group, order(int(lengths[group].sum()), seed, epoch, start + 1)
+        records = int(lengths[group].sum())
+        yield group, order(records, seed, epoch, start + 1)
 
 
 def pool_bytes(records: RecordSet) -> np.ndarray:
@@ -72,7 +73,8 @@ class EpochMaker:
         self.seed = seed
         self._size = records.size if records.layout == FIXED else None
         if self._size:  # one array for the fixed images of all groups
-            most = int(np.sort(records.lengths)[::-1][:pool].sum())
+            longest = np.sort(records.lengths)[::-1][:pool]
+            most = int(longest.sum())
             self._buffer = np.empty((most, *self._size, 3), np.uint8)
         self.digest = _digest_of(records)
         self._source = jsonl.digest([dataclasses.astuple(file) for file in records.files])

@@ -59,5 +59,6 @@ def of_tree(
     is_shuffled = bool(options.shuffle) and split == "train"
     order = in_order(rows, options.seed) if is_shuffled else rows
     order = order[: images or None]
-    plans = list(deal(split, order, options.files(split, len(order)), is_shuffled))
+    files = options.files(split, len(order))
+    plans = list(deal(split, order, files, is_shuffled))
     return Conversion(plans, options.of_split(tree, split), root / split)

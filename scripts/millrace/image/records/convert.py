@@ -249,8 +249,10 @@ def _read_all_facts(plans: Sequence[FilePlan], pixels: dict, folder: Path) -> li
 
 def _rejects(facts: Sequence[Mapping]) -> list[dict]:
     """The lines of rejects.jsonl, by image."""
-    rows = [row for noted in facts for row in noted["rejects"]]
-    rejects = [{"image": image, "reason": why, "detail": text} for image, why, text in rows]
+    rejects = []
+    for noted in facts:
+        for image, why, text in noted["rejects"]:
+            rejects.append({"image": image, "reason": why, "detail": text})
     return sorted(rejects, key=lambda reject: reject["image"])
 
 
@@ -284,7 +286,8 @@ def _leaks(
 
 def _tell_lost_classes(plans: Sequence[FilePlan], kept: Sequence[FilePlan], split: Mapping) -> None:
     """Warn of classes that lose their last image of the split."""
-    listed, left = ({row[3] for plan in each for row in plan.rows} for each in (plans, kept))
+    listed = {label for plan in plans for *_, label in plan.rows}
+    left = {label for plan in kept for *_, label in plan.rows}
     for label in sorted(listed - left):
         words = "%s: all images of class %s are rejected: nothing of it is left in this split"
         cli.log.warning(words, split["folder"], split["classes"][label])

@@ -53,7 +53,9 @@ class HDF5Record(Dataset):
     @cached_property
     def targets(self) -> list[int]:
         """The label of every record."""
-        return np.concatenate([*map(self.reader.labels, range(len(self.records.files)))]).tolist()
+        files = range(len(self.records.files))
+        labels = list(map(self.reader.labels, files))
+        return np.concatenate(labels).tolist()
 
     def __len__(self) -> int:
         return len(self.records)

@@ -99,7 +99,8 @@ def deal(split: str, order: Sequence[Row], files: int, shuffled: bool) -> Iterat
 
 def without(plans: Collection[FilePlan], rejected: Collection[str], split: str) -> list[FilePlan]:
     """The same images dealt to as many files, but for those that are rejected."""
-    order: list[Row | None] = [None] * sum(len(plan.rows) for plan in plans)
+    images = sum(len(plan.rows) for plan in plans)
+    order: list[Row | None] = [None] * images
     for plan in plans:
         for number, row in enumerate(plan.rows):
             if row[0] not in rejected:

@@ -114,9 +114,10 @@ def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
 
 def _labelled(split: _Split, labels: dict[str, int]) -> list[Row]:
     """The rows of a split, class after class."""
-    return [
-        (*image, labels[name]) for name in sorted(split.classes) for image in split.classes[name]
-    ]
+    rows = []
+    for name in sorted(split.classes):
+        rows += [(*image, labels[name]) for image in split.classes[name]]
+    return rows
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -200,7 +201,8 @@ def _check_end(place: str) -> None:
     if not os.path.islink(place):
         return
     target = Path(os.path.realpath(place))
-    if any(Path(os.path.realpath(above)).is_relative_to(target) for above in Path(place).parents):
+    folders = [Path(os.path.realpath(above)) for above in Path(place).parents]
+    if any(folder.is_relative_to(target) for folder in folders):
         problem = "a link to a folder that it lies in"
         raise MillraceError(problem, place, "Remove it: it has no end")
 

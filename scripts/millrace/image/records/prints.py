@@ -69,7 +69,8 @@ def ensure(plan: FilePlan, conversion: Conversion, pool: Executor) -> list[Print
     if known is not None:
         return known
 
-    rejected = {path for path, *_ in read_facts(records).get("rejects", ())}
+    rejects = read_facts(records).get("rejects", ())
+    rejected = {path for path, *_ in rejects}
     paths = [row[0] for row in plan.rows if row[0] not in rejected]
     made = list(pool.map(lambda path: of_image(path, *conversion.content(path)), paths))
     write(records, dealt, made)

@@ -107,7 +107,11 @@ def record_writer(
     import h5py
 
     path = Path(path)
-    name, shape = ("images", (records, *size, 3)) if size else ("encoded", (encoded_bytes,))
+    name = "encoded"
+    shape: tuple[int, ...] = (encoded_bytes,)
+    if size:
+        name = "images"
+        shape = (records, *size, 3)
     # Without fill values, which would be written first; the place in the file is known at once.
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -133,7 +137,8 @@ def record_writer(
             writer.crc = zlib.crc32(values, writer.crc)
         digest = writer.facts["digest"] = "" if is_scratch else f"{writer.crc:08x}"
         facts = orjson.dumps(writer.facts, option=orjson.OPT_SORT_KEYS)
-        for name, values in (columns | {"facts": np.frombuffer(facts, np.uint8)}).items():
+        columns["facts"] = np.frombuffer(facts, np.uint8)
+        for name, values in columns.items():
             h5.create_dataset(name, data=values, track_times=False)
     writer.file = RecordFile(path.name, len(writer.ids), path.stat().st_size, digest)
 
@@ -200,14 +205,16 @@ def _is_written(images: Any) -> bool:
     if not images.chunks:
         return images.id.get_storage_size() > 0 or not images.size
     sides = zip(images.shape, images.chunks, strict=True)
-    return images.id.get_num_chunks() == math.prod(-(-side // chunk) for side, chunk in sides)
+    chunks = math.prod(-(-side // chunk) for side, chunk in sides)
+    return images.id.get_num_chunks() == chunks
 
 
 def _shape(datasets: Mapping[str, Any]) -> Shape:
     """What lies in a file of a layout that is read."""
     if "images" not in datasets:
         records = len(datasets["offsets"]) - 1
-        return Shape(ENCODED, records, None, "encoded", datasets["encoded"].id.get_offset() or 0)
+        offset = datasets["encoded"].id.get_offset() or 0
+        return Shape(ENCODED, records, None, "encoded", offset)
     images = datasets["images"]
     # No offset if it is chunked.
     return Shape(FIXED, len(images), images.shape[1:3], "images", images.id.get_offset())
@@ -222,7 +229,6 @@ def multiset_digest(ids: Iterable[np.ndarray]) -> str:
     for block in ids:
         mixed = hashing.mix(np.asarray(block).astype(np.uint64))
         count += len(block)
-        sums += np.array(
-            [mixed.sum(dtype=np.uint64), hashing.mix(mixed).sum(dtype=np.uint64)], np.uint64
-        )
+        twice = hashing.mix(mixed)
+        sums += np.array([mixed.sum(dtype=np.uint64), twice.sum(dtype=np.uint64)], np.uint64)
     return f"{count}-{sums[0]:016x}{sums[1]:016x}"

@@ -205,7 +205,9 @@ def _check_whole(files: list[RecordFile], place: Path) -> None:
 
 def check_classes(train: RecordSet, val: RecordSet) -> None:
     """Raise MillraceError if labels of the two sets do not mean the same classes."""
-    labels = [{label for label, count in enumerate(each.counts) if count} for each in (train, val)]
+    labels = []
+    for records in (train, val):
+        labels.append({label for label, count in enumerate(records.counts) if count})
     if train.has_index and val.has_index and train.classes != val.classes:
         problem = f"have {len(train.classes)} and {len(val.classes)} classes that differ"
     elif not labels[0] & labels[1]:

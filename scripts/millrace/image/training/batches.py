@@ -112,9 +112,7 @@ class RecordBatches:
         }
 
     def __len__(self) -> int:
-        if self.plan is not None:
-            return len(self.plan)
-        return 0
+        return len(self.plan or ())
 
     def place(self, row: int, message: str) -> str:
         return message.partition(": ")[0]

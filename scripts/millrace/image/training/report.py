@@ -76,9 +76,13 @@ def _curves(train: Sequence[Mapping], evals: Sequence[Mapping]) -> list[Curves]:
     losses = [(row["step"], row["loss"]) for row in train]
     top1 = [(row["step"], row["metrics"]["acc1"]) for row in evals]
     top5 = [(row["step"], row["metrics"]["acc5"]) for row in evals]
+    accuracies = [
+        (PALETTE[0], "-", top1),
+        (PALETTE[1], "--", top5),
+    ]
     return [
         Curves("Training loss", [(PALETTE[0], "-", losses)]),
-        Curves("Top-1 and top-5 of val (%)", [(PALETTE[0], "-", top1), (PALETTE[1], "--", top5)]),
+        Curves("Top-1 and top-5 of val (%)", accuracies),
         Curves("Wait for data (% of the time)", [(PALETTE[0], "-", _waits(train))]),
     ]
 

@@ -335,7 +335,7 @@ def _task(records: str, given: Mapping[str, Any]) -> ImageTask:
 
 def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
     """Digests of stored images; none if train and val store one image in two ways."""
-    if (task.train.layout, task.train.size) != (task.val.layout, task.val.size):
+    if task.train.layout != task.val.layout or task.train.size != task.val.size:
         return
     reader = RecordReader(records)
     for file, entry in enumerate(records.files):
@@ -353,4 +353,6 @@ def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor
     classes = logits.shape[1]
     best = logits.detach().topk(min(5, classes), dim=1)
     is_right = best.indices == batch.labels[:, None]
-    return loss, is_right[:, 0].sum().float(), is_right.sum().float()
+    top1 = is_right[:, 0].sum()
+    top5 = is_right.sum()
+    return loss, top1.float(), top5.float()

@@ -107,9 +107,7 @@ class CliqueDataset:
         return len(self.cliques) * self.n_per_class
 
     def __len__(self) -> int:
-        if self.plan is not None:
-            return len(self.plan)
-        return 0
+        return len(self.plan or ())
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "plan": None, "_said": set()}
