@@ -279,7 +279,9 @@ def _shown(name: str) -> str:
 
 def _noun(name: str) -> str:
     is_file = name.lower().endswith(H5_ENDINGS)
-    return "chunk" if is_file else "mm folder" if name.endswith("/") else "record"
+    if is_file:
+        return "chunk"
+    return "mm folder" if name.endswith("/") else "record"
 
 
 def _kinds(old: Any, new: Any) -> list[str]:
@@ -291,7 +293,8 @@ def _kinds(old: Any, new: Any) -> list[str]:
             if old.get(name) != new.get(name)
         ]
     if isinstance(old, str):
-        (before, noun), (now, _) = (each.split(",")[0].split(" ") for each in (old, new))
+        before, noun = old.split(",")[0].split(" ")
+        now, _ = new.split(",")[0].split(" ")
         more = int(now) - int(before)
         return [
             f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"

@@ -118,9 +118,10 @@ def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dic
     """Write the features of some recordings into one HDF5 file, unless it holds them already."""
     import h5py
 
-    sources = [
-        [file, os.stat(root / file).st_size, os.stat(root / file).st_mtime_ns] for file in files
-    ]
+    sources = []
+    for file in files:
+        status = os.stat(root / file)
+        sources.append([file, status.st_size, status.st_mtime_ns])
     try:
         with h5py.File(path, "r") as h5:
             made = json.loads(h5["made"][()])

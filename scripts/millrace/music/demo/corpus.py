@@ -67,7 +67,8 @@ def fetch(root: Path, index: Path, seed: int, threads: int) -> None:
         ProcessPoolExecutor(threads, context) as pool,
         Progress(len(tunes), "tunes", "demo corpus") as progress,
     ):
-        for row, (tune, versions) in enumerate(zip(tunes, pool.map(rendered, *jobs), strict=True)):
+        rendering = zip(tunes, pool.map(rendered, *jobs), strict=True)
+        for row, (tune, versions) in enumerate(rendering):
             title = titles.get("names", tune.name, fallback=tune.stem)
             corpus.add_tune(row, tune, title, versions, files)
             progress.advance(1)
@@ -108,7 +109,8 @@ class _Corpus:
     def __init__(self, root: Path, split_of: dict[Path, str]) -> None:
         self.root = root
         self.records: list[dict[str, Any]] = []
-        self.splits: dict[str, dict] = {split: {} for split in ("train", *dict.fromkeys(HELD_OUT))}
+        names = ("train", *dict.fromkeys(HELD_OUT))
+        self.splits: dict[str, dict] = {split: {} for split in names}
         self._split_of = split_of
         self._turns = itertools.cycle(TURNS)
 

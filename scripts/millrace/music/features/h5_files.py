@@ -291,8 +291,11 @@ def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.
     """Where the values lie in the file: as one array, in plain chunks, or only h5py can say."""
     _check_size(values)
     properties = values.id.get_create_plist()
-    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
-    track.filters = "+".join(each[3].decode() or str(each[0]) for each in filters)
+    filters = []
+    for number in range(properties.get_nfilters()):
+        code, _, _, name = properties.get_filter(number)
+        filters.append(name.decode() or str(code))
+    track.filters = "+".join(filters)
     track.chunks = list(values.chunks or ())
     track.storage = BY_H5PY
     track.pitch = values.shape[1]
@@ -348,9 +351,8 @@ def _is_costly(track: Track, contract: Contract) -> bool:
 
 def _sides(dataset: Any) -> list[int]:
     """How many chunks lie along each axis."""
-    return [
-        math.ceil(side / chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)
-    ]
+    sides = zip(dataset.shape, dataset.chunks, strict=True)
+    return [math.ceil(side / chunk) for side, chunk in sides]
 
 
 def _check_size(dataset: Any) -> None:

@@ -116,9 +116,8 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
 
 def _objects(value: Any) -> list[dict]:
     """The objects of a list, or the one that stands in its place."""
-    return [
-        each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)
-    ]
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, dict)]
 
 
 def read_metadata(path: str | os.PathLike) -> Metadata:

@@ -52,7 +52,8 @@ def read_folder(
                 if file not in files:
                     raise Refused("missing", "the file is not there")
                 _check_name(track, folder, ids)
-                _read(Path(root) / file, track, by_id.get(number, Record(number)), contract)
+                record = by_id.get(number, Record(number))
+                _read(Path(root) / file, track, record, contract)
             except Refused as refused:
                 track.refuse(refused.reason, str(refused))
             except OSError as error:

@@ -110,21 +110,22 @@ class Root:
         """
         if kind == "h5":
             return self._h5(pointer)
-        pairs = ((end, *end.rpartition("/")[::2]) for end in self._ends(str(pointer)))
-        return next(
-            (end for end, at, name in pairs if at in self.places("mm") and name in self._names(at)),
-            None,
-        )
+        for end in self._ends(str(pointer)):
+            folder, _, name = end.rpartition("/")
+            if folder in self.places("mm") and name in self._names(folder):
+                return end
+        return None
 
     def _h5_file(self, pointer: str | int) -> str | None:
         """A name, a path, or the number in its name."""
         places = self.places("h5")
         if not (text := str(pointer).strip()).isdecimal():
             ends = self._ends(text)
+            for end in ends:
+                if end in places:
+                    return end
             names = [file for file in places if os.path.basename(file) in ends[-1:]]
-            return next(
-                (end for end in ends if end in places), names[0] if len(names) == 1 else None
-            )
+            return names[0] if len(names) == 1 else None
         number = re.compile(rf"(?<!\d)0*{text.lstrip('0') or 0}\.\w+$")
         files = [file for file in places if number.search(file)]
         if len(files) > 1:

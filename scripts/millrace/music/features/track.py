@@ -126,10 +126,12 @@ def _schema() -> pa.Schema:
         "int": pa.int64(),
         "float": pa.float64(),
         "bool": pa.bool_(),
+        "Sequence[int]": pa.list_(pa.int64()),
+        "list[str]": pa.list_(pa.string()),
+        "dict[str, str]": pa.struct([(name, pa.string()) for name in FACTS]),
     }
-    kinds |= {"Sequence[int]": pa.list_(pa.int64()), "list[str]": pa.list_(pa.string())}
-    kinds["dict[str, str]"] = pa.struct([(name, pa.string()) for name in FACTS])
-    return pa.schema([(field.name, kinds[str(field.type)]) for field in dataclasses.fields(Track)])
+    fields = dataclasses.fields(Track)
+    return pa.schema([(field.name, kinds[str(field.type)]) for field in fields])
 
 
 def write_tracks(path: str | Path, tracks: Iterable[Track]) -> None:
@@ -138,10 +140,8 @@ def write_tracks(path: str | Path, tracks: Iterable[Track]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
-        vars(track)
-        for track in sorted(tracks, key=lambda track: (track.id, track.source, track.file))
-    ]
+    ordered = sorted(tracks, key=lambda track: (track.id, track.source, track.file))
+    rows = list(map(vars, ordered))
     with atomic.replacing(path) as partial:
         table = pa.Table.from_pylist(rows, _schema())
         pq.write_table(table, partial, compression="zstd", store_schema=False)

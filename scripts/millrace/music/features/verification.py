@@ -91,14 +91,14 @@ def write_picture(
     numbers = list(numbers)
     reader = WindowReader(index, prefer)
     figure = Figure(figsize=(11, 2.4 * len(numbers) + 0.4), layout="constrained")
-    for axes, number in zip(
-        figure.subplots(len(numbers), squeeze=False)[:, 0], numbers, strict=True
-    ):
+    rows = figure.subplots(len(numbers), squeeze=False)[:, 0]
+    for axes, number in zip(rows, numbers, strict=True):
         track = index.entries(number, prefer)[0]
         values = reader.read(number, 0, track.frames)
         # About two thousand columns are what a picture shows: mean over the frames of each.
         step = max(1, values.shape[1] // 2000)
-        columns = values[:, : values.shape[1] // step * step].reshape(len(values), -1, step).mean(2)
+        whole = values.shape[1] // step * step
+        columns = values[:, :whole].reshape(len(values), -1, step).mean(2)
         extent = (0, columns.shape[1] * step * track.hop, 0, len(values))
         axes.imshow(
             np.sqrt(columns.clip(0)), origin="lower", aspect="auto", extent=extent, cmap="magma"

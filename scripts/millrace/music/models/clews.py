@@ -65,7 +65,7 @@ class IbnBlock(nn.Module):
     """A residual block that normalises first. Its `gain` begins at 0, so a new block passes its
     skip only."""
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int = 1) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         middle = max(1, max(channels_in, channels_out) // 2)
         middle += middle % 2
@@ -100,12 +100,14 @@ class GeMPool(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.p = nn.Parameter(torch.full((1, 1, 1), math.log(math.expm1(_GEM_POWER - 1))))
+        begin = math.log(math.expm1(_GEM_POWER - 1))
+        self.p = nn.Parameter(torch.full((1, 1, 1), begin))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(N, C, H, W) to (N, C)."""
         power = 1 + F.softplus(self.p)
-        return hidden.flatten(2).clamp(min=_EPSILON).pow(power).mean(-1).pow(1 / power.squeeze(-1))
+        powers = hidden.flatten(2).clamp(min=_EPSILON).pow(power)
+        return powers.mean(-1).pow(1 / power.squeeze(-1))
 
 
 class Clews(nn.Module):
@@ -152,11 +154,9 @@ class Clews(nn.Module):
         """
         bins = self.config.bins
         frames = self.config.shingle_frames
-        if shingles.ndim != 4 or shingles.shape[2] != bins or shingles.shape[3] < frames:
-            problem = (
-                f"the model takes shingles (B, S, {bins}, {frames} or more), not"
-                f" {tuple(shingles.shape)}"
-            )
+        shape = tuple(shingles.shape)
+        if len(shape) != 4 or shape[2] != bins or shape[3] < frames:
+            problem = f"the model takes shingles (B, S, {bins}, {frames} or more), not {shape}"
             remedy = (
                 "Is the feature of another contract, or transposed? Shorter tracks are repeated"
             )
@@ -165,7 +165,7 @@ class Clews(nn.Module):
         hidden = scale(shingles.flatten(0, 1).unsqueeze(1), generator)
         for layer in (*convolutions, self.backbone, self.pool, self.proj):
             hidden = layer(hidden)
-        return hidden.unflatten(0, shingles.shape[:2])
+        return hidden.unflatten(0, shape[:2])
 
     @property
     def parameter_count(self) -> int:

@@ -163,7 +163,8 @@ def checked(
     result = {}
     for key, value in values.items():
         if key in defaults:
-            result[key] = _typed(value, defaults[key], ": ".join(filter(None, (where, key))))
+            place = f"{where}: {key}" if where else key
+            result[key] = _typed(value, defaults[key], place)
         elif value not in (None, {}):
             inside = [name for name in defaults if name.startswith(f"{key}.")]
             if inside:

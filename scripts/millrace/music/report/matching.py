@@ -11,9 +11,15 @@ from typing import Any, NamedTuple
 from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
 
-_FIGURES = (("m_MAP", "MAP", "{:.3f}"), ("m_MR1", "MR1", "{:.2f}"), ("m_ARP", "NAR (%)", "{:.1f}"))
-_PANELS = {"Loss": [("train/l_main", "-"), ("valid/l_main", "--")]}
-_PANELS |= {"NAR of the valid split (%)": [("valid/m_ARP", "-")]}
+_FIGURES = (
+    ("m_MAP", "MAP", "{:.3f}"),
+    ("m_MR1", "MR1", "{:.2f}"),
+    ("m_ARP", "NAR (%)", "{:.1f}"),
+)
+_PANELS = {
+    "Loss": [("train/l_main", "-"), ("valid/l_main", "--")],
+    "NAR of the valid split (%)": [("valid/m_ARP", "-")],
+}
 _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
@@ -37,13 +43,11 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     tiles = [
         ("Tracks", _number(coverage["tracks"])),
         ("Audio", _number(coverage["hours"], "{:,.1f} h")),
+        ("Missing", _number(missing)),
     ]
-    tiles += [("Missing", _number(missing))]
-    tiles += [
-        (f"Test {name}", _number(run.test["figures"][key], form))
-        for run in runs[:1]
-        for key, name, form in _FIGURES
-    ]
+    for run in runs[:1]:
+        for key, name, form in _FIGURES:
+            tiles.append((f"Test {name}", _number(run.test["figures"][key], form)))
     columns = ["Split", "Cliques", "Usable", "Versions", "With features", "Share", "Hours"]
     rows = []
     for split in coverage["splits"]:
@@ -92,15 +96,12 @@ def _curves(runs: Sequence[Run]) -> str:
     ]
     panels = []
     for title, curves in _PANELS.items():
-        lines = [
-            (
-                colour,
-                dashes,
-                [(each["hpar/epoch"], each[key]) for each in run.validations if key in each],
-            )
-            for run, (_, colour) in zip(runs, legend, strict=True)
-            for key, dashes in curves
-        ]
+        lines = []
+        for run, (_, colour) in zip(runs, legend, strict=True):
+            for key, dashes in curves:
+                known = [row for row in run.validations if key in row]
+                points = [(row["hpar/epoch"], row[key]) for row in known]
+                lines.append((colour, dashes, points))
         panels.append(figures.Curves(title, lines, count="epoch"))
     subtitle = "By epoch; epoch 0 is the untrained model; dashed: valid split"
     return figures.line_chart("Training curves", subtitle, panels, legend)

@@ -24,8 +24,12 @@ class Augmentations:
     """
 
     def __init__(self, section: Mapping[str, Mapping[str, Any]]) -> None:
-        options = {name: {**AUGMENTATIONS[name], **section[name]} for name in section}
-        self.chosen = [(name, rest.pop("p"), rest) for name, rest in options.items() if rest["p"]]
+        self.chosen = []
+        for name in section:
+            options = {**AUGMENTATIONS[name], **section[name]}
+            p = options.pop("p")
+            if p:
+                self.chosen.append((name, p, options))
 
     def __call__(self, shingles: Tensor, draws: np.random.Generator) -> Tensor:
         """The shingles (S, C, T) of a track, augmented in an order that is drawn for the track."""

@@ -57,7 +57,8 @@ class Features:
             require_cliques(self.cliques[name], paths[name])
         for part in self.cliques.values():
             # Of each hop the first track stands for the others.
-            for hop, row in zip(*np.unique(part.hops, return_index=True), strict=True):
+            hops, rows = np.unique(part.hops, return_index=True)
+            for hop, row in zip(hops, rows, strict=True):
                 track = int(part.tracks[row])
                 bins = self.index.entries(track)[0].bins
                 if problem := contract.mismatch(bins, float(hop)):
@@ -184,7 +185,8 @@ def _embedded(
 def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> dict[str, Tensor]:
     """The figures of `retrieve` of all queries, each of which one rank looks for."""
     mine = queries[share.rank :: share.exchange.world_size]
-    figures = {name: values.cpu() for name, values in retrieve(mine, candidates, strategy).items()}
+    retrieved = retrieve(mine, candidates, strategy)
+    figures = {name: values.cpu() for name, values in retrieved.items()}
     parts = share.exchange.gathered(figures)
     return {name: torch.cat([part[name] for part in parts]) for name in figures}
 
@@ -195,15 +197,16 @@ def nearest(
     """Some queries, spread over the split, each with the nearest tracks: titles, cliques,
     distances."""
     names = _names(features, split)
-    chosen = np.unique(np.linspace(0, len(queries) - 1, _QUERIES).astype(int))
+    spread = np.linspace(0, len(queries) - 1, _QUERIES)
+    chosen = np.unique(spread.astype(int))
     rows = []
     for block, distances in ranked(queries[chosen], candidates, strategy):
         for query, of_query in zip(block.ids.tolist(), distances, strict=True):
             near = of_query.argsort(stable=True)[:_NEAREST].tolist()
-            tracks = [
-                {**names[int(candidates.ids[place])], "distance": float(of_query[place])}
-                for place in near
-            ]
+            tracks = []
+            for place in near:
+                track = names[int(candidates.ids[place])]
+                tracks.append({**track, "distance": float(of_query[place])})
             rows.append({**names[query], "tracks": tracks})
     return rows
 
