@@ -145,7 +145,9 @@ def _no_corpus(root: Path, heads: list[Country]) -> SourcesMissing:
 
 def _refuse_dead_links(root: Path, folder: Path) -> None:
     """Raise MillraceError for a country that was built, and is now a link to nothing."""
-    for link in (path for path in root.iterdir() if path.is_symlink() and not path.exists()):
+    for link in root.iterdir():
+        if not link.is_symlink() or link.exists():
+            continue
         if (folder / "countries" / f"{country_folder.id_of(link)}.json").exists():
             remedy = (
                 "Mount its disk; or remove the link, and what was built of the country is deleted"
@@ -176,8 +178,11 @@ def _notes_on(settings: Settings, heads: list[Country], results: Path) -> list[s
 def _left_out(heads: list[Country], reasons: tuple[str, ...], results: Path) -> list[str]:
     """A line with the first of the alignment files that are rejected for `reasons`, which begin
     so, and with the number of segments that leave the shards."""
-    rejects = [(head.name, each) for head in heads for each in head.rejected]
-    rejects = [(name, each) for name, each in rejects if each["reason"].startswith(reasons)]
+    rejects = []
+    for head in heads:
+        for reject in head.rejected:
+            if reject["reason"].startswith(reasons):
+                rejects.append((head.name, reject))
     if not rejects:
         return []
     name, reject = rejects[0]

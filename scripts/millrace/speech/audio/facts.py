@@ -34,7 +34,10 @@ def stream_info(path: str | os.PathLike) -> AudioInfo:
         for _ in itertools.islice(trial, _TRIAL_BLOCKS):
             pass
     # What is stated holds if the last 10 s of packets agree.
-    duration = stated if stated is not None and _tail_agrees(path, stated) else _count_packets(path)
+    if stated is not None and _tail_agrees(path, stated):
+        duration = stated
+    else:
+        duration = _count_packets(path)
     warnings = []
     name = os.path.basename(stream.path)
     if stream.codec_name in _DELAYS and not stream.states_delay:
@@ -132,11 +135,10 @@ def _is_chained(path: str) -> bool:
 def _is_ended(path: str) -> bool:
     """Whether the last page of an Ogg file is whole, and says that its stream ends."""
     page = _last_page(path)
-    return (
-        len(page) > 27
-        and bool(page[5] & 4)
-        and len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])
-    )
+    if len(page) <= 27 or not page[5] & 4:
+        return False
+    pieces = page[27 : 27 + page[26]]
+    return len(page) >= 27 + page[26] + sum(pieces)
 
 
 def _last_page(path: str) -> bytes:

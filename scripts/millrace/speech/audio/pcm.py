@@ -44,10 +44,11 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
         while True:
             handle.seek(at)
             head = handle.read(8)
-            if len(head) < 8 or not head[:4].isascii() or not head[:4].strip(b"\0"):
+            name = head[:4]
+            if len(head) < 8 or not name.isascii() or not name.strip(b"\0"):
                 return chunks, at
             size = int.from_bytes(head[4:], "little")
-            chunks.append((head[:4], at + 8, size))
+            chunks.append((name, at + 8, size))
             at += 8 + size + size % 2
 
 
@@ -61,7 +62,8 @@ def size_warnings(path: str | os.PathLike) -> list[str]:
         chunks, end = _chunks(path) if is_riff else ([], 0)
         handle.seek(end)
         behind = handle.read(1 << 16).strip(b"\0")  # a file padded with zeros is sound
-    body, size = next(((at, size) for kind, at, size in chunks if kind == b"data"), (0, 0))
+    data = [(at, size) for kind, at, size in chunks if kind == b"data"]
+    body, size = data[0] if data else (0, 0)
     if size in _UNKNOWN_SIZES:  # also if there is no data chunk
         return []
     if body + size > length:

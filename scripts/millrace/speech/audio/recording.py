@@ -95,14 +95,16 @@ def mono(channels: list[np.ndarray], channels_cancel: bool) -> np.ndarray:
         # A damaged packet, or a float WAV, may hold NaN, infinity or 1e300: resampling would spread
         # it.
         if not max(result.max(), -result.min()) < MAX_AMPLITUDE:
-            result = np.clip(np.nan_to_num(result, copy=False, nan=0.0), -FULL_SCALE, FULL_SCALE)
+            numbers = np.nan_to_num(result, copy=False, nan=0.0)
+            result = np.clip(numbers, -FULL_SCALE, FULL_SCALE)
         return result
     if kind == np.int32:
         # float64: the sum of two 32-bit samples fits in no int32, and float32 keeps 24 bits only.
         doubles = [channel.astype(np.float64) for channel in channels]
         return sum(doubles[1:], doubles[0]) * (1 / (65536 * len(channels)))
     wide = [channel.astype(np.int32) for channel in channels]
-    return sum(wide[1:], wide[0]).astype(np.float32) * np.float32(1 / len(channels))
+    total = sum(wide[1:], wide[0])
+    return total.astype(np.float32) * np.float32(1 / len(channels))
 
 
 def cancel(channels: list[np.ndarray]) -> bool:

@@ -98,7 +98,8 @@ class StreamRecording:
 
     def _open(self) -> av.container.InputContainer:
         options = {"format_whitelist": ",".join([*_CONTAINERS.split(), *_REFUSED])}
-        if head_of(self.path)[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
+        is_riff = head_of(self.path)[:4] in (b"RIFF", b"RIFX")
+        if is_riff and os.path.getsize(self.path) > 0xFFFFFFFF:
             options["ignore_length"] = "1"
         with contextlib.suppress(av.error.FFmpegError):
             container = self._open_as(None, options)

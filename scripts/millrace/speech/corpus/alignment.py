@@ -67,8 +67,11 @@ class Alignment:
         """Checksums of the fields in the words of a user, to say what of a changed alignment
         differs."""
         rows = [row if isinstance(row, list) else [row] * len(FIELDS) for row in self._rows]
-        columns = {part: [row[start:end] for row in rows] for part, (start, end) in PARTS.items()}
-        return {part: zlib.crc32(jsonl.canonical(column)) for part, column in columns.items()}
+        checksums = {}
+        for part, (start, end) in PARTS.items():
+            column = [row[start:end] for row in rows]
+            checksums[part] = zlib.crc32(jsonl.canonical(column))
+        return checksums
 
     @cached_property
     def _rows(self) -> list[Any]:

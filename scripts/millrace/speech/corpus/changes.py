@@ -77,13 +77,12 @@ def _earlier(partition: str, folder: Path) -> dict[str, dict[str, dict]]:
         content = jsonl.read_or({}, folder / place / f"{partition}.json")
         if content:
             break
-    return {
-        recording["video_id"]: {
-            os.path.basename(transcript["path"]): transcript
-            for transcript in recording["transcripts"]
-        }
-        for recording in content.get("recordings", ())
-    }
+    earlier = {}
+    for recording in content.get("recordings", ()):
+        transcripts = recording["transcripts"]
+        by_name = {os.path.basename(transcript["path"]): transcript for transcript in transcripts}
+        earlier[recording["video_id"]] = by_name
+    return earlier
 
 
 def _digest(transcript: Mapping, before: Mapping, note: Note) -> str:

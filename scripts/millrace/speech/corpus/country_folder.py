@@ -41,9 +41,9 @@ class Recording:
 
     def audio_files(self) -> list[dict]:
         """Path, size and mtime of its audio files, one for each path."""
-        return list(
-            {t["audio"]["path"]: t["audio"] for t in self.transcripts if t["audio"]}.values()
-        )
+        files = [transcript["audio"] for transcript in self.transcripts if transcript["audio"]]
+        by_path = {file["path"]: file for file in files}
+        return list(by_path.values())
 
 
 @dataclass
@@ -70,10 +70,8 @@ def folders(root: Path, wanted: Collection[str]) -> list[Path]:
     """The country folders under `root`, or those named in `wanted`. MillraceError if one is
     missing."""
     # isdir, as an entry's is_dir raises on a link that leads to itself.
-    names = [
-        name for name in os.listdir(root) if not name.startswith(".") and os.path.isdir(root / name)
-    ]
-    names.sort()
+    visible = [name for name in os.listdir(root) if not name.startswith(".")]
+    names = [name for name in sorted(visible) if os.path.isdir(root / name)]
     if missing := sorted(set(wanted) - set(names)):
         raise MillraceError(
             f"speech.countries names {', '.join(missing)}: no such folder",

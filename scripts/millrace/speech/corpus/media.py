@@ -145,9 +145,11 @@ class MediaFolder:
     def _tables(self) -> list[dict[str, list[str]]]:
         """Paths by each of their `_titles`, the likeliest first."""
         tables: list[dict[str, list[str]]] = [{}, {}, {}, {}]
-        for path in (path for media in self._media.values() for path in media):
-            for table, title in zip(tables, _titles(os.path.basename(path)), strict=True):
-                table.setdefault(title, []).append(path)
+        for media in self._media.values():
+            for path in media:
+                titles = _titles(os.path.basename(path))
+                for table, title in zip(tables, titles, strict=True):
+                    table.setdefault(title, []).append(path)
         return tables
 
     def find(self, audio_file: str) -> Stat | None:

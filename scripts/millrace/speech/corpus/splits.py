@@ -113,9 +113,8 @@ def limit(
     if not max_recordings:
         return 0
     order = {name: rank for rank, name in enumerate(assignment.placements)}
-    recordings = sorted(
-        country.recordings.values(), key=lambda r: (order.get(r.name, len(order)), r.name)
-    )
+    by_name = sorted(country.recordings.values(), key=lambda recording: recording.name)
+    recordings = sorted(by_name, key=lambda recording: order.get(recording.name, len(order)))
     others = [recording for recording in recordings[max_recordings:] if recording.name not in made]
     for recording in others:
         del country.recordings[recording.video_id]
@@ -164,7 +163,10 @@ def place_new(
     content.
     """
     fractions, subset_hours, given = rules
-    new = {r.name: r for r in country.recordings.values() if assignment.get(r.name) is None}
+    new = {}
+    for recording in country.recordings.values():
+        if assignment.get(recording.name) is None:
+            new[recording.name] = recording
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
     splits = {}
     if new:
@@ -177,7 +179,8 @@ def place_new(
         if split == "train":
             subset = subsets.take(recording.hours, wanted[name])
             group += f"-{subset}"
-        labels = dict(zip(_LABELS, (country.name, recording.video_id, split, subset), strict=True))
+        values = (country.name, recording.video_id, split, subset)
+        labels = dict(zip(_LABELS, values, strict=True))
         if recording.content:
             labels["content"] = recording.content
         placed.append(assignment.place(name, sys.intern(group), recording.hours, labels))

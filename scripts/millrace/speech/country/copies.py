@@ -129,7 +129,8 @@ def _copies(searched: Prints, known: Prints, known_pieces: Known) -> Iterator[Co
     if len(known_pieces.pieces.words):
         every = 1 if searched.split == "train" else SEARCHED_STEPS
         for match in matches.find(searched.pieces(every), known_pieces):
-            yield _copy(searched, match.piece, known, match.of_piece)._replace(offset=match.offset)
+            copy = _copy(searched, match.piece, known, match.of_piece)
+            yield copy._replace(offset=match.offset)
 
 
 def _copy(searched: Prints, row: int, known: Prints, of_row: int) -> Copy:

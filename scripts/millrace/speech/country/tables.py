@@ -109,9 +109,8 @@ class PartitionFiles:
 def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:
     """Write the `columns` of rows as CSV (read it with keep_default_na=False); return how many
     rows."""
-    return write_cells(
-        path, columns, ([_cell(name, row.get(name)) for name in columns] for row in rows)
-    )
+    cells = ([_cell(name, row.get(name)) for name in columns] for row in rows)
+    return write_cells(path, columns, cells)
 
 
 def write_splits(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None:

@@ -70,7 +70,8 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
             skipped[reason or "no_audio"] += 1
             continue
         samples = decode(path)
-        if len(samples) < MIN_SAMPLES or np.abs(samples.astype(np.int32)).max() < MIN_PEAK:
+        loudness = np.abs(samples.astype(np.int32))
+        if len(samples) < MIN_SAMPLES or loudness.max() < MIN_PEAK:
             skipped["silent"] += 1
         else:
             yield Prompt(text, samples)
@@ -83,7 +84,8 @@ def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     ambiguous: set[str] = set()
-    for line in gzip.decompress(path.read_bytes()).decode("utf-8-sig", "replace").splitlines():
+    content = gzip.decompress(path.read_bytes())
+    for line in content.decode("utf-8-sig", "replace").splitlines():
         name, colon, text = line.partition(":")
         if not line.strip() or line.lstrip().startswith(";") or not colon:
             continue

@@ -56,7 +56,8 @@ def assemble(prompts: Sequence[Prompt], seed: int, country: str) -> list[Recordi
         spoken = sum(len(prompt.samples) for prompt in taken)
         lengths.append(spoken + sum(pauses))
     minutes = np.cumsum([0, *lengths]) / SAMPLING_RATE / 60
-    for count in range(max(1, int(minutes[-1] / MEAN_MINUTES)), 0, -1):
+    most = max(1, int(minutes[-1] / MEAN_MINUTES))
+    for count in range(most, 0, -1):
         cuts = _cuts(minutes, count, rng)
         durations = np.diff(minutes[cuts])
         # A recording also begins with a second of silence: hence the margin.
@@ -101,10 +102,12 @@ def _cuts(minutes: np.ndarray, count: int, rng: random.Random) -> list[int]:
     weights = [rng.random() for _ in range(count)]
     weights[rng.randrange(count)] += 0.6 * count
     spare = max(0.0, minutes[-1] - count * BASE_MINUTES)
-    lengths = [
-        min(MAX_MINUTES - 1, BASE_MINUTES + spare * weight / sum(weights)) for weight in weights
-    ]
-    inner = [int(np.abs(minutes - end).argmin()) for end in np.cumsum(lengths)[:-1]]
+    lengths = []
+    for weight in weights:
+        length = BASE_MINUTES + spare * weight / sum(weights)
+        lengths.append(min(MAX_MINUTES - 1, length))
+    ends = np.cumsum(lengths)[:-1]
+    inner = [int(np.abs(minutes - end).argmin()) for end in ends]
     return [0, *inner, len(minutes) - 1]
 
 

@@ -73,8 +73,10 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         name = country
         if _NO_CONFIG_NAME.search(country):
             name = safe_name(country)
-        paths = {row.split: published_path(row.shard, row.split) for row in rows.itertuples()}
-        folders = {split: path.rpartition("/")[0] for split, path in paths.items()}
+        folders = {}
+        for row in rows.itertuples():
+            path = published_path(row.shard, row.split)
+            folders[row.split] = path.rpartition("/")[0]
         files = [{"split": split, "path": f"{folder}/*.tar"} for split, folder in folders.items()]
         configs.append({"config_name": name, "data_files": files})
         # Audio as bytes: declared as audio, nothing could be read where torchcodec or FFmpeg is
@@ -104,9 +106,10 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
         "repo": repo,
         "config": configs[0]["config_name"],
         "rate": int(first["sample_rate"]),
+        "shard": published_path(first["shard"], first["split"]),
+        "split": first["split"],
+        "format": first["format"],
     }
-    example |= {"shard": published_path(first["shard"], first["split"])}
-    example |= {"split": first["split"], "format": first["format"]}
     example = {name: json.dumps(value) for name, value in example.items()}
     totals = {
         "samples": samples,

@@ -91,6 +91,7 @@ def files(
         match = _PUBLISHED.fullmatch(str(row.get("path")))
         if match is None:
             raise Damaged(manifest, f"line {number} names no shard")
-        source = Path(shards_dir) / match["country"] / match["folder"] / Path(match[0]).name
+        name = Path(match[0]).name
+        source = Path(shards_dir, match["country"], match["folder"], name)
         result.append(File(match[0], row["size"], row["sha256"], source))
     return result

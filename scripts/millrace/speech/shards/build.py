@@ -130,9 +130,9 @@ def build(
 
 def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
     """Key, status and message of every row of the manifest."""
-    ended = [
-        row for table in tables for row in table.select(["status", "error_message"]).to_pylist()
-    ]
+    ended = []
+    for table in tables:
+        ended += table.select(["status", "error_message"]).to_pylist()
     outcomes = dict(plan.settled)
     for segment, row in zip(plan.segments, ended, strict=True):
         outcomes[segment.position] = row["status"], row["error_message"]
@@ -142,9 +142,9 @@ def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
 def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
     """What became of the segments of the shard that begins with segment `at`."""
     segments = plan.segments[at : at + table.num_rows]
-    for segment, status, message in zip(
-        segments, table["status"].to_pylist(), table["error_message"].to_pylist(), strict=True
-    ):
+    statuses = table["status"].to_pylist()
+    messages = table["error_message"].to_pylist()
+    for segment, status, message in zip(segments, statuses, messages, strict=True):
         yield segment.row, status, message
 
 

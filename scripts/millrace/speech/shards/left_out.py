@@ -58,7 +58,8 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
         # Each step leaves all segments in one of the two files.
         if wanted.keys() - before.keys():
             _write(beside, cut, before.keys() | wanted.keys(), members)
-        written = _write(tar, cut, {row["key"] for row in cut} - wanted.keys(), members)
+        left = {row["key"] for row in cut} - wanted.keys()
+        written = _write(tar, cut, left, members)
         table = _table(rows, wanted, written.offsets)
         write_sidecar(tar, Sidecar(sidecar.digest, written.size, written.sha256, table))
         _write(beside, cut, wanted.keys(), members)
@@ -124,7 +125,8 @@ def _write(path: Path, rows: list[dict], keys: Collection[str], members: _Member
     with atomic.replacing(path) as partial, TarWriter(partial) as writer:
         for row in chosen:
             text = f"{row['member'].rpartition('.')[0]}.json"
-            offsets[row["key"]] = writer.add(row["member"], members.read(row["member"]))
+            audio = members.read(row["member"])
+            offsets[row["key"]] = writer.add(row["member"], audio)
             writer.add(text, members.read(text))
     return _Written(writer.size, writer.sha256, offsets)
 
@@ -135,17 +137,18 @@ def _table(rows: list[dict], copies: Mapping[str, str], offsets: Mapping[str, in
     changed = []
     for row in rows:
         state: dict[str, str | int | None] = {}
-        if row["key"] in copies:
+        key = row["key"]
+        if key in copies:
             state = {
                 "status": DUPLICATE,
-                "error_message": copies[row["key"]],
+                "error_message": copies[key],
                 "offset": None,
             }
-        elif row["key"] in offsets:
+        elif key in offsets:
             state = {
                 "status": COMPLETED,
                 "error_message": "",
-                "offset": offsets[row["key"]],
+                "offset": offsets[key],
             }
         changed.append(row | state)
     return pa.Table.from_pylist(changed, schema=SIDECAR_SCHEMA)

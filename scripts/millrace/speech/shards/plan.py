@@ -144,7 +144,11 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     number = 0
     for segment in segments:
         least = member_bytes(0, 0) + member_bytes(0, len(segment.text))
-        used, number = (used + least, number) if plan.fits(used, least) else (least, number + 1)
+        if plan.fits(used, least):
+            used += least
+        else:
+            used = least
+            number += 1
     plan.shard(number)
     return plan
 

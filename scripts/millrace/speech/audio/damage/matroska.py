@@ -94,7 +94,9 @@ def _size(raw: mmap.mmap, at: int) -> tuple[int | None, int]:
 
 
 def _is_top(raw: mmap.mmap, at: int) -> bool:
-    return at == len(raw) or (at < len(raw) and (raw[at] in _FILLERS or raw[at : at + 4] in _TOP))
+    if at >= len(raw):
+        return at == len(raw)
+    return raw[at] in _FILLERS or raw[at : at + 4] in _TOP
 
 
 def _walk_cluster(raw: mmap.mmap, start: int) -> tuple[int, int | None]:
