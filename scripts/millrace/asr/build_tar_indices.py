@@ -39,21 +39,18 @@ class _Removed(argparse.Action):
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
     partition = f"JSON file with id and tars of the partition (default: all in {PARTITIONS})"
-    parser.add_argument("--partition", help=partition)
-    parser.add_argument(
-        "--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS
-    )
+    add("--partition", help=partition)
+    add("--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS)
     output = f"index (parquet) to write (default: {INDICES}/<partition>.parquet)"
-    parser.add_argument("--output", help=output)
+    add("--output", help=output)
     report = "report (JSON) to write: every tar with status and reason (default: beside the index)"
-    parser.add_argument("--report", help=report)
+    add("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
-    parser.add_argument(
-        "--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads
-    )
+    add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
     chains = "chains of headers at once in one tar (default %(default)s)"
-    parser.add_argument(
+    add(
         "--chains",
         type=cli.positive_int,
         default=CHAINS,
@@ -63,13 +60,13 @@ def make_parser() -> argparse.ArgumentParser:
         "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original"
         " script does"
     )
-    parser.add_argument(
+    add(
         "--json",
         action="store_true",
         help=beside,
     )
     max_failed = "fail above this share of tars without any index (default %(default)s: never)"
-    parser.add_argument(
+    add(
         "--max-failed",
         type=float,
         default=1.0,

@@ -20,32 +20,31 @@ ROLES = {
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
     for role, meaning in ROLES.items():
         runs = f"folders or metrics.json: {meaning}"
-        parser.add_argument(
+        add(
             f"--{role}",
             nargs="*",
             default=[],
             metavar="RUN",
             help=runs,
         )
-    parser.add_argument("--buckets", help="bucket_config.json of the buckets that were trained on")
+    add("--buckets", help="bucket_config.json of the buckets that were trained on")
     reference = "name and figures of another system, as asr.throughput.reference (JSON)"
-    parser.add_argument(
+    add(
         "--reference",
         type=cli.json_object,
         default={},
         help=reference,
     )
-    parser.add_argument(
-        "--summary", required=True, help="output: tables and figure as one page (HTML)"
-    )
-    parser.add_argument(
+    add("--summary", required=True, help="output: tables and figure as one page (HTML)")
+    add(
         "--phases",
         required=True,
         help="output: time by phase (SVG)",
     )
-    parser.add_argument(
+    add(
         "--result",
         required=True,
         help="output: all figures (JSON)",

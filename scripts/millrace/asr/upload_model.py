@@ -15,28 +15,29 @@ from millrace.common.hub.publish import CARD, File, publish
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    add = parser.add_argument
     repository.add_flags(parser)
-    parser.add_argument(
+    add(
         "--metrics",
         required=True,
         help="metrics.json of the run, beside its model",
     )
-    parser.add_argument(
+    add(
         "--bucket-config",
         required=True,
         help="bucket_config.json of its data",
     )
-    parser.add_argument(
+    add(
         "--licence",
         default="",
         help="the Hub's name of a licence, such as apache-2.0",
     )
-    parser.add_argument(
+    add(
         "--card",
         required=True,
         help="output: README.md of the repository",
     )
-    parser.add_argument(
+    add(
         "--receipt",
         required=True,
         help="output: commit, SHA-256 and size of every file (JSON)",

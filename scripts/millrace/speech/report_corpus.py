@@ -14,21 +14,14 @@ from millrace.speech.report import page as corpus_page
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
-    parser.add_argument("--index", required=True, help="index of all segments in shards (parquet)")
-    parser.add_argument("--ledger", required=True, help="ledgers of all countries (JSON)")
-    parser.add_argument(
-        "--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv"
-    )
-    parser.add_argument(
-        "--summary", required=True, help="output: tables and figures as one page (HTML)"
-    )
-    parser.add_argument("--hours", required=True, help="output: hours per country and split (SVG)")
-    parser.add_argument(
-        "--distributions", required=True, help="output: duration, CER and WER (SVG)"
-    )
-    parser.add_argument(
-        "--rejects", required=True, help="output: rejects by reason and country (SVG)"
-    )
+    add = parser.add_argument
+    add("--index", required=True, help="index of all segments in shards (parquet)")
+    add("--ledger", required=True, help="ledgers of all countries (JSON)")
+    add("--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv")
+    add("--summary", required=True, help="output: tables and figures as one page (HTML)")
+    add("--hours", required=True, help="output: hours per country and split (SVG)")
+    add("--distributions", required=True, help="output: duration, CER and WER (SVG)")
+    add("--rejects", required=True, help="output: rejects by reason and country (SVG)")
     return parser
 
 

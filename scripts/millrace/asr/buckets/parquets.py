@@ -104,7 +104,7 @@ class BucketFiles:
         self._writers: dict[str, list[_Writer]] = {}
 
     @contextlib.contextmanager
-    def writing(self, split: str, has_prompts: bool = False) -> Iterator[None]:
+    def writing(self, split: str, has_prompts: bool) -> Iterator[None]:
         """Open the files of a split; they get their names when the block ends without an error."""
         schema = SCHEMA
         if has_prompts:

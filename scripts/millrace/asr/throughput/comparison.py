@@ -165,9 +165,9 @@ class Throughput:
         """The median over the runs of a role."""
         return _median(self.figures(role, key))
 
-    def known_figure(self, role: str, key: str) -> float:
-        """The figure of a role for which there is a `ratio`, so that it has one."""
-        figure = self.figure(role, key)
+    def known_rate(self, role: str) -> float:
+        """Samples per second of a role for which there is a `ratio`, so that it has them."""
+        figure = self.figure(role, "samples")
         assert figure is not None
         return figure
 

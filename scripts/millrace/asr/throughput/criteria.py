@@ -90,8 +90,8 @@ def _speedup(throughput: Throughput) -> _Finding:
     if differences:
         return _Finding(f"{ratio:.2f} times, but {differences[0]}", ratio, status=UNKNOWN)
 
-    ours = throughput.known_figure("bench", "samples")
-    theirs = throughput.known_figure("baseline", "samples")
+    ours = throughput.known_rate("bench")
+    theirs = throughput.known_rate("baseline")
     words = f"{ratio:.2f} times: {rate(ours)} against {rate(theirs)} samples/s"
     audio = throughput.ratio("audio_seconds")
     if audio is not None:

@@ -85,8 +85,8 @@ def _tiles(
     tiles = []
     ratio = throughput.ratio("samples")
     if ratio is not None:
-        ours = throughput.known_figure("bench", "samples")
-        theirs = throughput.known_figure("baseline", "samples")
+        ours = throughput.known_rate("bench")
+        theirs = throughput.known_rate("baseline")
         name = f"Faster than the baseline: {rate(ours)} against {rate(theirs)} samples/s"
         tiles.append((name, Number(ratio, f"{ratio:.2f} ×")))
     use = "gpu" if throughput.figure("bench", "gpu") else "cpu"

@@ -88,7 +88,7 @@ class PartitionFiles:
                 raise Damaged(tar, "its sidecar is missing or cannot be read")
             yield sidecar.table
 
-    def shard_rows(self, columns: Sequence[str] = tuple(INDEX_SCHEMA.names)) -> pa.Table:
+    def shard_rows(self, columns: Sequence[str]) -> pa.Table:
         """Where the segments lie in shards."""
         return index_of(self.sidecars()).select(list(columns))
 

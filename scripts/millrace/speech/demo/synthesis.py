@@ -55,7 +55,7 @@ class Synthesiser:
             self._chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         return 0
 
-    def speak(self, text: str, words_per_minute: int = 165, pitch: int = 50) -> np.ndarray:
+    def speak(self, text: str, words_per_minute: int, pitch: int) -> np.ndarray:
         """Return `text` as int16 mono samples at `sample_rate`."""
         self._chunks = []
         self._library.espeak_SetParameter(_RATE, words_per_minute, 0)
