@@ -108,9 +108,7 @@ class AsrInputs(RunInputs):
 
     def path_map(self, wildcards: Any = None) -> str:
         """What prefixes of tar paths are on this machine, as JSON."""
-        prefixes = {}
-        if not self.from_speech:
-            prefixes = self.section["path_map"]
+        prefixes = {} if self.from_speech else self.section["path_map"]
         return json.dumps(prefixes, sort_keys=True)
 
     def edges(self, wildcards: Any = None) -> str:

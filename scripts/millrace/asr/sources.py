@@ -222,14 +222,9 @@ def _assigned(tars: Mapping[str, dict], path: Path, limit: float) -> Assignment:
     sizes = [stat["size"] for stat in tars.values() if stat["size"] is not None]
     # A tar that is missing is taken for one like the others: all of them must not end in one
     # partition.
-    if sizes:
-        usual_size = sum(sizes) / len(sizes)
-    else:
-        usual_size = limit / 100
+    usual_size = sum(sizes) / len(sizes) if sizes else limit / 100
     for tar, stat in tars.items():
-        size = usual_size
-        if stat["size"] is not None:
-            size = stat["size"]
+        size = usual_size if stat["size"] is None else stat["size"]
         assignment.place(tar, "tars", float(size))
     return assignment
 

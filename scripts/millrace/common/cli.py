@@ -187,9 +187,7 @@ class Progress:
     def line(self) -> str:
         """One line of plain text: done, total, rate, ETA, errors."""
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
-        left = None
-        if rate:
-            left = (self.total - self.done) / rate
+        left = (self.total - self.done) / rate if rate else None
         details = (f"{rate:.3g} {self.unit}/s", f"errors {self.errors}")
         return f"{self.label}: {progress.line(self.done, self.total, self.unit, left, *details)}"
 

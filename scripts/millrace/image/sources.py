@@ -93,9 +93,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     def build(write: Write) -> Partitions:
         for split, listed in tree.rows.items():
             is_train = split == "train"
-            rows = listed
-            if is_train:
-                rows = order.apply(listed, options.seed)
+            rows = order.apply(listed, options.seed) if is_train else listed
             files = options.files(split, len(rows))
             plans = list(deal(split, rows, files, is_shuffled and is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}

@@ -72,10 +72,7 @@ def _build_partition(args: argparse.Namespace, contract: Contract) -> None:
 
 def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     """The index of whole folders, as the original script's."""
-    if args.jsonl:
-        metadata = read_metadata(args.jsonl)
-    else:
-        metadata = Metadata("")
+    metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
     if args.jsonl and metadata.note:
         cli.log.warning("%s", metadata.note)
     records = dict(metadata.records)
@@ -93,9 +90,7 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
 
     tracks = partitions.build_folders(folders, pointing, contract)
     apply_records(tracks, metadata.records, contract)
-    splits = {}
-    if args.splits:
-        splits = split_files(args.splits)
+    splits = split_files(args.splits) if args.splits else {}
     if args.splits and not splits:
         remedy = "Name the files train.json, valid.json and test.json (or val, verify)"
         raise MillraceError("holds no split", args.splits, remedy)

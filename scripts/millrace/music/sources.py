@@ -266,10 +266,7 @@ def _split_digest(path: str) -> str:
 
 def _items(content: Mapping) -> dict[str, Any]:
     """The file, or the folder (with a slash at its end), and the records of a partition by name."""
-    if content["kind"] == "h5":
-        name = content["path"]
-    else:
-        name = f"{content['path']}/"
+    name = content["path"] if content["kind"] == "h5" else f"{content['path']}/"
     return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
 
 

@@ -134,9 +134,7 @@ class SpeechInputs:
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         report = ["results/speech/report/summary.html"] if self.partitions else []
-        published = []
-        if self.hub["enabled"]:
-            published = self.receipt()
+        published = self.receipt() if self.hub["enabled"] else []
         return [*self.manifests(), *self.shards(), *report, *published]
 
     def receipt(self, wildcards: Any = None) -> list[str]:

@@ -205,10 +205,7 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
 
     known = _contents_of_renamed(corpus, assignment, earlier, audio)
     given = given_splits.read(settings.splits_file)
-    if settings.max_recordings:
-        made = changes.names_of_made(folder)
-    else:
-        made = set()
+    made = changes.names_of_made(folder) if settings.max_recordings else set()
     rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}

@@ -107,9 +107,7 @@ class ParquetFacts(NamedTuple):
     longest: float
 
     def as_dict(self) -> dict[str, Any]:
-        mean = 0.0
-        if self.samples:
-            mean = self.microseconds / 1e6 / self.samples
+        mean = self.microseconds / 1e6 / self.samples if self.samples else 0.0
         return {
             "sha256": self.sha256,
             "samples": self.samples,

@@ -17,10 +17,7 @@ def edges_of(choice: str | Sequence) -> tuple[float, ...]:
 
     Raises MillraceError unless they are two or more, rising, from 0.
     """
-    if isinstance(choice, str):
-        given = [choice]
-    else:
-        given = list(choice)
+    given = [choice] if isinstance(choice, str) else list(choice)
     if given and given[0] in NAMES:
         return DEFAULT_EDGES
     try:

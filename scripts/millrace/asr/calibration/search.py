@@ -149,9 +149,7 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
     trials: list[dict[str, Any]] = []
     while True:
         answer = worst(size)
-        why = ""
-        if not search.fits(answer):
-            why = search.why_not(answer)
+        why = "" if search.fits(answer) else search.why_not(answer)
         trials.append({"rows": size, "fits": not why, **answer})
         fits, fails = (fits, size) if why else (size, fails)
         total = len(trials) + _bisections(fits, fails)

@@ -99,9 +99,7 @@ class RowTable:
         tars = config.file.parent / "tars.parquet"
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         arguments = parquets, root, tar_root is not None
-        written = parquets
-        if tars.exists():
-            written = [*parquets, tars]
+        written = [*parquets, tars] if tars.exists() else parquets
         folder = Path(cache_dir or config.file.parent)
 
         # A cache folder may serve several bucket folders (train, dev): each sweeps its own old
@@ -205,9 +203,7 @@ class RowTable:
         path = os.fsdecode(self._pread(name_bytes, name))
         if os.path.isabs(path) and self._moved_from:
             path = os.path.relpath(path, self._moved_from)
-        root = ""
-        if not os.path.isabs(path):
-            root = self.tar_root
+        root = "" if os.path.isabs(path) else self.tar_root
         size, mtime_ns = (None if value < 0 else value for value in recorded)
         return TarState(os.path.join(root, path), size, mtime_ns, root, digest.decode())
 

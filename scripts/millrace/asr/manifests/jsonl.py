@@ -124,9 +124,7 @@ class Reader(Manifest):
             "part_of": "",
         }
         if not isinstance(value, dict):
-            reason = "not_an_object"
-            if isinstance(value, jsonl.BadJson):
-                reason = value.reason
+            reason = value.reason if isinstance(value, jsonl.BadJson) else "not_an_object"
             return {**row, "problem": mc.CODE.get(reason, mc.CODE["json_damaged"])}
         for name, aliases in ALIASES.items():
             row[name] = _first(value, aliases)

@@ -50,9 +50,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         problem = f"this is not JSON ({error})"
         raise MillraceError(problem, str(path), "Copy the model again") from error
-    model_type = None
-    if isinstance(config, dict):
-        model_type = config.get("model_type")
+    model_type = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(model_type, str) or not model_type:
         problem = f"model_type is {model_type!r}"
         raise MillraceError(problem, str(path), "Give another model folder")

@@ -76,10 +76,7 @@ class LogMel(nn.Module):
             )
             # float64 on a GPU: TF32, which training may switch on, would be wrong in the fourth
             # digit.
-            if device.type == "cuda":
-                dtype = torch.float64
-            else:
-                dtype = torch.float32
+            dtype = torch.float64 if device.type == "cuda" else torch.float32
             filters = torch.tensor(bank.T, dtype=dtype, device=device)
             window = torch.hann_window(self.n_fft, device=device)
             self._constants[device] = window, filters

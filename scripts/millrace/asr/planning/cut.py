@@ -51,9 +51,7 @@ class BatchBudget:
         """int64 rows that fit if the longest lasts `longest` seconds; 0 if one alone is over the
         budget."""
         longest = longest.astype(np.float64)
-        by_rows = _MAX_ROWS
-        if self.rows is not None:
-            by_rows = int(self.rows)
+        by_rows = _MAX_ROWS if self.rows is None else int(self.rows)
         max_rows = np.full(len(longest), by_rows, dtype=np.int64)
         if self.seconds is not None:
             by_seconds = _fitting(self.seconds, longest)
@@ -110,9 +108,7 @@ def cut_bucket(
     # With fewer than 4 windows the shuffle alone mixes too little: also swap rows of nearly equal
     # duration.
     is_small = len(edges) - 1 < 4
-    jitter = None
-    if is_small:
-        jitter = hashing.mix(np.asarray(key))
+    jitter = hashing.mix(np.asarray(key)) if is_small else None
 
     parts: list[tuple[np.ndarray, ...]] = []
     over_budget = 0

@@ -168,9 +168,7 @@ class TarIndex:
                     (first, last),
                     self._file.read_row_groups(list(range(first, last + 1))),
                 )
-        start = 0
-        if first:
-            start = int(self._ends[first - 1])
+        start = int(self._ends[first - 1]) if first else 0
         with own_file(self.path):
             return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
 

@@ -342,9 +342,7 @@ def _resolve_links(result: TarScan, odd: dict[int, tuple[int, bytes]]) -> None:
         rows_of[os.path.normpath(name)].append(row)
 
     for row, (kind, link) in links.items():
-        path = link
-        if kind == SYMLINK:
-            path = _from_folder_of(names[row], link)
+        path = _from_folder_of(names[row], link) if kind == SYMLINK else link
         targets = rows_of.get(os.path.normpath(path), [])
         # A hard link points back; of several members of that name the last counts.
         target = next((at for at in reversed(targets) if kind == SYMLINK or at < row), row)

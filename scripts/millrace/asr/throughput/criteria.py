@@ -73,10 +73,7 @@ def criteria(throughput: Throughput) -> list[Criterion]:
 
 
 def _status(bar: _Bar, finding: _Finding) -> str:
-    if bar.limit is None:
-        limit = finding.limit
-    else:
-        limit = bar.limit
+    limit = finding.limit if bar.limit is None else bar.limit
     if bar.passes(finding.value, limit):
         return PASS
     return FAIL

@@ -193,9 +193,7 @@ class AsrTask(Task):
         if self._loader is None:
             options = self.options
             # Tokenising and layout happen where the batch is decoded.
-            transform = None
-            if self._model:
-                transform = PrepareInWorker(self._model.preparer)
+            transform = PrepareInWorker(self._model.preparer) if self._model else None
             dataset = BucketedDataset(
                 self.table, rank=rank, max_open_tars=options.max_open_tars, transform=transform
             )

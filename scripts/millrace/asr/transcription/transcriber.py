@@ -167,9 +167,7 @@ def pieces(audio: np.ndarray, rate: int, max_seconds: float) -> list[tuple[int, 
             ) from None
     raw = (np.clip(audio, -1, 1) * 32767).astype("<i2").tobytes()
     sound = AudioSegment(raw, sample_width=2, frame_rate=rate, channels=1)
-    loudness = 0.0
-    if math.isfinite(sound.dBFS):
-        loudness = sound.dBFS
+    loudness = sound.dBFS if math.isfinite(sound.dBFS) else 0.0
     silences = detect_silence(sound, _PAUSE_MS, loudness - _BELOW_MEAN_DB, _SEEK_MS)
     middles = [(begin + end) * rate // 2000 for begin, end in silences]
 

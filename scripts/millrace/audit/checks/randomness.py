@@ -250,10 +250,7 @@ def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[
 
 def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     """A finding if several workers of a rank, or several ranks, give the same samples."""
-    if kind == "workers":
-        repeats = shared.repeated_by_workers()
-    else:
-        repeats = shared.repeated_by_ranks()
+    repeats = shared.repeated_by_workers() if kind == "workers" else shared.repeated_by_ranks()
     if shared.complete:
         is_repeated = repeats.total() > shared.filling
     else:  # of a stream without an end only equal beginnings say that it is not shared out

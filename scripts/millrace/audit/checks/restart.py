@@ -100,9 +100,7 @@ def restored(
 
 def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[Restart]:
     """What the probe saw, with the names of samples that the epochs of the loader have."""
-    names = {}
-    if stable:
-        names = dict(_names(epochs, stable))
+    names = dict(_names(epochs, stable)) if stable else {}
 
     def named(notes: list[Seen]) -> Batches:
         batches = []

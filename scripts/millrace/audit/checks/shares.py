@@ -54,10 +54,7 @@ class Shares:
     def one_step(self) -> int:
         """Samples of one step of all ranks. Without a sampler each worker makes batches of its
         own."""
-        if self.from_sampler:
-            makers = self.ranks
-        else:
-            makers = self.ranks * self.workers
+        makers = self.ranks if self.from_sampler else self.ranks * self.workers
         return makers * self.largest_batch
 
     @property

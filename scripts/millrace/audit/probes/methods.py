@@ -108,9 +108,7 @@ def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
     """Contents of fields by their places; `twice`: the second half has the samples of the first."""
     digests: dict[str, list[str]] = {}
     for number, note in enumerate(notes):
-        place = number
-        if twice:
-            place = number % (len(notes) // 2)
+        place = number % (len(notes) // 2) if twice else number
         contents = [*note["samples"], {"the batch": note["batch"]}]
         for part, fields in enumerate(contents):
             for field, content in fields.items():

@@ -209,9 +209,7 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     restarts = Restarts(target, options, rank)
     script = restarts.started()
     tap = script.tap
-    workers = 0
-    if tap.core is not None:
-        workers = tap.core.num_workers
+    workers = 0 if tap.core is None else tap.core.num_workers
     way = way_of(script)
     if way is None or (way.of == "dataset" and workers):  # which hold copies of it
         return {"how": ""}

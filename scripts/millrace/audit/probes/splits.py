@@ -42,9 +42,7 @@ Mark = tuple[str, str]  # a kind, and what identifies a sample by it
 def rich(value: Any) -> bool:
     """Say whether a field contains so much that equal contents are no chance: 64 values, or 8
     fractions."""
-    flat: Any = ()
-    if isinstance(value, str):
-        flat = value
+    flat: Any = value if isinstance(value, str) else ()
     if hasattr(value, "getextrema"):
         flat = value.tobytes()
     elif hasattr(value, "reshape") and hasattr(value, "dtype"):

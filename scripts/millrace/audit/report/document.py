@@ -164,10 +164,7 @@ def shown(value: Any) -> str:
         if len(value) > 12:
             rows.append(f"... {len(value)} in all")
         return f"[{', '.join(rows)}]"
-    if isinstance(value, float):
-        text = f"{value:.6g}"
-    else:
-        text = str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
     letters = []
     for letter in text:
         letters.append(letter if letter.isprintable() else repr(letter)[1:-1])

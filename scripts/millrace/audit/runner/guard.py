@@ -234,9 +234,7 @@ class _Run:
         files = set()
         problem = None
         for turn in itertools.count(1):
-            below = []
-            if turn % 10 == 0:
-                below = linux.descendants()
+            below = linux.descendants() if turn % 10 == 0 else []
             seen.update(below)
             files |= linux.shared_files(below)
             problem = _too_large(below, limit) or self._ended(running) or self._overdue(running)

@@ -79,9 +79,7 @@ class Listener:
         self.restored = None
         for step, given in enumerate(self.iterator):
             # A loader that was made of this one's functions gives notes.
-            batch = given
-            if isinstance(given, Noted):
-                batch = self._taken(given)
+            batch = self._taken(given) if isinstance(given, Noted) else given
             note: Seen = {"batch": digest(batch), "size": batch_size(batch)}
             if hasattr(type(self.view), "sample_ids"):
                 ids = list(map(str, self.view.sample_ids(batch)))

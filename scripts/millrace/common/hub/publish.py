@@ -160,9 +160,7 @@ def publish(
 def difference(repository: Repository, files: Sequence[File], endpoint: str) -> str:
     """What publishing would change, for people; nothing is sent."""
     with explained(repository.repo_id):
-        tree = []
-        if repository.exists():
-            tree = repository.tree()
+        tree = repository.tree() if repository.exists() else []
     state = f"at commit {repository.head}" if repository.head else "which does not exist yet"
     lines = make_plan(files, tree).lines()
     return "\n".join([f"{repository.repo_id} on {endpoint}, {state}:", *lines, ""])

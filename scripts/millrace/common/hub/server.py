@@ -82,9 +82,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of another shape
         return _json({"error": f"not a request of the client ({error!r})"}, status=400)
     except RefusedError as error:
-        headers = {}
-        if error.code:
-            headers = {"X-Error-Code": error.code}
+        headers = {"X-Error-Code": error.code} if error.code else {}
         return _json({"error": str(error)}, status=error.status, headers=headers)
     except ConnectionResetError:  # the client has gone; nobody reads this
         return web.Response(status=400)

@@ -318,9 +318,7 @@ def _wav_data_size(view: memoryview, position: int, size: int) -> int:
 
 
 def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:
-    names = []
-    if head[4:8] == b"ftyp":
-        names = ["mov"]
+    names = ["mov"] if head[4:8] == b"ftyp" else []
     names += [name for name, magics in _AV_MAGICS.items() if head.startswith(magics)]
     if not names:
         problem = f"no known audio format begins with the bytes {head[:8]!r}"
@@ -335,9 +333,7 @@ def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tupl
             stream = container.streams.audio[0]
             rate = stream.rate
             states = name in _STATES_DURATION and len(container.streams) == 1
-            stated = 0.0
-            if states:
-                stated = (container.duration or 0) / 1e6
+            stated = (container.duration or 0) / 1e6 if states else 0.0
             blocks: list[np.ndarray] = []
             count = 0
             for frame in container.decode(stream):

@@ -219,9 +219,7 @@ class _Feed:
         for step in range(self.start_step, steps):
             # A DataLoader deals steps to its workers in turn.
             ahead = step + max(self.workers, 1)
-            following = None
-            if ahead < steps:
-                following = plan.batch(ahead, rank)
+            following = plan.batch(ahead, rank) if ahead < steps else None
             epoch = getattr(plan, "epoch", 0)
             yield BatchRequest(
                 step, plan.batch(step, rank), plan.is_filler(step, rank), following, epoch

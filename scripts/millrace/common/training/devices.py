@@ -142,9 +142,7 @@ def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None
     if is_opened or address not in (LOOPBACK, "localhost") or torch.distributed.is_initialized():
         return
     timeout = datetime.timedelta(seconds=timeout_seconds)
-    listener = None
-    if ranks.is_main:
-        listener = listen(address, int(port))
+    listener = listen(address, int(port)) if ranks.is_main else None
     place = (LOOPBACK, int(port), ranks.world_size, ranks.is_main, timeout)
     store = torch.distributed.TCPStore(
         *place, master_listen_fd=listener.detach() if listener else None

@@ -279,10 +279,7 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
     listener = None
     if node_rank == 0:
         listener = listen(meeting.address, meeting.port)
-    if listener:
-        port = listener.getsockname()[1]
-    else:
-        port = meeting.port
+    port = listener.getsockname()[1] if listener else meeting.port
 
     class Rendezvous(StaticTCPRendezvous):
         _store: TCPStore | None

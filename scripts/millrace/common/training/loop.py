@@ -258,9 +258,7 @@ class _Loop:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.device))
         ended = self.task.every_epoch and self.position.step == 0
         # With every epoch's end, lines come at the same steps of each.
-        number = step
-        if self.task.every_epoch:
-            number = self.position.step
+        number = self.position.step if self.task.every_epoch else step
         if number % settings.log_steps == 0 or self.finished:
             self._write_line()
         if self.on_step is not None:

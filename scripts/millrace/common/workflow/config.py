@@ -164,10 +164,7 @@ def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
         )
         return [_typed(child, items, schema, pattern) for child in value]
     wanted = rule.get("type", [])
-    if isinstance(wanted, str):
-        wanted = {wanted}
-    else:
-        wanted = set(wanted)
+    wanted = {wanted} if isinstance(wanted, str) else set(wanted)
     if (
         isinstance(value, str)
         and wanted & {"number", "integer", "boolean"}
@@ -353,7 +350,5 @@ def _right_place(name: str, value: Any) -> str:
 
 def _suggest(name: str, allowed: list[str]) -> str:
     close = difflib.get_close_matches(str(name), allowed, 1, 0.6)
-    known = "in docs/configuration.md"
-    if len(allowed) <= 12:
-        known = ", ".join(allowed)
+    known = ", ".join(allowed) if len(allowed) <= 12 else "in docs/configuration.md"
     return f"; did you mean `{close[0]}`?" if close else f"; known are {known}"

@@ -86,10 +86,7 @@ class ProgressBars(LogHandler):
         if task is None or counts is None:
             return
         done = counts["completed"] + sum(position.share for position in positions)
-        if len(positions) == 1:
-            words = positions[0].text
-        else:
-            words = f"{len(positions)} jobs"
+        words = positions[0].text if len(positions) == 1 else f"{len(positions)} jobs"
         description = f"{prettyprint_rule(rule)}: {words}"
         handler.progress.update(task, completed=done, description=description)
 

@@ -81,9 +81,7 @@ def last_run() -> Run:
     elif not log.has_ended:
         state = "killed"
     else:
-        state = "failed"
-        if 0 < log.done == log.total:
-            state = "succeeded"
+        state = "succeeded" if 0 < log.done == log.total else "failed"
     return Run(state, log.path, log.started, log.written, log.steps)
 
 

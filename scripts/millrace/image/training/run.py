@@ -94,9 +94,7 @@ def _claim(folder: Path, options: TrainOptions, task: ImageTask, beginning: Begi
     """Note what the run is trained with, and take up the checkpoint that it begins with. Raises
     MillraceError if the folder is that of another run."""
     source = find_checkpoint(beginning.checkpoint) if beginning.checkpoint else None
-    state = None
-    if source:
-        state = Checkpoints("").load(source)
+    state = Checkpoints("").load(source) if source else None
     chosen = {**asdict(options), "data": task.state_dict()["data"]}
     noted = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
     run_folder.claim(folder, noted)

@@ -169,9 +169,7 @@ class ImageTask(Task):
         return self._loader
 
     def _batch_loader(self, batches: RecordBatches) -> BatchLoader:
-        workers = 0
-        if self.options.workers:
-            workers = self._shape.streams
+        workers = self._shape.streams if self.options.workers else 0
         limit = self.options.max_bad_fraction
         # Pinning makes a context on a GPU, also where the CPU trains.
         pin = devices.kind_of(self.options.device) == "cuda"

@@ -104,9 +104,7 @@ def video_ids(version: Mapping[str, Any]) -> list[str]:
     """The ids of a version, best match first: its own, then those of its videos and of its tracks'
     videos."""
     own = first(version, ID_NAMES)
-    ids = []
-    if isinstance(own, str):
-        ids = [own]
+    ids = [own] if isinstance(own, str) else []
     for place in [version, *_objects(version.get("tracks"))]:
         for video in _objects(place.get("youtube_video")):
             if match := _VIDEO.search(str(video.get("url"))):
@@ -134,9 +132,7 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
         elif isinstance(value, dict) and isinstance(value.get("versions"), list):
             result.counts["cliques"] += 1
             for version in value["versions"]:
-                ids = []
-                if isinstance(version, dict):
-                    ids = video_ids(version)
+                ids = video_ids(version) if isinstance(version, dict) else []
                 result.counts["versions" if ids else "versions_without_video"] += 1
                 for number in ids:
                     _enter(result, line, number, version)

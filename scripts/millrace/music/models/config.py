@@ -107,9 +107,7 @@ class ClewsConfig:
         if self.name != "clews":
             yield f"model.name is {self.name!r}", "Set it to clews: others are unknown"
         for name, value in asdict(self).items():
-            numbers = value
-            if not isinstance(value, tuple):
-                numbers = (value,)
+            numbers = value if isinstance(value, tuple) else (value,)
             if not isinstance(value, str) and not (
                 numbers and all(number > 0 for number in numbers)
             ):

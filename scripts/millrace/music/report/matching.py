@@ -132,9 +132,7 @@ def _nearest(run: Run) -> Table:
     for query in run.test["nearest"]:
         for rank, each in enumerate(query["tracks"], 1):
             first = f"{query['title']} · {query['clique']}" if rank == 1 else ""
-            hit = "no"
-            if each["clique"] == query["clique"]:
-                hit = "✓ yes"
+            hit = "✓ yes" if each["clique"] == query["clique"] else "no"
             distance = each["distance"]
             cells = [each["title"], Code(each["clique"]), hit, Number(distance, f"{distance:.3g}")]
             rows.append([first, _number(rank), *cells])

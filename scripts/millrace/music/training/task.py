@@ -83,10 +83,7 @@ class VersionTask(Task):
     def build_model(self) -> Clews:
         """A new model, or that of `checkpoint`."""
         start = self.conf["checkpoint"]
-        if start:
-            model = self._published(start)
-        else:
-            model = Clews(self.config)
+        model = self._published(start) if start else Clews(self.config)
         log.info("clews: %.1f million parameters", model.parameter_count / 1e6)
         return model
 

@@ -114,9 +114,7 @@ def cancel(channels: list[np.ndarray]) -> bool:
     """
     if len(channels) != 2:
         return False
-    zero = 0
-    if channels[0].dtype == np.uint8:
-        zero = 128
+    zero = 128 if channels[0].dtype == np.uint8 else 0
     left, right = (channel[::7].astype(np.float64) - zero for channel in channels)
     if len(left) < _MIN_CHANNEL_SAMPLES:
         return False

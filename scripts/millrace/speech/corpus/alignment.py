@@ -208,9 +208,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _seconds(segment: Any) -> float | None:
-    value = None
-    if isinstance(segment, dict):
-        value = field_of(segment, "end")
+    value = field_of(segment, "end") if isinstance(segment, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < _LATEST_END else None

@@ -177,9 +177,7 @@ def list_alignments(folder: Path) -> list[list] | None:
         state: list
         try:
             status = os.stat(f"{folder}/{ALIGNED}/{name}")
-            state = FOLDER
-            if not stat_module.S_ISDIR(status.st_mode):
-                state = ["is not a regular file"]
+            state = FOLDER if stat_module.S_ISDIR(status.st_mode) else ["is not a regular file"]
             if stat_module.S_ISREG(status.st_mode):
                 state = [status.st_size, status.st_mtime_ns, status.st_ino]
         except OSError as error:

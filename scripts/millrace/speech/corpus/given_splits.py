@@ -106,7 +106,5 @@ def _given(video_id: str, row: dict[str, str], place: str) -> GivenSplit:
         problem = f"recording {video_id!r}, split {word!r}, subset {subset!r}"
         remedy = f"Give a recording and one of {', '.join(_WORDS)} in each line"
         raise MillraceError(problem, place, remedy)
-    number = None
-    if subset and split == "train":
-        number = int(float(subset))
+    number = int(float(subset)) if subset and split == "train" else None
     return GivenSplit(split, number, place)

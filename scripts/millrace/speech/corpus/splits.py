@@ -226,9 +226,7 @@ def _splits_of(
     lengths: list[tuple[str, float]] = []
     for recording in new.values():
         # A recording that was placed under another name keeps its split: training may have seen it.
-        former = None
-        if recording.content:
-            former = earlier.get(recording.content)
+        former = earlier.get(recording.content) if recording.content else None
         given = wanted[recording.name]
         split = given.split if given else former.labels["split"] if former else None
         if split is None:

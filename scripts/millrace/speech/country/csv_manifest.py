@@ -179,10 +179,7 @@ def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
 
 def _partition(row: dict) -> Partition:
     """What holds all shards of a row's split and subset."""
-    if row["subset_id"] is None:
-        folder = row["split"]
-    else:
-        folder = f"{row['split']}-{row['subset_id']}"
+    folder = row["split"] if row["subset_id"] is None else f"{row['split']}-{row['subset_id']}"
     return Partition(safe_name(row["country"]), folder, 0)
 
 

@@ -70,9 +70,7 @@ def render(shards: pd.DataFrame, repo: str, licence: str) -> str:
     configs = []
     infos = []
     for country, rows in shards.groupby("country", sort=False):
-        name = country
-        if _NO_CONFIG_NAME.search(country):
-            name = safe_name(country)
+        name = safe_name(country) if _NO_CONFIG_NAME.search(country) else country
         folders = {}
         for row in rows.itertuples():
             path = published_path(row.shard, row.split)

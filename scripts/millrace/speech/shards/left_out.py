@@ -42,9 +42,7 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
     before = {row["key"]: row["error_message"] for row in rows if row["status"] == DUPLICATE}
     cut = sidecar.cut()
     wanted = {row["key"]: copies[row["key"]] for row in cut if row["key"] in copies}
-    size = 0
-    if tar.exists():
-        size = tar.stat().st_size
+    size = tar.stat().st_size if tar.exists() else 0
     if before.keys() == wanted.keys() and size == sidecar.tar_size:
         if before != wanted:
             table = _table(rows, wanted, {})
