@@ -109,9 +109,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         )
 
     # The order of an earlier run decides too.
-    decided = 0
-    if order.saved:
-        decided = os.stat(order.path).st_mtime_ns
+    decided = os.stat(order.path).st_mtime_ns if order.saved else 0
     return Found(
         build,
         state=jsonl.digest([asdict(settings), tree.classes, tree.rows, tree.notes, decided]),

@@ -67,9 +67,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     roots = _roots(settings)
     places = _places(roots)
     files = _split_files(settings.splits)
-    lists = files
-    if settings.jsonl:
-        lists = {"jsonl": settings.jsonl, **files}
+    lists = {"jsonl": settings.jsonl, **files} if settings.jsonl else files
     for name, path in lists.items():
         if not Path(path).is_file():
             key = "jsonl" if name == "jsonl" else "splits"

@@ -70,10 +70,7 @@ class BucketConfig:
         none."""
         if split != "train" and split not in self.splits:
             raise MillraceError(f"there is no split {split}", str(self.file), _BUILD)
-        if split == "train":
-            paths = self.paths
-        else:
-            paths = [self.splits[split]]
+        paths = self.paths if split == "train" else [self.splits[split]]
         missing = [path.name for path in paths if not path.is_file()]
         if missing or not paths:
             problem = f"the bucket files are not there: {', '.join(missing)}"

@@ -208,8 +208,7 @@ class TrialSteps:
             "heaviest": heaviest,
             **self.meter.facts(),
         }
-        retried = bool(facts.get("retries"))
-        return cast("Answer", {"oom": False, "retried": retried, **facts})
+        return cast("Answer", {"oom": False, "retried": bool(facts.get("retries")), **facts})
 
     def _step(self, prepared: Prepared) -> None:
         # Accumulated, of two equal batches: gradients of the first lie beside activations of the

@@ -225,9 +225,7 @@ def _profile(facts: dict[str, Any]) -> list[Table]:
 
     phases = []
     for row in facts["phases"]:
-        share = None
-        if facts["seconds"]:
-            share = row["host_seconds"] / facts["seconds"]
+        share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
         phases.append([row["phase"], *times(row), _number(share, human_share)])
     operators = [
         [Code(row["operator"]), _number(row["calls"], human_count), *times(row)]

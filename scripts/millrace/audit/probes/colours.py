@@ -129,9 +129,7 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
     with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(images(batch))
-        copies = {}
-        if seen["images"]:
-            copies = replace(loader, rank.scratch)
+        copies = replace(loader, rank.scratch) if seen["images"] else {}
         seen["places"] = list(copies)
         files = set(copies.values())
         for seed in (options.seed, options.seed + 1) if files else ():

@@ -182,10 +182,7 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
     rows = _rows(tap.original)
     is_map = rows is not None
     calls = _shuffles()
-    if is_map:
-        drawn = _drawn(tap.original, options.max_batches)
-    else:
-        drawn = set()
+    drawn = _drawn(tap.original, options.max_batches) if is_map else set()
     orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
     first, first_ended = _pass(tap, rows, rank, half)
     second, second_ended = _pass(tap, rows, rank, 2.0)

@@ -61,8 +61,7 @@ def look(value: Any) -> Seen:
     seen["dtype"] = str(value.dtype).removeprefix("torch.")
     seen["shape"] = list(value.shape)
     with suppress(Exception):  # empty, or complex
-        lowest = float(value.min())
-        seen |= {"min": lowest, "max": float(value.max())}
+        seen |= {"min": float(value.min()), "max": float(value.max())}
     return seen
 
 

@@ -182,8 +182,7 @@ def splits(target: Target, options: Options, rank: Rank) -> Seen:
             examples.append(example)
         shared[kind] = {"count": len(equal), "examples": examples}
     if not shared.get("file", {}).get("count"):
-        our_files = ours.get("file", {})
-        shared |= by_content(rank, start * 0.05, our_files, theirs.get("file", {}))
+        shared |= by_content(rank, start * 0.05, ours.get("file", {}), theirs.get("file", {}))
     return {"train": train, "val": val, "shared": shared}
 
 

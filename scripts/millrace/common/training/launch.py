@@ -276,9 +276,7 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-    listener = None
-    if node_rank == 0:
-        listener = listen(meeting.address, meeting.port)
+    listener = listen(meeting.address, meeting.port) if node_rank == 0 else None
     port = listener.getsockname()[1] if listener else meeting.port
 
     class Rendezvous(StaticTCPRendezvous):

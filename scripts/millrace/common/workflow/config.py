@@ -105,9 +105,7 @@ def checked_config(
         problems.append(f"  lanes: must be a list of {', '.join(LANE_NAMES)}, not {wanted!r}")
     result: dict[str, Any] = {"lanes": wanted}
     for lane, schema in known.items():
-        section = {}
-        if config.get(lane) is not None:
-            section = config[lane]
+        section = {} if config.get(lane) is None else config[lane]
         if isinstance(section, dict):
             # Snakemake hands the numbers in --config 'speech={max_cer: 0.2}' over as text.
             typed = _typed((command_line or {}).get(lane), schema, schema, JSON_SCALAR)

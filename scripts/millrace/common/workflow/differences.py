@@ -217,10 +217,7 @@ def _phrases(edits: Sequence[_Edit], items: Items) -> list[str]:
     named."""
     by_noun: dict[str, dict[str, list[str]]] = {}
     for edit in edits:
-        if items.noun_of:
-            noun = items.noun_of(edit.name)
-        else:
-            noun = items.noun
+        noun = items.noun_of(edit.name) if items.noun_of else items.noun
         shown = by_noun.setdefault(noun, {"changed": [], "new": [], "gone": []})
         name = f"{items.shown(edit.name)}: {edit.what}" if edit.what else edit.name
         shown[edit.kind].append(name)

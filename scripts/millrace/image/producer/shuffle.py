@@ -160,9 +160,7 @@ class EpochMaker:
         def read(number: int) -> Records:
             count = int(self.records.lengths[group[number]])
             end = int(ends[number])
-            out = None
-            if self._size:
-                out = self._buffer[end - count : end]
+            out = self._buffer[end - count : end] if self._size else None
             with closing(RecordReader(self.records)) as reader:
                 return reader.read(int(group[number]), 0, count, out)
 
@@ -175,9 +173,7 @@ class EpochMaker:
     def _write_file(self, group: Records, path: Path, rows: np.ndarray) -> RecordFile:
         """Write the rows of a group as a file."""
         images = [group.images[row] for row in rows]
-        encoded = 0
-        if not self._size:
-            encoded = sum(image.nbytes for image in images)
+        encoded = 0 if self._size else sum(image.nbytes for image in images)
         with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
             writer.append(images, group.labels[rows], group.ids[rows])
         return writer.file

@@ -80,9 +80,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
         words[key] = value
     path = words.get("conf") or conf
     where = str(path or COMMAND_LINE)
-    content = {}
-    if path:
-        content = flat(config.read_yaml(path, "Name a configuration: conf=FILE"))
+    content = flat(config.read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
     typed = {key: _parsed(key, text, _DEFAULTS.get(key)) for key, text in words.items()}
 
     result = Conf(_DEFAULTS)

@@ -120,9 +120,7 @@ def peek(path: str, size: int) -> tuple[str, float] | None:
     handle = os.open(path, os.O_RDONLY)
     try:
         head = _HEAD.match(os.read(handle, _PEEKED))
-        tail = b""
-        if head:
-            tail = os.pread(handle, _PEEKED, size - _PEEKED)
+        tail = os.pread(handle, _PEEKED, size - _PEEKED) if head else b""
     finally:
         os.close(handle)
     if not head or not _TAIL.search(tail):
