@@ -81,7 +81,8 @@ class TarSamples:
             problem = f"ids cannot be {ids!r}"
             raise MillraceError(problem, "open_tars", f"Give one of {', '.join(IDS)}")
         table = pa.concat_tables(tar.members for tar in tars)
-        numbers = np.repeat(np.arange(len(tars), dtype=np.int32), [len(tar[1]) for tar in tars])
+        counts = [len(tar.members) for tar in tars]
+        numbers = np.repeat(np.arange(len(tars), dtype=np.int32), counts)
         named = _named(table, tars)
         codes, fields = _fields(named.fields)
         offsets = table["offset"].to_numpy()[named.rows]
@@ -292,11 +293,13 @@ def _named(table: pa.Table, tars: Sequence[IndexedTar]) -> _Named:
         "name like .this": is_readable & is_hidden,
         "link to no file": kinds == BROKEN_LINK,
     }
-    skipped = +Counter({reason: int(is_skipped.sum()) for reason, is_skipped in reasons.items()})
+    counts = {reason: int(is_skipped.sum()) for reason, is_skipped in reasons.items()}
+    skipped = +Counter(counts)
     rows = np.flatnonzero(is_readable & ~is_meta & ~is_hidden & is_named)
     parts = parts.take(rows)
     try:
-        keys, fields = (parts.field(part).cast(pa.large_string()) for part in ("key", "field"))
+        keys = parts.field("key").cast(pa.large_string())
+        fields = parts.field("field").cast(pa.large_string())
     except pa.ArrowInvalid:
         raise _not_text(tars) from None
     return _Named(rows, keys, fields, skipped)

@@ -145,6 +145,7 @@ def every_bucket_first(plan: Plan) -> Plan:
     of_batches = np.split(plan.rows, plan.offsets[1:-1])
     parts = [of_batches[batch] for batch in batches]
     fillers = place[plan.fillers].reshape(-1, 2)
+    fillers = fillers[np.argsort(fillers[:, 0])]
     return dataclasses.replace(
         plan,
         rows=np.concatenate([plan.rows[:0], *parts]),
@@ -152,7 +153,7 @@ def every_bucket_first(plan: Plan) -> Plan:
         longest=plan.longest[batches],
         seconds=plan.seconds[batches],
         bucket=plan.bucket[batches],
-        fillers=fillers[np.argsort(fillers[:, 0])].astype(plan.fillers.dtype),
+        fillers=fillers.astype(plan.fillers.dtype),
     )
 
 

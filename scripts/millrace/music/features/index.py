@@ -26,8 +26,19 @@ SOURCES = (H5, MM)
 _REGIONS = ("records", "ids", "files", "addresses", "facts")
 _LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses")]
 _SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins", "origins")]
-_RECORD = [*_LONG, ("hop", "<f8"), *_SHORT, ("time_axis", "u1"), ("dtype", "S3"), ("storage", "S6")]
-_FILE = [("size", "<i8"), ("mtime_ns", "<i8"), ("swmr", "?")]
+_RECORD = [
+    *_LONG,
+    ("hop", "<f8"),
+    *_SHORT,
+    ("time_axis", "u1"),
+    ("dtype", "S3"),
+    ("storage", "S6"),
+]
+_FILE = [
+    ("size", "<i8"),
+    ("mtime_ns", "<i8"),
+    ("swmr", "?"),
+]
 _REASONS = "The reports of the partitions, features/*.json, say why"
 _OTHER_HOP = "set contract (the model's cqt keys) to the features, or resample: true"
 _UNSTATED = ORIGINS.index("config")
@@ -217,11 +228,14 @@ class FeatureIndex:
     def find(self, ids: Sequence[str]) -> np.ndarray:
         """int64 numbers of ids, -1 for those without features. Ids count exactly."""
         width = self._ids.dtype.itemsize
-        raw = [os.fsencode(each) for each in ids]
-        fits = [each if len(each) <= width and each[-1:] != b"\0" else b"" for each in raw]
+        fits = []
+        for raw in map(os.fsencode, ids):
+            is_fitting = len(raw) <= width and not raw.endswith(b"\0")
+            fits.append(raw if is_fitting else b"")
         fitting = np.array(fits, self._ids.dtype)
         places = np.searchsorted(self._ids, fitting)
-        hits = (self._ids[np.minimum(places, len(self) - 1)] == fitting) & (fitting != b"")
+        nearest = self._ids[np.minimum(places, len(self) - 1)]
+        hits = (nearest == fitting) & (fitting != b"")
         return np.where(hits, places, -1)
 
     def frames(self, prefer: str = H5) -> np.ndarray:
