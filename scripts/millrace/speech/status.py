@@ -55,8 +55,7 @@ def facts() -> dict[str, str]:
 
         with pq.ParquetFile(_INDEX) as index:
             batches = index.iter_batches(columns=["duration_seconds"])
-            sums = [pc.sum(batch["duration_seconds"]).as_py() or 0 for batch in batches]
-            hours = sum(sums) / 3600
+            hours = sum(pc.sum(batch["duration_seconds"]).as_py() or 0 for batch in batches) / 3600
         ledger = jsonl.read(_LEDGER)
         total = ledger["total"]
         reasons = sorted(total["rejected"].items(), key=lambda row: (-row[1], row[0]))[:5]

@@ -88,7 +88,4 @@ class CtcBase(AsrModel):
             return []
         paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
         steps = prepared.host["steps"]
-        texts = []
-        for path, count in zip(paths, steps, strict=True):
-            texts.append(self.text_of(path[:count]))
-        return texts
+        return [self.text_of(path[:count]) for path, count in zip(paths, steps, strict=True)]

@@ -165,7 +165,4 @@ def shown(value: Any) -> str:
             rows.append(f"... {len(value)} in all")
         return f"[{', '.join(rows)}]"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    letters = []
-    for letter in text:
-        letters.append(letter if letter.isprintable() else repr(letter)[1:-1])
-    return "".join(letters)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -98,8 +98,7 @@ def cqt(samples: np.ndarray) -> np.ndarray:
     """float32 linear magnitudes (84, T) of mono samples at 16 kHz, a frame every 0.02 s."""
     import librosa
 
-    complex_values = librosa.cqt(samples, sr=RATE, hop_length=HOP, fmin=LOWEST, n_bins=BINS)
-    return np.abs(complex_values)
+    return np.abs(librosa.cqt(samples, sr=RATE, hop_length=HOP, fmin=LOWEST, n_bins=BINS))
 
 
 def features(path: str | os.PathLike) -> np.ndarray:
