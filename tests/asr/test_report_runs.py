@@ -11,6 +11,7 @@ import pytest
 
 from millrace.asr import report_runs, train_model
 from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.evaluation import page
 from millrace.asr.evaluation.runs import Run, data_uri, worst_clips
 from millrace.common import atomic, jsonl
 from millrace.common.ledger import Ledger
@@ -147,7 +148,24 @@ def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
     assert "3 rows of train that are also in test: kept." in shown.text
 
 
+def test_few_recordings_are_less_than_twenty_and_one_key_without_span_is_said(built):
+    run = Run(built[1][0])
+    for line in run.hypotheses[1:]:
+        line["recording"] = "talk"
+    few = []
+    for count in (19, 20):
+        for split in run.rates.values():
+            split["overall"]["recordings"] = count
+        text = Page(page.render([run], [])).text
+        assert "Some keys do not end" in text
+        few.append("Few recordings: test of first has 19, dev of first has 19." in text)
+    assert few == [True, False] and "Few recordings" not in text
+
+
 def test_what_no_browser_plays_becomes_flac():
+    heads = {b"fLaC": "flac", b"RIFF": "wav", b"OggS": "ogg", b"ID3": "mpeg"}
+    for head, kind in heads.items():
+        assert data_uri(head).startswith(f"data:audio/{kind};base64,")
     uri = data_uri(audio_tars.encoded(audio_tars.noise(3000, 1), "AIFF"))
     assert uri.startswith("data:audio/flac;base64,ZkxhQ")
 
