@@ -104,6 +104,14 @@ def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))
 
 
+def test_tars_come_in_an_order_that_the_seed_draws(table: RowTable) -> None:
+    orders = set()
+    for seed in range(8):
+        rows = table.rows(BaselinePlan(table, 24, seed, 0, window=1).order)
+        orders.add(tuple(dict.fromkeys(row.tar for row in rows)))
+    assert len(orders) > 1
+
+
 def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:
     whole = [batch.rows.tolist() for batch in _loader(table, 4)]
     loader = _loader(table, 4, start_step=3)

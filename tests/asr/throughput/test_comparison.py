@@ -131,6 +131,14 @@ def test_each_criterion_can_fail(tmp_path: Path, group: int, name: str, changed:
     assert _judged(_on_a_gpu(tmp_path, **changed), name, group).status == FAIL
 
 
+def test_losses_below_zero_are_compared_and_one_line_tells_of_no_fall(tmp_path: Path) -> None:
+    same = {"loss": (-1.0, -1.0)}
+    runs = _on_a_gpu(tmp_path, bench=same, baseline=same)
+    assert _judged(runs, "Loss against").status == PASS
+    one_line = _throughput(tmp_path, bench=MadeUp("short", steps=5))
+    assert _judged(one_line, "Loss falls").status == UNKNOWN
+
+
 @pytest.mark.parametrize(
     ("reference", "status", "words"),
     [
