@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -277,6 +278,14 @@ def test_a_rate_that_is_unknown_and_one_that_is_nan_have_other_digests(sources, 
         planned = plan([sources[0] | {name: value}], ShardOptions(max_cer=1.0))
         digests.add(planned.digest(planned.segments))
     assert len(digests) == 2
+
+
+def test_a_digest_is_of_a_rate_and_a_format(sources):
+    digests = set()
+    for options in (SMALL, replace(SMALL, audio_format="wav"), replace(SMALL, sampling_rate=8_000)):
+        planned = plan([sources[0]], options)
+        digests.add(planned.digest(planned.segments))
+    assert len(digests) == 3
 
 
 def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
