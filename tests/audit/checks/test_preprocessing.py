@@ -13,7 +13,7 @@ from PIL import Image
 
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.probes.colours import colours
-from millrace.audit.probes.figures import channel_axis, values
+from millrace.audit.probes.figures import channel_axis, measured, merged, values
 from millrace.audit.probes.labels import labels
 from millrace.audit.probes.splits import splits
 from millrace.audit.runner.probes import Result
@@ -135,6 +135,110 @@ def test_ranges_are_compared_with_what_is_expected(verdicts, root, kind, expect,
     assert verdicts("pictures", expect=expect, kind=kind, root=root)["DP10"] == verdict
 
 
+COLOUR = {
+    "name": "",
+    "image": True,
+    "dtype": "float32",
+    "shape": [4, 3, 8, 8],
+    "channels": 3,
+    "values": 256,
+    "mean": [0.5] * 3,
+    "std": [0.2] * 3,
+    "min": [0.0] * 3,
+    "whole": True,
+    "distinct": 64,
+}
+FRACTIONS = {"whole": False}
+GREY = {"channels": 1}
+
+
+def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
+    chains = [{"path": "loader", "steps": list(steps)}] if steps else []
+    return {"expect": expect, "chains": chains, "attributes": [], "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("highest", "changes", "expect", "verdict", "words"),
+    [
+        (1 / 255, {"distinct": 8}, "", "not decidable", ""),
+        (1 / 255, {"distinct": 7}, "", "pass", ""),
+        (1 / 255, {}, "0-1", "fail", ": scaled twice"),
+        (255, {}, "", "fail", ": 0..255, unscaled"),
+        (255, {"distinct": 63}, "", "pass", ""),
+        (255, FRACTIONS, "", "fail", ": 0..255, unscaled"),
+        (100, FRACTIONS, "", "pass", ""),
+        (257, {}, "", "fail", ": 0..65535, unscaled"),
+        (257, GREY, "", "not decidable", ""),
+        (257, GREY, "0-1", "fail", ": unscaled"),
+        (255, GREY | FRACTIONS, "", "pass", ""),
+    ],
+)
+def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, verdict, words):
+    field = COLOUR | {"max": [highest] * 3} | changes
+    [finding] = judged("DP12", values=[seen(expect=expect, fields=(field,))])
+    assert finding.verdict == verdict and finding.cause.endswith(words)
+
+
+def step(name: str, at: int = 0, kind: str = "tensor", dtype: str = "float32", **facts) -> dict:
+    value = {"type": kind, "kind": kind, "dtype": dtype, "shape": [3, 8, 8], "min": -2, "max": 2}
+    taken = {key: facts.pop(key) for key in ("min", "max") if key in facts}
+    plain = {"path": "loader", "module": "", "mean": [], "std": [], "max_pixel_value": []}
+    return {**plain, "at": at, "name": name, "taken": value | taken, **facts}
+
+
+NORMALIZE = {"mean": [0.5] * 3, "std": [0.5] * 3}
+ARRAY = {"kind": "array", "dtype": "uint8", "min": 0, "max": 255, **NORMALIZE}
+
+
+@pytest.mark.parametrize(
+    ("entry", "steps", "verdict"),
+    [
+        # The library's own takes 0..255; another's of arrays may scale them itself.
+        ("DP12", [step("Normalize", module="albumentations", **ARRAY)], "fail"),
+        ("DP12", [step("Normalize", module="mine", **ARRAY)], "not applicable"),
+        ("DP13", [step("Normalize", **NORMALIZE), step("ColorJitter", 1)], "fail"),
+        ("DP13", [step("Normalize", **NORMALIZE), step("ColorJitter", 1, min=0)], "pass"),
+        # A second one may have turned the values back.
+        (
+            "DP13",
+            [
+                step("Normalize", **NORMALIZE),
+                step("Normalize", 1, mean=[-1.0] * 3, std=[2.0] * 3),
+                step("ColorJitter", 2),
+            ],
+            "pass",
+        ),
+        (
+            "DP13",
+            [step("Normalize", **NORMALIZE), step("Normalize", 1, **NORMALIZE)],
+            "fail",
+        ),
+        ("DP13", [step("ToTensor"), step("RandomCrop", 1, raised="TypeError")], "fail"),
+        # It raises because of the dtype, wherever it stands.
+        (
+            "DP13",
+            [step("ToTensor"), step("Normalize", 1, dtype="uint8", raised="TypeError")],
+            "pass",
+        ),
+    ],
+)
+def test_a_transform_is_judged_by_what_it_took_and_what_was_before(entry, steps, verdict):
+    [finding] = judged(entry, values=[seen(*steps)])[:1]
+    assert finding.verdict == verdict
+
+
+def test_the_figures_of_batches_are_those_of_all_their_values():
+    # Each batch has few levels, and fractions are in the second alone.
+    whole = torch.arange(40.0).repeat(2 * 3 * 8 * 8 // 40 + 1)[: 2 * 3 * 8 * 8].reshape(2, 3, 8, 8)
+    batches = [whole, whole + 40.5]
+    figures = merged("image", [measured(batch) for batch in batches])
+    std, mean = torch.std_mean(torch.cat(batches).double(), (0, 2, 3), unbiased=False)
+    assert figures["mean"] == pytest.approx(mean.tolist())
+    assert figures["std"] == pytest.approx(std.tolist())
+    assert (figures["min"], figures["max"]) == ([0.0] * 3, [79.5] * 3)
+    assert (figures["values"], figures["distinct"], figures["whole"]) == (256, 40, False)
+
+
 def test_without_a_path_the_order_of_colours_is_open(verdicts):
     assert verdicts("in_memory")["DP11"] == "not decidable"
 
@@ -160,6 +264,56 @@ def test_an_opening_of_four_tokens_that_all_texts_share_may_be_a_prompt(shared, 
     rows = [{"ids": text, "labels": text, "mask": [1] * len(text), "alone": None} for text in texts]
     [finding] = judged("labels", labels=[{"special": {"eos": 2, "pad": 0}, "batches": [rows]}])
     assert finding.verdict == verdict
+
+
+def row(ids: list[int], trained: str, mask: list[int] | None = None, alone=None) -> dict:
+    """`trained`: a mark for each place, x if it is."""
+    labels = [token if mark == "x" else -100 for token, mark in zip(ids, trained, strict=True)]
+    return {"ids": ids, "labels": labels, "mask": mask, "alone": alone}
+
+
+def shifted(seen: dict) -> dict:
+    return seen | {"labels": [*seen["labels"][1:], -100]}
+
+
+AUDIO = [1, 9, 9, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "pad", "verdict", "words"),
+    [
+        # A label may be the next token, as a loss that does not shift wants it.
+        ([shifted(row([5, 6, 20, 2], "..xx"))], 0, "pass", "1 rows train on 2 tokens"),
+        # A token that begins every text is none of the prompt.
+        (
+            [row([1, 11, 12, 13, last, 2], "x...xx") for last in (20, 30)],
+            0,
+            "pass",
+            "2 rows train on 6 tokens",
+        ),
+        ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "2 rows train on 12 tokens"),
+        # One token ends texts and pads them: the mask tells which is which.
+        ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "1 rows train on 2 tokens"),
+        ([row([5, 20, 2, 2], ".xx.")], 2, "not decidable", "nothing tells padding"),
+        # One mistake is told once.
+        (
+            [row([5, 20, 2, 0], "xxxx", [1, 1, 1, 0], row([5, 20, 2], ".xx"))],
+            0,
+            "fail",
+            "padding is trained on",
+        ),
+        (
+            [row(AUDIO, "xxxx", None, row(AUDIO, "...x"))],
+            0,
+            "fail",
+            "a sample is trained on other tokens in a batch than alone",
+        ),
+    ],
+)
+def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
+    special = {"eos": 2, "pad": pad, "audio": 9}
+    [finding] = judged("labels", labels=[{"special": special, "batches": [rows]}])
+    assert finding.verdict == verdict and finding.cause.startswith(words)
 
 
 def test_constants_of_training_are_right(verdicts):
