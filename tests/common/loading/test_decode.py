@@ -15,7 +15,12 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.common.loading.decode import DecodeError, decode, decode_channels
+from millrace.common.loading.decode import (
+    DecodeError,
+    decode,
+    decode_channels,
+    flac_samples,
+)
 from tests.asr.audio_tars import RATE, by_ffmpeg, encoded, noise, silence_as
 
 
@@ -88,6 +93,13 @@ def test_containers_that_soundfile_cannot_read(form):
     assert 0.7 < np.abs(middle).max() / (8000 / 32768) < 1.3
 
 
+def test_samples_that_no_flac_of_this_size_can_hold_are_not_believed():
+    raw = bytearray(encoded(noise(1000, 1)))
+    assert flac_samples(bytes(raw)) == 1000
+    raw[22:26] = b"\xff" * 4
+    assert flac_samples(bytes(raw)) == 0
+
+
 def test_a_webm_without_its_end_is_truncated():
     raw = by_ffmpeg("webm", "libopus", noise(200_000, 4)[:, 0])
     assert abs(len(decode(raw)) / RATE - 200 / 48) < 0.1
@@ -155,6 +167,7 @@ def test_wav_as_found_in_the_wild():
     odd = b"LIST" + struct.pack("<I", 5) + b"hello\0"
     variants = [wav(body), wav(body, extra=odd), wav(body) + odd, wav(body, tag=0xFFFE)]
     pipes = [wav(body, size=0xFFFFFFFF, riff=0xFFFFFFFF), wav(body, size=0, riff=0)]
+    pipes += [wav(body, size=0, riff=36)]
     half_a_sample_more = wav(body + b"\x01")
     for raw in (*variants, *pipes, half_a_sample_more):
         assert np.array_equal(decode(raw), expected)
@@ -185,6 +198,8 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(np.array([0.1, np.inf]), "WAV", "DOUBLE"), "not_finite"),
         (encoded(noise(3000, 1), rate=10), "damaged"),
         (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
+        (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
+        (encoded(noise(9000, 1), "RF64")[:9000], "truncated"),
     ],
 )
 def test_what_cannot_be_decoded_has_a_reason(raw, reason):

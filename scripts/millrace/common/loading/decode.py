@@ -45,6 +45,7 @@ _UNKNOWN_WAV_SIZES = (
     0x7FFFF000,
     0xFFFFFFFF,
 )  # what writers to a pipe leave in the header
+_NO_SIZE = 1 << 62  # bytes; a size above was never filled in
 # Formats that soundfile may not read, by PyAV's name and their first bytes (mov: bytes 4 to 8).
 # PyAV must not guess: some of the formats it would try (playlists) open other files.
 _AV_MAGICS = {
@@ -122,9 +123,9 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
 
 def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple[np.ndarray, int]:
     """Decode with libsndfile, or FFmpeg what that refuses; as `decode_channels`."""
-    declared = int.from_bytes(head[4:8], "big") + 8
-    if head[:4] == b"FORM" and declared > len(raw) + 1:
-        raise DecodeError("truncated", f"AIFF: {len(raw)} of {declared} bytes are there")
+    container, declared = _declared_bytes(raw)
+    if len(raw) + 1 < declared < _NO_SIZE:
+        raise DecodeError("truncated", f"{container}: {len(raw)} of {declared} bytes are there")
     if not bytes(raw[: 1 << 16]).strip(b"\0"):
         problem = "the member begins with zero bytes only (a hole in the tar?)"
         raise DecodeError("not_audio", problem)
@@ -162,6 +163,18 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
         problem = f"{container}: {len(frames)} of {declared} samples can be decoded"
         raise DecodeError("truncated", problem)
     return frames, rate
+
+
+def _declared_bytes(raw: bytes) -> tuple[str, int]:
+    """The container and its bytes by its header, of those that libsndfile reads as far as they are
+    there; 0 bytes of all others."""
+    if raw[:4] == b"FORM":
+        return "AIFF", int.from_bytes(raw[4:8], "big") + 8
+    if raw[:4] == b"RF64":
+        return "RF64", int.from_bytes(raw[20:28], "little") + 8
+    if raw[:4] == b"riff":  # as the GUID of W64 begins
+        return "W64", int.from_bytes(raw[16:24], "little")
+    return "", 0
 
 
 def _check_length(frames: int, rate: int, max_seconds: float) -> None:
