@@ -209,8 +209,9 @@ def test_what_is_only_said_of_samples_is_compared_too(check, tmp_path):
         return {"text": text, "duration": seconds, "recording_id": recording or None}
 
     train = [row(TEXTS[0], 3.21), row(TEXTS[1], 4.0), row("yes", 1.0), row("", 2.0, "r1")]
-    train += [row("", 3.0, "r1"), row("", 3.0, "r2")]
+    train += [row("", 3.0, "r1"), row("", 3.0, "r2"), row("yes it is", 2.0)]
     test = [row(TEXTS[0].upper(), 3.215), row(TEXTS[1], 4.02), row("yes", 1.0), row("", 5.0, "r1")]
+    test += [row("yes it is", 2.0)]
     found = check(lines(tmp_path / "a.jsonl", train), lines(tmp_path / "b.jsonl", test))
     # A recording is named once. Others may say yes for a second, or the same sentence faster.
     assert found.names() == [

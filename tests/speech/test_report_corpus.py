@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import jinja2
@@ -32,6 +33,7 @@ from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.country import tables as country_tables
 from millrace.speech.country.reasons import MEANINGS
 from millrace.speech.names import safe_name
+from millrace.speech.report import page as corpus_page
 from millrace.speech.report.figures import MAX_BARS, histogram_edges
 from tests.common.report.pages import SVG, Page, texts
 
@@ -335,6 +337,14 @@ def test_same_bytes_from_two_processes(corpus: Corpus) -> None:
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()} == here
+
+
+def test_recordings_that_repeat_another_split_are_all_listed():
+    pair = {"split": "test", "of_recording": "a", "of_split": "train", "segments": 2, "offset": 0}
+    countries = [SimpleNamespace(copies=[pair | {"recording": name}]) for name in ("b", "c")]
+    [table] = corpus_page._copies(SimpleNamespace(countries=countries))
+    assert table.caption == "Recordings that repeat another split (2)"
+    assert [row[0] for row in table.rows] == ["b", "c"]
 
 
 def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:

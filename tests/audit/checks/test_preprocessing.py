@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
-from millrace.audit.probes.colours import colours
+from millrace.audit.probes.colours import colours, order
 from millrace.audit.probes.figures import channel_axis, measured, merged, values
 from millrace.audit.probes.labels import labels
 from millrace.audit.probes.splits import splits
@@ -237,6 +237,12 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
     assert figures["std"] == pytest.approx(std.tolist())
     assert (figures["min"], figures["max"]) == ([0.0] * 3, [79.5] * 3)
     assert (figures["values"], figures["distinct"], figures["whole"]) == (256, 40, False)
+
+
+@pytest.mark.parametrize(("other", "answer"), [(0.9, "mixed"), (0.7, "BGR")])
+def test_channels_that_answer_to_two_colours_are_mixed(other, answer):
+    lit = {"red": [0.0, 0.0, 1.0], "green": [0.0, 1.0, other], "blue": [1.0, 0.0, 0.0]}
+    assert order(lit) == answer
 
 
 def test_without_a_path_the_order_of_colours_is_open(verdicts):

@@ -138,6 +138,7 @@ DONE, HALF, END = (
     [
         (HEAD + DONE + END, "", "succeeded"),
         (HEAD + HALF + END, "", "failed"),
+        (HEAD + END, "", "failed"),  # its first job failed
         (HEAD + HALF, "", "killed"),  # and unlocked since
         (HEAD + HALF, "1-0@{host}", "killed"),
         (HEAD + HALF, "1-0@elsewhere", "going on"),

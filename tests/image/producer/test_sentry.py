@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +97,19 @@ def test_a_dead_side_is_named_while_the_other_is_busy_and_when_it_is_back(tmp_pa
         )
         with sentry.Trainer(tmp_path, times=QUICK):
             await_text(caplog, "the trainer is back")
+
+
+def test_a_side_is_dead_once_it_is_silent_for_as_long_as_was_said(tmp_path, monkeypatch, caplog):
+    clock = [0.0]
+    monkeypatch.setattr(sentry, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    leave_dead(tmp_path, "producer")
+    side = sentry.Trainer(tmp_path, times=Times(dead_after=10.0))
+    for clock[0] in (5.0, 14.9):  # it was seen at 5
+        side._watch()
+    assert "is dead" not in caplog.text
+    clock[0] = 15.0
+    side._watch()
+    assert caplog.text.count("is dead, no sign of life for 10 s") == 1
 
 
 def await_text(caplog, text):

@@ -87,6 +87,19 @@ def test_a_tar_of_copies_alone_goes_and_comes_back(tar):
     assert left_out.settle(tar, {}) and digests(tar.parent) == before
 
 
+def test_what_a_killed_run_took_out_comes_back_if_it_is_no_copy_after_all(tar, monkeypatch):
+    whole = digests(tar.parent)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(left_out, "write_sidecar", interrupted)
+        left_out.settle(tar, {keys(tar)[0]: "copy"})
+    assert digests(tar.parent) != whole
+    assert left_out.settle(tar, {}) and digests(tar.parent) == whole
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("writes", range(4))
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_killed_run_loses_nothing(tar, monkeypatch, writes, is_back):
