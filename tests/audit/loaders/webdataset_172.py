@@ -31,3 +31,7 @@ def described():
 
 def persistent():
     return DataLoader(detshuffle(range(16)), batch_size=4, num_workers=2, persistent_workers=True)
+
+
+def longer_than_what_is_read():
+    return DataLoader(detshuffle(range(1100)), batch_size=4, num_workers=2, persistent_workers=True)

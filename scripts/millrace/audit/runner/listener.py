@@ -92,7 +92,9 @@ class Listener:
             slowest = max(slowest, time.monotonic() - before)
             before = time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
-                self.close()
+                # Persistent workers are those of the next epoch too, as they are in training.
+                if self.core is None or not self.core.persistent_workers:
+                    self.close()
                 break
         else:
             self.ended[-1] = True
