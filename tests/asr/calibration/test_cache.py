@@ -7,9 +7,12 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from millrace.asr.calibration.cache import calibration_key, reusable
 from millrace.asr.calibration.options import Choices
 from millrace.asr.training.options import TrainOptions
+from millrace.common.errors import MillraceError
 from millrace.common.training.settings import LoopSettings
 
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200", "memory_gb": 139.8}
@@ -45,6 +48,13 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "another")
     keys.append(key())
     assert len({json.dumps(one, sort_keys=True) for one in keys}) == len(keys)
+
+
+def test_a_limit_is_at_most_what_the_device_has():
+    assert replace(CHOICES, max_memory_gb=139.8).limit_gb(DEVICE) == 139.8
+    assert replace(CHOICES, max_memory_gb=0.0).limit_gb(DEVICE) == 139.8 * 0.9
+    with pytest.raises(MillraceError, match=r"139.9 GB is more than NVIDIA H200 has: 139.8 GB"):
+        replace(CHOICES, max_memory_gb=139.9).limit_gb(DEVICE)
 
 
 def test_only_what_holds_is_kept(tmp_path):

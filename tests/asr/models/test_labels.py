@@ -43,8 +43,8 @@ def test_normalise_is_idempotent(text):
 def test_characters_do_not_depend_on_the_order_of_transcripts():
     texts = ["Hello world", "Всем привет", "ça va"]
     assert len({Characters.from_transcripts(order) for order in itertools.permutations(texts)}) == 1
-    few = Characters.from_transcripts(["aaa bbb cc d"], limit=3)
-    assert few.characters == " ab"  # the most frequent, ties by code point
+    few = Characters.from_transcripts(["bbb aaa cc d"], limit=2)
+    assert few.characters == " a"  # the most frequent, ties by code point
 
 
 def test_characters_write_what_they_know():
