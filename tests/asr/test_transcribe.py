@@ -76,6 +76,17 @@ def test_a_file_alone_and_among_others_has_the_text_of_its_pieces(model, tmp_pat
     assert transcriber(part).text == together[0].pieces[0][2]
 
 
+def test_the_language_is_that_of_most_text_and_a_short_file_is_a_piece(
+    model, tmp_path, monkeypatch
+):
+    said = [("de", "ein langer satz"), ("fr", "hm"), ("fr", "ah")]
+    transcriber = Transcriber(model, max_seconds=4.0)
+    monkeypatch.setattr(transcriber.model, "recognise", lambda batch, _: said[: len(batch)])
+    assert transcriber(write(tmp_path / "a.flac", speech((3, 1), (2, 1), (3, 0)))).language == "de"
+    short = transcriber(write(tmp_path / "b.flac", speech((0.05, 0))))
+    assert short.pieces == [(0.0, 0.05, "ein langer satz")]
+
+
 def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tmp_path, capsys):
     good, bad = write(tmp_path / "a.flac", speech((1, 0))), tmp_path / "b.txt"
     bad.write_text("no audio")

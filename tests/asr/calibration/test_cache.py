@@ -45,6 +45,8 @@ def test_the_key_changes_with_all_that_decides_on_memory(tmp_path, monkeypatch):
     assert key(**of_folder) == before, "weights do not change what a step costs"
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_asr", "layers": 29}')
     keys.append(key(**of_folder))
+    (tmp_path / "millrace_options.json").write_text("{}")
+    keys.append(key(**of_folder))
     monkeypatch.setattr(platform, "machine", lambda: "another")
     keys.append(key())
     assert len({json.dumps(one, sort_keys=True) for one in keys}) == len(keys)

@@ -97,6 +97,7 @@ def test_ranks_that_did_nothing_leave_no_trace():
     others = replace(plans, world_size=5)
     plan, step = plans.resumed(others.state(*others.resumed(state)))
     assert (plan.crc32, step) == (plans(0).crc32, 4)
+    assert replace(plan, world_size=3).crc32 != plan.crc32
 
 
 def test_after_an_epochs_end_other_ranks_have_nothing_left_of_it():
