@@ -157,6 +157,15 @@ def test_a_segment_behind_the_end_of_a_cut_ogg_says_so(chain):
     assert all("one.wav ends without its last page: it was cut off" in detail for detail in details)
 
 
+def test_a_segment_behind_the_end_of_a_cut_wav_says_so(chain):
+    path = chain.root / "germany/downloaded_audio/mp4_converted/one.wav"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    ledger = generate(chain)
+    assert ledger["warnings"] == {"bytes_missing": 1}
+    details = [row["detail"] for _, row, _ in jsonl.lines(chain.part(PARTITION) / "rejects.jsonl")]
+    assert details and all("bytes_missing: one.wav is " in detail for detail in details)
+
+
 @pytest.fixture
 def italy(tmp_path, monkeypatch) -> Path:
     """The folder of the CSVs, beside the corpus; commands are typed there."""
