@@ -190,7 +190,7 @@ def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_
     name, values = "abcdefghijk", cqt(1, 900)
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         add_group(h5, name, values, {"hop_s": hop})
-    write_mm(tmp_path, name, 2 * values.T, sidecar=True)
+    write_mm(tmp_path, name, 2 * values[:800].T, sidecar=True)
     index = indexed(tmp_path, h5=["a.h5"], mm=["ab"])
     both = [
         WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")
@@ -201,6 +201,8 @@ def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_
     if hop == 0.02:
         assert reader.read(0, 0, 1)[0, 0] == 2 * values[0, 0]
         assert dict(reader.fallbacks) == {"file_missing": 1}
+        with pytest.raises(FeatureError, match=r"a\.h5.*No such file"):
+            reader.read(0, 800, 1)  # the other one has ended
         os.unlink(tmp_path / "ab/abcdefghijk.mm")
         reader = WindowReader(index)
     with pytest.raises(FeatureError, match=r"a\.h5.*No such file"):
