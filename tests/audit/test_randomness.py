@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.audit.checks.findings import Finding, judge, load
+from millrace.audit.checks.findings import LONGER, Finding, judge, load
 from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.running import judged
@@ -35,6 +35,15 @@ def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, ba
         way.update(ended=[False], passes=[way["passes"][0][:batches]])
     [finding] = judge(results, load(["resume"]))
     assert finding.verdict == verdict
+
+
+def test_one_epoch_that_was_not_read_to_its_end_says_nothing_of_orders(guard):
+    options = Options(f"{plain.here}:good", ranks=1)
+    results = guard.audit(options, ["look", "epochs", "source", "loop", "set_epoch"])
+    [seen] = results["epochs"].data
+    seen["plain"] = [{**seen["plain"][0], "ended": False}]
+    [finding] = judge(results, load(["DP14"]))
+    assert finding.verdict == "not decidable" and finding.needs.startswith(LONGER)
 
 
 def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:

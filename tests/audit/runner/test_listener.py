@@ -76,6 +76,19 @@ def test_a_loader_without_indices_is_known_by_content(rank):
     assert {note["indices"] for note in tap.notes(0)} == {None}
 
 
+@pytest.mark.parametrize("seconds", [100, 0])
+def test_persistent_workers_read_the_next_epoch_too_if_there_is_time(tmp_path, seconds):
+    rank = Rank(0, 1, tmp_path, time.monotonic() + seconds)
+    loader = plain.good(length=400, num_workers=2, persistent_workers=True)
+    tap = Listener(loader, rank, max_batches=2)
+    tap.run()
+    tap.run()
+    first, second = ({note["pid"] for note in tap.notes(epoch)} for epoch in (0, 1))
+    tap.close()
+    assert tap.ended == [False, False]
+    assert (not first & second) == tap.lost_workers == (not seconds)
+
+
 def test_an_endless_loader_is_left(rank):
     tap = Listener(plain.good(length=400), rank, max_batches=3)
     assert len(list(tap.epoch())) == 3 and tap.ended == [False]

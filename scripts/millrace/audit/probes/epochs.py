@@ -47,7 +47,7 @@ Notes = list[list[Seen]]  # of the batches of each epoch
 
 def epochs(target: Target, options: Options, rank: Rank) -> Seen:
     """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
-    read)."""
+    read). None follows one after which there was no time for persistent workers."""
     loader = target.loader()
     tap = Listener(
         loader, rank, options.workers, options.start_method, max_batches=options.max_batches
@@ -62,6 +62,8 @@ def epochs(target: Target, options: Options, rank: Rank) -> Seen:
             "length": length(loader),
         }
         plain.append(read)
+        if not rank.all_agree(not tap.lost_workers):
+            break
     tap.close()
     return {"plain": plain}
 

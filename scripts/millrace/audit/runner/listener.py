@@ -59,6 +59,7 @@ class Listener:
         self.iterator: Any = None  # of the epoch that is read
         self.restored: Any = None  # an iterator that the next epoch goes on with
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
+        self.lost_workers = False  # persistent ones were ended between epochs
 
     def epoch(self, share: float = 1.0) -> Iterator[Any]:
         """The user's batches, untouched; at most `max_batches`, and for this share of the time
@@ -92,9 +93,7 @@ class Listener:
             slowest = max(slowest, time.monotonic() - before)
             before = time.monotonic()
             if step + 1 >= self.max_batches or self.rank.left() < reserve + 2 * slowest:
-                # Persistent workers are those of the next epoch too, as they are in training.
-                if self.core is None or not self.core.persistent_workers:
-                    self.close()
+                self._leave(slowest)
                 break
         else:
             self.ended[-1] = True
@@ -109,6 +108,17 @@ class Listener:
     def notes(self, epoch: int) -> list[Seen]:
         """How the batches of an epoch (0: the first that was read) came about, in order."""
         return self._notes[epoch]
+
+    def _leave(self, slowest: float) -> None:
+        """End an epoch before its end; `slowest`: seconds that a batch took."""
+        core = self.core
+        if core is not None and core.persistent_workers:
+            # They are those of the next epoch too, once they have made what they were asked for.
+            seconds = slowest * (core.prefetch_factor + 2)
+            if self.rank.left() > RESERVE + seconds:
+                return
+            self.lost_workers = True
+        self.close()
 
     def close(self) -> None:
         """End the workers."""
