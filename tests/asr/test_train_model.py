@@ -188,6 +188,9 @@ def test_a_run_trains_evaluates_and_saves(undisturbed, buckets):
     assert metrics["epochs"] == 2 and metrics["samples"] == 2 * len(all_ids(buckets))
     assert ids(run) == Counter(all_ids(buckets))
     assert (run / "model/config.json").exists() and (run / "throughput.json").exists()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    counted = [line["counts"]["samples"] for line in lines if line["event"] == "train"]
+    assert sum(counted) == metrics["samples"]
     steps = losses(run)
     assert [step for step, _ in steps] == list(range(1, metrics["optimizer_steps"] + 1))
 

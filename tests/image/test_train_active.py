@@ -127,6 +127,8 @@ def test_both_sides_come_to_their_end_if_the_trainer_starts_first(data, tmp_path
 
     assert names == {"train_1", "train_2", "train_3", "train_4"} and not list(data.glob("train_*"))
     assert [row["epoch_samples"] for row in lines(run, "epoch")] == [RECORDS] * 5
+    trained = lines(run, "train")
+    assert sum(row["counts"]["samples"] for row in trained) == trained[-1]["samples"] == 5 * RECORDS
     assert len(lines(run, "eval")) == 5
     # With another one of these it would be another run.
     assert sorted(orjson.loads((run / "run.json").read_bytes())["run"]) == [

@@ -244,8 +244,7 @@ class AsrTask(Task):
     ) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, the number of units it is a mean over, counts for the meters) of a batch."""
         loss, count = model(batch)
-        counts = {"samples": len(batch), **batch.counts}
-        return loss / max(count, 1), float(count), counts
+        return loss / max(count, 1), float(count), batch.counts
 
     def score(self, metrics: Mapping[str, float]) -> float | None:
         """By which the best checkpoint is chosen: the character error rate of dev."""

@@ -130,7 +130,6 @@ class Window:
         if batch.weight:
             self._loss += loss.detach().double() * batch.weight
         self.weight += batch.weight
-        # A task may count its samples itself.
         counts = {"samples": len(batch.ids), **batch.counts}
         for name, count in counts.items():
             if isinstance(count, torch.Tensor):

@@ -227,14 +227,8 @@ class ImageTask(Task):
         """(mean loss, images, counts) of a batch; right answers are counted on the device."""
         self._meter.reached(batch.epoch, batch.step + 1)
         loss, top1, top5 = _answers(model, batch)
-        images = len(batch.ids)
-        counts = {
-            "samples": images,
-            "batches": 1,
-            "top1": top1,
-            "top5": top5,
-        }
-        return loss, float(images), counts
+        counts = {"batches": 1, "top1": top1, "top5": top5}
+        return loss, float(len(batch.ids)), counts
 
     def score(self, metrics: Mapping[str, float]) -> float:
         """The lower the better, for the best checkpoint."""
