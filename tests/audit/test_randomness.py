@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
+from millrace.audit.probes.epochs import epochs
 from millrace.audit.runner.target import Options
 from tests.audit import plain
+from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import judged
 
 BUILD = "tests.audit.mutants:build"
@@ -37,13 +41,25 @@ def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, ba
     assert finding.verdict == verdict
 
 
-def test_one_epoch_that_was_not_read_to_its_end_says_nothing_of_orders(guard):
-    options = Options(f"{plain.here}:good", ranks=1)
-    results = guard.audit(options, ["look", "epochs", "source", "loop", "set_epoch"])
-    [seen] = results["epochs"].data
-    seen["plain"] = [{**seen["plain"][0], "ended": False}]
-    [finding] = judge(results, load(["DP14"]))
+@pytest.mark.parametrize("ended", [[True, False], [False, True]])
+def test_one_epoch_that_any_rank_left_says_nothing_of_orders(ended):
+    ranks = [{"plain": [{**epoch([2, 1]), "ended": is_ended}]} for is_ended in ended]
+    told = [{"parts": [], "flags": {}}] * 2
+    [finding] = said("DP14", epochs=ranks, set_epoch=told)
     assert finding.verdict == "not decidable" and finding.needs.startswith(LONGER)
+
+
+@pytest.mark.parametrize(
+    ("rank", "persistent", "count"),
+    [(Clock, True, 1), (Clock, False, 2), (BesideALateOne, False, 1)],
+)
+def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
+    tmp_path, rank, persistent, count
+):
+    loader = plain.good(length=400, num_workers=1, persistent_workers=persistent)
+    target = SimpleNamespace(loader=lambda: loader)
+    out_of_time = rank(0, 1, tmp_path, 0.0)
+    assert len(epochs(target, Options("module:good"), out_of_time)["plain"]) == count
 
 
 def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.audit.probes.restart import resume
-from millrace.audit.runner.target import Options, Rank
+from millrace.audit.runner.target import Options
 from tests.audit import plain, states
+from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import run
 
 needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain is not installed")
@@ -46,16 +46,6 @@ def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
     assert (finding.verdict, finding.needs) == ("not decidable", "an epoch 1 as long as epoch 0")
 
 
-@dataclass(frozen=True)
-class Clock(Rank):
-    """A rank whose time is over once `seconds` is empty."""
-
-    seconds: list[float] = field(default_factory=list)
-
-    def left(self) -> float:
-        return self.seconds[0] if self.seconds else 0.0
-
-
 @pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
 def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, passes, ways):
     clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
@@ -72,3 +62,9 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
     seen = resume(target, Options("module:Slow"), clock)
     assert (len(seen["ways"]), seen["next"]) == (ways, None)
     assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]
+
+
+def test_no_state_is_restored_if_another_rank_has_none(tmp_path):
+    target = SimpleNamespace(made=states.Energon, loader_of=lambda made: made)
+    seen = resume(target, Options("module:Energon"), BesideALateOne(0, 2, tmp_path, 0.0, [1000.0]))
+    assert (seen["ways"], seen["next"]) == ([], None)

@@ -14,6 +14,7 @@ from millrace.audit.runner.digest import digest, fields
 from millrace.audit.runner.listener import Listener
 from millrace.audit.runner.target import Rank
 from tests.audit import plain
+from tests.audit.ranks import Clock
 
 
 @pytest.fixture
@@ -87,6 +88,15 @@ def test_persistent_workers_read_the_next_epoch_too_if_there_is_time(tmp_path, s
     tap.close()
     assert tap.ended == [False, False]
     assert (not first & second) == tap.lost_workers == (not seconds)
+
+
+@pytest.mark.parametrize(("slowest", "is_lost"), [(2000.0, False), (3000.0, True)])
+def test_persistent_workers_need_time_for_what_they_were_asked_for(tmp_path, slowest, is_lost):
+    """Two batches are under way, and two are to be read: four times the slowest."""
+    loader = plain.good(num_workers=1, persistent_workers=True, prefetch_factor=2)
+    tap = Listener(loader, Clock(0, 1, tmp_path, 0.0, [10_000.0]))
+    tap._leave(slowest)
+    assert tap.lost_workers == is_lost
 
 
 def test_an_endless_loader_is_left(rank):

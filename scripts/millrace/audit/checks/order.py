@@ -87,8 +87,8 @@ def order_of_epochs(
     def orders_of(epochs: Iterable[list[Batch]]) -> Orders:
         return [order_of(batches, dataset.stable) for batches in epochs]
 
-    first_rank = epochs[0].plain
-    if len(first_rank) == 1 and not first_rank[0].ended:
+    is_whole = all(rank.plain[0].ended for rank in epochs)
+    if len(epochs[0].plain) == 1 and not is_whole:
         return undecided("the time was over before epoch 1", f"{LONGER}, and --epochs 2")
     plain = [orders_of(epoch.batches for epoch in rank.plain) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]

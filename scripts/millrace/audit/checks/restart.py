@@ -132,13 +132,13 @@ def _names(epochs: list[Reading], stable: list[str]) -> Iterator[tuple[str, str]
 def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     """What is wrong with a restart in mid-epoch; `calls`: of set_epoch by the user's loop, if it is
     known."""
-    undecidable = _undecidable(restart)
+    if restart.ways and all(way.error for way in restart.ways):
+        return _wrong(rank, restart, restart.ways[0])
+    is_right = any(map(restart.is_right, restart.ways))
+    undecidable = _undecidable(restart, is_right)
     if undecidable:
         return undecidable
-    if all(way.error for way in restart.ways):
-        return _wrong(rank, restart, restart.ways[0])
 
-    is_right = any(map(restart.is_right, restart.ways))
     wrong = []
     for way in restart.ways:
         if not restart.is_right(way) and not way.is_unread:
@@ -157,17 +157,15 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     return undecided(cause, needs, {"rank": rank})
 
 
-def _undecidable(restart: Restart) -> Finding | None:
-    """Why nothing can be said of restarts in mid-epoch; None if something can."""
+def _undecidable(restart: Restart, is_right: bool) -> Finding | None:
+    """Why nothing can be said of restarts in mid-epoch; None if something can. `is_right`: of one
+    of them."""
     if not restart.ways:
         cause = f"epoch 1 was not read up to batch {restart.at}, where its state is saved"
         is_short = restart.ended[1] and len(restart.run[1]) < restart.at
         return undecided(cause, "an epoch 1 as long as epoch 0" if is_short else LONGER)
-    if all(way.error for way in restart.ways):
-        return None
     if not any(restart.left):
         return undecided("nothing is left that can be known again", NEED_ID)
-    is_right = any(map(restart.is_right, restart.ways))
     if not is_right and any(way.is_unread for way in restart.ways):
         return undecided("the time was over before a batch came after a restart", LONGER)
     return None
