@@ -82,7 +82,7 @@ class Ledger:
                 f"the ledger does not add up: {counted(self.rows_in, self.unit)} in,"
                 f" {self.rows_out} out, {self.rows_rejected} rejected ({self.reasons()})",
                 f"{self.stage} {self.scope}",
-                ("This is a defect of Millrace, not of the data: please report it with the log"),
+                "This is a defect of Millrace, not of the data: please report it with the log",
             )
 
     def as_dict(self) -> dict:

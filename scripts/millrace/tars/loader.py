@@ -153,8 +153,9 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
         raise MillraceError("the tars hold no samples", str(paths), _empty_remedy(samples))
     if keys is not None:
         samples = samples.with_keys(keys)
-    if not len(samples):
-        raise MillraceError("keys choose no sample", str(paths), "Choose others, or leave them out")
+        if not len(samples):
+            remedy = "Choose others, or leave them out"
+            raise MillraceError("keys choose no sample", str(paths), remedy)
     if fields is not None:
         samples = samples.with_fields(fields)
     if isinstance(decode, Mapping):

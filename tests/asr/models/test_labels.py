@@ -45,6 +45,7 @@ def test_characters_do_not_depend_on_the_order_of_transcripts():
     assert len({Characters.from_transcripts(order) for order in itertools.permutations(texts)}) == 1
     few = Characters.from_transcripts(["bbb aaa cc d"], limit=2)
     assert few.characters == " a"  # the most frequent, ties by code point
+    assert Characters.from_transcripts(["zzz a b zzz"], limit=2).characters == " z"
 
 
 def test_characters_write_what_they_know():

@@ -177,7 +177,7 @@ class Assignment:
             raise MillraceError(
                 "this line of the assignment file is damaged",
                 f"{self.path}, line {number}",
-                ("Restore it from version control: a new one would move recordings between splits"),
+                "Restore it from version control: a new one would move recordings between splits",
             ) from None
 
     def _enter(self, placement: Placement) -> None:

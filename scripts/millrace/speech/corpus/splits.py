@@ -95,7 +95,7 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
             raise MillraceError(
                 f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
                 f"{assignment.path}, {placement.item}",
-                ("Restore the line from version control: a recording must not change its split"),
+                "Restore the line from version control: a recording must not change its split",
             )
     return assignment
 
