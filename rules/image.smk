@@ -198,7 +198,7 @@ rule image_check_producer:
 
 
 rule image_benchmark_readers:
-    """Measure the image folder against record files, and how well pools of K files mix."""
+    """Measure the image folder against record files."""
     input:
         records=IMAGE.records,
     output:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from millrace.common import jsonl
 from millrace.image import benchmark_readers
-from millrace.image.producer import shuffle
-from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_set import RecordSet
-from millrace.image.training import readers
 from tests.image.record_sets import write_set
 from tests.image.trees import write_picture
 
@@ -54,18 +49,4 @@ def test_each_reader_is_measured_warm_with_each_number_of_workers_and_cold(tmp_p
         assert {
             row["reader"]: row["images"] for row in found["readers"] if row["state"] == state
         } == images
-    assert [row["order"] for row in found["shuffle"]] == [
-        "K = 1",
-        "K = 10",
-        "K = 3",
-        "full shuffle",
-    ]
     assert "Image readers" in page.read_text() and len(list(tmp_path.iterdir())) == 4
-
-
-def test_the_order_of_an_epoch_is_the_one_that_the_producer_writes(tmp_path):
-    records = write_set(tmp_path, [5, 6, 4, 7])
-    shuffle.EpochMaker(records, tmp_path, 3, 9).make(2, lambda text: None)
-    made = RecordReader(RecordSet.open(tmp_path, "train_2"))
-    ids = np.concatenate([made.ids(file) for file in range(4)])
-    assert ids.tolist() == readers.epoch_order(records, 3, 9, 2).tolist()

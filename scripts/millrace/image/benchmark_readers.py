@@ -1,5 +1,4 @@
-"""Measure ways of reading images: an image folder, record files whole or by record; shuffle
-quality.
+"""Measure ways of reading images: an image folder, record files whole or by record.
 
 `--only h5` does what the original h5_test.py does, `--only image_folder` what image_folder_test.py
 does. Some images of the folder are converted to encoded records (JPEG), beside the page, while this
@@ -42,7 +41,6 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step
 def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(cli.hyphenated(argv))
-    from millrace.image.records.record_set import RecordSet
     from millrace.image.training import readers, report
 
     rows = []
@@ -57,11 +55,8 @@ def main(argv: list[str] | None = None) -> None:
                 rows.append(row := readers.measure(name, reader, workers, is_cold))
                 text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
                 cli.log.info("%s", text.format(**row))
-    mixing = []
-    if args.records:
-        mixing = readers.shuffle_quality(RecordSet.open(args.records[0]), args.seed)
-    atomic.write_json(args.output.with_suffix(".json"), {"readers": rows, "shuffle": mixing})
-    atomic.write_text(args.output, report.readers_page(rows, mixing))
+    atomic.write_json(args.output.with_suffix(".json"), {"readers": rows})
+    atomic.write_text(args.output, report.readers_page(rows))
 
 
 if __name__ == "__main__":

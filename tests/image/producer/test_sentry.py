@@ -148,17 +148,10 @@ def test_a_side_that_is_told_to_stop_leaves_as_a_run_does_that_is_to_be_requeued
     assert sentry.Pointers(tmp_path).beat("producer").activity == "was stopped"
 
 
-def test_pointers_hold_no_paths_and_old_ones_are_said_once(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "millrace")
-    (tmp_path / "train").mkdir()
-    (tmp_path / sentry.OLD_POINTERS).touch()
+def test_pointers_hold_no_paths(tmp_path):
     place = tmp_path / "elsewhere" / "pointers"
     with sentry.Producer(tmp_path, place, QUICK, FLAGS) as side:
         side.announce(3, 1)
-    assert (
-        sum("semaphore.npy of the original scripts is not used" in line for line in caplog.messages)
-        == 1
-    )
     files = {path.name: json.loads(path.read_text()) for path in place.iterdir()}
     assert set(files) == {"producer.json", "producer.beat"} and str(tmp_path) not in json.dumps(
         files

@@ -228,18 +228,14 @@ def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
-def test_spread_and_entropy_grow_with_the_pool_up_to_those_of_a_full_shuffle(tmp_path):
+def test_records_spread_with_the_pool_up_to_a_full_shuffle(tmp_path):
     in_class_order = write_set(tmp_path, [30] * 10)
-    ids, labels = np.arange(300), np.repeat(np.arange(3), 100)
-    assert quality.label_run_entropy(labels, 50) == 0.0
-    assert quality.neighbour_distance(ids) == pytest.approx(1 / 300)
-    moves, entropies, spreads = [], [], []
+    moves, spreads = [], []
     for pool in (1, 5, 10):
         EpochMaker(in_class_order, tmp_path, pool, seed=3).make(pool, nothing)
-        order = np.concatenate(read_ids(tmp_path, pool))
-        moves.append(quality.neighbour_distance(order))
-        entropies.append(quality.label_run_entropy(labels[order], 50))
+        places = np.argsort(np.concatenate(read_ids(tmp_path, pool)))
+        # How far neighbours of the conversion have moved apart: a third if mixed.
+        moves.append(np.abs(np.diff(places)).mean() / 300)
         spreads.append(quality.expected_spread(in_class_order, pool).record)
     assert moves == sorted(moves) and moves[-1] == pytest.approx(1 / 3, rel=0.1)
-    assert entropies == sorted(entropies) and entropies[-1] > 1.5  # of log2(3) = 1.58
     assert spreads == pytest.approx([0.1, 0.5, 1.0])

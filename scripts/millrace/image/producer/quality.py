@@ -1,5 +1,4 @@
-"""How well an epoch is mixed: what a pool of K files promises, and what the order of ids and labels
-shows."""
+"""How well an epoch is mixed by pools of K files."""
 
 from __future__ import annotations
 
@@ -67,25 +66,3 @@ def _share_with_one_of(holding: int, files: int, pools: Sequence[int]) -> float:
         chance_of_none = math.comb(files - holding, size) / math.comb(files, size)
         expected += (1.0 - chance_of_none) * size
     return expected / files
-
-
-def label_run_entropy(labels: np.ndarray, run: int = 256) -> float:
-    """Mean entropy, in bits, of the labels in runs of `run` records: 0 in class order, highest if
-    mixed."""
-    run = min(run, len(labels))
-    whole_runs = len(labels) // run
-    rows = labels[: whole_runs * run].reshape(-1, run)
-    entropies = []
-    for row in rows:
-        _, counts = np.unique(row, return_counts=True)
-        shares = counts / run
-        entropies.append(-(shares * np.log2(shares)).sum())
-    return float(np.mean(entropies))
-
-
-def neighbour_distance(ids: np.ndarray) -> float:
-    """How far neighbours of the conversion have moved apart, as a share of the epoch; a third if
-    mixed."""
-    places = np.argsort(ids)
-    distances = np.abs(np.diff(places))
-    return float(distances.mean() / len(ids))

@@ -33,7 +33,6 @@ from millrace.common.stopping import Requeue
 from millrace.image.producer import epochs
 
 T = TypeVar("T")
-OLD_POINTERS = "train/semaphore.npy"
 BOOT = ""
 with contextlib.suppress(OSError):  # Linux only
     BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -196,11 +195,6 @@ class _Side(Pointers):
 
     def __enter__(self) -> Self:
         self.place.mkdir(parents=True, exist_ok=True)
-        if (self.folder / OLD_POINTERS).exists():
-            text = (
-                "%s of the original scripts is not used and may be removed; the pointers lie in %s"
-            )
-            log.info(text, self.folder / OLD_POINTERS, self.place)
         self._await_place()
         self._beat(True)
         self._watch()

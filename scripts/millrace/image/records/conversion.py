@@ -45,10 +45,6 @@ class Conversion(NamedTuple):
             problem = f"cannot be read any more: {error}"
             raise MillraceError(problem, str(source), "Run it again") from None
 
-    def picture(self, path: str) -> Any:
-        """The picture (PIL) of an image that was usable. Raises MillraceError."""
-        return self.content(path)[1]
-
 
 def of_tree(
     tree: ImageTree, split: str, options: RecordOptions, root: Path, images: int = 0

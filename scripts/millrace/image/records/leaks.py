@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -61,33 +62,34 @@ def find(conversion: Conversion, held_out: Conversion, pool: Executor) -> list[L
         else:
             leaks.append(Leak(image, original, is_same_bytes=True))
 
-    pixels = _Pixels(conversion, pool)
-    known_pixels = _Pixels(held_out, pool)
-    leaks += _same_pictures(others, known, pixels, known_pixels)
+    read = partial(_small, conversion, pool)
+    read_known = partial(_small, held_out, pool)
+    leaks += _same_pictures(others, known, read, read_known)
     return sorted(leaks, key=lambda leak: leak.image.print.path)
 
 
+# Small pictures of images, by their paths.
+_Read = Callable[[Sequence[Labelled]], dict[str, np.ndarray]]
+
+
 def _same_pictures(
-    searched: Sequence[Labelled],
-    known: Sequence[Labelled],
-    pixels: _Pixels,
-    known_pixels: _Pixels,
+    searched: Sequence[Labelled], known: Sequence[Labelled], read: _Read, read_known: _Read
 ) -> Iterator[Leak]:
     """The images that show what a known one shows, by their pixels. Only those with a hash near
     that of a known one are read."""
     of_look = _by_look(searched)
     known_of_look = _by_look(known)
     near = list(pictures.near(list(of_look), list(known_of_look)))
-    pixels.read([image for look, _ in near for image in of_look[look]])
-    known_pixels.read([image for _, look in near for image in known_of_look[look]])
+    pixels = read([image for look, _ in near for image in of_look[look]])
+    known_pixels = read_known([image for _, look in near for image in known_of_look[look]])
 
     originals: dict[str, list[Labelled]] = defaultdict(list)
     for look, known_look in near:
         originals[look] += known_of_look[known_look]
     for look, candidates in originals.items():
-        compared = np.stack([known_pixels.of[image.print.path] for image in candidates])
+        compared = np.stack([known_pixels[image.print.path] for image in candidates])
         for image in of_look[look]:
-            differences = pictures.differences(pixels.of[image.print.path], compared)
+            differences = pictures.differences(pixels[image.print.path], compared)
             best = int(differences.argmin())
             if differences[best] <= pictures.MOST_DIFFERENCE:
                 yield Leak(image, candidates[best], is_same_bytes=False)
@@ -100,18 +102,10 @@ def _by_look(images: Sequence[Labelled]) -> dict[str, list[Labelled]]:
     return result
 
 
-class _Pixels:
-    """Small pictures, by their paths."""
-
-    def __init__(self, conversion: Conversion, pool: Executor) -> None:
-        self._conversion = conversion
-        self._pool = pool
-        self.of: dict[str, np.ndarray] = {}
-
-    def read(self, images: Sequence[Labelled]) -> None:
-        """Read each picture once."""
-        paths = list(dict.fromkeys(image.print.path for image in images))
-        self.of = dict(zip(paths, self._pool.map(self._small, paths), strict=True))
-
-    def _small(self, path: str) -> np.ndarray:
-        return pictures.small(self._conversion.picture(path))
+def _small(
+    conversion: Conversion, pool: Executor, images: Sequence[Labelled]
+) -> dict[str, np.ndarray]:
+    """Read each picture once, and make it small."""
+    paths = list(dict.fromkeys(image.print.path for image in images))
+    small = pool.map(lambda path: pictures.small(conversion.content(path)[1]), paths)
+    return dict(zip(paths, small, strict=True))

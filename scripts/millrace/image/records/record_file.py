@@ -174,8 +174,6 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
 
 def _missing(datasets: Mapping[str, Any], names: list[str]) -> str:
     """What is missing in a file of these names; "" if nothing is."""
-    if not {"heights", "widthes", "widths"}.isdisjoint(names):
-        return "flat pixels with heights and widths are not read: several times larger, and slow"
     has_images = "images" in datasets or ("encoded" in datasets and "offsets" in datasets)
     if "labels" in datasets and has_images:
         return ""
@@ -190,12 +188,7 @@ def _wrong_images(datasets: Mapping[str, Any]) -> str:
     if images.dtype == np.uint8 and images.shape[3:] == (3,):
         # The rest would be read as black images.
         return "" if _is_written(images) else "`images` was not written to its end"
-    if images.dtype.kind == "O":
-        return "`images` of variable length are not read"
-    words = f"`images` is {images.dtype} {images.shape}, not uint8"
-    if images.dtype.kind == "f":
-        return f"{words}: these are normalised crops, often channel-first bytes under another shape"
-    return f"{words} (N, H, W, 3), RGB"
+    return f"`images` is {images.dtype} {images.shape}, not uint8 (N, H, W, 3), RGB"
 
 
 def _is_written(images: Any) -> bool:

@@ -13,7 +13,6 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from millrace.common.leaks import leakage
-from millrace.image.producer import quality, shuffle
 from millrace.image.records.conversion import of_tree
 from millrace.image.records.convert import convert, finish
 from millrace.image.records.folder import read_tree
@@ -157,30 +156,3 @@ def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> Recor
     convert(conversion, threads=1)
     finish(conversion, None, leakage.KEEP, max_error_fraction=1.0, threads=1)
     return RecordSet.open(scratch)
-
-
-def shuffle_quality(records: RecordSet, seed: int) -> list[dict[str, Any]]:
-    """Figures of epoch 1 for pools of 1, 10 and all files, and of a full shuffle."""
-    reader = RecordReader(records)
-    labels = np.concatenate([reader.labels(file) for file in range(len(records.files))])
-    pools = dict.fromkeys((1, 10, len(records.files)))
-    orders = {f"K = {pool}": epoch_order(records, pool, seed, 1) for pool in pools}
-    orders["full shuffle"] = np.random.default_rng(seed).permutation(len(records))
-    rows = []
-    for name, ids in orders.items():
-        row = {
-            "order": name,
-            "label_run_entropy": quality.label_run_entropy(labels[ids]),
-            "neighbours": quality.neighbour_distance(ids),
-        }
-        rows.append(row)
-    return rows
-
-
-def epoch_order(records: RecordSet, pool: int, seed: int, epoch: int) -> np.ndarray:
-    """Positions in `records` in the order in which the producer writes them into an epoch."""
-    parts = []
-    for files, rows in shuffle.groups(records.lengths, pool, seed, epoch):
-        positions = [np.arange(*records.starts[file : file + 2]) for file in files]
-        parts.append(np.concatenate(positions)[rows])
-    return np.concatenate(parts)

@@ -98,14 +98,14 @@ def _validations(evals: Sequence[Mapping], epochs: int) -> Table:
     return Table("Validation after each epoch", columns, cells)
 
 
-def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `readers.measure` and of `readers.shuffle_quality`."""
+def readers_page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of `readers.measure`."""
     names = ["{reader}, {workers} workers, {state}".format(**row) for row in rows]
     rates = [row["images_per_second"] for row in rows]
     colours = [REST if row["state"] == "cold" else PALETTE[0] for row in rows]
     panel = Panel("images/s", names, [(colours, rates)], [f"{rate:,.0f}" for rate in rates])
     legend = [("warm page cache", PALETTE[0]), ("cold", REST)]
-    svgs = [figures.bar_chart("Reading images", "decoded pixels, without crops", [panel], legend)]
+    svg = figures.bar_chart("Reading images", "decoded pixels, without crops", [panel], legend)
     columns = [
         "Reader",
         "Page cache",
@@ -115,30 +115,17 @@ def readers_page(rows: Sequence[Mapping[str, Any]], mixing: Sequence[Mapping[str
         "CPU s per 1,000",
         "Bytes per image",
     ]
-    tables = [Table("Readers; bytes per image are those on disk", columns, _cells(rows))]
-    if mixing:
-        orders = [row["order"] for row in mixing]
-        bars = [row["label_run_entropy"] for row in mixing]
-        notes = [f"{bar:.2f}" for bar in bars]
-        panel = Panel("bits", orders, [(PALETTE[2], bars)], notes)
-        svgs.append(figures.bar_chart("Shuffle quality", "label-run entropy of an epoch", [panel]))
-        columns = [
-            "Order",
-            "Label-run entropy (bits)",
-            "Distance of neighbours (share of the epoch)",
-        ]
-        tables.append(Table("Shuffle quality", columns, _cells(mixing)))
-    lead = "CPU is that of all processes; warm rates are medians."
-    return page.render(
-        _TEMPLATE, title="Image readers", lead=lead, tiles=[], svgs=svgs, tables=tables
-    )
-
-
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list]:
-    cells: list[list] = []
+    cells: list[list[Cell]] = []
     for row in rows:
         cells.append([cell if isinstance(cell, str) else _number(cell) for cell in row.values()])
-    return cells
+    return page.render(
+        _TEMPLATE,
+        title="Image readers",
+        lead="CPU is that of all processes; warm rates are medians.",
+        tiles=[],
+        svgs=[svg],
+        tables=[Table("Readers; bytes per image are those on disk", columns, cells)],
+    )
 
 
 def _number(value: float) -> Number:
