@@ -3,7 +3,6 @@ memory."""
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 import tracemalloc
@@ -173,23 +172,13 @@ def test_lossless_in_other_containers_is_exact(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wav", "flac", "opus"])
-def test_spans_on_the_edge_and_spans_that_are_none(tmp_path, name):
-    samples, path, nan, inf = signal(5, 48000), tmp_path / "a", math.nan, math.inf
+def test_spans_on_the_edge_and_spans_beyond_it(tmp_path, name):
+    samples, path = signal(5, 48000), tmp_path / "a"
     if name == "opus":
         write_av(path, samples, 48000, "libopus", "ogg")
     else:
         soundfile.write(path, samples, 48000, format=name.upper())
-    none = [
-        (nan, 1.0),
-        (1.0, nan),
-        (-1.0, 1.0),
-        (2.0, 1.0),
-        (1.0, 1.0),
-        (0.0, inf),
-        (-inf, 2.0),
-        (None, 2.0),
-    ]
-    none += [(1.0, 1.000001), (3.0, 1e300)]
+    none = [(1.0, 1.000001), (3.0, 1e300)]
     lengths = {(0.0, 5.0): 240000, **dict.fromkeys(none), (4.0, 5.05): 48000}
     lengths |= dict.fromkeys([(4.5, 5.051), (4.9, 9.0), (5.0, 5.04), (7.0, 8.0)])
     for (span, length), segment in zip(

@@ -35,7 +35,7 @@ OVERHANG_SECONDS = 0.05
 _LONG_SPAN_SECONDS = 600.0
 
 Segments = Generator[np.ndarray | AudioError, None, None]
-_Span = tuple[float, float] | AudioError  # in seconds, or why it is none
+_Span = tuple[float, float]  # in seconds
 
 
 def probe(path: str | os.PathLike) -> AudioInfo:
@@ -60,34 +60,28 @@ def probe(path: str | os.PathLike) -> AudioInfo:
         ) from error
 
 
-def cut(
-    path: str | os.PathLike, spans: Sequence[tuple[float, float]], sampling_rate: int
-) -> Segments:
+def cut(path: str | os.PathLike, spans: Sequence[_Span], sampling_rate: int) -> Segments:
     """Yield each span's samples, int16 mono (n,) at `sampling_rate`, or an AudioError. Spans are in
     seconds.
 
     A span is the samples [round(start * rate), round(end * rate)) of the source at its own rate;
     they are mixed to mono (see `recording.mono`), resampled by soxr HQ if the rates differ, and
-    rounded once. `spans` are sorted by start (ValueError else); those that are no span (NaN,
-    negative, reversed, without a sample) may stand anywhere.
+    rounded once. `spans` are sorted by start (ValueError else), and are such as
+    `manifest.rejects` lets pass.
 
     The recording is read once. Memory is bounded by the longest span and what overlaps it, not by
     the recording. A yielded AudioError concerns that span only: `out_of_range`, or `audio_load` if
     the span touches a damaged stretch. One that concerns the whole recording is raised at the first
     `next`.
     """
-    if sampling_rate <= 0:
-        raise ValueError(f"sampling_rate must be above 0, not {sampling_rate}")
-    checked = [_check(path, span) for span in spans]
-    starts = [span[0] for span in checked if not isinstance(span, AudioError)]
-    if any(later < earlier for earlier, later in itertools.pairwise(starts)):
+    if any(later < earlier for (earlier, _), (later, _) in itertools.pairwise(spans)):
         raise ValueError(f"{os.fspath(path)}: the spans are not sorted by start")
     pcm = open_pcm(path)
     if pcm is None:
-        yield from _cut_stream(path, checked, sampling_rate)
+        yield from _cut_stream(path, spans, sampling_rate)
         return
     with pcm:
-        for span in checked:
+        for span in spans:
             try:
                 start, stop = _limits(path, span, pcm.samplerate, pcm.frames)
                 yield resampled(read_pcm(pcm, start, stop), pcm.samplerate, sampling_rate)
@@ -95,23 +89,7 @@ def cut(
                 yield error
 
 
-def _check(path: str | os.PathLike, span: tuple[float, float]) -> _Span:
-    try:
-        start, end = (float(value) for value in span)
-    except (TypeError, ValueError):
-        return AudioError("out_of_range", path, f"{span!r} is no span of seconds")
-    if not (math.isfinite(start) and math.isfinite(end)):
-        return AudioError("out_of_range", path, f"the span {start} to {end} s is not finite")
-    if start < 0:
-        problem = "begins before 0"
-    elif end <= start:
-        problem = "has no length" if end == start else "ends before it begins"
-    else:
-        return start, end
-    return AudioError("out_of_range", path, f"the span {start:.3f} to {end:.3f} s {problem}")
-
-
-def _outside(path: str | os.PathLike, span: tuple[float, float], seconds: float) -> AudioError:
+def _outside(path: str | os.PathLike, span: _Span, seconds: float) -> AudioError:
     problem = f"lies outside of the recording, which is {seconds:.3f} s long"
     return AudioError("out_of_range", path, f"the span {span[0]:.3f} to {span[1]:.3f} s {problem}")
 
@@ -119,8 +97,6 @@ def _outside(path: str | os.PathLike, span: tuple[float, float], seconds: float)
 def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tuple[int, int]:
     """Samples [start, stop) of a span in a recording of `total` samples; a small overhang is cut
     off."""
-    if isinstance(span, AudioError):
-        raise span
     start = round(span[0] * rate)
     stop = round(span[1] * rate)
     if stop > total + round(OVERHANG_SECONDS * rate) or start >= total:
@@ -131,21 +107,17 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
     return start, min(stop, total)
 
 
-def _cut_stream(path: str | os.PathLike, spans: list[_Span], sampling_rate: int) -> Segments:
+def _cut_stream(path: str | os.PathLike, spans: Sequence[_Span], sampling_rate: int) -> Segments:
     from millrace.speech.audio.stream import StreamRecording
 
-    lengths = [span[1] - span[0] for span in spans if not isinstance(span, AudioError)]
-    is_long = max(lengths, default=0.0) > _LONG_SPAN_SECONDS
+    is_long = any(end - start > _LONG_SPAN_SECONDS for start, end in spans)
     duration = probe(path).duration_seconds if is_long else math.inf
     with StreamRecording(path) as stream:
         window = _Window(stream, sampling_rate)  # raises if nothing can be decoded
         rate = stream.sample_rate
-        for asked in spans:
-            span = asked
-            if not isinstance(asked, AudioError) and asked[1] > 1.01 * duration + 5:
-                span = _outside(path, asked, duration)
-            if isinstance(span, AudioError):
-                yield span
+        for span in spans:
+            if span[1] > 1.01 * duration + 5:
+                yield _outside(path, span, duration)
                 continue
             window.read(round(span[0] * rate), round(span[1] * rate))
             try:
@@ -185,9 +157,7 @@ class _Window:
         return np.concatenate(self._kept)[start - self._start : stop - self._start]
 
 
-def _check_damage(
-    path: str | os.PathLike, span: tuple[float, float], rate: int, timeline: Timeline
-) -> None:
+def _check_damage(path: str | os.PathLike, span: _Span, rate: int, timeline: Timeline) -> None:
     """Raise AudioError for a span behind the place from which on nothing is placed."""
     if timeline.lost_from is None or round(span[1] * rate) <= timeline.lost_from:
         return
@@ -200,7 +170,7 @@ def _check_damage(
 
 def _check_holes(
     path: str | os.PathLike,
-    span: tuple[float, float],
+    span: _Span,
     rate: int,
     timeline: Timeline,
     samples: tuple[int, int],

@@ -23,7 +23,7 @@ from millrace.speech.report.corpus import Corpus
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Bars of a panel; what is beyond is summed up in one bar, and stands in the tables.
+# Countries of a panel; what is beyond is summed up in one bar, and stands in the tables.
 MAX_BARS = 60
 IN_SHARDS = PALETTE[0]
 REJECTED = PALETTE[5]
@@ -35,7 +35,7 @@ def hours(corpus: Corpus) -> str:
     total = table.to_numpy().sum()
     splits = table.sum()
     order = table.sum(axis=1).sort_values(ascending=False, kind="stable").index
-    bars = _cut(table.loc[order], "countries")
+    bars = _cut(table.loc[order])
     unit = "h"
     word = "hours"
     if bars.sum(axis=1).max() < 2:
@@ -64,12 +64,12 @@ def hours(corpus: Corpus) -> str:
     )
 
 
-def _cut(table: pd.DataFrame, noun: str) -> pd.DataFrame:
+def _cut(table: pd.DataFrame) -> pd.DataFrame:
     """The first MAX_BARS rows, the last of them the sum of all that follow."""
     if len(table) <= MAX_BARS:
         return table
     others = len(table) - MAX_BARS + 1
-    rest = table.iloc[-others:].sum().to_frame(f"{others} other {noun}").T
+    rest = table.iloc[-others:].sum().to_frame(f"{others} other countries").T
     return pd.concat([table.iloc[:-others], rest])
 
 
@@ -100,7 +100,7 @@ def rejects(corpus: Corpus) -> str:
         ledger = corpus.ledger(unit)
         found = human_count(ledger.rows_in)
         parts.append(f"{human_count(ledger.rows_rejected)} of {found} {noun}")
-        bars = _cut(tables[unit], "reasons")
+        bars = tables[unit]
         series = [(colour, list(bars[name])) for name, colour in legend]
         series.append((REST, list(bars[others].sum(axis=1))))
         panel = Panel(

@@ -18,8 +18,8 @@ from millrace.speech.country import repeats
 from millrace.speech.country.reasons import MEANINGS
 from millrace.speech.report.corpus import Corpus
 
-# Longer lists of one kind are cut; the ledgers hold all.
-MAX_ROWS = 200
+# A longer list of copies is cut; the ledgers hold all.
+_MOST_COPIES = 200
 # The units of ledgers, and what they are called.
 _UNITS = {"segment": "Segments", "file": "Alignment files"}
 _NOTHING = Number(0, "–")
@@ -43,7 +43,7 @@ def render(corpus: Corpus, rates: pd.DataFrame, svgs: Mapping[str, str]) -> str:
             *_by_reason(corpus, "warnings", "with a warning"),
             *_notes(corpus),
         ],
-        ledgers=[_ledger(corpus, "segment", "In shards"), _ledger(corpus, "file", "Used")],
+        files=_files(corpus),
     )
 
 
@@ -136,7 +136,7 @@ def _table(caption: str, names: Sequence[str], columns: Sequence[_Column]) -> Ta
 def _countries(corpus: Corpus) -> Table:
     languages = [Code(country.language) for country in corpus.countries]
     recorded = [country.source_hours for country in corpus.countries]
-    segments = _Counts.of(corpus, "segment")
+    segments = [country.ledgers["segment"] for country in corpus.countries]
     hours = list(corpus.hours.sum(axis=1))
     total = sum(hours)
     shares = [_share(amount, total) for amount in hours]
@@ -144,31 +144,13 @@ def _countries(corpus: Corpus) -> Table:
         _Column("Language", languages),
         _summed("Recordings", _recordings(corpus)),
         _summed("Recorded (h)", recorded, _hours(corpus)),
-        _summed("Segments found", segments.found),
-        _summed("Rejected", segments.rejected),
-        _summed("In shards", segments.out),
+        _summed("Segments found", [ledger.rows_in for ledger in segments]),
+        _summed("Rejected", [ledger.rows_rejected for ledger in segments]),
+        _summed("In shards", [ledger.rows_out for ledger in segments]),
         _summed("In shards (h)", hours, _hours(corpus)),
         _Column("Share of hours", shares, _share(total, total)),
     ]
     return _table("Hours and segments per country", corpus.names, columns)
-
-
-class _Counts(NamedTuple):
-    """Counts of a ledger's unit, country by country."""
-
-    found: list[int]
-    out: list[int]
-    rejected: list[int]
-
-    @classmethod
-    def of(cls, corpus: Corpus, unit: str) -> _Counts:
-        counts = cls([], [], [])
-        for country in corpus.countries:
-            ledger = country.ledgers[unit]
-            counts.found.append(ledger.rows_in)
-            counts.out.append(ledger.rows_out)
-            counts.rejected.append(ledger.rows_rejected)
-        return counts
 
 
 def _splits(corpus: Corpus) -> Table:
@@ -242,15 +224,12 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> Iterator[Table]:
 
 def _reasons(counts: pd.DataFrame) -> Iterator[tuple[Cell, int, str, str]]:
     """Reason, count, meaning and countries of each row of a table by reason; the last is of all."""
-    for reason, by_country in counts.iloc[:MAX_ROWS].iterrows():
+    for reason, by_country in counts.iterrows():
         present = by_country[by_country > 0].sort_index()
         ranked = present.sort_values(ascending=False, kind="stable")
         where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
         name = reason if " " in reason else Code(reason)
         yield name, by_country.sum(), MEANINGS.get(reason, ""), where
-    more = counts.iloc[MAX_ROWS:]
-    if len(more):
-        yield f"{len(more)} more", more.to_numpy().sum(), "in the ledger", ""
     yield "All", counts.to_numpy().sum(), "", ""
 
 
@@ -258,7 +237,7 @@ def _copies(corpus: Corpus) -> list[Table]:
     pairs = [pair for country in corpus.countries for pair in country.copies]
     if not pairs:
         return []
-    rows = [[pair["recording"], repeats.line(pair)] for pair in pairs[:MAX_ROWS]]
+    rows = [[pair["recording"], repeats.line(pair)] for pair in pairs[:_MOST_COPIES]]
     caption = f"Recordings that repeat another split ({len(pairs)})"
     return [Table(caption, ["Recording", "What"], rows)]
 
@@ -273,12 +252,11 @@ def _notes(corpus: Corpus) -> list[Table]:
     return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)]
 
 
-def _ledger(corpus: Corpus, unit: str, out: str) -> Table:
-    counts = _Counts.of(corpus, unit)
+def _files(corpus: Corpus) -> Table:
+    ledgers = [country.ledgers["file"] for country in corpus.countries]
     columns = [
-        _summed("Found", counts.found),
-        _summed(out, counts.out),
-        _summed("Rejected", counts.rejected),
-        _shares("Share rejected", counts.rejected, counts.found),
+        _summed("Found", [ledger.rows_in for ledger in ledgers]),
+        _summed("Used", [ledger.rows_out for ledger in ledgers]),
+        _summed("Rejected", [ledger.rows_rejected for ledger in ledgers]),
     ]
-    return _table(_UNITS[unit], corpus.names, columns)
+    return _table("Alignment files", corpus.names, columns)
