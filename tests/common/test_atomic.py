@@ -139,7 +139,8 @@ for number in range(40):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: Path, monkeypatch):
+def disk_calls(monkeypatch) -> list[tuple[str, str]]:
+    """A list that gets what is fsynced and renamed from now on."""
     calls = []
     fsync, replace = os.fsync, os.replace
 
@@ -153,6 +154,11 @@ def test_a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: 
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "replace", note_replace)
+    return calls
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path: Path, monkeypatch):
+    calls = disk_calls(monkeypatch)
     atomic.write_bytes(tmp_path / "file", b"x")
     (first, partial), second, third = calls
     assert first == "fsync" and second == ("rename", partial) and third == ("fsync", str(tmp_path))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from millrace.asr.models.base import AsrModel
 from millrace.asr.models.hf.ctc import HfCtcPreparer
@@ -24,12 +25,18 @@ def make(model_type: str, folder: Path) -> AsrModel:
     return load(tiny.write(folder, model_type, TEXTS)).eval()
 
 
-def test_waveforms_are_normalised_as_the_extractor_does(tmp_path):
+@pytest.mark.parametrize("is_normalised", [True, False])
+def test_waveforms_are_normalised_as_the_extractor_does(tmp_path, is_normalised):
     model, clips = make("wav2vec2", tmp_path), batch([2.0, 1.5, 0.3])
+    extractor = model.processor.feature_extractor
+    extractor.do_normalize = is_normalised
     inputs = model.features.on_device(model.prepare(clips), torch.float32)
-    theirs = model.processor.feature_extractor(sounds(clips), padding=True, **FORM)
+    theirs = extractor(sounds(clips), padding=True, **FORM)
     torch.testing.assert_close(inputs["input_values"], theirs.input_values, atol=1e-4, rtol=1e-4)
     assert torch.equal(inputs["attention_mask"], theirs.attention_mask.long())
+    # As wav2vec 2.0 base was trained.
+    extractor.return_attention_mask = False
+    assert model.features.on_device(model.prepare(clips), torch.float32).keys() == {"input_values"}
 
 
 def test_whisper_hears_what_its_extractor_makes(tmp_path):
@@ -61,6 +68,35 @@ def test_too_short_clips_are_left_out_and_augmentation_survives_short_batches(tm
     assert torch.isfinite(loss) and count == 5 and len(model.transcribe(prepared)) == 3
     model.hf.config.mask_time_prob, model.augmented = 0.5, True
     assert torch.isfinite(model.train()(model.prepare(batch([0.15], ["a"])))[0])
+
+
+@pytest.mark.parametrize("is_augmented", [True, False])
+def test_augmentation_is_what_the_folder_says_also_after_a_short_batch(tmp_path, is_augmented):
+    config = json.loads((tiny.write(tmp_path, "wav2vec2", TEXTS) / "config.json").read_text())
+    config["apply_spec_augment"] = is_augmented
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load(tmp_path)
+    seen = []
+    for seconds in (1.0, 0.15):
+        model.train()(model.prepare(batch([seconds], ["a"])))
+        seen.append(model.hf.config.apply_spec_augment)
+    assert seen == [is_augmented, False]
+    model.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved/config.json").read_text())
+    assert saved.get("apply_spec_augment", True) == is_augmented
+
+
+def test_the_blank_is_the_tokenizers_pad_token(tmp_path):
+    model = make("wav2vec2", tmp_path)
+    ids = model.processor.tokenizer.get_vocab()
+    assert ids["<pad>"] != 0
+    path = ["h", "h", "<pad>", "h", "|", "a", "a"]
+    assert model.text_of([ids[token] for token in path]) == "hh a"
+    prepared = model.prepare(batch([2.0], ["hello"]))
+    scores = model.log_probabilities(prepared).transpose(0, 1)
+    labels = torch.tensor([[ids[letter] for letter in "hello"]])
+    expected = F.ctc_loss(scores, labels, (len(scores),), (5,), ids["<pad>"], reduction="sum")
+    torch.testing.assert_close(model(prepared)[0], expected)
 
 
 def test_decoder_labels_and_inputs(tmp_path):

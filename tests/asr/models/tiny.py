@@ -58,13 +58,14 @@ def _ctc(
     model_type: str, texts: Iterable[str], folder: Path
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
     characters = Characters.from_transcripts(texts).characters.replace(" ", "")
-    tokens = ["<pad>", "<unk>", "|", *(c for c in characters if c != "|")]
+    # The pad token, which is CTC's blank, is often the last in vocabularies for fine-tuning.
+    tokens = ["<unk>", "|", *(c for c in characters if c != "|"), "<pad>"]
     vocabulary = folder / "vocab.json"
     vocabulary.write_bytes(orjson.dumps({token: number for number, token in enumerate(tokens)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(vocabulary), bos_token=None, eos_token=None)
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
     processor = transformers.Wav2Vec2Processor(extractor, tokenizer)
-    ids = {"vocab_size": len(tokens), "pad_token_id": 0}
+    ids = {"vocab_size": len(tokens), "pad_token_id": len(tokens) - 1}
     config = transformers.AutoConfig.for_model(model_type, **CTC_SIZES, **ids)
     return transformers.AutoModelForCTC.from_config(config), processor
 

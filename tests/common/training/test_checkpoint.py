@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training.checkpoint import Checkpoints
+from tests.common.test_atomic import disk_calls
+from tests.common.training.test_ranks import Evil
 
 
 def state(step: int) -> dict:
@@ -55,6 +58,23 @@ def test_the_same_state_gives_the_same_bytes(tmp_path):
         assert (tmp_path / "a/step-00000003" / name).read_bytes() == (
             tmp_path / "b/step-00000003" / name
         ).read_bytes()
+
+
+def test_a_checkpoint_is_on_disk_before_it_gets_its_name_and_so_is_the_name(tmp_path, monkeypatch):
+    calls = disk_calls(monkeypatch)
+    Checkpoints(tmp_path).save(1, state(1), {})
+    partial = f"{tmp_path}/.step-00000001.{os.getpid()}.partial"
+    renamed = calls.index(("rename", partial))
+    assert ("fsync", f"{partial}/state.pt") in calls[:renamed]
+    assert calls[renamed + 1] == ("fsync", str(tmp_path))
+
+
+def test_a_checkpoint_whose_reading_could_run_code_is_not_read(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"weight": Evil(tmp_path / "ran")}, {})
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        checkpoints.load(checkpoints.newest())
+    assert not (tmp_path / "ran").exists()
 
 
 def flip(folder: Path) -> None:
@@ -188,7 +208,16 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path):
     assert jsonl.read(tmp_path / "step-00000001/checkpoint.json")["step"] == 1
 
 
-def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(tmp_path):
+def no_links(source: str, target: str) -> None:
+    """os.link of a file system without hard links."""
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("link", [os.link, no_links])
+def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(
+    tmp_path, monkeypatch, link
+):
+    monkeypatch.setattr(os, "link", link)
     checkpoints = Checkpoints(tmp_path, total_limit=2)
     for step in range(1, 6):
         checkpoints.save(step, state(step), {"seed": 1})

@@ -1,10 +1,14 @@
 """A run goes on in its own folder, and never from the weights of another."""
 
+import errno
+import fcntl
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.training import run_folder
 
@@ -22,7 +26,7 @@ def test_the_same_run_goes_on(tmp_path):
 
 def test_another_run_begins_anew_and_the_old_one_stays_whole(tmp_path):
     folder, seen = tmp_path / "run", []
-    for lr in (1, 2, 1):
+    for lr in (1, 2, 1, 2):
         seen.append(run_folder.claim(folder, {"lr": lr}))
         (folder / "checkpoints").mkdir()
         (folder / "checkpoints/weights").write_text(str(lr))
@@ -31,7 +35,17 @@ def test_another_run_begins_anew_and_the_old_one_stays_whole(tmp_path):
         "checkpoints/weights",
         f"previous/{seen[0]}/checkpoints/weights",
         f"previous/{seen[1]}/checkpoints/weights",
+        f"previous/{seen[0]}-2/checkpoints/weights",
     }
+
+
+def test_a_folder_is_another_runs_until_all_of_that_is_moved(tmp_path):
+    digest = run_folder.claim(tmp_path, {"lr": 1})
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "previous").touch()  # as if the disk were full
+    with pytest.raises(OSError, match="previous"):
+        run_folder.claim(tmp_path, {"lr": 2})
+    assert jsonl.read(tmp_path / "run.json")["digest"] == digest
 
 
 def test_a_folder_without_a_note_is_not_taken_for_this_run(tmp_path):
@@ -61,7 +75,17 @@ def test_two_processes_never_train_in_one_folder(tmp_path):
             run_folder.held(tmp_path / "run", 0),
         ):
             pass
-        running.kill()
-        running.wait()
-        with run_folder.held(tmp_path / "run", 0):  # a killed run holds nothing
+        # A killed run holds nothing, and is waited for.
+        threading.Timer(0.5, running.kill).start()
+        with run_folder.held(tmp_path / "run"):
             assert run_folder.claim(tmp_path / "run", {"lr": 1})
+            assert names(tmp_path / "run") == {".lock", "run.json"}
+
+
+def test_without_locks_of_the_file_system_nobody_is_kept_out(tmp_path, monkeypatch):
+    def lockf(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with run_folder.held(tmp_path, 0):
+        pass
