@@ -152,7 +152,7 @@ def ours(folder: Path, target: Path) -> None:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--rows", type=int, nargs="+", default=[5_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/bench_buckets"))

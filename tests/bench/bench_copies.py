@@ -215,7 +215,7 @@ def _linked(folder: Path, split: str, paths: list[Path]) -> list[Path]:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("what", choices=("planted", "join", "splits", "lane"))
     parser.add_argument("--archives", type=Path, default=Path("resources/speech/debian"))
     parser.add_argument("--segments", type=int, default=10_000_000)

@@ -26,7 +26,7 @@ from millrace.speech.audio import cut as audio
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add, count = parser.add_argument, cli.positive_int
     add(
         "--minutes",

@@ -100,7 +100,7 @@ def epoch_of(loader: TarLoader, epoch: int) -> None:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=12_000)
     parser.add_argument("--mean-size", type=int, default=110_000)

@@ -19,7 +19,7 @@ from tests.bench.bench_buckets import EDGES, seed_durations
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--world-size", type=int, default=8)
     parser.add_argument("--budget", type=float, default=240.0, help="padded seconds per batch")

@@ -53,7 +53,7 @@ def timed(work: Callable[[], None], with_sync: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", default=tempfile.gettempdir())
     with tempfile.TemporaryDirectory(dir=parser.parse_args().folder) as name:
         root = Path(name)

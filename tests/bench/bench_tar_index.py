@@ -68,7 +68,7 @@ def with_tar(path: Path) -> int:
 
 
 def main() -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--members", type=int, default=13_500)
     parser.add_argument("--mean-size", type=int, default=140_000)

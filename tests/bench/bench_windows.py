@@ -98,7 +98,7 @@ def measure(
 
 
 def arguments() -> argparse.Namespace:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--tracks", type=int, default=20)
     parser.add_argument("--frames", type=int, default=12_000)

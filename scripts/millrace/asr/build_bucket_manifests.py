@@ -25,7 +25,7 @@ TARS = "default: those in results/asr/tar_index"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     files: dict[str, Any] = {"type": Path, "nargs": "+", "default": []}
     places = "train, dev and test manifests, a folder of them, or the speech index.parquet"

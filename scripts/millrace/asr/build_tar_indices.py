@@ -38,7 +38,7 @@ class _Removed(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     partition = f"JSON file with id and tars of the partition (default: all in {PARTITIONS})"
     add("--partition", help=partition)

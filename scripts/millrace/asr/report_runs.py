@@ -13,7 +13,7 @@ from millrace.common.errors import MillraceError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add(
         "--runs",

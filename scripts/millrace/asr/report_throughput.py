@@ -19,7 +19,7 @@ ROLES = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     for role, meaning in ROLES.items():
         runs = f"folders or metrics.json: {meaning}"

@@ -20,7 +20,7 @@ from millrace.common.training.settings import LoopSettings
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add(
         "--bucket-dir",

@@ -14,7 +14,7 @@ from millrace.common.hub.publish import CARD, File, publish
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     repository.add_flags(parser)
     add(

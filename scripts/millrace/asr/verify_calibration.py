@@ -15,7 +15,7 @@ from millrace.common import cli, processes
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     options.add_arguments(parser)
     return parser
 

@@ -23,7 +23,7 @@ from millrace.common.errors import MillraceError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     first = parser.add_mutually_exclusive_group(required=True).add_argument
     first(

@@ -25,7 +25,7 @@ from millrace.common.errors import MillraceError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--train", type=Path, nargs="+", metavar="PATH", required=True, help="what is trained on")
     add("--test", type=Path, nargs="+", metavar="PATH", default=[], help="what is tested on")

@@ -15,7 +15,7 @@ from millrace.common import atomic, cli, jsonl
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--findings", help="findings.json of check_loader; without: nothing is refused")
     add("--refuse", default="all", help="entries that may not fail: all, none, or DP1,DP2,resume")

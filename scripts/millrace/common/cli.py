@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import TypeVar
 
 from millrace.common import processes, progress
@@ -57,8 +58,9 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{text} (default: {shown.replace('%', '%%')})"
 
 
-def parser(doc: str | None, name: str | None) -> argparse.ArgumentParser:
-    """The parser of a step: `doc` is its module docstring, `name` its `__spec__.name`."""
+def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.ArgumentParser:
+    """The parser of a step: `doc` is its module docstring, `module` its `__spec__`, or a name."""
+    name = module.name if isinstance(module, ModuleSpec) else module
     summary, _, rest = (doc or "").strip().partition("\n")
     return argparse.ArgumentParser(
         prog=f"python -m {name}" if name else None,

@@ -15,7 +15,7 @@ from millrace.common import atomic, cli
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--raw-data-dir", type=Path, help="image folder")
     add("--records", type=Path, nargs="*", default=[], help="folders of train/ with record files")

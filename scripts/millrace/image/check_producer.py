@@ -14,7 +14,7 @@ from millrace.image.producer.sentry import Pointers
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("folder", help="folder of the epochs: --local_scratch_dir of the producer")
     add("--sentry-dir", help="folder of the pointers (default: sentry/ in the folder)")

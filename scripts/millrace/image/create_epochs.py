@@ -26,7 +26,7 @@ def _pool(text: str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--raw-data-dir", required=True, help="folder of train/, the converted records")
     add("--local-scratch-dir", required=True, help="folder of the epochs, as the trainer has it")

@@ -23,7 +23,7 @@ from millrace.image.records.options import RecordOptions
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--raw-data-dir", type=Path, help="image folder")

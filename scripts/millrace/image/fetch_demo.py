@@ -9,7 +9,7 @@ from millrace.common import atomic, cli
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument(
         "--index", type=Path, required=True, help="JSON file, written last, beside its folder"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # which brings Pillow along
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--split", type=Path, required=True, help="JSON file: the split's classes and partitions")
     add("--partitions-dir", type=Path, required=True, help="folder of the partition files")

@@ -22,7 +22,7 @@ from millrace.image.training.options import PRODUCERS, TrainOptions
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("data", help="folder of train/ and val/, as create_records has made it")
     add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")

@@ -26,7 +26,7 @@ from millrace.music.features.track import Contract, write_tracks
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--partition", help="partition file of the workflow, instead of --jsonl and the roots")
     add("--output", help="table of the partition's tracks (parquet) to write")

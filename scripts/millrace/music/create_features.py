@@ -16,7 +16,7 @@ from millrace.music.audio import chunks
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--audio-root", required=True, help="folder of recordings, at any depth")
     add("--h5-root", type=Path, required=True, help="folder that gets the HDF5 chunks")

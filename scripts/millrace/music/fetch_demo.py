@@ -14,7 +14,7 @@ from millrace.music.demo import corpus
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--root", type=Path, required=True, help="folder that gets h5/, mm/ and metadata/")
     add(

@@ -25,7 +25,7 @@ from millrace.music.features.track import Contract, read_tracks
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add(
         "--merge", required=True, help="list (JSON) of partitions, roots, splits and JSONL problems"

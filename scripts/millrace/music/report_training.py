@@ -10,7 +10,7 @@ from millrace.common import atomic, cli, jsonl
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--coverage", type=Path, required=True, help="coverage of the index (JSON)")
     add("--figures", type=Path, nargs="*", default=[], help="test.json of each run, in its folder")

@@ -24,7 +24,7 @@ from millrace.music.training import conf as configuration
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add(
         "overrides",

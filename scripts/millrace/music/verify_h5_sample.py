@@ -25,7 +25,7 @@ from millrace.music.training import conf
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--conf", help="training configuration (YAML), whose path says index and splits")
     add("--feature-index", type=Path, help="index to read (default: that of --conf)")

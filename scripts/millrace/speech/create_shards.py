@@ -20,7 +20,7 @@ from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add(
         "--manifest",

@@ -15,7 +15,7 @@ from millrace.speech.demo.prompts import LANGUAGES
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--countries-root", type=Path, required=True, help="folder that gets one folder a country")
     add(

@@ -33,7 +33,7 @@ _OUTPUTS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--partition", help="partition file (JSON); or --country")
     add("--country", help="folder of --countries-root")

@@ -17,7 +17,7 @@ from millrace.speech.shards import sweep
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--indices", required=True, nargs="+", help="index of each country (parquet)")
     add("--ledgers", required=True, nargs="+", help="ledger of each country (JSON)")

@@ -9,7 +9,7 @@ from millrace.speech.country import tables
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--country", required=True, help="country file of the partitions (JSON)")
     add("--manifest-dir", required=True, help="folder that holds partitions/<id>/manifest.parquet")

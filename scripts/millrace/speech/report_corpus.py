@@ -13,7 +13,7 @@ from millrace.speech.report import page as corpus_page
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--index", required=True, help="index of all segments in shards (parquet)")
     add("--ledger", required=True, help="ledgers of all countries (JSON)")

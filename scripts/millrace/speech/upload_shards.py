@@ -15,7 +15,7 @@ from millrace.speech.hub import published
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--card", required=True, help="README.md of the repository")
     add("--manifest", required=True, help="what write_card wrote of every shard (JSONL)")

@@ -9,7 +9,7 @@ from millrace.speech.hub import card, published
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     add("--index", required=True, help="index of all segments in shards (parquet)")
     add("--shards-dir", required=True, help="folder that holds the tars with their sidecars")

@@ -21,7 +21,7 @@ KINDS = ("raw-warm", "raw-cold", "batches")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     source = parser.add_mutually_exclusive_group(required=True).add_argument
     source(
         "--buckets", type=Path, help="bucket_config.json, or its folder: its first tars are read"

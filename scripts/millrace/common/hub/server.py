@@ -263,7 +263,7 @@ async def _resolve(request: web.Request) -> web.StreamResponse:
 
 @cli.step
 def main(argv: list[str] | None = None) -> None:
-    parser = cli.parser(__doc__, __spec__.name if __spec__ else None)
+    parser = cli.parser(__doc__, __spec__)
     parser.add_argument("folder", type=Path, help="what an upload step filled, or a new one")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
     args = parser.parse_args(argv)
