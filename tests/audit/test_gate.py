@@ -67,7 +67,7 @@ def test_a_planted_bug_turns_the_audit_of_a_lane_red(
     loader = f"millrace.{corpus.__name__}.training.task:audited"
     flags = ["--loader", loader, *corpus(tmp_path / "corpus"), "--only", entry, "--timeout", "120"]
     assert audited(guard, flags)["entries"][entry]["verdict"] == "pass"
-    monkeypatch.setenv("PYTHONPATH", str(clone(tmp_path / "clone", bug) / "scripts"))
+    monkeypatch.syspath_prepend(clone(tmp_path / "clone", bug) / "scripts")
     with Guard() as other:
         found = audited(other, flags)["entries"][entry]
     assert found["verdict"] == "fail", found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +47,10 @@ def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
     assert (finding.verdict, finding.needs) == ("not decidable", "an epoch 1 as long as epoch 0")
 
 
+def target_of(made: Callable) -> SimpleNamespace:
+    return SimpleNamespace(made=made, loader_of=lambda made: made, options=Options("a:b"))
+
+
 @pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
 def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, passes, ways):
     clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
@@ -58,13 +63,12 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
                 clock.seconds.clear()
             yield from super().__iter__()
 
-    target = SimpleNamespace(made=Slow, loader_of=lambda made: made)
-    seen = resume(target, Options("module:Slow"), clock)
+    seen = resume(target_of(Slow), clock)
     assert (len(seen["ways"]), seen["next"]) == (ways, None)
     assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]
 
 
 def test_no_state_is_restored_if_another_rank_has_none(tmp_path):
-    target = SimpleNamespace(made=states.Energon, loader_of=lambda made: made)
-    seen = resume(target, Options("module:Energon"), BesideALateOne(0, 2, tmp_path, 0.0, [1000.0]))
+    late = BesideALateOne(0, 2, tmp_path, 0.0, [1000.0])
+    seen = resume(target_of(states.Energon), late)
     assert (seen["ways"], seen["next"]) == ([], None)

@@ -50,7 +50,7 @@ def assert_loader_ok(
     reasons = {}
     for entry, reason in (ignore or {}).items():
         reasons[entries.get(entry).name] = reason
-    with Guard(path=sys.path) as guard:
+    with Guard() as guard:
         probes, findings = audit(chosen, only, guard)
 
     command = f"assert_loader_ok({name!r}, ranks={ranks})"

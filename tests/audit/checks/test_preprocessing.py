@@ -63,7 +63,7 @@ def findings(tmp_path):
         for probe in (values, colours, labels, splits):
             rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
             try:
-                data = json.loads(json.dumps(probe(Target(options), options, rank)))
+                data = json.loads(json.dumps(probe(Target(options), rank)))
                 evidence[probe.__name__] = Result("ok", [data], {}, 0.0)
             except Exception as error:
                 evidence[probe.__name__] = Result("raised", [], {"text": str(error)}, 0.0)

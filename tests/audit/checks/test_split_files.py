@@ -63,7 +63,7 @@ def found(root: Path, seconds: float = 60) -> list[Finding]:
     name = f"{__file__}:Recordings"
     options = Options(name, {"root": str(root)}, val_loader=name)
     rank = Rank(0, 1, root, time.monotonic() + seconds)
-    seen = json.loads(json.dumps(splits(Target(options), options, rank)))
+    seen = json.loads(json.dumps(splits(Target(options), rank)))
     return judge({"splits": Result("ok", [seen], {}, 0.0)}, load(["splits"]))
 
 

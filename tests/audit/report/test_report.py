@@ -175,7 +175,7 @@ def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, mon
         assert place["artifactLocation"]["uri"] == "train/data.py"
         assert place["region"]["startLine"] == line
     words = run["results"][0]["message"]["text"]
-    assert words.startswith("all come twice. Evidence: ids: [0, 1,")
+    assert words.startswith("all come twice; ids: [0, 1,")
     assert words.endswith("Fix: i % 4 == rank * 2")
 
 

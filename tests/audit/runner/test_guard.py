@@ -187,7 +187,7 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
     (library / "slow_to_import.py").write_text(code)
     script = "import os\nos.environ['WORD'] = 'x'\nimport slow_to_import\nloader = [1, 2]\n"
     (tmp_path / "script.py").write_text(script)
-    monkeypatch.setenv("PYTHONPATH", str(library), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(library)
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     with Guard() as guard:
         for _ in range(2):

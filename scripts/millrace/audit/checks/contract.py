@@ -101,7 +101,7 @@ def start_methods(seen: Seen) -> Findings:
     for problem in _problems(seen):
         cause = f"under {' and '.join(problem.methods)}: {problem.cause}"
         if own in (None, *problem.methods):
-            fails.append(failed(cause, problem.shown))
+            fails.append(failed(cause, problem.raised))
         else:
             elsewhere.append(cause)
     if fails:
@@ -114,17 +114,17 @@ class Problem(NamedTuple):
 
     methods: list[str]
     cause: str
-    shown: Seen
+    raised: Seen | None = None
 
 
 def _problems(seen: Seen) -> list[Problem]:
     problems = []
     for bad in seen["pickled"]:
         cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
-        problems.append(Problem(["spawn", "forkserver"], cause, bad))
+        problems.append(Problem(["spawn", "forkserver"], cause))
     for path in seen["files"]:
         cause = f"{path} is an open file, whose position forked workers share"
-        problems.append(Problem(["fork"], cause, {"path": path}))
+        problems.append(Problem(["fork"], cause))
 
     if seen["runs"] and not any("raised" in run for run in seen["runs"][:2]):
         problems += _when_sent(seen)
@@ -145,7 +145,7 @@ def _when_sent(seen: Seen) -> Iterator[Problem]:
         vanished = ", ".join(seen["vanished"][:4]) or NOTHING_GONE
         cause = f"samples differ from those of fork in {', '.join(fields)}; "
         cause += f"what vanished: {vanished}"
-        yield Problem([seen["sent"]], cause, {"fields": fields})
+        yield Problem([seen["sent"]], cause)
 
 
 def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:
@@ -173,12 +173,7 @@ def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
-            shown = {
-                "rank": rank,
-                "len": first.length,
-                "batches": batches,
-            }
-            findings.append(failed(cause, shown))
+            findings.append(failed(cause))
     return findings
 
 
@@ -191,15 +186,13 @@ def lengths(seen: Seen) -> Finding:
     if size is None:
         return inapplicable("the data set has no len")
     if counted not in (None, size):
-        cause = f"len is {size}, the iterator gives {counted} samples"
-        return failed(cause, {"len": size, "samples": counted})
+        return failed(f"len is {size}, the iterator gives {counted} samples")
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
     place = items.get("equals")
     if place is not None and not _repeats_on_purpose(size, items):
-        cause = f"len is {size}, but [{size}] gives sample {place} again: it wraps around"
-        return failed(cause, {"len": size, "index": size, "equals": place})
+        return failed(f"len is {size}, but [{size}] gives sample {place} again: it wraps around")
     if place is None and items.get("longer"):
         return _too_short(size, items["longer"])
     return passed(f"len is {size}")
@@ -215,34 +208,33 @@ def _too_short(size: int, longer: dict[str, int]) -> Finding:
     """A list has more items than the length: one more is a bug, several may be meant."""
     name, many = next(iter(longer.items()))
     cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-    shown = {"len": size, name: many}
     if many == size + 1:
-        return failed(cause, shown)
-    return undecided(cause, "whether the shorter length is meant", shown)
+        return failed(cause)
+    return undecided(cause, "whether the shorter length is meant")
 
 
 @check("DP8", "model", "epochs")
 def batch_of_one(seen: Seen, epochs: list[Reading]) -> Finding:
     """No batch of one meets a batch norm."""
     one = seen.get("one", {})
-    ones = {}  # steps by rank
+    ones = {}  # a step of each rank that has one
     for rank, reading in enumerate(epochs):
         for epoch in reading.plain:
             step = _step_of_one(epoch, seen["train"], "raised" in one)
             if step is not None:
-                ones[f"rank {rank}"] = step
+                ones[rank] = step
     if not ones:
         return passed("no rank gets a batch of one")
 
-    steps = ", ".join(f"{rank}: step {step}" for rank, step in ones.items())
+    steps = ", ".join(f"rank {rank}: step {step}" for rank, step in ones.items())
     where = f"a batch of one ({steps})"
-    shown = {**seen["train"], "steps": ones, **one}
+    shown = {**seen["train"], **one}
     if one.get("raised"):
         return failed(f"{where} raises {one['raised']['text']}", shown)
     if "shapes" in one:
-        return passed(f"the model takes {where}", shown)
+        return passed(f"the model takes {where}")
     if one.get("norms") == []:
-        return passed(f"{where}, and the model has no batch norm", shown)
+        return passed(f"{where}, and the model has no batch norm")
     cause = f"{where}: BatchNorm with one value a channel would raise"
     if "unknown" in one:
         cause += f"; {one['unknown']}"
@@ -308,42 +300,36 @@ def memory(data: Memory) -> Finding:
     if not data.new:
         return inapplicable("no sample was read" if data.machine else NO_LOADER)
     grown = _slope(data.new)
-    shown: Seen = {"bytes per new sample": round(grown), "samples": data.samples}
     if grown < SMALL:
-        return passed("no growth with new samples", shown)
+        return passed("no growth with new samples")
 
     cause = f"a worker grows by {grown:.0f} bytes per new sample"
     if data.samples is None:
-        return undecided(cause, "the number of samples: __len__", shown)
+        return undecided(cause, "the number of samples: __len__")
     factor, why = data.copies()
     total = grown * data.samples * factor
     cause += f": {_mib(total)} for {data.samples} samples x {factor} ({why}), "
     cause += f"of {_mib(data.machine)}"
-    shown |= {
-        "factor": factor,
-        "extrapolated": round(total),
-        "memory": data.machine,
-    }
     if total <= data.machine:
-        return passed(cause, shown)
+        return passed(cause)
     if data.most is None:
-        return failed(cause, shown)
-    return _bounded(data, cause, shown)
+        return failed(cause)
+    return _bounded(data, cause)
 
 
-def _bounded(data: Memory, cause: str, shown: Seen) -> Finding:
+def _bounded(data: Memory, cause: str) -> Finding:
     """Judge growth that would be too much, of a data set whose source speaks of a bound: only what
     was measured beyond it says whether it holds."""
     if data.most == 0:
-        return undecided(cause, "the most entries that its cache takes", shown)
+        return undecided(cause, "the most entries that its cache takes")
     before, beyond = data.at_bound()
     if len(beyond) < FEWEST:
         needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
-        return undecided(cause, needs, shown)
+        return undecided(cause, needs)
     # Allocators settle for a while after a cache is full.
     if _slope(beyond) < max(SMALL, _slope(before) / 3):
-        return passed(f"the growth ends after {data.most} samples", shown)
-    return failed(cause, shown)
+        return passed(f"the growth ends after {data.most} samples")
+    return failed(cause)
 
 
 def _slope(chunks: list[Chunk]) -> float:
@@ -412,20 +398,13 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
     cause = f"{_mib(read['bytes'])} a batch x {flying} ({data.workers} workers x prefetch_factor "
     cause += f"{data.prefetch}, and {1 + data.descriptors} in the loop) x {data.ranks} ranks = "
     cause += f"{_mib(needed)}; /dev/shm: {_mib(free)} free"
-    shown = {"batch": read["bytes"], "in_flight": flying * data.ranks}
-    shown |= {"needed": needed, "free": free}
-    yield Finding("DP15", "fail" if needed > free else "pass", cause, shown)
+    yield failed(cause) if needed > free else passed(cause)
 
     wanted = data.open + 4 * data.workers + data.waiting * read["tensors"]
     if data.descriptors and wanted > data.files:
         cause = f"{read['tensors']} tensors a batch x {data.waiting} batches in a process: "
         cause += f"{wanted} open files, ulimit -n is {data.files}"
-        shown = {
-            "tensors": read["tensors"],
-            "needed": wanted,
-            "limit": data.files,
-        }
-        yield failed(cause, shown)
+        yield failed(cause)
 
 
 @check("stale", "contract")

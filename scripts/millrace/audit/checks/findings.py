@@ -53,8 +53,8 @@ Findings = Finding | list[Finding]
 
 
 # A check says nothing of its entry: `judge` adds it.
-def inapplicable(cause: str, evidence: Seen | None = None, needs: str = "") -> Finding:
-    return Finding("", "not applicable", cause, evidence or {}, needs=needs)
+def inapplicable(cause: str, needs: str = "") -> Finding:
+    return Finding("", "not applicable", cause, needs=needs)
 
 
 def passed(cause: str, evidence: Seen | None = None) -> Finding:

@@ -148,7 +148,7 @@ def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
         needs = "labels with -100 in the opening that all rows share, if that is a prompt"
         yield undecided(summary, needs, shown)
         return
-    yield passed(summary, shown)
+    yield passed(summary)
 
 
 def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:

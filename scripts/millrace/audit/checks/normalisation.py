@@ -51,7 +51,7 @@ def _ranges(data: Values) -> Iterator[Finding]:
         return
     if data.expect != "none" and fields and data.constants:
         cause = "; ".join(field.described() for field in fields)
-        yield passed(cause, {field.title: field.shown for field in fields})
+        yield passed(cause)
         return
     yield inapplicable("nothing is normalised, no range is expected", needs="--expect")
 
@@ -95,7 +95,7 @@ def _expected(field: Field, expect: str) -> Finding:
         is_right = near and all(0.5 * std < s < 2 * std for s in field.std)
     cause = f"{field.described()}, expected {expect}"
     if is_right:
-        return passed(cause, field.shown)
+        return passed(cause)
     return failed(cause, field.shown, WEIGHTS)
 
 
@@ -153,9 +153,9 @@ def colours(values: Values, data: Colours) -> Finding:
     where, needed = constants_order(values)
     order = data.order
     if order and order == needed != "RGB":
-        return passed(f"the channels are {order}, and so are the constants: {where}", data.shown)
+        return passed(f"the channels are {order}, and so are the constants: {where}")
     if order == "RGB":
-        return passed("the channels are RGB", data.shown)
+        return passed("the channels are RGB")
     if order:
         channel = order.index("R")
         cause = f"the channels are {order}: red in {data.places[0]} is channel {channel}"
@@ -164,7 +164,7 @@ def colours(values: Values, data: Colours) -> Finding:
 
     answers = {answer for found in data.orders.values() for answer in found}
     if not data.images or answers == {"grey"}:
-        return inapplicable("no field is a batch of colour images", data.shown)
+        return inapplicable("no field is a batch of colour images")
     cause = "no file was replaced by a probe image"
     if "mixed" in answers:
         cause = "colours change at random"

@@ -92,7 +92,7 @@ def repeated_randomness(
     cause = "a sample is the same whenever it is read"
     if varies:
         cause = "random numbers differ everywhere"
-    yield passed(cause, {"torch": look["torch"]})
+    yield passed(cause)
 
 
 def _streams(ranks: list[list[list[Batch]]]) -> Streams:
@@ -229,13 +229,8 @@ def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[
         yield undecided("no field of a sample is the same in two passes", NEED_ID)
         return
 
-    facts = {
-        "samples": shared.total.total(),
-        "distinct": len(shared.total),
-        "in the dataset": shared.held.total(),
-    }
     if shared.draws_with_replacement():
-        yield passed("the sampler draws with replacement", facts)
+        yield passed("the sampler draws with replacement")
         return
 
     findings = []
@@ -244,7 +239,7 @@ def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[
         if finding:
             findings.append(_if_together(finding, kind, look))
     if not findings:
-        findings.append(_shared_out(shared, first_epochs, dataset, facts))
+        findings.append(_shared_out(shared, first_epochs, dataset))
     yield from findings
 
 
@@ -261,10 +256,9 @@ def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
     repeats = repeats or shared.total
     # Of each name so many as the dataset holds: more are further repeats of the same samples.
     count = sum(min(extra, shared.held[name] or extra) for name, extra in repeats.items())
-    shape = {"ranks": shared.ranks, "workers": shared.workers}
-    factor = shape[kind]
+    factor = shared.workers if kind == "workers" else shared.ranks
     cause = f"{count} samples come on several of {factor} {kind}, up to {factor} times an epoch"
-    evidence = {"ids": list(repeats)[:EXAMPLES], **shape}
+    evidence = {"ids": list(repeats)[:EXAMPLES]}
     if shared.from_sampler and dataset.frameworks:
         needs = f"the loader as {' or '.join(dataset.frameworks)} hands it to the loop"
         return undecided(cause, needs, evidence)
@@ -281,16 +275,14 @@ def _begin_alike(shared: Shares, axis: int) -> bool:
     return False
 
 
-def _shared_out(
-    shared: Shares, epochs: list[Epoch], dataset: Dataset, facts: dict[str, int]
-) -> Finding:
+def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Finding:
     """The finding where nothing repeats: all samples came, or some came nowhere."""
     if not shared.complete:
         cause = (
             f"no end in {len(dataset.samples)} samples, "
             "and no two places give the same ones in the same order"
         )
-        return undecided(cause, "a stream that ends: fewer shards, by --arg", facts)
+        return undecided(cause, "a stream that ends: fewer shards, by --arg")
 
     unknown = shared.unknown()
     if unknown:
@@ -299,11 +291,11 @@ def _shared_out(
             " by itself"
         )
         needs = "batches that are samples, stacked along the first dimension; or sample_ids(batch)"
-        return undecided(cause, needs, facts)
+        return undecided(cause, needs)
 
     unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
     if unended and min(unended) < FEWEST and not shared.came_whole():
-        return undecided(f"{min(unended)} batches of a rank were read in the time", LONGER, facts)
+        return undecided(f"{min(unended)} batches of a rank were read in the time", LONGER)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
@@ -318,9 +310,11 @@ def _shared_out(
             "Share out over ranks in one place, the dataset or its sampler; over workers in"
             " __iter__ only"
         )
-        return failed(cause, {**facts, "lost": list(lost)[:EXAMPLES]}, fix)
+        return failed(cause, {"lost": list(lost)[:EXAMPLES]}, fix)
 
-    return passed(f"{shared.ranks} ranks and {shared.workers} workers share out the samples", facts)
+    cause = f"{shared.ranks} ranks and {shared.workers} workers share out {shared.total.total()} "
+    cause += f"samples, {len(shared.total)} distinct, of {shared.held.total()}"
+    return passed(cause)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -353,24 +347,22 @@ def uneven_steps(ranks: list[Reading], loops: Ranks) -> Iterable[Finding]:
         )
         yield failed(cause, drawn, fix)
 
-    facts: Seen = {}
     epochs = zip(*(rank.plain for rank in ranks), strict=True)
     for number, parts in enumerate(epochs):
         steps = [len(part.batches) for part in parts]
-        facts = {"epoch": number, "steps of ranks": steps}
         ends = [len(part.batches) for part in parts if part.ended]
         if ends and max(steps) > min(ends):
-            yield _uneven(steps, loop["joins"], facts)
+            yield _uneven(f"ranks make {steps} steps in epoch {number}", loop["joins"])
             return
-    yield passed("", facts)
+    yield passed("")
 
 
-def _uneven(steps: list[int], joins: bool, facts: Seen) -> Finding:
+def _uneven(cause: str, joins: bool) -> Finding:
     fix = "Stop all ranks at the smallest number of steps, repeat samples on short ranks, or use "
     fix += "`with model.join():`; drop_last=True alone leaves them uneven"
     if joins:
-        return passed(f"ranks make {steps} steps, and the loop uses Join", facts)
-    return failed(f"ranks make {steps} steps", facts, fix)
+        return passed(f"{cause}, and the loop uses Join")
+    return failed(cause, fix=fix)
 
 
 @check("edges", "model", "epochs")
@@ -380,8 +372,7 @@ def edges(seen: Seen, epochs: list[Reading]) -> Iterable[Finding]:
     for rank, reading in enumerate(epochs):
         first = reading.plain[0]
         if first.ended and not first.batches:
-            shown = {"rank": rank, **seen["train"]}
-            findings.append(failed(f"rank {rank} makes no step", shown))
+            findings.append(failed(f"rank {rank} makes no step", seen["train"]))
     for name, verdict in (("train", "pass"), ("val", "fail")):
         lost = _dropped(seen[name])
         if lost:

@@ -95,7 +95,7 @@ def _misfit(step: Step) -> Finding:
     assert taken is not None  # it has values that do not fit
     cause = f"{step.title} takes {taken.min:.4g}..{taken.max:.4g}, "
     cause += f"its constants are for 0..{_full_scale(step):g}"
-    return failed(cause, {"in": taken._asdict()}, SCALE)
+    return failed(cause, fix=SCALE)
 
 
 def misscaled(field: Field) -> str:
@@ -131,7 +131,7 @@ def _by_what_is_known(field: Field, were_scaled: bool, expect: str) -> str:
 
 def _scaled(field: Field, wrong: str) -> Finding:
     if not wrong:
-        return passed(field.described(), field.shown)
+        return passed(field.described())
     if wrong == OPEN:
         needs = "--expect 0-1, or the range that the model needs"
         return undecided(field.described(), needs, field.shown, SCALE)

@@ -14,9 +14,9 @@ import torch
 from millrace.audit.probes.batches import draw
 from millrace.audit.probes.figures import batched, channel_axis
 from millrace.audit.probes.listed import files
-from millrace.audit.runner.listener import reseed
+from millrace.audit.runner.listener import SEED, reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 SUFFIXES = (
@@ -118,12 +118,12 @@ def order(means: Means) -> str:
     return "".join("RGB"[tops.index(channel)] for channel in range(3))
 
 
-def colours(target: Target, options: Options, rank: Rank) -> Seen:
+def colours(target: Target, rank: Rank) -> Seen:
     """Let the loader read red, green and blue images, and note which channel answers to which.
 
     `orders`: of each field, twice with other seeds. `places`: attributes that listed the files.
     """
-    reseed(options.seed)
+    reseed()
     loader = target.loader()
     seen: Seen = {"images": [], "places": [], "orders": {}}
     with suppress(Exception):  # other probes say what a loader raises
@@ -132,7 +132,7 @@ def colours(target: Target, options: Options, rank: Rank) -> Seen:
         copies = replace(loader, rank.scratch) if seen["images"] else {}
         seen["places"] = list(copies)
         files = set(copies.values())
-        for seed in (options.seed, options.seed + 1) if files else ():
+        for seed in (SEED, SEED + 1) if files else ():
             for field, means in answers(loader, rank, files, seed).items():
                 seen["orders"].setdefault(field, []).append(order(means))
     return seen

@@ -20,7 +20,7 @@ from millrace.audit.runner import trace
 from millrace.audit.runner.digest import digest, is_array, members, walk_tensors
 from millrace.audit.runner.listener import Listener, index_list, is_stream, reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 
 SECONDS = 4.0
 ORDERS = 3  # of a sampler, to collate other batches
@@ -30,12 +30,12 @@ DEPTH = 4  # of data sets that hold a data set
 LACKING = ("IndexError", "KeyError")
 
 
-def contract(target: Target, options: Options, rank: Rank) -> Seen:
+def contract(target: Target, rank: Rank) -> Seen:
     """Read samples and batches in this process, without workers."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {}
-    reseed(options.seed)
+    reseed()
     data = loader.dataset
     size = length(data)
     seconds = min(SECONDS, rank.left() / 4)
@@ -44,7 +44,7 @@ def contract(target: Target, options: Options, rank: Rank) -> Seen:
         "pin_memory": loader.pin_memory,
         "paths": listed(data),
         "collate": collate(loader, time.monotonic() + seconds),
-        **limits(loader, options.ranks),
+        **limits(loader, target.options.ranks),
     }
 
     until = time.monotonic() + seconds
@@ -52,7 +52,7 @@ def contract(target: Target, options: Options, rank: Rank) -> Seen:
         counted = sum(1 for _ in takewhile(lambda _: time.monotonic() < until, data))
         seen["counted"] = counted if time.monotonic() < until else None
     elif size and seen["collate"]["usual"]:
-        seen["items"] = items(data, size, options.seed, until)
+        seen["items"] = items(data, size, until)
     return seen
 
 
@@ -146,7 +146,7 @@ def _read(data: Any, index: int) -> Seen:
     return {"digest": digest(parts or value)}
 
 
-def items(data: Any, size: int, seed: int, until: float) -> Seen:
+def items(data: Any, size: int, until: float) -> Seen:
     """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
     `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
@@ -154,7 +154,7 @@ def items(data: Any, size: int, seed: int, until: float) -> Seen:
     """
 
     def get(index: int) -> Seen:
-        reseed(seed)
+        reseed()
         return _read(data, index)
 
     seen: Seen = {"last": get(size - 1)}

@@ -45,13 +45,12 @@ Samples = list[dict[str, str]]  # digests of their fields
 Notes = list[list[Seen]]  # of the batches of each epoch
 
 
-def epochs(target: Target, options: Options, rank: Rank) -> Seen:
+def epochs(target: Target, rank: Rank) -> Seen:
     """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
     read). None follows one after which there was no time for persistent workers."""
+    options = target.options
     loader = target.loader()
-    tap = Listener(
-        loader, rank, options.workers, options.start_method, max_batches=options.max_batches
-    )
+    tap = Listener(loader, rank, options.workers, options.start_method)
     plain = []
     for epoch in range(options.epochs):
         rank.barrier()
@@ -68,12 +67,13 @@ def epochs(target: Target, options: Options, rank: Rank) -> Seen:
     return {"plain": plain}
 
 
-def set_epoch(target: Target, options: Options, rank: Rank) -> Seen:
+def set_epoch(target: Target, rank: Rank) -> Seen:
     """Notes after set_epoch(0) and set_epoch(1): `own`, and `main` if persistent workers may miss
     it.
 
     `parts`: what has set_epoch. `flags`: attributes `shuffle` of samplers and dataset.
     """
+    options = target.options
     tap = Listener(
         target.loader(), rank, options.workers, options.start_method, max_batches=MOST_BATCHES
     )
@@ -90,7 +90,7 @@ def set_epoch(target: Target, options: Options, rank: Rank) -> Seen:
     return seen
 
 
-def loop(target: Target, options: Options, rank: Rank) -> Seen:
+def loop(target: Target, rank: Rank) -> Seen:
     """Run the user's loop over the loader. `calls`: what was told which epoch. `joins`: it uses
     Join.
 
@@ -133,8 +133,9 @@ def _noted(calls: list, name: str, *args: Any) -> None:
     calls.append([name, *args])
 
 
-def repeat(target: Target, options: Options, rank: Rank) -> Seen:
+def repeat(target: Target, rank: Rank) -> Seen:
     """`epochs`: two epochs of a few samples, again and again; None if nobody can choose samples."""
+    options = target.options
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
     core = tap.original
@@ -173,18 +174,18 @@ def _two_epochs(loader: Any, options: Options, rank: Rank, indices: list[list[An
     return [tap.notes(0), tap.notes(1)]
 
 
-def source(target: Target, options: Options, rank: Rank) -> Seen:
+def source(target: Target, rank: Rank) -> Seen:
     """Two passes: the `samples` of the first; `stable` fields are equal in both.
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
     had another order. `shuffled_by`: what made an order.
     """
-    tap = Listener(target.loader(), rank, workers=0, max_batches=options.max_batches)
+    tap = Listener(target.loader(), rank, workers=0)
     half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
     calls = _shuffles()
-    drawn = _drawn(tap.original, options.max_batches) if is_map else set()
+    drawn = _drawn(tap.original) if is_map else set()
     orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
     first, first_ended = _pass(tap, rows, rank, half)
     second, second_ended = _pass(tap, rows, rank, 2.0)
@@ -208,10 +209,10 @@ def source(target: Target, options: Options, rank: Rank) -> Seen:
     }
 
 
-def _drawn(core: DataLoader, most: int) -> set[str]:
+def _drawn(core: DataLoader) -> set[str]:
     """What the sampler draws in an epoch."""
     drawn: set[str] = set()
-    for batch in islice(order(core), most):
+    for batch in islice(order(core), MOST_ROWS):
         drawn.update(map(str, index_list(batch)))
     return drawn
 

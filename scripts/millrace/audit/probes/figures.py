@@ -12,7 +12,7 @@ from millrace.audit.probes.batches import FEW, draw
 from millrace.audit.runner.digest import is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 CHANNELS = (1, 3, 4)
@@ -243,13 +243,13 @@ def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
     }
 
 
-def values(target: Target, options: Options, rank: Rank) -> Seen:
+def values(target: Target, rank: Rank) -> Seen:
     """Read a few batches; with a validation loader also all of both sets, for their figures."""
-    reseed(options.seed)
+    reseed()
     loader = target.loader()
     start = rank.left()
-    seen: Seen = {"expect": options.expect, **inventory(loader)}
-    seen |= figures(loader, rank, min(options.max_batches, FEW), start / 2)
+    seen: Seen = {"expect": target.options.expect, **inventory(loader)}
+    seen |= figures(loader, rank, FEW, start / 2)
     val = target.val_loader()
     if val is not None and any(map(_is_normalised, seen["fields"])):
         seen["train"] = figures(target.loader(), rank, None, start * 0.4)

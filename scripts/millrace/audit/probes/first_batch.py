@@ -13,15 +13,16 @@ import torch
 
 from millrace.audit.runner.listener import Listener, is_stream
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target, locate
+from millrace.audit.runner.target import Rank, Target, locate
 
 
-def look(target: Target, options: Options, rank: Rank) -> Seen:
+def look(target: Target, rank: Rank) -> Seen:
     """Read a batch without workers; what it raises is for other probes to find out.
 
     `imported`: modules of installed libraries, and variables that were set for them.
     `batch_seconds`: what the batch took, once the loader was made.
     """
+    options = target.options
     before = dict(os.environ)
     for name in filter(None, (options.val_loader, options.model, options.loop)):
         locate(name)  # a name that is misspelt is an error, no missing verdict

@@ -10,7 +10,7 @@ from typing import Any
 from millrace.audit.probes.batches import draw
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 BATCHES = 4
@@ -44,10 +44,10 @@ def token_rows(batch: Any) -> Iterator[dict]:
         }
 
 
-def labels(target: Target, options: Options, rank: Rank) -> Seen:
+def labels(target: Target, rank: Rank) -> Seen:
     """Note the rows of a few batches, each also as its sample alone gives it, and the special
     tokens."""
-    reseed(options.seed)
+    reseed()
     loader = target.loader()
     batches: list[list[Seen]] = []
     with suppress(Exception):  # other probes say what a loader raises

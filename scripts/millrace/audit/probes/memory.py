@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from millrace.audit.probes.first_batch import length
 from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
 
@@ -32,13 +32,13 @@ BOUND = re.compile(
 )
 
 
-def memory(target: Target, options: Options, rank: Rank) -> Seen:
+def memory(target: Target, rank: Rank) -> Seen:
     """`new`: samples and bytes that a worker holds after each chunk; `most`: see `bound`;
     `machine`: memory there is."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return {}
-    reseed(options.seed)
+    reseed()
     data = loader.dataset
     until = time.monotonic() + min(SECONDS, rank.left() / 4)
     most = bound(data)
@@ -52,7 +52,7 @@ def memory(target: Target, options: Options, rank: Rank) -> Seen:
         "new": new,
         "samples": length(data),
         "workers": loader.num_workers,
-        "ranks": options.ranks,
+        "ranks": target.options.ranks,
         "persistent": loader.persistent_workers,
         "split": hasattr(loader.sampler, "num_replicas"),
         "most": most,

@@ -18,7 +18,7 @@ import torch
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import parts, walk
 
 SAMPLES = 4
@@ -26,7 +26,7 @@ DEPTH = 20  # of what is looked into for what cannot be sent
 SENT = ("spawn", "forkserver")
 
 
-def methods(target: Target, options: Options, rank: Rank) -> Seen:
+def methods(target: Target, rank: Rank) -> Seen:
     """`pickled`: what cannot be sent; `vanished`: what is lost when it is; `files`: open ones;
     `runs`: the same samples by fork, by fork again, and by the method `sent`."""
     loader = Listener(target.loader(), rank, workers=0).original
@@ -36,7 +36,7 @@ def methods(target: Target, options: Options, rank: Rank) -> Seen:
         return {"workers": 0}
 
     context = loader.multiprocessing_context
-    own = options.start_method or (context and context.get_start_method())
+    own = target.options.start_method or (context and context.get_start_method())
     files = [path for path, value in walk(loader.dataset, "dataset") if _is_open(value)]
     seen: Seen = {
         "workers": loader.num_workers,
@@ -50,9 +50,9 @@ def methods(target: Target, options: Options, rank: Rank) -> Seen:
         return seen
 
     seen["vanished"] = _vanished(loader.dataset)
-    _set_main(options.loader)
+    _set_main(target.options.loader)
     for method in ("fork", "fork", seen["sent"]):
-        reseed(options.seed)
+        reseed()
         seen["runs"].append(_run(loader, method, rank))
     return seen
 

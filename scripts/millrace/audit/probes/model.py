@@ -15,17 +15,17 @@ from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import Listener, batch_size, is_stream
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 
 
-def model(target: Target, options: Options, rank: Rank) -> Seen:
+def model(target: Target, rank: Rank) -> Seen:
     """`train`, `val`: what makes the last batch of each loader; `one`: how the model takes a batch
     of one.
 
     A model without weights (on the device meta) takes shapes alone.
     """
     loaders = {"train": target.loader(), "val": target.val_loader()}
-    seen = {name: _edges(loader, rank, options.ranks) for name, loader in loaders.items()}
+    seen = {name: _edges(loader, rank, target.options.ranks) for name, loader in loaders.items()}
     network = target.model()
     if network is not None:
         _set_training(network)

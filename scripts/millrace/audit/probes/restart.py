@@ -13,9 +13,9 @@ from torch.utils.data import IterableDataset
 
 from millrace.audit.probes.epochs import MOST_BATCHES, PLACES, parts, tell_epoch
 from millrace.audit.runner import trace
-from millrace.audit.runner.listener import Listener, reseed
+from millrace.audit.runner.listener import SEED, Listener, reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 
 
 class Way(NamedTuple):
@@ -120,18 +120,18 @@ class Restarts:
     """Restarts of one rank's script, each with the same seeds."""
 
     target: Target
-    options: Options
     rank: Rank
 
     def made(self) -> Any:
         """What a script that has just started makes."""
-        reseed(self.options.seed + self.rank.rank)
+        reseed(SEED + self.rank.rank)
         return self.target.made()
 
     def script(self, made: Any) -> Script:
         """The script that has made it, with its loader."""
         loader = self.target.loader_of(made)
-        tap = Listener(loader, self.rank, self.options.workers, max_batches=MOST_BATCHES)
+        workers = self.target.options.workers
+        tap = Listener(loader, self.rank, workers, max_batches=MOST_BATCHES)
         core = tap.core
         original = tap.original
         if core is not None and original is not None:
@@ -197,7 +197,7 @@ class Restarts:
         return {**seen, "passes": notes, "ended": tap.ended}
 
 
-def resume(target: Target, options: Options, rank: Rank) -> Seen:
+def resume(target: Target, rank: Rank) -> Seen:
     """`run`: epochs 0 and 1 undisturbed. `ways`: epoch 1 after a restart and `at` batches, with
     equal seeds; none if epoch 1 had fewer. `next`: what comes after a restart from the state of
     when epoch 0 had ended; None if there was no time.
@@ -206,7 +206,7 @@ def resume(target: Target, options: Options, rank: Rank) -> Seen:
     sees.
     """
     began = time.monotonic()
-    restarts = Restarts(target, options, rank)
+    restarts = Restarts(target, rank)
     script = restarts.started()
     tap = script.tap
     workers = 0 if tap.core is None else tap.core.num_workers

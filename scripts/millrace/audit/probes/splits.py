@@ -17,7 +17,7 @@ from millrace.audit.probes.listed import files
 from millrace.audit.runner.digest import digest, members
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.splits.samples import MEDIA
 
 IDS = (
@@ -157,9 +157,9 @@ def rows_of(data: Any) -> list[Any]:
     return lists
 
 
-def splits(target: Target, options: Options, rank: Rank) -> Seen:
+def splits(target: Target, rank: Rank) -> Seen:
     """Note what the loaders of training and of evaluation share."""
-    reseed(options.seed)
+    reseed()
     loader = target.val_loader()
     start = rank.left()
     if loader is None:

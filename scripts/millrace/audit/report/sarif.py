@@ -40,8 +40,8 @@ def sarif(document: dict) -> dict:
 
 
 def _message(finding: dict) -> str:
-    evidence = "; ".join(": ".join(pair) for pair in pairs(finding["evidence"]))
-    return f"{finding['cause']}. Evidence: {evidence or 'none'}. Fix: {finding['fix']}"
+    said = [finding["cause"], *map(": ".join, pairs(finding["evidence"]))]
+    return f"{'; '.join(said)}. Fix: {finding['fix']}"
 
 
 def _place(loader: str) -> dict:

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -41,14 +40,10 @@ LEAVING = 5.0  # seconds for the guard to clean up after the time of an audit
 
 class Guard:
     """Audits with one start of torch: `with Guard() as guard: guard.audit(options, ["look",
-    "epochs"])`.
+    "epochs"])`. Modules are looked for where the caller finds them.
 
-    `path`: where modules are looked for, of a caller whose own is not that of a new Python.
     Raises MillraceError if torch cannot be imported.
     """
-
-    def __init__(self, path: Sequence[str] = ()) -> None:
-        self._path = list(filter(None, path))
 
     def __enter__(self) -> Guard:
         self._scratch = tempfile.mkdtemp(prefix="audit-")
@@ -57,12 +52,8 @@ class Guard:
             "PYTHONDONTWRITEBYTECODE": "1",
             "MILLRACE_AUDIT": self._scratch,
         }
-        if self._path:
-            environment["PYTHONPATH"] = os.pathsep.join(self._path)
-        # Not as a module of its own: spawned workers would import it as their main module. This
-        # package may have been found by a path that only the caller knows.
-        place = str(Path(__file__).parents[3])
-        code = f"import sys; sys.path.append({place!r}); from {__name__} import main; main()"
+        # Not as a module of its own: spawned workers would import it as their main module.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
         # In a session of its own, as it clears up after signals to the caller's group.
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -306,7 +297,7 @@ class _Run:
             _join_group(me)
             _unseed()
             probe = self.probe.function()
-            answer = {"data": probe(Target(self.options), self.options, me)}
+            answer = {"data": probe(Target(self.options), me)}
         except BaseException as error:
             answer = {"error": trace.described(error)}
         (self.folder / f"{rank}.json").write_text(json.dumps(answer, default=str))

@@ -24,6 +24,7 @@ from millrace.common import processes
 
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
+SEED = 20
 
 
 class Listener:
@@ -298,7 +299,7 @@ def is_stream(loader: DataLoader) -> bool:
     return isinstance(loader.dataset, IterableDataset)
 
 
-def reseed(seed: int) -> None:
+def reseed(seed: int = SEED) -> None:
     """Seed torch, Python and NumPy, so that the same samples are drawn again."""
     torch.manual_seed(seed)
     random.seed(seed)

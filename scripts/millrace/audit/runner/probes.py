@@ -25,7 +25,7 @@ class Probe:
     share: float = 0.3
 
     def function(self) -> Callable[..., Seen]:
-        """probe(target, options, rank) -> what this rank saw, as JSON."""
+        """probe(target, rank) -> what this rank saw, as JSON."""
         module, _, name = self.place.partition(":")
         return getattr(importlib.import_module(f"millrace.audit.probes.{module}"), name)
 

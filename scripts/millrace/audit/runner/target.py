@@ -37,8 +37,6 @@ class Options:
     expect: str = ""
     timeout: float = 60
     memory_mb: int = 0
-    max_batches: int = 1000
-    seed: int = 20
 
 
 @dataclass(frozen=True)
