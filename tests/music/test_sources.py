@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -255,3 +256,32 @@ def test_places_without_features_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tree.settings.h5_root, tree.partitions = str(sources.DEMO / "h5"), tmp_path / "fresh"
     assert tree.sync().missing.pristine
+
+
+@pytest.mark.parametrize(("key", "name"), [("h5_root", "h5-chunk_00000.h5"), ("mm_root", "mm-ab")])
+def test_features_that_were_moved_are_read_where_the_config_says(tmp_path, key, name):
+    """Though each file is as it was."""
+    tree = Tree(tmp_path)
+    tree.sync()
+    place = Path(getattr(tree.settings, key)).rename(tmp_path / "elsewhere")
+    setattr(tree.settings, key, str(place))
+    tree.sync()
+    contents = tree.contents()
+    assert json.loads(contents[name])["root"] == str(place)
+    assert json.loads(contents["all"])["roots"][key[:2]] == str(place)
+
+
+def test_records_come_back_after_a_parse_of_another_jsonl_that_ended_with_an_error(tmp_path):
+    tree = Tree(tmp_path)
+    tree.sync()
+    before = tree.contents()
+    (tmp_path / "b.jsonl").write_text("")
+    first = tree.settings
+    splits = written(tree, "splits/train.json", "[]")
+    tree.settings = dataclasses.replace(first, jsonl=str(tmp_path / "b.jsonl"))
+    with pytest.raises(MillraceError, match="not a split"):
+        tree.sync()
+    splits()
+    tree.settings = first
+    tree.sync()
+    assert tree.contents() == before

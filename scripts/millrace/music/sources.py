@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 from millrace.common.errors import counted
+from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
 from millrace.common.workflow.sources import (
@@ -73,10 +74,12 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
             key = "jsonl" if name == "jsonl" else "splits"
             raise SourcesMissing(f"music.{key}: {path} does not exist")
     list_stats = {name: Stat.of(path) for name, path in lists.items()}
+    # Before `build`: a sync deletes it at its beginning.
+    has_ended = (folder / placements.STATE).exists()
 
     def build(write: Write) -> Partitions:
         digests = table("lists", _VERSION)
-        pointers = _pointers(settings, folder, roots, places, digests)
+        pointers = _pointers(settings, folder, roots, places, digests, has_ended)
         for name, place in places.items():
             write(name, _partition(name, place, roots[place.kind], pointers.of(name, place.path)))
         facts = pointers.facts
@@ -162,8 +165,10 @@ def _pointers(
     roots: Mapping[str, Root],
     places: Mapping[str, _Place],
     digests: DigestCache,
+    has_ended: bool,
 ) -> _Pointers:
-    """Read the JSONL, if it or the list of files is new."""
+    """Read the JSONL, if it or the list of files is new, or the last sync has not ended: partition
+    files may then hold records of another JSONL."""
     if not settings.jsonl:
         return _Pointers({}, None, folder)
     # An .mm that comes into a folder may be what a pointer led to.
@@ -179,7 +184,7 @@ def _pointers(
 
     is_known = (digests.last(settings.jsonl) or {}).get("listing") == listing
     are_there = all((folder / f"{name}.json").exists() for name in places)
-    again = not (is_known and are_there)
+    again = not (is_known and are_there and has_ended)
     facts = digests.get(Stat.of(settings.jsonl), read, again)
     return _Pointers(facts, records, folder)
 
