@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 
 class Squares(Dataset):
@@ -123,6 +124,33 @@ class Repeated(Squares):
 class Asleep(Squares):
     def __getitem__(self, index: int) -> int:
         time.sleep(1000)
+
+
+class Turned(Squares):
+    """Its second pass gives the same numbers at other indices."""
+
+    read = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.read += 1
+        return (index + (self.read > self.length)) % self.length
+
+
+class Augmented(IterableDataset):
+    """Shuffles within each sample, not the samples."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            random.shuffle([number, number])
+            yield number
+
+
+def turned() -> DataLoader:
+    return DataLoader(Turned())
+
+
+def augmented() -> DataLoader:
+    return DataLoader(Augmented())
 
 
 def repeated() -> DataLoader:

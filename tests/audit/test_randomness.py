@@ -188,6 +188,88 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     assert finding.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("loader", "args", "facts"),
+    [
+        ("turned", {}, {"stable": [], "reordered": False, "shuffled_by": []}),
+        ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
+        (
+            BUILD,
+            {"name": "DP14 a generator of which workers have copies"},
+            {"reordered": True, "shuffled_by": ["Random.shuffle"]},
+        ),
+    ],
+)
+def test_two_passes_say_what_is_the_same_and_what_made_an_order(guard, loader, args, facts):
+    place = loader if args else f"{plain.here}:{loader}"
+    [seen] = guard.audit(Options(place, args=args, ranks=1), ["source"])["source"].data
+    assert facts.items() <= seen.items()
+
+
+ONE, OTHER = [3, 1, 0, 2], [0, 2, 3, 1]
+FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
+DEAF = {"parts": ["sampler"], "flags": {}, "own": [], "main": []}
+HEARS = DEAF | {"own": [notes(ONE), notes(OTHER)]}
+NO_SHUFFLE = "no shuffle: the order is fixed"
+
+
+@pytest.mark.parametrize(
+    ("told", "source", "calls", "verdict", "words"),
+    [
+        (HEARS, {}, None, "not decidable", "only after set_epoch"),
+        (HEARS, {}, [], "fail", "which the loop does not call"),
+        (HEARS, {}, [["sampler", 0]], "pass", "the loop calls set_epoch: [['sampler', 0]]"),
+        (DEAF, {}, None, "not applicable", NO_SHUFFLE),
+        (DEAF, {"shuffled_by": ["random.shuffle"]}, None, "fail", "random.shuffle shuffles"),
+        (DEAF | {"flags": {"sampler.shuffle": True}}, {}, None, "fail", "sampler.shuffle shuffles"),
+        (
+            DEAF | {"flags": {"sampler.shuffle": False}},
+            {"shuffled_by": ["random.shuffle"]},
+            None,
+            "not applicable",
+            NO_SHUFFLE,
+        ),
+        (DEAF, {"reordered": True}, None, "fail", "the same copy"),
+        (DEAF, {"reordered": True, "iterable": False}, None, "not applicable", NO_SHUFFLE),
+    ],
+)
+def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
+    told, source, calls, verdict, words
+):
+    [finding] = said(
+        "DP14",
+        epochs=[{"plain": [epoch(ONE), epoch(ONE)]}],
+        set_epoch=[told],
+        source=[SOURCE | source],
+        loop=[LOOP | {"calls": calls}],
+    )
+    assert finding.verdict == verdict and words in finding.cause
+    assert [len(order) for order in finding.evidence.values()] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("own", "main", "is_missed"),
+    [
+        ([ONE, ONE], [ONE, OTHER, ONE], True),
+        ([ONE, ONE], [ONE, OTHER, FIRST], False),  # random, and not the epoch's
+        ([ONE, ONE], [ONE, ONE, ONE], False),
+        ([ONE, OTHER], [ONE, OTHER, ONE], False),
+        ([ONE, ONE], [], False),
+    ],
+)
+def test_an_epoch_that_only_the_main_process_hears_of_is_missed(own, main, is_missed):
+    told = {"parts": ["dataset"], "flags": {}, "own": [*map(notes, own)]}
+    told["main"] = [*map(notes, main)]
+    [finding] = said("DP14", epochs=[{"plain": [epoch(ONE), epoch(OTHER)]}], set_epoch=[told])
+    assert ("persistent workers miss it" in finding.cause) == is_missed
+
+
+def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
+    [rank] = of_workers([[list(range(8))]], has_sampler=True)
+    [finding] = said("DP14", epochs=[{"plain": rank["plain"] * 2}], set_epoch=[DEAF])
+    assert (finding.verdict, "indices ascend" in finding.cause) == ("not applicable", True)
+
+
 @pytest.mark.parametrize(("length", "is_endless"), [(2, True), (5, True), (6, False)])
 def test_an_epoch_of_more_than_twice_its_length_is_told_of_any_rank(length, is_endless):
     endless = {**epoch(list(range(48)), ended=False), "length": length}
@@ -195,9 +277,6 @@ def test_an_epoch_of_more_than_twice_its_length_is_told_of_any_rank(length, is_e
     cause = f"it does not end: 12 batches, though len(loader) is {length}"
     failed = [each.cause for each in findings if each.verdict == "fail"]
     assert failed == ([cause] if is_endless else [])
-
-
-FIRST, SECOND = [7, 3, 1, 6, 0, 4, 2, 5], [2, 6, 4, 0, 1, 7, 5, 3]
 
 
 def restart(

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.probes.colours import colours, order
@@ -237,6 +239,26 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
     assert figures["std"] == pytest.approx(std.tolist())
     assert (figures["min"], figures["max"]) == ([0.0] * 3, [79.5] * 3)
     assert (figures["values"], figures["distinct"], figures["whole"]) == (256, 40, False)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "is_read"),
+    [
+        (2.9, 1.0, True),
+        (-3.1, 1.0, False),
+        (3.1, 1.0, False),
+        (0.0, 0.6, True),
+        (0.0, 0.4, False),
+        (0.0, 1.9, True),
+        (0.0, 2.1, False),
+    ],
+)
+def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean, std, is_read):
+    loader = DataLoader(mean + std * torch.tensor([-1.0, 1.0]).repeat(4), batch_size=4)
+    target = SimpleNamespace(loader=lambda: loader, val_loader=lambda: loader)
+    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
+    seen = values(target, Options("module:loader"), rank)
+    assert ("train" in seen, "val" in seen) == (is_read, is_read)
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.9, "mixed"), (0.7, "BGR")])
