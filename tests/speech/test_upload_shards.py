@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millrace.common.hub.server import serve
+from millrace.common.hub.store import Repository, Store
 from millrace.speech import upload_shards, write_card
 from tests.common.hub.faults import TOKEN
 from tests.speech.hub.corpus import write_corpus
@@ -187,6 +188,14 @@ def test_the_difference_is_printed_and_nothing_is_sent(tmp_path, capsys):
     assert counts == [("delete", "2"), ("add", "1"), ("change", "3"), ("keep", "nothing")]
     assert "  data/malta/train/malta-train-1-00000.tar (10,240 bytes)" in lines
     assert sorted((tmp_path / "server").rglob("*")) == before
+
+
+@pytest.mark.parametrize("flags", [(), ("--public",)])
+def test_a_corpus_is_public_only_if_that_is_asked(tmp_path, flags):
+    write_corpus(tmp_path, {"norway": ("train",)}, samples=1)
+    assert publish(tmp_path, *flags) == 0
+    store = Store(tmp_path / "server")
+    assert Repository(store, "datasets", "me/speech").is_private == (not flags)
 
 
 def test_deletes_are_refused_above_the_share_and_allowed_by_a_flag(tmp_path, capsys):

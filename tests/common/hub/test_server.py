@@ -8,15 +8,18 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, errors
 
+from millrace.common import atomic
 from millrace.common.hub.server import serve
 from millrace.common.hub.store import RefusedError, Repository, Store
 from tests.common.hub.faults import TOKEN, commit_by_another, dying, faulty
@@ -194,6 +197,64 @@ def test_a_path_that_leads_out_is_refused(tmp_path, path):
 def test_a_name_that_leads_out_is_refused(tmp_path, name):
     with pytest.raises(RefusedError, match="is not of the form owner/name"):
         Repository(Store(tmp_path), "datasets", name)
+
+
+@pytest.mark.parametrize("oid", ["../../../etc/passwd", "", SHA256[:63], SHA256.upper()])
+def test_a_content_is_named_by_a_sum_alone(tmp_path, oid):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    with pytest.raises(RefusedError, match="not a SHA-256"):
+        repository.change("x", None, [{"key": "lfsFile", "value": {"path": "a", "oid": oid}}])
+
+
+def test_a_revision_leads_to_no_other_file(tmp_path):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    (tmp_path / "secret.json").write_text("{}")
+    with pytest.raises(RefusedError, match="has no revision"):
+        repository.commit_at("../../../../secret")
+
+
+def test_a_repository_that_is_there_is_not_created_again(tmp_path):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    assert repository.create(private=True)
+    change = {"key": "file", "value": {"path": "a.md", "content": "eA=="}}
+    head = repository.change("x", None, [change])
+    assert not repository.create(private=True)
+    assert repository.commit_at("main")["oid"] == head
+
+
+def test_a_commit_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    head, write = repository.commit_at("main"), atomic.write_bytes
+
+    def full(path: Path, content: bytes) -> None:
+        if path.parent.name == "commits":
+            raise OSError("no space")
+        write(path, content)
+
+    monkeypatch.setattr(atomic, "write_bytes", full)
+    with pytest.raises(OSError):
+        repository.change("x", None, [])
+    assert repository.commit_at("main") == head
+
+
+def test_uploads_that_broke_off_days_ago_are_swept_and_those_of_today_stay(tmp_path):
+    now = time.time()
+    for name, hours in (("old", 25), ("new", 23)):
+        (tmp_path / "uploads" / name).mkdir(parents=True)
+        os.utime(tmp_path / "uploads" / name, (now, now - 3600 * hours))
+    Store(tmp_path)
+    assert os.listdir(tmp_path / "uploads") == ["new"]
+
+
+def test_a_server_listens_on_loopback_alone(tmp_path):
+    """As 127.0.0.2, the addresses that other machines see are none of its own."""
+    with serve(tmp_path, TOKEN) as endpoint:
+        port = int(endpoint.rpartition(":")[2])
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
 def ask(
