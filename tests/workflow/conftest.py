@@ -56,14 +56,16 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     for split in ("train", "valid", "test"):
         (folder / f"{split}.json").write_text("{}")
     chosen = {"h5_root": ".", "splits": ".", "audio_root": "some audio"}
-    music = Workflow(
-        folder, lanes=["music"], music={**chosen, "runs": {"tiny": {"data.nworkers": 1}}}
-    )
+    chosen |= {"contract": {"bins": 72}, "runs": {"tiny": {"data.nworkers": 1}}}
+    audit = {"timeout": 99, "refuse": ["DP1"]}
+    music = Workflow(folder, lanes=["music"], music=chosen, audit=audit)
     images = small_tree(tmp_path_factory.mktemp("images"), classes=1, train=2)
-    image = Workflow(images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}})
+    image = Workflow(
+        images, lanes=["image"], image={"raw_data_dir": ".", "runs": {"demo": {}}}, audit=audit
+    )
     by_hand = ("image_fetch_demo", "speech_fetch_corpus", "asr_calibrate", "asr_throughput")
     by_hand += ("speech_hub", "speech_hub_diff", "results/asr/hub/check/receipt.json")
-    by_hand += ("results/asr/export/check/best/qwen-asr/config.json",)
+    by_hand += ("results/asr/export/check/last/qwen-asr/config.json",)
     by_hand += ("results/asr/report/runs.html",)
     producer = [f"results/image/producer/demo.{kind}" for kind in ("json", "txt")]
     text = (

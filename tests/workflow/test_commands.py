@@ -63,9 +63,12 @@ def test_every_job_rule_occurs_and_parses(dry_run: list[Job], jobs: dict[str, di
     assert seen == set(jobs)
 
 
-def test_commands_carry_the_files_of_their_job(dry_run: list[Job]):
+def test_commands_carry_the_files_and_the_choices_of_their_job(dry_run: list[Job]):
     for job in dry_run:
         _, options = parse(job.command)
+        for text in filter(None, job.wildcards.split(", ")):
+            name, _, value = text.partition("=")
+            assert value in str(options.get(name) or value), job.command
         lists = (value if isinstance(value, list) else [value] for value in options.values())
         given = {str(text) for values in lists for text in values}
         for output in job.output.split(", "):
@@ -77,6 +80,37 @@ def test_every_named_file_and_parameter_is_in_the_command(jobs: dict[str, dict])
         said = set(re.findall(r"\{(?:input|output|params)\.(\w+)", rule["shell"]))
         unsaid = {*rule["inputs"], *rule["outputs"], *rule["params"]} - said
         assert unsaid == FOUND_BY_THE_STEP.get(name, set()), name
+
+
+def test_a_flag_carries_the_file_or_parameter_that_is_called_like_it(jobs: dict[str, dict]):
+    for name, rule in jobs.items():
+        known = {*rule["inputs"], *rule["outputs"], *rule["params"]}
+        for flag, carried in re.findall(r"--([\w-]+)[ =]\{\w+\.(\w+)(?::q)?\}", rule["shell"]):
+            named = flag.replace("-", "_")
+            assert named == carried or named not in known, f"{name}: --{flag} {carried}"
+
+
+def options_of(dry_run: list[Job], rule: str) -> dict:
+    (job,) = (job for job in dry_run if job.rule == rule)
+    return parse(job.command)[1]
+
+
+def test_a_run_of_music_is_evaluated_on_test_by_its_best_model(dry_run: list[Job]):
+    best = "checkpoint=results/music/runs/tiny/checkpoint_best.ckpt"
+    assert options_of(dry_run, "music_evaluate_model")["overrides"] == ["partition=test", best]
+
+
+@pytest.mark.parametrize("step", ["build", "merge"])
+def test_features_are_indexed_by_the_contract_of_the_config(dry_run: list[Job], step):
+    assert options_of(dry_run, f"music_{step}_feature_index")["bins"] == 72
+
+
+def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run: list[Job]):
+    given = {}
+    for job in dry_run:
+        if job.rule in ("audit_check_loader", "audit_verify_findings"):
+            given |= parse(job.command)[1]
+    assert (given["timeout"], given["exit_zero"], given["refuse"]) == (99, True, "DP1")
 
 
 def keys_given(job: Job) -> set[str]:
