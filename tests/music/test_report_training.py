@@ -6,8 +6,11 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from millrace.music import evaluate_model, report_training, train_model
 from millrace.music.features.splits import coverage, read_split
+from millrace.music.report import matching
 from tests.music.versions import SIZES, corpus, overrides
 
 
@@ -33,6 +36,50 @@ def test_the_page_sums_over_the_splits_and_shows_each(tmp_path):
     tiles = plain[: plain.index("train 40")]
     for name, number in (("Tracks", "1,234"), ("Audio", "99.5 h"), ("Missing", "53")):
         assert re.search(rf"{name} {number}|{number} {name}", tiles), name
+
+
+def evaluation(epoch: int, comp: float, precision: float, rank: float) -> str:
+    figures = {"m_COMP": comp, "m_MAP": precision, "m_MR1": rank, "m_ARP": 50.0, "l_main": 1.0}
+    metrics = {f"valid/{name}": value for name, value in figures.items()}
+    return json.dumps({"event": "eval", "metrics": {**metrics, "hpar/epoch": epoch}}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "mode", "best"), [("m_COMP", "min", "0.500 2.00"), ("m_MAP", "max", "0.600 3.00")]
+)
+def test_the_page_compares_the_untrained_model_with_the_best_epoch_and_numbers_the_nearest(
+    tmp_path, quantity, mode, best
+):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    monitor = {"quantity": quantity, "mode": mode}
+    (folder / "configuration.yaml").write_text(json.dumps({"training": {"monitor": monitor}}))
+    # The untrained model has the best figures by chance.
+    rows = [(0, 1.0, 0.9, 4.0), (1, 3.0, 0.5, 2.0), (2, 5.0, 0.6, 3.0)]
+    (folder / "metrics.jsonl").write_text("".join(evaluation(*row) for row in rows))
+    names = ("m_MAP", "m_MR1", "m_ARP", "m_COMP")
+    query = {"title": "Song", "clique": "C-1"}
+    near = [{"title": name, "clique": name, "distance": 0.25} for name in ("C-1", "C-2")]
+    test = {
+        "figures": dict.fromkeys(names, 0.7),
+        "intervals": dict.fromkeys(names, 0.3),
+        "queries": 9,
+        "redux": "min",
+        "sizes": {"test": {"9": 1, "10": 2}},
+        "nearest": [{**query, "tracks": near}],
+    }
+    (folder / "test.json").write_text(json.dumps(test))
+    text = matching.render({"splits": [], "tracks": 1, "hours": 1.0}, [folder / "test.json"])
+    plain = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    for line in (
+        "tiny valid, untrained 0.900 4.00 50.0",
+        f"tiny valid, best epoch {best} 50.0",
+        "tiny test, 9 queries 0.700 ± 0.300 0.70 ± 0.30 0.7 ± 0.3",
+        "Song · C-1 1 C-1 C-1 ✓ yes 0.25",
+        "2 C-2 C-2 no 0.25",
+        "10 or more recordings",
+    ):
+        assert line in plain, line
 
 
 def test_the_page_shows_coverage_figures_and_nearest_versions(tmp_path):

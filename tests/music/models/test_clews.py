@@ -61,9 +61,30 @@ def test_the_published_contract():
     assert ClewsConfig.from_keys(flat({"model": section})) == CONFIGS["clews-shs"]
 
 
+def test_a_new_model_passes_its_skips_and_takes_magnitudes_as_they_are():
+    """As published; its pool has the power 3."""
+    model = Clews(CONFIGS["clews-tiny"])
+    hidden = torch.rand(2, 16, 4, 4)
+    torch.testing.assert_close(model.backbone[0](hidden), model.backbone[0].skip(hidden))
+    scale = model.frontend[0]
+    assert (scale.gain.item(), scale.bias.item()) == (1, 0)
+    cubes = hidden.flatten(2).pow(3).mean(-1)
+    torch.testing.assert_close(model.pool(hidden), cubes.pow(1 / 3))
+
+
+@pytest.mark.parametrize(("length", "frames"), [(20.0, 200), (2.3, 23), (0.7, 7)])
+def test_a_shingle_has_the_frames_nearest_to_its_length(length, frames):
+    section = {"shingling": {"len": length, "hop": 0.2}}
+    assert ClewsConfig.from_keys(flat({"model": section})).shingle_frames == frames
+
+
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
+        ({"shingling": {"len": 0.6}}, "too short in frames of 0.1 s. Give 7 frames or more"),
+        ({"frontend": {"channels": [8]}}, "are not two"),
+        ({"frontend": {"channels": [8, 15]}}, "has 15 channels"),
+        ({"zdim": True}, "model.zdim: the value is True"),
         ({"name": "cqtnet"}, "'cqtnet'. Set it to clews"),
         ({"cqt": {"hop": 1}}, "no key model.cqt.hop"),
         ({"zdim": "1024"}, "model.zdim: the value is '1024'"),

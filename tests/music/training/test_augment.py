@@ -56,9 +56,17 @@ def test_bands_and_spans_are_zeros_of_at_most_their_share(full):
             1,
             9,
         )
+        # Each bin and frame, those at the edges too.
+        assert zeros.all(2).any(0).all() and zeros.all(1).any(0).all()
     else:
         assert not whole_bands.any() and (bands.max(), spans.max()) == (9, 9)
         assert torch.equal(zeros.sum((1, 2)), bands * spans)
+
+
+def test_as_many_spans_as_are_asked_for_are_drawn_at_most():
+    options = {"p": 1.0, "n": 3, "full": True, "f_pc": 0.0, "t_pc": 0.0}
+    zeros = Augmentations({"specaugment": options})(torch.ones(300, 40, 100), draws()) == 0
+    assert set(zeros.all(1).sum(1).tolist()) == {1, 2, 3}
 
 
 def test_the_order_is_drawn():

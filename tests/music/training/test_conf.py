@@ -196,6 +196,11 @@ def test_a_folder_stands_for_the_splits_in_it_and_ngpus_means_gpus(tmp_path):
     assert chosen["fabric.accelerator"] == "cuda"
 
 
+def test_a_window_may_be_one_shingle_and_other_hops_may_be_admitted():
+    chosen = conf.read(["data.audiolen=20", "data.resample=true"])
+    assert chosen["data.audiolen"] == chosen.model.shingling_len and chosen.contract().resample
+
+
 @pytest.mark.parametrize(
     "option", ["maxlen=0", "qslen=-5", "qshop=-1", "limit_num=-1", "cslen=.nan"]
 )

@@ -13,6 +13,7 @@ import yaml
 
 from millrace.common.errors import MillraceError
 
+CONFIGURATION = "configuration.yaml"  # beside the checkpoints of a run
 _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a frame of
 _LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
 

@@ -13,9 +13,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from millrace.common.errors import MillraceError, first_line
 from millrace.music.models.clews import Clews
-from millrace.music.models.config import ClewsConfig, flat, read_yaml
-
-CONFIGURATION = "configuration.yaml"
+from millrace.music.models.config import CONFIGURATION, ClewsConfig, flat, read_yaml
 
 # What a checkpoint pickles beside tensors and plain values: its configuration, as an OmegaConf
 # object. It is read from the YAML file instead, so these names stand for nothing.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
+from millrace.music.models.config import CONFIGURATION, read_yaml
 
 _FIGURES = (
     ("m_MAP", "MAP", "{:.3f}"),
@@ -24,12 +25,19 @@ _COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
 
 
 class Run(NamedTuple):
-    """A trained run: its folder, what evaluate_model said, and validations by epoch (0:
-    untrained)."""
+    """A trained run: its folder, what evaluate_model said, validations by epoch (0: untrained),
+    and the figure by which the best model was chosen."""
 
     folder: Path
     test: dict[str, Any]
     validations: list[dict[str, float]]
+    monitor: dict[str, str]  # its quantity, and its mode: min or max
+
+    def best(self) -> dict[str, float]:
+        """The validation of the model that was evaluated: the best that was trained."""
+        choose = max if self.monitor["mode"] == "max" else min
+        trained = self.validations[1:] or self.validations
+        return choose(trained, key=lambda row: row[f"valid/{self.monitor['quantity']}"])
 
 
 def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
@@ -38,7 +46,9 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     for test in tests:
         lines = map(json.loads, test.with_name("metrics.jsonl").read_text().splitlines())
         validations = [line["metrics"] for line in lines if line.get("event") == "eval"]
-        runs.append(Run(test.parent, json.loads(test.read_bytes()), validations))
+        training = read_yaml(test.with_name(CONFIGURATION))["training"]
+        of_test = json.loads(test.read_bytes())
+        runs.append(Run(test.parent, of_test, validations, training["monitor"]))
     missing = sum(split["missing"] for split in coverage["splits"])
     tiles = [
         ("Tracks", _number(coverage["tracks"])),
@@ -111,8 +121,8 @@ def _results(runs: Sequence[Run]) -> Table:
     """Figures on the valid split, untrained and best, and on the test split with intervals."""
     rows: list[list] = []
     for run in runs:
-        best = min(run.validations[1:] or run.validations, key=lambda each: each["valid/m_COMP"])
-        for words, each in (("valid, untrained", run.validations[0]), ("valid, best epoch", best)):
+        shown = (("valid, untrained", run.validations[0]), ("valid, best epoch", run.best()))
+        for words, each in shown:
             cells = [_number(each[f"valid/{key}"], form) for key, _, form in _FIGURES]
             rows.append([Code(run.folder.name), words, *cells])
         cells = []

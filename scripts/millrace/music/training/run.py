@@ -18,8 +18,8 @@ from millrace.common.loading.h5 import locking
 from millrace.common.training import devices, loop, run_folder
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.settings import LoopSettings
-from millrace.music.models.config import nested
-from millrace.music.models.published import CONFIGURATION, load_published
+from millrace.music.models.config import CONFIGURATION, nested
+from millrace.music.models.published import load_published
 from millrace.music.sampling.windows import Geometry
 from millrace.music.training.conf import Conf
 from millrace.music.training.distances import parse_reduction

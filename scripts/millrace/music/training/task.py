@@ -23,7 +23,8 @@ from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.training import devices
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
-from millrace.music.models.published import CONFIGURATION, load_published
+from millrace.music.models.config import CONFIGURATION
+from millrace.music.models.published import load_published
 from millrace.music.sampling.cliques import Cliques
 from millrace.music.sampling.dataset import CliqueDataset, Drawing, TrackBatch
 from millrace.music.sampling.plan import AnchorPlan, Blocks, plan_anchors
