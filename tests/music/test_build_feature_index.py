@@ -29,7 +29,11 @@ def tree(tmp_path, monkeypatch):
             add_group(h5, f"-_{n}AAAAAAAA", cqt(n), {"hop_s": 0.02})
         add_group(h5, "zzzzzzzzzzz", 0 * cqt(0), {"hop_s": 0.02})
     write_mm(tmp_path / "mm", "abcdefghijk", cqt(7).T)
-    row = {"youtube_id": "-_0AAAAAAAA", "h5_chunk": "00001", "h5_key": "/-_0AAAAAAAA/cqt"}
+    row = {
+        "youtube_id": "-_0AAAAAAAA",
+        "h5_chunk": "discogs_vi_chunk_00001.h5",
+        "h5_key": "/-_0AAAAAAAA/cqt",
+    }
     (tmp_path / "meta.jsonl").write_text(json.dumps(row) + "\n{broken\n")
     return tmp_path
 
@@ -56,7 +60,7 @@ def test_a_partition_becomes_a_table_and_a_report(tree):
     )
 
 
-def test_the_original_command_writes_both_indices_and_takes_the_old_one_as_a_hint(tree):
+def test_the_original_command_writes_both_indices(tree):
     assert build_feature_index.main(shlex.split(TYPED)) == 0
     index, mapping = (
         FeatureIndex("cache/discogs_h5_index.index"),

@@ -3,8 +3,7 @@ used.
 
 Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the
 original script: --jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and
-X.pt holds the mapping of the original script; an X.pt that is there is a hint, checked against the
-files.
+X.pt holds the mapping of the original script.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from millrace.music.features import partition as partitions
 from millrace.music.features.index import index_path
 from millrace.music.features.merging import Places, apply_records, lines, merge_all
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
-from millrace.music.features.old_index import read_old_index, write_old_index
+from millrace.music.features.old_index import write_old_index
 from millrace.music.features.roots import SPLITS, Root, split_files
 from millrace.music.features.track import Contract, write_tracks
 
@@ -75,15 +74,10 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     metadata = read_metadata(args.jsonl) if args.jsonl else Metadata("")
     if args.jsonl and metadata.note:
         cli.log.warning("%s", metadata.note)
-    records = dict(metadata.records)
-    if args.out.suffix == ".pt" and args.out.exists():
-        hints = {record.id: record for record in read_old_index(args.out)}
-        records = hints | records
-
     roots = {"h5": args.h5_root, "mm": args.mm_root}
     roots = {kind: path for kind, path in roots.items() if path}
     folders = {kind: Root(path) for kind, path in roots.items()}
-    pointing, wrong = place_records(records.values(), folders)
+    pointing, wrong = place_records(metadata.records.values(), folders)
     problems = metadata.problems + wrong
     for row in problems[:5]:
         cli.log.warning("%s: %s: %s", args.jsonl, row["reason"], row["problem"])

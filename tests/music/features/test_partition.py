@@ -283,7 +283,7 @@ def test_a_hop_that_contradicts_the_tracks_own_duration_is_refused(
 def test_a_duration_of_a_long_array_is_none_of_its_tracks(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         h5["data"], h5["ids"] = cqt(1, 3000), np.array(["first______", "second_____"], "S16")
-        h5["lengths"] = [1000, 2000]
+        h5["offsets"] = [0, 1000]
         h5["data"].attrs["duration_s"] = 60
     records = [Record("second_____", h5="a.h5", key="data", duration=300)]
     tracks = scanned(tmp_path, ["a.h5"], records={"a.h5": records})
@@ -438,25 +438,22 @@ def test_of_two_tracks_of_one_id_the_one_that_the_jsonl_points_to_is_read(tmp_pa
     assert index.entries(0, "h5")[0].key == f"{ID}/late/cqt"
 
 
-LENGTHS = {"lengths": [100, 600]}
 OFFSETS = {
     "first frames and the end": {"offsets": [0, 100, 700]},
     "unsigned first frames": {"offsets": np.array([0, 100], "u8")},
-    "first frames and lengths": {"offsets": np.array([0, 100], "u8"), **LENGTHS},
-    "lengths": LENGTHS,
     "attributes": {},
 }
 NO_OFFSETS = {
     "beyond the end": {"offsets": [0, 100, 900]},
     "counted from 1": {"offsets": [1, 101]},
     "of pooled frames": {"offsets": [0, 20, 140]},
-    "ordinals": {"offsets": [0, 1], **LENGTHS},
     "descending": {"offsets": [0, 800, 700]},
-    "a gap": {"lengths": [100, 500]},
+    "lengths": {"lengths": [100, 600]},
+    "a gap": {"offsets": [0, 100, 600]},
     "floats": {"offsets": [0.0, 100.0]},
     "ends": {"offsets": [100, 700]},
     "pairs": {"offsets": [[0, 100], [100, 700]]},
-    "more lengths than ids": {"lengths": [100, 600, 5]},
+    "more offsets than ids": {"offsets": [0, 100, 600, 700]},
     "text": {"offsets": ["0", "100"]},
     "nothing": {},
 }
@@ -663,10 +660,8 @@ def test_a_track_is_short_by_its_own_hop(tmp_path):
 def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as h5:
         h5["some/0001"], h5["other_____"] = cqt(1), cqt(2)
-        h5["ids"], h5["lengths"] = (
-            ["other_____"],
-            [1200],
-        )  # beside a flat data set they are no offsets
+        # Beside a flat data set they cut nothing.
+        h5["ids"], h5["offsets"] = ["other_____"], [0]
     records = [{"id": ID, "key": "some/0001"}]
     content = {"id": "p-1", "kind": "h5", "root": str(tmp_path), "path": "a.h5", "size": 1}
     content["records"] = records

@@ -116,7 +116,7 @@ class _DataSet:
 
     @property
     def is_label(self) -> bool:
-        """Whether it holds the ids, offsets or lengths of a long array."""
+        """Whether it holds the ids or offsets of a long array."""
         return self.own_name.lower() in labels.BESIDE
 
     @property
@@ -256,7 +256,6 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
         raise Refused("bad_name", "its name is not UTF-8")
     values = dataset.values
     shape = dataset.values.shape
-    stated = dataset.stated
     track.facts = {
         "dtype": "file",
         "shape": "file",
@@ -271,10 +270,6 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
         raise Refused("elsewhere", words)
 
     track.time_axis = time_axis(shape, contract.bins)
-    stated_bins = labels.bins(stated)
-    if stated_bins not in (None, contract.bins):
-        words = f"its attribute states {stated_bins} bins, shape {list(shape)} has {contract.bins}"
-        raise Refused("bins", words)
     track.dtype = values.dtype.str
     track.bins = contract.bins
 
@@ -284,7 +279,7 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
         if record and record.shape and sorted(record.shape) != sorted(shape):
             words = f"shape {list(shape)} in the file, {record.shape} in the JSONL"
             raise Refused("shape_contradicts", words)
-    decide_hop(track, labels.hop(stated), record, contract)
+    decide_hop(track, labels.hop(dataset.stated), record, contract)
 
 
 def _place(track: Track, values: Any, contract: Contract, grid: Callable[[], np.ndarray]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +27,7 @@ USUAL = {
 }
 _IDS = ("ids", "youtube_ids", "ytids")
 _OFFSETS = ("offsets",)
-_LENGTHS = ("lengths",)
-BESIDE = {*_IDS, *_OFFSETS, *_LENGTHS}
+BESIDE = {*_IDS, *_OFFSETS}
 
 # Attributes.
 _OWNERS = (*ID_NAMES, "id", "video_id")
@@ -37,7 +35,6 @@ _HOP_IN_SAMPLES = "hop_length"
 _RATES = ("sr", "sample_rate")
 _LIKE_HOPS = re.compile("hop|fps|frame_?rate|frames_per_s", re.IGNORECASE)
 _LEAST_HOP = 0.002  # seconds; less is a number of another unit
-_BINS = ("n_bins",)
 
 VIDEO_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 # What h5py raises of damaged files, of sizes that they state, and of types that it does not know.
@@ -97,11 +94,6 @@ def duration(about: Attributes) -> float | None:
     return _first(about, DURATION_NAMES, int, float)
 
 
-def bins(about: Attributes) -> float | None:
-    """The stated number of bins."""
-    return _first(about, _BINS, int, float)
-
-
 def owner(name: str, about: Attributes, about_group: Attributes) -> str:
     """Whose data set it is by an attribute of it or its group, the nearest id in its path, or its
     name."""
@@ -139,40 +131,26 @@ def parts(
 
     ids = beside(_IDS)
     offsets = beside(_OFFSETS)
-    lengths = beside(_LENGTHS)
     if ids is None or owner_id in ids or not all(isinstance(each, str) for each in ids):
         return [], None
-    is_cut = offsets is not None or lengths is not None
-    if not is_cut and owner_id.lower() not in USUAL:
+    if offsets is None and owner_id.lower() not in USUAL:
         return [], None
 
     total = max([0, *(side for side in dataset.shape if side != model_bins)]) or model_bins
-    edges = _edges(offsets, lengths, len(ids), total)
+    edges = _edges(offsets or [], len(ids), total)
     if edges is None:
-        words = f"offsets or lengths beside it do not say how {len(ids)} tracks share its {total} "
-        words += "frames: give `offsets`, the first frame of each, or `lengths`"
+        words = f"no offsets beside it say how {len(ids)} tracks share its {total} frames: give "
+        words += "`offsets`, the first frame of each"
         return [Part(each) for each in ids], Refused("bad_offsets", words)
     return [Part(*cut) for cut in zip(ids, edges, edges[1:], strict=False)], None
 
 
-def _edges(
-    offsets: list | None, lengths: list | None, count: int, total: int
-) -> Sequence[int] | None:
+def _edges(offsets: list, count: int, total: int) -> Sequence[int] | None:
     """The first frames of `count` tracks and the end of the last, if they share an array of `total`
     frames without a gap. Offsets may hold the end."""
-    numbers = [*(offsets or ()), *(lengths or ())]
-    if any(type(number) is not int for number in numbers):
+    if any(type(number) is not int for number in offsets):
         return None
-    by_lengths = [0, *accumulate(lengths or ())]
-    if offsets is None:
-        edges = by_lengths
-    elif len(offsets) == count:
-        edges = [*offsets, total]
-    else:
-        edges = offsets
-    if lengths is not None and edges != by_lengths:
-        return None
-
+    edges = [*offsets, total] if len(offsets) == count else offsets
     is_whole = len(edges) == count + 1 and edges == sorted(edges)
     if is_whole and (edges[0], edges[-1]) == (0, total):
         return edges

@@ -31,7 +31,7 @@ _NAMES = {
 }
 _RANKS = {name: rank for rank, name in enumerate(_NAMES)}
 _IS_RIGHT: dict[str, Callable[[Any], bool]] = {
-    "h5": lambda value: type(value) in (str, int),
+    "h5": lambda value: isinstance(value, str),
     "key": lambda value: isinstance(value, str),
     "mm": lambda value: isinstance(value, str),
     "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
@@ -47,11 +47,11 @@ _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)"
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """What the JSONL says of a recording: `h5` file, path or number, `key` in it, `mm` path, hop,
-    shape, duration (s)."""
+    """What the JSONL says of a recording: `h5` file or path, `key` in it, `mm` path, hop, shape,
+    duration (s)."""
 
     id: str
-    h5: str | int | None = None
+    h5: str | None = None
     key: str | None = None
     mm: str | None = None
     hop: float | None = None
@@ -193,7 +193,7 @@ def place_records(
     for folder in roots["mm"].places("mm") if "mm" in roots else ():
         folders[folder[-2:].casefold()].append(folder)
 
-    def target(record: Record, kind: str, pointer: str | int | None) -> str | None:
+    def target(record: Record, kind: str, pointer: str | None) -> str | None:
         if kind not in roots or pointer is None:
             return None
         file = roots[kind].find(kind, pointer)

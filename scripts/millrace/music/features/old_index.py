@@ -1,15 +1,12 @@
-"""The original script's index, a .pt file with a dict of pointers by id: written for it, read as a
-hint."""
+"""The original script's index, a .pt file with a dict of pointers by id, written for other
+programs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 from millrace.common import atomic
-from millrace.common.errors import MillraceError
 from millrace.music.features.index import FeatureIndex
-from millrace.music.features.metadata import Record, pointers
 from millrace.music.features.track import H5
 
 
@@ -36,22 +33,3 @@ def write_old_index(path: str | os.PathLike, index_file: str | os.PathLike) -> N
         mapping[index.id(number)] = entry
     with atomic.replacing(path) as partial:
         torch.save(mapping, partial)
-
-
-def read_old_index(path: str | os.PathLike) -> Iterator[Record]:
-    """The pointers of an existing .pt as records: hints that are checked as those of the JSONL
-    are."""
-    import torch
-
-    try:
-        mapping = torch.load(path, weights_only=True, map_location="cpu")
-        for number, entry in mapping.items():
-            shape = [int(side) for side in entry.get("shape") or []]
-            yield Record(str(number), **pointers({**entry, "shape": shape or None})[0])
-    except OSError as error:
-        raise MillraceError(f"cannot be read: {error.strerror}", os.fspath(path)) from None
-    except Exception as error:  # torch raises whatever an unpickler raises
-        problem = f"not an index of the original script ({type(error).__name__})"
-        raise MillraceError(
-            problem, os.fspath(path), "Remove path.index or build it again"
-        ) from None

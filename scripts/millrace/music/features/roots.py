@@ -102,36 +102,26 @@ class Root:
         parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
         return ["/".join(parts[start:]) for start in range(len(parts))]
 
-    def find(self, kind: str, pointer: str | int) -> str | None:
+    def find(self, kind: str, pointer: str) -> str | None:
         """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer
-        means, or None.
-
-        Raises MillraceError if a number fits several files.
-        """
+        means, or None."""
         if kind == "h5":
             return self._h5(pointer)
-        for end in self._ends(str(pointer)):
+        for end in self._ends(pointer):
             folder, _, name = end.rpartition("/")
             if folder in self.places("mm") and name in self._names(folder):
                 return end
         return None
 
-    def _h5_file(self, pointer: str | int) -> str | None:
-        """A name, a path, or the number in its name."""
+    def _h5_file(self, pointer: str) -> str | None:
+        """A name, or a path."""
         places = self.places("h5")
-        if not (text := str(pointer).strip()).isdecimal():
-            ends = self._ends(text)
-            for end in ends:
-                if end in places:
-                    return end
-            names = [file for file in places if os.path.basename(file) in ends[-1:]]
-            return names[0] if len(names) == 1 else None
-        number = re.compile(rf"(?<!\d)0*{text.lstrip('0') or 0}\.\w+$")
-        files = [file for file in places if number.search(file)]
-        if len(files) > 1:
-            problem = f"chunk {pointer} may be {files[0]} or {files[1]}"
-            raise MillraceError(problem, str(self.path), "Give h5_chunk as a file name")
-        return files[0] if files else None
+        ends = self._ends(pointer.strip())
+        for end in ends:
+            if end in places:
+                return end
+        names = [file for file in places if os.path.basename(file) in ends[-1:]]
+        return names[0] if len(names) == 1 else None
 
 
 def split_name(name: str) -> str:
