@@ -17,8 +17,8 @@ from tests.workflow.workflow import ROOT
 
 
 def test_an_error_is_one_line_with_where_and_remedy(capsys):
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise MillraceError(
             "the header is cut", where="a.tar, byte 512", remedy="Copy the file again"
         )
@@ -45,8 +45,8 @@ def test_an_error_is_one_line_with_where_and_remedy(capsys):
     ],
 )
 def test_names_of_others_leave_the_terminal_as_it_is(capsys, name, shown):
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         if "\n" not in name:
             cli.log.info("reading %s", name)
         raise MillraceError("it is empty", where=name)
@@ -81,8 +81,8 @@ def test_errors_read_well_with_and_without_their_parts(arguments, text):
     ],
 )
 def test_what_the_system_refuses_is_one_line_with_the_remedy(capsys, number, words):
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise OSError(number, os.strerror(number), "results/x.tar")
 
     assert main([]) == 1
@@ -91,30 +91,36 @@ def test_what_the_system_refuses_is_one_line_with_the_remedy(capsys, number, wor
 
 
 def test_a_defect_is_not_hidden():
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise KeyError("defect")
 
     with pytest.raises(KeyError):
         main([])
 
 
-def test_success_is_zero_and_arguments_arrive():
+def test_success_is_zero_and_arguments_arrive_as_typed_and_as_spelled():
     seen = []
 
-    @cli.step
-    def main(argv=None):
-        seen.append(argv)
+    def make_parser():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--a-flag")
+        return parser
 
-    assert main(["--a"]) == 0 and seen == [["--a"]]
-    assert cli.step(lambda argv: 3)([]) == 3
+    @cli.step(make_parser, cli.hyphenated)
+    def main(args):
+        seen.append((args.a_flag, args.typed))
+
+    assert main(["--a_flag=b_c"]) == 0 and seen == [("b_c", ["--a_flag=b_c"])]
+    assert cli.step(argparse.ArgumentParser)(lambda args: 3)([]) == 3
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
     program = (
         "from millrace.common import cli\n"
-        "@cli.step\n"
-        "def main(argv=None):\n"
+        "import argparse\n"
+        "@cli.step(argparse.ArgumentParser)\n"
+        "def main(args):\n"
         "    for number in range(100000): print(number, flush=True)\n"
         "raise SystemExit(main())"
     )
@@ -212,8 +218,8 @@ def test_counts_and_objects_of_a_command_line():
 
 
 def test_an_interrupt_is_one_line(capsys):
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise KeyboardInterrupt
 
     assert main([]) == 130
@@ -226,8 +232,8 @@ def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place
     """torch raises it at any statement; a half written checkpoint then adds an error of its own."""
     killed = RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
 
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         if place == "a step":
             raise killed
         try:
@@ -245,8 +251,8 @@ def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place
 
 @pytest.mark.parametrize("end", ["", " with exit code 3"])
 def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsys, end):
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")
 
     assert main([]) == 1
@@ -255,8 +261,8 @@ def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsy
 
 
 def test_other_errors_of_torch_keep_their_traceback():
-    @cli.step
-    def main(argv=None):
+    @cli.step(argparse.ArgumentParser)
+    def main(args):
         raise RuntimeError("[enforce fail at inline_container.cc:672]")
 
     with pytest.raises(RuntimeError, match="enforce fail"):

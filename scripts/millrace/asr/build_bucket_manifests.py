@@ -133,9 +133,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     index = Path(SPEECH, "index.parquet")
     if not (args.manifests or args.train or args.dev or args.test) and index.exists():
         args.manifests = [index]

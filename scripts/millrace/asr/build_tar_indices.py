@@ -75,9 +75,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     if (args.output or args.report) and not args.partition:
         raise MillraceError("--output and --report are of one partition", remedy="Give --partition")
     if args.partition:

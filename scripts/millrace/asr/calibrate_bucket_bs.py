@@ -36,9 +36,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     if args.mode == "verify_all":
         processes.take_training_environment()
         from millrace.asr.calibration import merge, steps

@@ -34,9 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     merged = calibration_merge.merge(args.bucket_config, args.calibrations)
     atomic.write_json(args.output, merged)
     for name, bucket in merged["buckets"].items():

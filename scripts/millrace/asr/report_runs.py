@@ -40,9 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     if not args.runs:
         raise MillraceError(
             "there is no run to report", "asr.runs", "Give asr.runs a run, or --runs a metrics.json"

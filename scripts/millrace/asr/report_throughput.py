@@ -52,9 +52,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     throughput = comparison.Throughput(
         {role: getattr(args, role) for role in ROLES}, args.buckets, args.reference
     )

@@ -75,9 +75,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     folder = Path(args.output_dir or Path(args.metrics or "metrics.json").parent)
     ranks.end_with_launcher(signal.SIGKILL)
     processes.take_training_environment()

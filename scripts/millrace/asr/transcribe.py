@@ -60,9 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     with contextlib.suppress(FileNotFoundError, TypeError), open(args.output, "rb") as earlier:
         if earlier.read(1) not in (b"", b"{"):  # `--output *.wav`
             problem = "--output is there, and is no transcript of earlier"

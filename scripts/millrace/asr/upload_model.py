@@ -45,9 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     metrics = Path(args.metrics)
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     head = subprocess.run(git, capture_output=True, text=True)

@@ -73,9 +73,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> int:
     if args.loader is None:
         print(entries.explain(args.explain) if args.explain else entries.listing())
         return 0
@@ -91,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         cli.log.error("%s", error)
         return 2  # as argparse does; 1 is a bug of the loader
 
-    command = ["python", "-m", "millrace.audit.check_loader", *(argv or sys.argv[1:])]
+    command = ["python", "-m", "millrace.audit.check_loader", *args.typed]
     run = document.Run(args.loader, shlex.join(command), options.timeout, probes, only, ignored)
     report = document.document(findings, run)
     write(report, args.out, args.json)

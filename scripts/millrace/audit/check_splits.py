@@ -37,14 +37,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> int:
-    parser = make_parser()
-    args = parser.parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> int:
     splits = {"validation": args.validation, "test": args.test}
     held_out = {name: paths for name, paths in splits.items() if paths}
     if not held_out:
-        parser.error("give --test or --validation")
+        make_parser().error("give --test or --validation")
     try:
         # The lane installs with torch alone.
         with extras.needed("splits", "millrace.audit.check_splits"):

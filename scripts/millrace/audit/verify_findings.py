@@ -30,9 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     counts = {}
     reasons = gate.reasons(args.ignore)
     refused = args.page.with_name("refused.html")

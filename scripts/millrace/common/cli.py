@@ -71,35 +71,50 @@ def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.Argumen
     )
 
 
-def step(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Wrap a step's `main(argv=None)`: log to stderr, exit code 1 and one line for what the user
-    can mend.
+Main = Callable[[argparse.Namespace], int | None]
 
-    An exit code of its own is what `main` returns.
+
+def step(
+    make_parser: Callable[[], argparse.ArgumentParser],
+    spelled: Callable[[list[str]], list[str]] = list,
+) -> Callable[[Main], Callable[..., int]]:
+    """Make a step of `main(args)`: command line parsed, log on stderr, exit code 1 and one line for
+    what the user can mend.
+
+        @cli.step(make_parser)
+        def main(args: argparse.Namespace) -> None: ...
+
+    An exit code of its own is what `main` returns. `spelled` gives the words to parse of those that
+    were typed, which are `args.typed`.
     """
 
-    @functools.wraps(main)
-    def run(argv: list[str] | None = None) -> int:
-        log_to_stderr(os.environ.get("MILLRACE_LOG", "INFO"))
-        try:
-            code = main(argv)
-        except MillraceError as error:
-            log.error("%s", error)
-            return 1
-        except KeyboardInterrupt:
-            log.error("interrupted; the same command goes on with what is whole")
-            return 128 + signal.SIGINT
-        except BrokenPipeError:
-            return 1
-        except (RuntimeError, OSError) as error:
-            line = _line_for(error)
-            if line is None:
-                raise
-            log.error("%s", line)
-            return 1
-        return code or 0
+    def of_main(main: Main) -> Callable[..., int]:
+        @functools.wraps(main)
+        def run(argv: list[str] | None = None) -> int:
+            log_to_stderr(os.environ.get("MILLRACE_LOG", "INFO"))
+            typed = sys.argv[1:] if argv is None else argv
+            try:
+                args = make_parser().parse_args(spelled(typed), argparse.Namespace(typed=typed))
+                code = main(args)
+            except MillraceError as error:
+                log.error("%s", error)
+                return 1
+            except KeyboardInterrupt:
+                log.error("interrupted; the same command goes on with what is whole")
+                return 128 + signal.SIGINT
+            except BrokenPipeError:
+                return 1
+            except (RuntimeError, OSError) as error:
+                line = _line_for(error)
+                if line is None:
+                    raise
+                log.error("%s", line)
+                return 1
+            return code or 0
 
-    return run
+        return run
+
+    return of_main
 
 
 def _line_for(error: RuntimeError | OSError) -> str | None:
@@ -119,11 +134,11 @@ def _line_for(error: RuntimeError | OSError) -> str | None:
     return None
 
 
-def hyphenated(argv: list[str] | None = None) -> list[str]:
+def hyphenated(typed: list[str]) -> list[str]:
     """The command line with hyphens in flags' names, as original scripts write
     `--shuffle_pool=10`."""
     words = []
-    for word in sys.argv[1:] if argv is None else argv:
+    for word in typed:
         name, equals, value = word.partition("=")
         if name.startswith("--"):
             name = name.replace("_", "-")

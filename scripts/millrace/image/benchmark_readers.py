@@ -38,9 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(cli.hyphenated(argv))
+@cli.step(make_parser, cli.hyphenated)
+def main(args: argparse.Namespace) -> None:
     from millrace.image.training import readers, report
 
     rows = []

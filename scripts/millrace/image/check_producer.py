@@ -64,9 +64,8 @@ def _line(pointers: Pointers, side: str, pointer: str, seconds: float, more: str
     return f"{state}{now.activity}{more}"
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(cli.hyphenated(argv))
+@cli.step(make_parser, cli.hyphenated)
+def main(args: argparse.Namespace) -> None:
     text = "\n".join(_lines(args.folder, args.sentry_dir, args.seconds))
     print(text)
     if args.output:

@@ -59,9 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(cli.hyphenated(argv))
+@cli.step(make_parser, cli.hyphenated)
+def main(args: argparse.Namespace) -> None:
     with _stopping(args.end_with_parent) as is_stopped:
         _make(args, is_stopped)
 

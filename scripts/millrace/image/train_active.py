@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
@@ -58,9 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(cli.hyphenated(argv))
+@cli.step(make_parser, cli.hyphenated)
+def main(args: argparse.Namespace) -> None:
     chosen = settings.from_args(TrainOptions, args)
     times = settings.from_args(Times, args)
     settings.check(times, "train_active")
@@ -75,9 +73,7 @@ def main(argv: list[str] | None = None) -> None:
         training_run.evaluate(chosen, Path(args.data), folder, args.resume)
         return
     scratch = args.local_scratch_dir or args.data
-    words = [
-        "{folder}" if word == scratch else word for word in (sys.argv[1:] if argv is None else argv)
-    ]
+    words = ["{folder}" if word == scratch else word for word in args.typed]
     names = (
         "seed",
         "shuffle_pool",

@@ -44,9 +44,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     contract = settings.from_args(Contract, args)
     settings.check(contract, "features")
     if args.partition and args.output and args.report:

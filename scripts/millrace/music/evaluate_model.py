@@ -30,9 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     options, overrides = configuration.split_options(args.overrides)
     conf = configuration.read(
         overrides, str(Path(options["checkpoint"]).with_name("configuration.yaml"))

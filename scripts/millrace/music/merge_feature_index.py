@@ -47,9 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     content = jsonl.read(args.merge)
     names = content["partitions"]
     for path in sorted(args.tables.iterdir()):

@@ -18,9 +18,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     from millrace.music.report import matching
 
     atomic.write_text(args.output, matching.render(jsonl.read(args.coverage), args.figures))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from pathlib import Path
 
 from millrace.common import atomic, cli
@@ -41,9 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> int | None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> int | None:
     conf = configuration.read(args.overrides)
     folder = Path(
         args.output_dir
@@ -55,7 +53,7 @@ def main(argv: list[str] | None = None) -> int | None:
     count = conf["fabric.ngpus"]
     if count > 1 and conf["fabric.nnodes"] == 1 and "RANK" not in os.environ:
         words = ["--standalone", "--nproc-per-node", str(count), "-m", "millrace.music.train_model"]
-        return launch.main([*words, *(sys.argv[1:] if argv is None else argv)])
+        return launch.main([*words, *args.typed])
     ranks.end_with_launcher(signal.SIGKILL)
     import torch
 

@@ -48,9 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     index, contract, files, prefer = _chosen(args)
     if args.id is not None or args.index is not None:
         name = split_name(args.split)

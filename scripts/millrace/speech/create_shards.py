@@ -80,13 +80,12 @@ def _cer(text: str) -> float:
     return value
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = (parser := make_parser()).parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     if bool(args.manifest) == bool(args.manifest_dir or args.country):
-        parser.error("give --manifest, or --manifest-dir with --country")
+        make_parser().error("give --manifest, or --manifest-dir with --country")
     if args.manifest_dir and any([args.index, args.statuses, args.prints]):
-        parser.error("--index, --statuses and --prints are of one --manifest")
+        make_parser().error("--index, --statuses and --prints are of one --manifest")
     options = ShardOptions(
         args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb, args.copies
     )

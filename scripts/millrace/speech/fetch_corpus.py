@@ -41,9 +41,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     where = (args.countries_root, args.index)
     demo_corpus.fetch(*where, args.seed, args.languages, args.source, args.threads)
 

@@ -67,14 +67,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = (parser := make_parser()).parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     limits = Limits(args.min_duration, args.max_duration, args.normalise_text)
     outputs = [getattr(args, name) for name in _OUTPUTS]
     is_partition = bool(args.partition)
     if is_partition == bool(args.country) or is_partition != all(outputs):
-        parser.error("give --partition with its four outputs, or --country")
+        make_parser().error("give --partition with its four outputs, or --country")
     if args.country:
         root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
         settings = sources.Settings(

@@ -34,9 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     countries = [jsonl.read(path) for path in args.ledgers]
     ledgers = []
     for path, country in zip(args.ledgers, countries, strict=True):

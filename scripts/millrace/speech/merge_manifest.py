@@ -18,9 +18,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     country = jsonl.read(args.country)
     parts = [tables.PartitionFiles(name, args.manifest_dir) for name in country["partitions"]]
     rows = (row for part in parts for row in part.rows())

@@ -66,9 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     country = jsonl.read(args.country)
     segments = Segments.of(country["partitions"], args.manifest_dir, args.shards_dir)
     held_out = copies.held_out(args.held_out, args.shards_dir)

@@ -25,9 +25,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     corpus = corpus_report.read(args.index, args.ledger, args.manifest_dir)
     rates = corpus.rates
     svgs = {

@@ -20,9 +20,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     shards = published.shards(args.index)
     jsonl.write_lines(args.manifest, published.rows(shards, args.shards_dir))
     atomic.write_text(args.card, card.render(shards, args.repo, args.licence))

@@ -17,9 +17,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     with extras.needed("asr", "millrace.tars"):
         from millrace.tars.index import open_indices, tar_paths
         from millrace.tars.samples import TarSamples

@@ -64,9 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser().parse_args(argv)
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     from tests.bench.readers import benchmark, corpus, report
 
     with tempfile.TemporaryDirectory(prefix="readers-", dir=args.scratch) as scratch:

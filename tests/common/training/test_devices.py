@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,8 +112,8 @@ def together(folder: Path, work: Callable[[int], None]) -> tuple[list[int], str]
         (folder / f"left-{rank}").touch()
         return 0
 
-    step = cli.step(lambda argv: checked())
-    codes = forks.joined(forks.start_ranks(2, step, folder / "stderr"))
+    step = cli.step(argparse.ArgumentParser)(lambda args: checked())
+    codes = forks.joined(forks.start_ranks(2, lambda: step([]), folder / "stderr"))
     return codes, (folder / "stderr").read_text()
 
 

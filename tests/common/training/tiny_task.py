@@ -6,9 +6,9 @@ runs.json is a list of runs, done one after the other: {"folder", "settings", "t
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -265,12 +265,17 @@ def _first_step(folder: Path) -> int:
         return 0
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("runs")
+    return parser
+
+
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     """Do the runs of a file."""
     torch.set_num_threads(1)
-    (runs,) = sys.argv[1:] if argv is None else argv
-    for each in jsonl.read(runs):
+    for each in jsonl.read(args.runs):
         run(Path(each["folder"]), each.get("settings", {}), each.get("task", {}))
 
 

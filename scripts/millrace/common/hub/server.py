@@ -10,6 +10,7 @@ and no page of the web.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import hmac
@@ -261,12 +262,15 @@ async def _resolve(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(request.app[_STORE].content(file["sha256"]), headers=headers)
 
 
-@cli.step
-def main(argv: list[str] | None = None) -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     parser.add_argument("folder", type=Path, help="what an upload step filled, or a new one")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
-    args = parser.parse_args(argv)
+    return parser
+
+
+@cli.step(make_parser)
+def main(args: argparse.Namespace) -> None:
     token = new_token()
     with serve(args.folder, token, args.port) as endpoint:
         print(f"HF_ENDPOINT={endpoint} HF_TOKEN={token} HF_HUB_DISABLE_XET=1", flush=True)
