@@ -13,7 +13,7 @@ import yaml
 from millrace.music import verify_h5_sample
 from millrace.music.features.track import Contract
 from millrace.music.features.verification import facts
-from tests.music.features.trees import add_group, cqt, indexed, write_mm
+from tests.music.features.trees import add_group, cqt, h5_file, indexed, write_mm
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def test_a_track_that_is_not_there_is_named(tree, capsys, chosen, words):
 
 def test_facts_of_a_track(tmp_path):
     values = cqt(1, 2150)
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         add_group(h5, "abcdefghijk", values.T.astype("f2"), {"hop_s": 0.02})
         add_group(h5, "zzzzzzzzzzz", values, {"hop_s": 0.1}, compression="gzip", chunks=(100, 84))
-    index = indexed(tmp_path, h5=["a.h5"])
+    index = indexed(tmp_path)
     first, second = (facts(index, row, Contract()) for row in range(2))
     assert {**first, "offset": None, "min": 0, "mean": 0, "max": 0} == {
         **{

@@ -7,7 +7,6 @@ import json
 import os
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -17,7 +16,15 @@ from millrace.music.features.old_index import write_old_index
 from millrace.music.features.roots import Root, split_name
 from millrace.music.features.splits import Split, coverage, read_split, write_filtered
 from millrace.music.features.track import Contract
-from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, scanned, write_mm
+from tests.music.features.trees import (
+    PUBLISHED,
+    add_group,
+    cqt,
+    h5_file,
+    indexed,
+    scanned,
+    write_mm,
+)
 
 WATCH = "https://www.youtube.com/watch?v="
 
@@ -228,7 +235,7 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         if n == 3:
             values = np.clip(20 * np.log10(values / values.max()), -80, 0)
         write_mm(tmp_path, name, values.astype("<f2"), sidecar=n != 4)
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         add_group(h5, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
     # One clique whole, one with a refused track, one left with one version, one of one video, one
     # missing.
@@ -237,7 +244,7 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)}
     )
     folders = Root(tmp_path).places("mm")
-    index = indexed(tmp_path, h5=["a.h5"], mm=folders, contract=PUBLISHED)
+    index = indexed(tmp_path, mm=folders, contract=PUBLISHED)
     split = read_split(path, "val")
     refused = {
         track.id: track.refused
@@ -291,12 +298,12 @@ def test_a_file_that_is_no_split_is_named(tmp_path, content, problem):
 
 
 def test_versions_without_a_text_as_video_id_are_listed_with_their_clique(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         add_group(h5, "abcdefghijk", cqt(1))
     split = Split(
         "train", "train.json", {"C-1": [{"version_id": "V-1", "youtube_id": 12345678901}]}
     )
-    result, lost, _ = coverage(split, indexed(tmp_path, h5=["a.h5"]), {})
+    result, lost, _ = coverage(split, indexed(tmp_path), {})
     of = {"split": "train", "id": "", "in_clique": "C-1", "version_id": "V-1"}
     assert lost[0] == {**of, "reason": "without_video_id"} and result["without_id"] == 1
 
@@ -310,11 +317,11 @@ def test_splits_have_the_names_that_people_use():
 def test_the_index_of_the_original_script_is_written(tmp_path):
     import torch
 
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         add_group(h5, "abcdefghijk", cqt(1), {"hop_s": 0.02})
     write_mm(tmp_path, "abcdefghijk", cqt(2).T)
     write_mm(tmp_path, "-_cdefghijk", cqt(3).T)
-    index = indexed(tmp_path, h5=["a.h5"], mm=["ab", "-_"])
+    index = indexed(tmp_path, mm=["ab", "-_"])
     write_old_index(tmp_path / "old.pt", index.path)
     mapping = torch.load(tmp_path / "old.pt", weights_only=True)
     shape = {"shape": [84, 1200]}

@@ -20,7 +20,7 @@ from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.reader import FeatureError, WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
-from tests.music.features.trees import add_group, cqt, indexed, number, write_mm
+from tests.music.features.trees import add_group, cqt, h5_file, indexed, number, write_mm
 
 LAYOUTS = {
     "contiguous": {},
@@ -99,7 +99,7 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
 
 
 def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         for seed, attributes in ((1, {}), (2, {"hop_s": 0.05}), (3, {"duration_s": 24})):
             add_group(h5, number(seed), cqt(seed), attributes)
     write_mm(tmp_path, number(2), cqt(2).T)
@@ -188,10 +188,10 @@ def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_
     tmp_path, hop
 ):
     name, values = "abcdefghijk", cqt(1, 900)
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with h5_file(tmp_path) as h5:
         add_group(h5, name, values, {"hop_s": hop})
     write_mm(tmp_path, name, 2 * values[:800].T, sidecar=True)
-    index = indexed(tmp_path, h5=["a.h5"], mm=["ab"])
+    index = indexed(tmp_path, mm=["ab"])
     both = [
         WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")
     ]
@@ -257,7 +257,7 @@ def test_a_file_that_a_swmr_writer_has_open_is_read(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as h5:
         add_group(h5, "abcdefghijk", values, {"hop_s": 0.02}, chunks=(100, 84), maxshape=(None, 84))
         h5.swmr_mode = True
-        index = indexed(tmp_path, h5=["a.h5"])
+        index = indexed(tmp_path)
         reader = WindowReader(index)
         np.testing.assert_array_equal(reader.read(0, 50, 300), values[50:350].T)
         assert index.entries(0)[0].storage == "h5py" and index.entries(0)[0].swmr

@@ -33,6 +33,11 @@ def number(seed: int) -> str:
     return f"{'-_aA'[seed % 4]}{seed:03d}ABCD_-{'xX'[seed % 2]}"
 
 
+def h5_file(root: Path) -> h5py.File:
+    """The HDF5 file a.h5 of a tree, to be written."""
+    return h5py.File(root / "a.h5", "w")
+
+
 def add_group(
     h5: h5py.File, name: str, values: np.ndarray, attributes: dict | None = None, **storage
 ) -> None:
@@ -52,12 +57,14 @@ def write_mm(
 
 def scanned(
     root: Path,
-    h5: Iterable[str] = (),
+    h5: Iterable[str] | None = None,
     mm: Iterable[str] = (),
     contract: Contract | None = None,
     records=None,
 ) -> list[Track]:
-    places = [("h5", path) for path in h5] + [("mm", path) for path in mm]
+    """The tracks of these files and folders; of all HDF5 files, if none are named."""
+    files = sorted(path.name for path in root.glob("*.h5")) if h5 is None else h5
+    places = [("h5", path) for path in files] + [("mm", path) for path in mm]
     partitions = [
         FeaturePartition("p", kind, str(root), path, (records or {}).get(path, []))
         for kind, path in places

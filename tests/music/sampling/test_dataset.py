@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -159,7 +158,7 @@ def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetit
 def test_a_hop_of_which_no_whole_number_makes_a_frame_is_averaged_by_area(tmp_path):
     frames = 500
     values = np.broadcast_to(np.arange(frames, dtype=np.float32)[:, None] + 1, (frames, 84))
-    with h5py.File(tmp_path / "a.h5", "w") as h5:
+    with trees.h5_file(tmp_path) as h5:
         trees.add_group(h5, "ramp0000000", values, {"hop_s": 512 / 22050})
     index = trees.indexed(tmp_path, ["a.h5"], contract=Contract(resample=True))
     reader = ShingleReader(WindowReader(index), Contract(resample=True))
