@@ -512,3 +512,15 @@ def test_every_job_has_a_message_with_its_wildcards(dry_run: list[Job]):
     for job in dry_run:
         values = [pair.partition("=")[2] for pair in filter(None, job.wildcards.split(", "))]
         assert job.message and all(value in job.message for value in values), job.rule
+
+
+@pytest.mark.e2e
+def test_a_run_says_what_it_made_and_the_next_dry_run_what_the_config_changes(tmp_path: Path):
+    folder = small_tree(tmp_path / "images", classes=1, train=2)
+    section = {"raw_data_dir": "."}
+    said_at_end = Workflow(folder, lanes=["image"], image=section).run("image_records")
+    assert "Millrace: image: train: 2 records of 1 classes" in said_at_end
+    changed = Workflow(folder, lanes=["image"], image={**section, "on_leak": "keep"})
+    plan = changed.plan("image_records")
+    assert plan.said == ["Millrace: image: on_leak reject -> keep"]
+    assert [job.wildcards for job in plan.jobs] == ["split=train"]
