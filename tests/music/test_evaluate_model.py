@@ -41,7 +41,8 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path):
     corpus(tmp_path)
     chosen = conf.read(overrides(tmp_path))
     torch.manual_seed(0)
-    run.write_configuration(chosen, tmp_path)
+    # A model that two ranks have trained is evaluated by one.
+    run.write_configuration(conf.Conf({**chosen, "fabric.ngpus": 2}), tmp_path)
     torch.save({"model": Clews(chosen.model).state_dict()}, tmp_path / "a.ckpt")
 
     def evaluated(*options: str) -> dict:
@@ -55,6 +56,11 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path):
     shingles = ("maxlen=300", "qslen=0", "qshop=0", "cshop=2", "limit_num=4")
     whole = evaluated("partition=valid", "redux=min", *shingles)
     assert (whole["partition"], whole["queries"], whole["redux"]) == ("valid", 4, "min")
+    # Each option has its part in the distances of tracks.
+    options = [(), ("maxlen=6",), ("qslen=0",), ("cslen=0",), ("qslen=0", "cslen=0")]
+    options += [("qshop=1",), ("cshop=1",), ("redux=mean",)]
+    distances = {json.dumps(evaluated(*each)["nearest"]) for each in options}
+    assert len(distances) == len(options)
     # Frames are those of the checkpoint's model, also if another configuration is named.
     assert evaluated("model.cqt.pool=10", "data.audiolen=20")["figures"] == evaluated()["figures"]
     with pytest.raises(MillraceError, match="test: 1 clique of two recordings"):

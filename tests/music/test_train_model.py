@@ -65,9 +65,9 @@ def test_a_run_writes_the_originals_names_and_models_in_the_published_form(whole
     }
     assert "checkpoint_epoch3.ckpt" not in files
     # Of another length, on other ranks, read faster or from elsewhere, it is the same run.
-    free = (
-        set(conf.read(arguments)) - json.loads((run_folder / "run.json").read_text())["run"].keys()
-    )
+    noted = json.loads((run_folder / "run.json").read_text())["run"].keys()
+    free = set(conf.read(arguments)) - noted
+    assert noted - set(conf.read(arguments)) == {"plan"}
     assert {key for key in free if not key.startswith("path.")} == {
         *("conf", "jobname", "fabric.nnodes", "fabric.ngpus", "fabric.accelerator"),
         *("data.nworkers", "data.prefetch_factor", "data.persistent_workers", "data.pin_memory"),
@@ -243,6 +243,25 @@ def test_several_ranks_typed_plainly_are_started(tmp_path):
     }
     assert len(figures) > 10
     assert {name: before["metrics"][name] for name in figures} == pytest.approx(figures, rel=1e-5)
+
+
+def test_a_run_keeps_others_out_of_its_folder(whole_run, monkeypatch):
+    folder, arguments = whole_run
+    held = []
+    monkeypatch.setattr(run.loop, "train", lambda *_: held.append(is_held(folder / "logs/held")))
+    with pytest.raises(AttributeError):  # it has no summary
+        run.run(conf.read([*arguments, "jobname=held"]), folder / "logs/held")
+    assert held == [True]
+
+
+def is_held(folder: Path) -> bool:
+    """Whether another process is kept out of a folder."""
+    program = "import sys; from millrace.common.training.run_folder import held\n"
+    program += "with held(sys.argv[1], patience=0): pass"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/scripts"}
+    command = [sys.executable, "-c", program, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return "another process is training here" in done.stderr
 
 
 def test_tasks_of_srun_are_ranks(monkeypatch):

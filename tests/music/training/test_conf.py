@@ -12,7 +12,7 @@ from millrace.music import evaluate_model, train_model
 from millrace.music.features.roots import SPLITS
 from millrace.music.features.track import Contract
 from millrace.music.models.config import ClewsConfig
-from millrace.music.training import conf, conf_keys
+from millrace.music.training import conf, conf_keys, run
 from millrace.music.training.augment import Augmentations
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/dvi-h5.yaml"
@@ -119,6 +119,25 @@ def test_the_example_has_known_keys_and_the_published_values():
     }
     assert differing == {"conf", "training.save_freq", *paths}
     assert chosen.contract() == Contract()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        ((), {}),
+        (("training.optim.wd=0.1",), {}),  # adam has none
+        (("training.optim.name=adamw", "training.optim.wd=0.1"), {"weight_decay": 0.1}),
+        (("training.optim.lr=0.5", "training.numepochs=7"), {"lr": 0.5, "epochs": 7}),
+        (("seed=5", "fabric.precision=bf16-mixed"), {"seed": 5, "precision": "bf16-mixed"}),
+        (("fabric.accelerator=cpu",), {"device": "cpu"}),
+    ],
+)
+def test_the_loop_trains_as_the_original_unless_told_otherwise(overrides, changes):
+    original = {"lr": 2e-4, "epochs": 1000, "seed": 43, "precision": "32-true", "device": "cuda"}
+    original |= {"weight_decay": 0.0, "max_grad_norm": 0.0, "warmup_ratio": 0.0}
+    original |= {"lr_scheduler_type": "constant", "eval_at_start": 1, "save_steps": 0}
+    settings = vars(run.loop_settings(conf.read(overrides)))
+    assert {name: settings[name] for name in original} == original | changes
 
 
 def test_every_key_is_explained_and_has_a_default_that_it_takes():

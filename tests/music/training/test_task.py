@@ -11,10 +11,11 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
+from millrace.common.errors import MillraceError
 from millrace.common.loading.plan import BatchRequest
 from millrace.common.training.ranks import Exchange
 from millrace.music.models.clews import Clews
-from millrace.music.training import conf
+from millrace.music.training import conf, run
 from millrace.music.training import task as task_module
 from millrace.music.training.loss import contrastive_loss
 from millrace.music.training.task import VersionTask, audited
@@ -175,6 +176,9 @@ def test_tracks_that_cannot_be_read_are_counted_as_left_out_of_the_validation(tm
     Path(index.entries(int(lost))[0].file).unlink()
     metrics = evaluated(task, model_of(task, 0), 0)
     assert metrics["valid/left_out"] == 1
+    task.conf["data.max_missing_fraction"] = 0.0
+    with pytest.raises(MillraceError, match="1 of 12 tracks cannot be read"):
+        evaluated(task, model_of(task, 0), 0)
     # The untrained model is no best one.
     assert not (tmp_path / "checkpoint_best.ckpt").exists()
 
@@ -188,6 +192,88 @@ def test_a_step_counts_what_was_replaced_and_what_came_from_the_other_kind_of_fi
     with torch.inference_mode():
         _, tracks, counts = task.training_step(model, batch)
     assert (tracks, counts) == (len(batch.ii), {"replaced": 2, "fallback_file_missing": 3})
+
+
+def test_the_loss_of_a_step_is_that_of_cliques_and_recordings(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+    model = model_of(task, 0)
+    batch = task.batch_loader(0).dataset.load(BatchRequest(0, task.plan(0, 1).batch(0, 0), epoch=0))
+    torch.manual_seed(0)
+    expected, _ = contrastive_loss(model(batch.x), batch.cc, batch.ii, task.config)
+    torch.manual_seed(0)
+    loss, _, _ = task.training_step(model, batch)
+    assert torch.equal(loss, expected)
+
+
+@pytest.mark.parametrize("name", ["ids", "cliques", "frames", "hops"])
+def test_other_recordings_are_another_run(tmp_path, name):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+    before = task.state_dict()
+    getattr(task.features.cliques["train"], name)[0] += 1
+    assert task.state_dict() != before
+
+
+def test_a_run_ends_by_a_figure_that_is_no_number_and_by_a_rate_below_the_least(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path, "training.optim.lr=1", "training.optim.min_lr=1")
+    figures = dict.fromkeys((f"valid/{name}" for name in FIGURES), 5.0)
+    task.epochs_done = 1
+    assert task.observe({"hpar/epoch": 1.0, **figures}) == ""
+    broken = {"hpar/epoch": 1.0, **figures, "train/l_main": float("nan")}
+    assert task.observe(broken) == "NaN or inf reached (train/l_main)"
+
+
+def test_training_begins_with_a_model_of_its_own_sizes(tmp_path):
+    corpus(tmp_path)
+    task = task_of(tmp_path)
+    evaluated(task, model_of(task, 0), 1)
+    run.write_configuration(task.conf, tmp_path)
+    checkpoint = f"checkpoint={tmp_path}/checkpoint_last.ckpt"
+    assert task_of(tmp_path, checkpoint).build_model().config == task.config
+    with pytest.raises(MillraceError, match="another one than the configuration's"):
+        task_of(tmp_path, checkpoint, "model.zdim=32").build_model()
+
+
+def test_choices_of_the_configuration_reach_what_reads_batches(tmp_path):
+    corpus(tmp_path)
+    chosen = {"data.max_missing_fraction": 0.25, "data.p_samesong": 0.5, "data.prefetch_factor": 7}
+    chosen |= {"data.nworkers": 1, "data.mp_context": "forkserver"}
+    task = task_of(tmp_path, *(f"{key}={value}" for key, value in chosen.items()))
+    loader = task.batch_loader(0)
+    dataset = loader.dataset
+    assert loader.bad.max_bad_fraction == 0.25
+    assert (dataset.p_samesong, dataset.seed, dataset.augment) == (0.5, 43, task.augment)
+    workers = loader.data_loader
+    assert workers.multiprocessing_context.get_start_method() == "forkserver"
+    assert workers.prefetch_factor == 7
+
+
+def test_choices_of_the_configuration_reach_what_reads_features(tmp_path):
+    index = corpus(tmp_path)
+    (tmp_path / "moved").mkdir()
+    for file in tmp_path.glob("*.h5"):
+        file.rename(tmp_path / "moved" / file.name)
+    chosen = ("data.prefer=mm", "data.max_open_files=3", "data.pad_mode=zeros")
+    task = task_of(tmp_path, *chosen, f"path.h5_root={tmp_path}/moved")
+    reader = task.features.reader
+    windows = reader.windows
+    assert (windows.prefer, windows.max_open_files, reader.pad_mode) == ("mm", 3, "zeros")
+    assert windows.read(0, 0, 5).shape == (84, 5) and windows.index.roots != index.roots
+
+
+def test_a_recording_in_two_splits_and_features_of_other_bins_are_refused(tmp_path):
+    corpus(tmp_path)
+    splits = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("train", "valid")]
+    splits[1]["C-1"] = splits[0]["C-1"]
+    (tmp_path / "valid.json").write_text(json.dumps(splits[1]))
+    with pytest.raises(MillraceError, match="C-1"):
+        task_of(tmp_path)
+    both = task_of(tmp_path, "data.on_leak=reject").features.cliques
+    assert (len(both["train"]), len(both["valid"])) == (15, 9)
+    with pytest.raises(MillraceError, match="84 bins, the model takes 72"):
+        task_of(tmp_path, "data.on_leak=reject", "model.cqt.noctaves=6")
 
 
 def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(tmp_path):
@@ -205,6 +291,14 @@ def test_the_audit_knows_a_batch_by_its_anchors(tmp_path):
     seen = [loader.sample_ids(batch) for batch in loader]
     flat = [number for batch in seen for number in batch]
     assert {len(batch) for batch in seen} == {4} and len(set(flat)) == len(flat) == 16
+    # Of the recordings that it trains on none is evaluated.
+    index = loader.task.features.index
+    for split, names in (
+        ("train", loader.recordings()),
+        ("valid", task_module.audited_validation(keys).recordings()),
+    ):
+        tracks = loader.task.features.cliques[split].tracks
+        assert list(names) == [index.id(track) for track in tracks.tolist()]
 
 
 @pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda", True), ("auto", True)])
