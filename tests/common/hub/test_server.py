@@ -249,6 +249,15 @@ def test_uploads_that_broke_off_days_ago_are_swept_and_those_of_today_stay(tmp_p
     assert os.listdir(tmp_path / "uploads") == ["new"]
 
 
+def test_an_upload_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda _: calls.append("fsync"))
+    monkeypatch.setattr(os, "replace", lambda *of: calls.append("rename") or replace(*of))
+    (tmp_path / "partial").write_bytes(b"x")
+    Store(tmp_path).add(tmp_path / "partial", SHA256, 1)
+    assert calls == ["fsync", "rename"]
+
+
 def test_a_server_listens_on_loopback_alone(tmp_path):
     """As 127.0.0.2, the addresses that other machines see are none of its own."""
     with serve(tmp_path, TOKEN) as endpoint:

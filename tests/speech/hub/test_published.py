@@ -42,3 +42,20 @@ def test_the_card_has_a_line_for_each_split_and_sums_them_in_its_total(tmp_path)
         f"\n21 segments of speech with their texts, {sum(hours.values()):,.2f} hours in 3 shards"
         in text
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"samples": 999}, 'size_categories:\n- "n<1K"'),
+        ({"samples": 1000}, 'size_categories:\n- "1K<n<10K"'),
+        ({"language": "und"}, 'license: "unknown"\ntask_categories'),
+        ({"cer_count": 0}, " | unknown | 0.458 |"),
+        ({"country": "a|b"}, r"| a\|b | no |"),
+        ({"sample_rate": 8000}, "datasets.Audio(sampling_rate=8000)"),
+    ],
+)
+def test_the_card_says_what_the_index_says_and_what_is_unknown(tmp_path, changes, words):
+    write_corpus(tmp_path, {"norway": ("train",)}, samples=4)
+    table = published.shards(tmp_path / "index.parquet").assign(**changes)
+    assert words in card.render(table, "me/speech", "")
