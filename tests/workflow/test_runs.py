@@ -65,6 +65,34 @@ def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):
     ] * 3
 
 
+def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
+    own = {"data.prefer": "mm", "training.optim.lr": 0.5, "fabric.precision": "32"}
+    section = {"conf": "x.yaml", "splits": {"val": "v.json"}, "on_leak": "keep"}
+    of = inputs("music", 0, **section, contract={"resample": True}, runs={"a": own})
+    loader = {
+        "path.splits.valid": "v.json",
+        "path.index": "results/music/index/features.index",
+        "data.prefer": "mm",
+        "data.on_leak": "keep",
+        "data.resample": True,
+    }
+    others = {"jobname": "a", "conf": "x.yaml"}
+    others |= {"training.optim.lr": 0.5, "fabric.precision": "32"}
+    words = {f"{key}={value}" for key, value in (loader | others).items()}
+    assert set(of.run_arguments(RUN).split()) == words
+    # Its loader is another one only if what it reads is.
+    audited = of.audited("a")
+    assert audited.arguments == {"conf": "x.yaml", "keys": loader}
+    assert audited.files == [loader["path.index"], "x.yaml"]
+    assert of.contract == "--hop 0.02 --pool 5 --bins 84 --resample"
+    assert of.gpus(RUN) == 1  # as the configuration's own default is cuda
+
+
+def test_runs_of_music_need_splits():
+    assert inputs("music", splits="s", runs={"a": {}}).audited_runs() == ["a"]
+    assert inputs("music", splits="", runs={"a": {}}).audited_runs() == []
+
+
 @pytest.mark.parametrize("lane", ["asr", "music", "image"])
 def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
     with pytest.raises(MillraceError, match=rf"there is no run 'b'\. {lane}\.runs has .*a"):
