@@ -58,6 +58,7 @@ def describe(rule: Any, workflow: Any) -> dict[str, Any]:
             name for name, value in functions if getattr(value, "__name__", "") == "<lambda>"
         ],
         "resources": sorted(set(rule.resources) - {"_cores", "_nodes", "tmpdir"}),
+        "computed": sorted(name for name, value in rule.resources.items() if value.is_evaluable()),
     }
 
 

@@ -38,3 +38,15 @@ def test_each_job_says_how_much_memory_and_time_it_takes(jobs):
     timeless = {name for name, resources in cluster_jobs.items() if "runtime" not in resources}
     assert timeless == set(SLURM["set-resources"])
     assert all("runtime" in resources for resources in SLURM["set-resources"].values())
+
+
+def test_a_run_has_the_cores_gpus_nodes_and_environment_of_its_config(jobs):
+    started = {name: rule for name, rule in jobs.items() if "launcher" in rule["params"]}
+    assert {name.partition("_")[0] for name in started} == {"asr", "music", "image"}
+    for name, rule in started.items():
+        assert "_cores" in rule["computed"], name
+        assert "gpu" in rule["computed"] or "nodes" in rule["resources"], name
+    assert "nodes" in jobs["asr_train_model"]["resources"]
+    for name, rule in jobs.items():
+        if "gpu" in rule["resources"] or name == "audit_check_loader":
+            assert rule["shell"].startswith("{params.environment} "), name
