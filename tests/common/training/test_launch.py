@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,13 +25,16 @@ def launched(folder: Path, script: str, *flags: str) -> tuple[int, str]:
     (folder / "rank.sh").write_text(f"cd {folder}\n{script}")
     arguments = ["--standalone", "--nproc-per-node=2", *flags, "--no-python"]
     arguments += ["bash", str(folder / "rank.sh")]
+    (code,) = forks.joined([forks.start(launching(arguments), folder / "stderr")])
+    return code, (folder / "stderr").read_text()
 
+
+def launching(arguments: list[str]) -> Callable[[], int]:
     def launch_here() -> int:
         launch.log_to_stderr()
         return launch.main(arguments)
 
-    (code,) = forks.joined([forks.start(launch_here, folder / "stderr")])
-    return code, (folder / "stderr").read_text()
+    return launch_here
 
 
 def saving(seconds: float) -> str:
@@ -65,6 +72,126 @@ def test_ranks_that_stop_in_order_ask_for_a_requeue(tmp_path):
     code, text = launched(tmp_path, "exit 75")
     assert code == 75 and "the ranks have stopped in order" in text
     assert launched(tmp_path, "exit 0")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("kill -TERM $PPID; sleep 60", 75),  # ranks that were still being started
+        ("kill -TERM $$", 1),  # by somebody else than the launcher
+    ],
+)
+def test_ranks_that_a_signal_ends_stop_in_order_if_the_launcher_got_it(tmp_path, script, code):
+    assert launched(tmp_path, script)[0] == code
+
+
+def test_every_rank_gets_the_signal_that_the_launcher_gets(tmp_path):
+    script = """
+        trap 'touch got-$RANK; exit 75' USR1
+        trap '' TERM
+        touch up-$RANK
+        [ $RANK = 1 ] || { until [ -e up-1 ]; do sleep 0.05; done; kill -USR1 $PPID; }
+        while true; do sleep 0.05; done
+    """
+    assert launched(tmp_path, script)[0] == 75
+    assert {path.name for path in tmp_path.glob("got-*")} == {"got-0", "got-1"}
+
+
+def test_the_last_line_of_the_rank_that_failed_first_is_shown(tmp_path):
+    script = "echo of rank $RANK >&2; [ $RANK = 1 ] && exit 3; sleep 60"
+    code, text = launched(tmp_path, script, "--log-dir", str(tmp_path / "logs"))
+    end = "failed: rank 1: exit code 3 (of rank 1), rank 0: signal SIGTERM"
+    assert code == 1 and text.rstrip().endswith(end)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + forks.LIMIT_SECONDS
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.2)  # what follows at once
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch) -> Callable[[str, str], None]:
+    """Makes a shell script that stands for a program of Slurm."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+    def make(name: str, script: str) -> None:
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    return make
+
+
+@pytest.fixture
+def node(tmp_path, program) -> Callable[[int, str], BaseProcess]:
+    """Starts the launcher of one of two nodes, with two ranks that run a script."""
+    program("scontrol", "echo NodeName=first NodeAddr=127.0.0.1")
+    arguments = ["--nproc-per-node=2", "--log-dir", str(tmp_path / "logs")]
+    arguments += ["--no-python", "bash", str(tmp_path / "rank.sh")]
+    names = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n"}
+    names |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+
+    def start(index: int, script: str) -> BaseProcess:
+        (tmp_path / "rank.sh").write_text(f"cd {tmp_path}\n{script}")
+        own = {"SLURM_NODEID": str(index), "SLURMD_NODENAME": f"n{index}"}
+        return forks.start(launching(arguments), tmp_path / f"stderr-{index}", **names, **own)
+
+    return start
+
+
+def test_ranks_of_two_nodes_have_numbers_of_their_own(tmp_path, node):
+    script = "echo is $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE >&2"
+    assert forks.joined([node(index, script) for index in (0, 1)]) == [0, 0]
+    said = [(tmp_path / f"logs/rank-{rank}.log").read_text().strip() for rank in range(4)]
+    assert said == [f"is {rank} of 4, {rank % 2} of 2" for rank in range(4)]
+    first, second = ((tmp_path / f"stderr-{index}").read_text() for index in (0, 1))
+    assert said[0] in first and "is " not in second
+    assert re.search(r"node n1 \(.*\): ranks 2-3 of 4\n", second)
+
+
+def test_a_launcher_that_waits_for_the_other_node_stops_in_order(tmp_path, node):
+    said = tmp_path / "stderr-0"
+    said.touch()
+    waiting = node(0, "exit 0")
+    wait_for(lambda: "ranks 0-1" in said.read_text())
+    os.kill(waiting.pid, signal.SIGTERM)
+    assert forks.joined([waiting]) == [75]
+
+
+def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog):
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert launch.main(["-m", "this"]) == 1
+    assert "srun has started several launchers on a node" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("exit 0", 0, ""),
+        ("exit 75", 75, ""),
+        ("exit 143", 1, ""),
+        ("echo 'srun: error: Node failure on n1' >&2; exit 75", 1, "node n1 (ranks 2-3) was lost"),
+        ("echo 'srun: error: n1: task 1: Killed' >&2; exit 9", 1, "node n1 (ranks 2-3) was lost"),
+        ("echo 'srun: error: Node failure on n2' >&2; exit 9", 1, "n2 (no rank yet) was lost"),
+    ],
+)
+def test_a_node_that_is_lost_is_named(program, monkeypatch, caplog, script, code, said):
+    program("srun", f"echo '12:00 INFO node n1 (host): ranks 2-3 of 4' >&2\n{script}")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert launch.main(["--nodes", "2", "-m", "this"]) == code
+    assert said in caplog.text
+
+
+def test_srun_gets_the_signal_that_the_job_gets(tmp_path, program):
+    program("srun", f"trap 'exit 75' USR1\ntouch {tmp_path}/up\nwhile true; do sleep 0.05; done")
+    work = launching(["--nodes", "2", "-m", "this"])
+    launcher = forks.start(work, tmp_path / "stderr", SLURM_JOB_ID="1")
+    wait_for(lambda: (tmp_path / "up").exists())
+    os.kill(launcher.pid, signal.SIGUSR1)
+    assert forks.joined([launcher]) == [75]
 
 
 def failures(**ends: tuple[float, int]) -> dict[int, SimpleNamespace]:

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,7 +272,8 @@ def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
 def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[Any], Any]:
     """torchrun's static rendezvous, but its store listens at the meeting's address alone.
 
-    torch's own store listens on all interfaces, without a password.
+    torch's own store listens on all interfaces, without a password, and waits for the other
+    launchers where no signal ends it.
     """
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
@@ -286,16 +288,45 @@ def _rendezvous(backend: str, meeting: _Meeting, node_rank: int) -> Callable[[An
             return backend
 
         def next_rendezvous(self) -> Any:
-            if listener and self._store is None:
-                place = (self.master_addr, self.master_port, self.world_size, True, self.timeout)
-                self._store = TCPStore(
-                    *place, multi_tenant=True, master_listen_fd=listener.detach()
-                )
+            if self._store is None:
+                self._store = self._joined()
             return super().next_rendezvous()
+
+        def _joined(self) -> TCPStore:
+            """The store, once the launchers of all nodes are there."""
+            if listener is None:
+                _wait_for_nodes(lambda: _is_listened_to(self.master_addr, self.master_port))
+            is_first = listener is not None
+            place = (self.master_addr, self.master_port, self.world_size, is_first, self.timeout)
+            store = TCPStore(
+                *place,
+                wait_for_workers=False,
+                multi_tenant=True,
+                master_listen_fd=listener.detach() if listener else None,
+            )
+            store.add("launchers", 1)
+            _wait_for_nodes(lambda: store.add("launchers", 0) >= self.world_size)
+            return store
 
     return lambda params: Rendezvous(
         meeting.address, port, node_rank, params.max_nodes, params.run_id, _MEETING_SECONDS
     )
+
+
+def _wait_for_nodes(are_there: Callable[[], bool]) -> None:
+    """Wait here, so that a signal is heard. Raises MillraceError after `_MEETING_SECONDS`."""
+    until = time.monotonic() + _MEETING_SECONDS
+    while not are_there():
+        if time.monotonic() > until:
+            problem = f"the launchers of the other nodes have not come in {_MEETING_SECONDS} s"
+            raise MillraceError(problem, remedy="See what they say: scontrol show step")
+        time.sleep(0.1)
+
+
+def _is_listened_to(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5):
+        return True
+    return False
 
 
 def _log_per_rank(folder: str) -> Any:
