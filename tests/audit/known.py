@@ -1,9 +1,5 @@
 """The audit on loaders whose answer is known: `python -m tests.audit.known [WORD]` prints expected
-and found.
-
-With `--packages FOLDER` the packages' loaders, in the environment that has them, over the files
-that packages.py made in the folder.
-"""
+and found."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from pathlib import Path
 
 from millrace.audit.checks.findings import Finding
 from millrace.audit.runner.guard import Guard
-from tests.audit.expectations import KNOWN, PACKAGES, Known
+from tests.audit.expectations import KNOWN, Known
 from tests.audit.running import run
 
 FOLDER = Path(__file__).parent
@@ -43,15 +39,9 @@ def mismatches(known: Known, entries: dict[str, Finding]) -> dict[str, Finding |
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("word", nargs="?", default="")
-    parser.add_argument("--packages", metavar="FOLDER")
     args = parser.parse_args()
-    folder = f" --arg folder={args.packages}"
-    rows = [
-        Known(f"packages.py:{name}", options + folder, verdicts)
-        for name, options, verdicts in PACKAGES
-    ]
     with Guard() as guard:
-        for known in rows if args.packages else KNOWN:
+        for known in KNOWN:
             if re.search(args.word, f"{known.loader} {known.options}"):
                 show(known, worst(known, guard))
 

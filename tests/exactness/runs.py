@@ -38,10 +38,8 @@ class Read(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a launch ended with an error. `where`: "open", "restore", "read" or "state"."""
+    """Why a launch ended with an error."""
 
-    launch: int
-    where: str
     kind: str
     text: str
     frame: str
@@ -92,7 +90,7 @@ def run(
         results = start(Job(adapter, setting, launch, plan.epochs, saved))
         failed = [result for result in results if isinstance(result, Failure)]
         if failed:
-            return Outcome(reads, failed[0]._replace(launch=number))
+            return Outcome(reads, failed[0])
 
         runs: list[RankRun] = results
         for rank, result in enumerate(runs):
@@ -169,13 +167,13 @@ def run_rank(job: Job, place: Place, loaders: list[Loader]) -> RankRun:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    with _naming("open"):
+    with _naming():
         loader = job.adapter.open(job.setting, place)
         loaders.append(loader)
     states = job.saved.states
     if states:
         state = states[place.rank if place.rank < len(states) else 0]
-        with _naming("restore"):
+        with _naming():
             loader.restore(pickle.loads(state))
     return _read(loader, job)
 
@@ -219,7 +217,7 @@ def _after(loader: Loader, job: Job, reads: list[tuple[int, list[int]]]) -> Rank
 
 
 def _epoch(loader: Loader, epoch: int) -> list[tuple[int, list[int]]]:
-    with _naming("read"):
+    with _naming():
         return [(epoch, ids) for ids in loader.batches(epoch)]
 
 
@@ -227,7 +225,7 @@ def _part(loader: Loader, epoch: int, stop: Stop) -> RankRun:
     """Batches up to the stop that were read before the last save; without any, no state."""
     result = RankRun(epoch, None, [])
     reads: list[tuple[int, list[int]]] = []
-    with _naming("read"):
+    with _naming():
         for ids in loader.batches(epoch):
             reads.append((epoch, ids))
             if len(reads) <= stop.batches - stop.unsaved:
@@ -238,12 +236,13 @@ def _part(loader: Loader, epoch: int, stop: Stop) -> RankRun:
 
 
 def _state(loader: Loader) -> bytes:
-    with _naming("state"):
+    with _naming():
         return pickle.dumps(loader.state())
 
 
 @contextlib.contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _naming() -> Iterator[None]:
+    """Errors of a library, as failures with their place."""
     try:
         yield
     except _Failed:
@@ -252,7 +251,7 @@ def _naming(where: str) -> Iterator[None]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file = re.sub(r".*/site-packages/", "", frame.filename)
         text = _first_words(str(error))
-        failure = Failure(0, where, type(error).__name__, text, f"{file}:{frame.lineno}")
+        failure = Failure(type(error).__name__, text, f"{file}:{frame.lineno}")
         raise _Failed(failure) from error
 
 
@@ -292,7 +291,7 @@ def forked(bodies: list[Callable[[], Any]], launch: Launch) -> list:
         try:
             results.append(receiver.recv() if receiver.poll(SECONDS) else _no_end())
         except EOFError:
-            results.append(Failure(0, "read", "died", "the process died", ""))
+            results.append(Failure("died", "the process died", ""))
         if isinstance(results[-1], Failure):
             # Others of its group may wait for it for ever.
             for other, _ in children:
@@ -305,7 +304,7 @@ def forked(bodies: list[Callable[[], Any]], launch: Launch) -> list:
 
 
 def _no_end() -> Failure:
-    return Failure(0, "read", "hang", f"nothing came for {SECONDS} s", "")
+    return Failure("hang", f"nothing came for {SECONDS} s", "")
 
 
 def _child(body: Callable[[], Any], sender: Any, is_killed: bool) -> None:
@@ -325,7 +324,7 @@ def _child(body: Callable[[], Any], sender: Any, is_killed: bool) -> None:
         sender.send(error.failure)
     except BaseException as error:
         traceback.print_exc()
-        sender.send(Failure(0, "read", type(error).__name__, str(error)[:300], ""))
+        sender.send(Failure(type(error).__name__, str(error)[:300], ""))
     sender.close()
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGKILL) if is_killed else os._exit(0)

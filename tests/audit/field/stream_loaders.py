@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+import wave
 from functools import partial
 
 import torch
 from torch.utils.data import DataLoader
 
 from tests.audit.field.data import SAMPLES, Rows, folder, item, made_once, tars
-from tests.audit.packages import cuts
 
 
 def webdataset(**options):
@@ -137,3 +137,22 @@ def lhotse_torch_seed():
     """The same data set, seeded by torch."""
     torch.manual_seed(0)
     return DataLoader(Augmented(), batch_size=4, shuffle=True, num_workers=2)
+
+
+def cuts(folder, samples):
+    """Cuts of half a second and more."""
+    from lhotse import CutSet, Recording, SupervisionSegment
+
+    made = []
+    for row in range(samples):
+        path = folder / f"{row:03d}.wav"
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            noise = torch.randn(4000 + 80 * row, generator=torch.Generator().manual_seed(row))
+            file.writeframes((noise * 3000).short().numpy().tobytes())
+        cut = Recording.from_file(path, recording_id=f"r{row:03d}").to_cut()
+        cut.supervisions = [
+            SupervisionSegment(cut.id, cut.recording_id, 0, cut.duration, text=f"text {row}")
+        ]
+        made.append(cut)
+    return CutSet.from_cuts(made)

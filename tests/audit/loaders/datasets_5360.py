@@ -2,7 +2,7 @@
 
 The data set's shards are split by torch's worker_info alone, as in datasets 2.7; then by rank too,
 which is what split_dataset_by_node (2.9) does. The package itself is audited in
-docs/audit/packages.md."""
+docs/audit/field.md."""
 
 import os
 
