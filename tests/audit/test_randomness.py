@@ -43,7 +43,7 @@ def test_a_restart_that_was_read_until_the_time_was_over_skips_nothing(guard, ba
 
 @pytest.mark.parametrize("ended", [[True, False], [False, True]])
 def test_one_epoch_that_any_rank_left_says_nothing_of_orders(ended):
-    ranks = [{"plain": [{**epoch([2, 1]), "ended": is_ended}]} for is_ended in ended]
+    ranks = [[{**epoch([2, 1]), "ended": is_ended}] for is_ended in ended]
     told = [{"parts": [], "flags": {}}] * 2
     [finding] = said("DP14", epochs=ranks, set_epoch=told)
     assert finding.verdict == "not decidable" and finding.needs.startswith(LONGER)
@@ -59,7 +59,7 @@ def test_a_second_epoch_is_read_by_all_ranks_with_the_workers_of_the_first(
     loader = plain.good(length=400, num_workers=1, persistent_workers=persistent)
     target = SimpleNamespace(loader=lambda: loader, options=Options("module:good"))
     out_of_time = rank(0, 1, tmp_path, 0.0)
-    assert len(epochs(target, out_of_time)["plain"]) == count
+    assert len(epochs(target, out_of_time)) == count
 
 
 def notes(ids: list[int], worker: int | None = 0, size: int = 4) -> list[dict]:
@@ -102,7 +102,7 @@ def said(entry: str, **seen: list[dict]) -> list[Finding]:
     ],
 )
 def test_samples_are_counted_over_all_ranks(ranks, samples, distinct):
-    [finding] = said("DP2", epochs=[{"plain": [epoch(list(ids))]} for ids in ranks])
+    [finding] = said("DP2", epochs=[[epoch(list(ids))] for ids in ranks])
     assert finding.verdict == "pass"
     assert finding.cause.endswith(f" out {samples} samples, {distinct} distinct, of 48")
 
@@ -116,7 +116,7 @@ def test_samples_are_counted_over_all_ranks(ranks, samples, distinct):
     ],
 )
 def test_an_epoch_of_which_a_rank_read_little_is_not_decided(ranks, verdict):
-    epochs = [{"plain": [epoch(list(ids), ended=False, size=2)]} for ids in ranks]
+    epochs = [[epoch(list(ids), ended=False, size=2)] for ids in ranks]
     [finding] = said("DP2", epochs=epochs)
     assert finding.verdict == verdict
 
@@ -128,7 +128,7 @@ def of_workers(ranks: list[list[list[int]]], has_sampler: bool) -> list[dict]:
         batches = [note for number, ids in enumerate(workers) for note in notes(ids, number)]
         for note in batches if has_sampler else ():
             note["indices"] = [int(sample["id"]) for sample in note["samples"]]
-        readings.append({"plain": [{"batches": batches, "ended": True, "length": None}]})
+        readings.append([{"batches": batches, "ended": True, "length": None}])
     return readings
 
 
@@ -160,19 +160,19 @@ def test_as_many_samples_may_repeat_as_fill_up_the_last_step(has_sampler, repeat
 def test_a_few_batches_that_hold_the_whole_dataset_are_decided(samples, verdict):
     """The time was over before the loader said that it ends."""
     few = epoch(list(range(samples)), ended=False, size=12)
-    [finding] = said("DP2", epochs=[{"plain": [few]}])
+    [finding] = said("DP2", epochs=[[few]])
     assert finding.verdict == verdict
 
 
 def test_samples_that_three_ranks_have_are_counted_once():
-    [finding] = said("DP2", epochs=[{"plain": [epoch(list(range(48)))]}] * 3)
+    [finding] = said("DP2", epochs=[[epoch(list(range(48)))]] * 3)
     assert finding.verdict == "fail"
     assert finding.cause == "48 samples come on several of 3 ranks, up to 3 times an epoch"
 
 
 def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
     first, short = list(range(24)), list(range(16))
-    ranks = [{"plain": [epoch(first), epoch(first)]}, {"plain": [epoch(first), epoch(short)]}]
+    ranks = [[epoch(first), epoch(first)], [epoch(first), epoch(short)]]
     [finding] = said("DP3", epochs=ranks)
     assert (finding.verdict, finding.cause) == ("fail", "ranks make [6, 4] steps in epoch 1")
 
@@ -180,9 +180,7 @@ def test_ranks_that_are_uneven_only_in_the_second_epoch_fail():
 @pytest.mark.parametrize(("rank", "verdict"), [(0, "pass"), (1, "pass"), (None, "not applicable")])
 def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ids = list(range(24))
-    ranks = [
-        {"plain": [epoch(ids), epoch(ids[::-1] if each == rank else ids)]} for each in range(2)
-    ]
+    ranks = [[epoch(ids), epoch(ids[::-1] if each == rank else ids)] for each in range(2)]
     untold = [{"parts": [], "flags": {}}] * 2
     [finding] = said("DP14", epochs=ranks, set_epoch=untold, loop=[LOOP] * 2)
     assert finding.verdict == verdict
@@ -273,7 +271,7 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
 @pytest.mark.parametrize(("length", "is_endless"), [(2, True), (5, True), (6, False)])
 def test_an_epoch_of_more_than_twice_its_length_is_told_of_any_rank(length, is_endless):
     endless = {**epoch(list(range(48)), ended=False), "length": length}
-    findings = said("end", epochs=[{"plain": [epoch([1])]}, {"plain": [epoch([1]), endless]}])
+    findings = said("end", epochs=[[epoch([1])], [epoch([1]), endless]])
     cause = f"it does not end: 12 batches, though len(loader) is {length}"
     failed = [each.cause for each in findings if each.verdict == "fail"]
     assert failed == ([cause] if is_endless else [])
@@ -304,7 +302,7 @@ LEFT = SECOND[2:]
     ],
 )
 def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(came, cause):
-    epochs = [{"plain": [epoch(FIRST), epoch(SECOND)]}]
+    epochs = [[epoch(FIRST), epoch(SECOND)]]
     [finding] = said("resume", resume=[restart(came, ended=False)], epochs=epochs)
     assert finding.cause == cause
 
@@ -325,7 +323,7 @@ def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(ca
     ],
 )
 def test_a_restart_is_judged_on_every_rank(second_rank, verdict, words):
-    epochs = [{"plain": [epoch(FIRST), epoch(SECOND)]}] * 2
+    epochs = [[epoch(FIRST), epoch(SECOND)]] * 2
     [finding] = said("resume", resume=[restart(LEFT, FIRST), second_rank], epochs=epochs)
     assert finding.verdict == verdict and words in finding.cause
     assert verdict == "pass" or finding.evidence["rank"] == 1

@@ -136,7 +136,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
         "val": {},
         "one": {"raised": {"text": "ValueError: Expected more"}, "shapes": {}},
     }
-    [finding] = judged("DP8", model=[model], epochs=[{"plain": [epoch([4, 4], ended=False)]}])
+    [finding] = judged("DP8", model=[model], epochs=[[epoch([4, 4], ended=False)]])
     assert finding.verdict == ("pass" if step is None else "fail")
     assert step is None or f"(rank 0: step {step})" in finding.cause
 
@@ -155,7 +155,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
 )
 def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
     model = {"train": {}, "val": {}, "one": {"raised": {"text": "ValueError: Expected more"}}}
-    seen = {"look": [{}], "model": [model], "epochs": [{"plain": [rank]} for rank in ranks]}
+    seen = {"look": [{}], "model": [model], "epochs": [[rank] for rank in ranks]}
     [finding] = judged(entry, **seen)
     assert finding.verdict == "fail" and words in finding.cause
 
@@ -163,7 +163,7 @@ def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
 @pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
 def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
     model = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
-    [finding] = judged("DP8", model=[model], epochs=[{"plain": [epoch([4, 1])]}])
+    [finding] = judged("DP8", model=[model], epochs=[[epoch([4, 1])]])
     assert finding.verdict == verdict
 
 

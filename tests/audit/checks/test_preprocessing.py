@@ -155,7 +155,7 @@ GREY = {"channels": 1}
 
 
 def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
-    chains = [{"path": "loader", "steps": list(steps)}] if steps else []
+    chains = [list(steps)] if steps else []
     return {"expect": expect, "chains": chains, "attributes": [], "fields": list(fields)}
 
 
@@ -290,7 +290,7 @@ def test_labels(verdicts, kind, left, verdict):
 def test_an_opening_of_four_tokens_that_all_texts_share_may_be_a_prompt(shared, verdict):
     texts = [[*range(10, 10 + shared), number, 2] for number in (20, 30)]
     rows = [{"ids": text, "labels": text, "mask": [1] * len(text), "alone": None} for text in texts]
-    [finding] = judged("labels", labels=[{"special": {"eos": 2, "pad": 0}, "batches": [rows]}])
+    [finding] = judged("labels", labels=[{"special": {"eos": 2, "pad": 0}, "rows": rows}])
     assert finding.verdict == verdict
 
 
@@ -340,7 +340,7 @@ AUDIO = [1, 9, 9, 2]
 )
 def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
     special = {"eos": 2, "pad": pad, "audio": 9}
-    [finding] = judged("labels", labels=[{"special": special, "batches": [rows]}])
+    [finding] = judged("labels", labels=[{"special": special, "rows": rows}])
     assert finding.verdict == verdict and finding.cause.startswith(words)
 
 

@@ -18,9 +18,8 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.records import Epoch, Reading
+from millrace.audit.checks.records import Epoch
 
-NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 NO_BATCH = "no batch could be made in one process"
 UNGUARDED = "the script starts workers when it is imported: no guard of __main__ around its calls"
 NOTHING_GONE = "nothing it holds vanished: a global state"
@@ -35,9 +34,7 @@ def _mib(size: float) -> str:
 @check("DP4", "contract")
 def ragged(seen: Seen) -> Finding:
     """Samples of a batch have one shape, or are padded."""
-    read = seen.get("collate")
-    if not read:
-        return inapplicable(NO_LOADER)
+    read = seen["collate"]
     if read.get("failed"):
         return _uncollated(read["failed"])
     if not read["batches"] and "raised" in read:
@@ -60,9 +57,8 @@ def _uncollated(error: Seen) -> Finding:
 @check("DP5", "contract")
 def pinning(seen: Seen) -> Finding:
     """All tensors of a batch are pinned, if any shall be."""
-    if not seen.get("pin_memory"):
-        cause = "pin_memory=False" if "pin_memory" in seen else NO_LOADER
-        return inapplicable(cause)
+    if not seen["pin_memory"]:
+        return inapplicable("pin_memory=False")
     pin = seen["collate"].get("pin")
     if pin is None:
         return undecided(NO_BATCH, "a batch without workers")
@@ -90,8 +86,6 @@ def _unpinned(pin: Seen) -> str:
 @check("DP6", "methods")
 def start_methods(seen: Seen) -> Findings:
     """Workers give equal samples however they are started."""
-    if seen["workers"] is None:
-        return inapplicable(NO_LOADER)
     if not seen["workers"]:
         return inapplicable("num_workers=0: nothing is sent to workers")
 
@@ -163,13 +157,12 @@ def _differing(fork: Seen, again: Seen, run: Seen) -> list[str]:
 
 
 @check("DP7", "look", "epochs")
-def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
+def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
     """An epoch has as many batches as the loader says."""
     findings: list[Finding] = []
     if look.get("iterable"):
         return findings
-    for rank, reading in enumerate(epochs):
-        first = reading.plain[0]
+    for rank, (first, *_) in enumerate(epochs):
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
             cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
@@ -180,7 +173,7 @@ def steps(look: Seen, epochs: list[Reading]) -> list[Finding]:
 @check("DP7", "contract")
 def lengths(seen: Seen) -> Finding:
     """The data set has as many samples as it says."""
-    size = seen.get("samples")
+    size = seen["samples"]
     items = seen.get("items", {})
     counted = seen.get("counted", size)
     if size is None:
@@ -214,12 +207,12 @@ def _too_short(size: int, longer: dict[str, int]) -> Finding:
 
 
 @check("DP8", "model", "epochs")
-def batch_of_one(seen: Seen, epochs: list[Reading]) -> Finding:
+def batch_of_one(seen: Seen, epochs: list[list[Epoch]]) -> Finding:
     """No batch of one meets a batch norm."""
     one = seen.get("one", {})
     ones = {}  # a step of each rank that has one
-    for rank, reading in enumerate(epochs):
-        for epoch in reading.plain:
+    for rank, of_rank in enumerate(epochs):
+        for epoch in of_rank:
             step = _step_of_one(epoch, seen["train"], "raised" in one)
             if step is not None:
                 ones[rank] = step
@@ -267,13 +260,13 @@ class Memory(NamedTuple):
     """What a worker held as it read samples that were new to it."""
 
     new: list[Chunk]
-    samples: int | None = None  # of the data set
-    workers: int = 0
-    ranks: int = 1
-    persistent: bool = False
-    split: bool = False  # over the ranks
-    most: int | None = None  # entries that the source speaks of; 0: of an unknown number
-    machine: int = 0  # bytes; 0: there is no DataLoader
+    samples: int | None  # of the data set
+    workers: int
+    ranks: int
+    persistent: bool
+    split: bool  # over the ranks
+    most: int | None  # entries that the source speaks of; 0: of an unknown number
+    machine: int  # bytes
 
     def at_bound(self) -> tuple[list[Chunk], list[Chunk]]:
         """What was read before and after the `most` entries that the source speaks of."""
@@ -298,7 +291,7 @@ class Memory(NamedTuple):
 def memory(data: Memory) -> Finding:
     """Workers do not grow with the samples that they read, or not too much."""
     if not data.new:
-        return inapplicable("no sample was read" if data.machine else NO_LOADER)
+        return inapplicable("no sample was read")
     grown = _slope(data.new)
     if grown < SMALL:
         return passed("no growth with new samples")
@@ -382,9 +375,8 @@ class Flight(NamedTuple):
 @check("DP15", "contract")
 def shared_memory(seen: Seen) -> Iterator[Finding]:
     """The batches in flight find room, and files to open."""
-    if not seen.get("workers") or seen["shm"] is None:
-        cause = "num_workers=0: no shared memory" if seen.get("workers") == 0 else NO_LOADER
-        yield inapplicable(cause)
+    if not seen["workers"] or seen["shm"] is None:
+        yield inapplicable("no shared memory: num_workers=0, or there is no /dev/shm")
         return
     read = seen["collate"]
     if not read["batches"]:
@@ -410,7 +402,7 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
 @check("stale", "contract")
 def stale(seen: Seen) -> Findings:
     """The files that a data set lists exist."""
-    if not seen.get("paths"):
+    if not seen["paths"]:
         return inapplicable("the data set lists no files")
     return [_listed(paths) for paths in seen["paths"]]
 

@@ -10,6 +10,7 @@ from typing import Any
 from millrace.audit.checks.records import parse, types_of
 from millrace.audit.runner.probes import PROBES, Result, Seen
 
+NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 LONGER = "a longer --timeout"  # begins what is needed where the time was over
 # From the best to the worst: an entry's verdict is the worst of its findings.
 VERDICTS = ("not applicable", "pass", "not decidable", "fail")
@@ -122,5 +123,7 @@ def _found(evidence: Evidence, check: Check) -> Findings:
             needs = LONGER if result.status == "late" else ""
             return undecided(cause.strip(": "), needs, {"error": dict(result.error)})
         of_all = result.data if PROBES[name].ranks else result.data[0]
+        if of_all is None:
+            return inapplicable(NO_LOADER)
         seen.append(parse(kind, of_all))
     return check.function(*seen)

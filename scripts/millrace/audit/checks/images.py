@@ -97,13 +97,6 @@ class Step(NamedTuple):
         return f"{self.path}[{self.at}] {self.name}"
 
 
-class Chain(NamedTuple):
-    """Transforms that are called one after the other."""
-
-    path: str
-    steps: list[Step]
-
-
 class Constants(NamedTuple):
     """A mean with a standard deviation, of a transform or of attributes."""
 
@@ -127,7 +120,7 @@ class Values(NamedTuple):
     """What the probe of values saw."""
 
     expect: str  # --expect
-    chains: list[Chain]
+    chains: list[list[Step]]  # called one after the other
     attributes: list[Constants]
     fields: list[Field]
     train: Figures | None = None  # None without --val-loader
@@ -140,7 +133,7 @@ class Values(NamedTuple):
     @property
     def called(self) -> list[Step]:
         """Transforms that were called."""
-        return [step for chain in self.chains for step in chain.steps if step.taken]
+        return [step for chain in self.chains for step in chain if step.taken]
 
     @property
     def constants(self) -> list[Constants]:

@@ -105,7 +105,7 @@ def label_masks(seen: Seen) -> Iterator[Finding]:
     """Answers and their ends are trained on; padding, placeholders and prompts are not."""
     special = seen["special"]
     pad = special.get("pad")
-    batched = [row for batch in seen["batches"] for row in batch]
+    batched = seen["rows"]
     if not batched:
         yield inapplicable("no batch has rows of input_ids with labels")
         return

@@ -18,7 +18,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.records import Batch, Reading
+from millrace.audit.checks.records import Batch, Epoch
 from millrace.audit.checks.shares import Dataset, order_of
 
 ENDINGS = {
@@ -80,17 +80,17 @@ class Told(NamedTuple):
 
 @check("DP14", "epochs", "set_epoch", "loop", "source")
 def order_of_epochs(
-    epochs: list[Reading], told: list[Told], loop: Ranks, dataset: Dataset
+    epochs: list[list[Epoch]], told: list[Told], loop: Ranks, dataset: Dataset
 ) -> Finding:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
 
     def orders_of(epochs: Iterable[list[Batch]]) -> Orders:
         return [order_of(batches, dataset.stable) for batches in epochs]
 
-    is_whole = all(rank.plain[0].ended for rank in epochs)
-    if len(epochs[0].plain) == 1 and not is_whole:
+    is_whole = all(rank[0].ended for rank in epochs)
+    if len(epochs[0]) == 1 and not is_whole:
         return undecided("the time was over before epoch 1", f"{LONGER}, and --epochs 2")
-    plain = [orders_of(epoch.batches for epoch in rank.plain) for rank in epochs]
+    plain = [orders_of(epoch.batches for epoch in rank) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]
     finding = _judged(plain, after, told, dataset, loop[0]["calls"])
     shown = {}
@@ -184,10 +184,10 @@ def ends(evidence: Evidence) -> Iterable[Finding]:
 
 
 @check("end", "epochs")
-def endless(ranks: list[Reading]) -> Finding:
+def endless(ranks: list[list[Epoch]]) -> Finding:
     """Epochs that were read to their end, unless they have none."""
     cause = ""
-    unended = [epoch for rank in ranks for epoch in rank.plain if not epoch.ended]
+    unended = [epoch for rank in ranks for epoch in rank if not epoch.ended]
     for epoch in unended:
         count = len(epoch.batches)
         if epoch.length and count > 2 * epoch.length:

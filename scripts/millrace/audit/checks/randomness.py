@@ -21,7 +21,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.records import Batch, Epoch, Reading
+from millrace.audit.checks.records import Batch, Epoch
 from millrace.audit.checks.shares import Dataset, Shares
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
@@ -62,18 +62,16 @@ class Same(NamedTuple):
     shown: Seen
 
 
-class Repeated(NamedTuple):
-    """Two epochs of a few samples of one rank, again and again; None if nobody can choose them."""
-
-    epochs: list[list[Batch]] | None
+# Two epochs of a few samples of one rank, again and again; None if nobody can choose them.
+Repeated = list[list[Batch]] | None
 
 
 @check("DP1", "repeat", "epochs", "source", "look")
 def repeated_randomness(
-    repeat: list[Repeated], epochs: list[Reading], dataset: Dataset, look: Seen
+    repeat: list[Repeated], epochs: list[list[Epoch]], dataset: Dataset, look: Seen
 ) -> Iterable[Finding]:
     """What varies when one index is read again must vary between workers, epochs and ranks."""
-    chosen = [rank.epochs for rank in repeat if rank.epochs is not None]
+    chosen = [rank for rank in repeat if rank is not None]
     if chosen:
         streams = _streams(chosen)
         compare = _drawn_alike
@@ -81,7 +79,7 @@ def repeated_randomness(
     else:  # a stream lets nobody choose an index
         varies = "" not in dataset.stable
         is_known = varies and dataset.complete
-        read = [[epoch.batches for epoch in rank.plain] for rank in epochs]
+        read = [[epoch.batches for epoch in rank] for rank in epochs]
         streams = _streams(read if is_known else [])
         compare = _begun_alike
 
@@ -221,9 +219,9 @@ def _chance(draws: Column) -> float:
 
 
 @check("DP2", "look", "epochs", "source")
-def duplicates(look: Seen, epochs: list[Reading], dataset: Dataset) -> Iterable[Finding]:
+def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
-    first_epochs = [rank.plain[0] for rank in epochs]
+    first_epochs = [rank[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
     if shared is None:
         yield undecided("no field of a sample is the same in two passes", NEED_ID)
@@ -327,7 +325,7 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
 
 
 @check("DP3", "epochs", "loop")
-def uneven_steps(ranks: list[Reading], loops: Ranks) -> Iterable[Finding]:
+def uneven_steps(ranks: list[list[Epoch]], loops: Ranks) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
     loop = loops[0]
@@ -347,7 +345,7 @@ def uneven_steps(ranks: list[Reading], loops: Ranks) -> Iterable[Finding]:
         )
         yield failed(cause, drawn, fix)
 
-    epochs = zip(*(rank.plain for rank in ranks), strict=True)
+    epochs = zip(*ranks, strict=True)
     for number, parts in enumerate(epochs):
         steps = [len(part.batches) for part in parts]
         ends = [len(part.batches) for part in parts if part.ended]
@@ -366,11 +364,10 @@ def _uneven(cause: str, joins: bool) -> Finding:
 
 
 @check("edges", "model", "epochs")
-def edges(seen: Seen, epochs: list[Reading]) -> Iterable[Finding]:
+def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
     """Each rank makes steps, and evaluation loses no sample."""
     findings = []
-    for rank, reading in enumerate(epochs):
-        first = reading.plain[0]
+    for rank, (first, *_) in enumerate(epochs):
         if first.ended and not first.batches:
             findings.append(failed(f"rank {rank} makes no step", seen["train"]))
     for name, verdict in (("train", "pass"), ("val", "fail")):

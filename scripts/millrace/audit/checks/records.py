@@ -25,17 +25,11 @@ class Batch(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What one rank received in one epoch."""
+    """What one rank received in one epoch, of the loader alone."""
 
     batches: list[Batch]
     ended: bool  # False: only its beginning was read
     length: int | None  # of the loader, as it says
-
-
-class Reading(NamedTuple):
-    """The epochs of one rank, of the loader alone."""
-
-    plain: list[Epoch]
 
 
 types_of = cache(get_type_hints)

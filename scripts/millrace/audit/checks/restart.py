@@ -19,7 +19,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.records import Batch, Reading, parse
+from millrace.audit.checks.records import Batch, Epoch, parse
 from millrace.audit.checks.shares import Dataset, content_key, order_of
 
 Batches = list[list[str]]  # names of samples, a list for each batch
@@ -78,7 +78,7 @@ class Restart(NamedTuple):
 
 @check("resume", "resume", "source", "epochs", "loop")
 def restored(
-    resume: Ranks, dataset: Dataset, epochs: list[Reading], loop: Ranks
+    resume: Ranks, dataset: Dataset, epochs: list[list[Epoch]], loop: Ranks
 ) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
@@ -98,7 +98,7 @@ def restored(
     yield passed(cause)
 
 
-def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[Restart]:
+def _restarts(resume: Ranks, stable: list[str], epochs: list[list[Epoch]]) -> list[Restart]:
     """What the probe saw, with the names of samples that the epochs of the loader have."""
     names = dict(_names(epochs, stable)) if stable else {}
 
@@ -122,9 +122,9 @@ def _restarts(resume: Ranks, stable: list[str], epochs: list[Reading]) -> list[R
     return restarts
 
 
-def _names(epochs: list[Reading], stable: list[str]) -> Iterator[tuple[str, str]]:
+def _names(epochs: list[list[Epoch]], stable: list[str]) -> Iterator[tuple[str, str]]:
     """(content, index) of the samples whose index is known."""
-    for batch in (batch for rank in epochs for epoch in rank.plain for batch in epoch.batches):
+    for batch in (batch for rank in epochs for epoch in rank for batch in epoch.batches):
         for sample, index in zip(batch.samples, batch.indices or (), strict=False):
             yield content_key(sample, stable), str(index)
 

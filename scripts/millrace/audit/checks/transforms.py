@@ -143,14 +143,14 @@ def transform_order(data: Values) -> Iterator[Finding]:
     """Each transform takes what the one before it gives."""
     if not data.chains:
         yield inapplicable("no chain of transforms is reached from the loader")
-    for chain in data.chains:
-        order = {"order": [step.name for step in chain.steps]}
-        faults = [(step, fault(chain.steps, step)) for step in chain.steps]
+    for steps in data.chains:
+        order = {"order": [step.name for step in steps]}
+        faults = [(step, fault(steps, step)) for step in steps]
         wrong = [(step, found) for step, found in faults if found]
         for step, (cause, fix) in wrong:
             yield failed(f"{step.title} {cause}", order, fix)
         if not wrong:
-            yield passed(f"{chain.path}: {', '.join(order['order'])}")
+            yield passed(f"{steps[0].path}: {', '.join(order['order'])}")
 
 
 def fault(steps: list[Step], step: Step) -> tuple[str, str] | None:

@@ -30,11 +30,11 @@ DEPTH = 4  # of data sets that hold a data set
 LACKING = ("IndexError", "KeyError")
 
 
-def contract(target: Target, rank: Rank) -> Seen:
+def contract(target: Target, rank: Rank) -> Seen | None:
     """Read samples and batches in this process, without workers."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
-        return {}
+        return None
     reseed()
     data = loader.dataset
     size = length(data)

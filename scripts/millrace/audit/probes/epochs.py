@@ -45,13 +45,13 @@ Samples = list[dict[str, str]]  # digests of their fields
 Notes = list[list[Seen]]  # of the batches of each epoch
 
 
-def epochs(target: Target, rank: Rank) -> Seen:
-    """`plain`: notes of each epoch of the loader alone, and `ended` (False: only its beginning was
-    read). None follows one after which there was no time for persistent workers."""
+def epochs(target: Target, rank: Rank) -> list[Seen]:
+    """Notes of each epoch of the loader alone, and `ended` (False: only its beginning was read).
+    None follows one after which there was no time for persistent workers."""
     options = target.options
     loader = target.loader()
     tap = Listener(loader, rank, options.workers, options.start_method)
-    plain = []
+    seen = []
     for epoch in range(options.epochs):
         rank.barrier()
         tap.run(share=1 / (options.epochs - epoch))
@@ -60,11 +60,11 @@ def epochs(target: Target, rank: Rank) -> Seen:
             "ended": tap.ended[epoch],
             "length": length(loader),
         }
-        plain.append(read)
+        seen.append(read)
         if not rank.all_agree(not tap.lost_workers):
             break
     tap.close()
-    return {"plain": plain}
+    return seen
 
 
 def set_epoch(target: Target, rank: Rank) -> Seen:
@@ -133,18 +133,18 @@ def _noted(calls: list, name: str, *args: Any) -> None:
     calls.append([name, *args])
 
 
-def repeat(target: Target, rank: Rank) -> Seen:
-    """`epochs`: two epochs of a few samples, again and again; None if nobody can choose samples."""
+def repeat(target: Target, rank: Rank) -> Notes | None:
+    """Two epochs of a few samples, again and again; None if nobody can choose samples."""
     options = target.options
     loader = target.loader()
     tap = Listener(loader, rank, options.workers)
     core = tap.original
     listening = tap.core
     if core is None or listening is None or is_stream(core):
-        return {"epochs": None}
+        return None
     rows = length(core.dataset)
     if rows == 0:
-        return {"epochs": None}
+        return None
 
     drawn: Any = next(iter(order(core)), 0)
     is_batch = core.batch_sampler is not None and isinstance(drawn, (list, tuple))
@@ -159,10 +159,10 @@ def repeat(target: Target, rank: Rank) -> Seen:
     times = max(2, -(-SAMPLES // len(batch)))
     indices = [batch] * (max(1, listening.num_workers) * times)
     with suppress(Exception):  # a collate_fn may ask for samples that differ
-        return {"epochs": _two_epochs(loader, options, rank, indices)}
+        return _two_epochs(loader, options, rank, indices)
     plain = copy.copy(core)
     plain.collate_fn = list
-    return {"epochs": _two_epochs(plain, options, rank, indices)}
+    return _two_epochs(plain, options, rank, indices)
 
 
 def _two_epochs(loader: Any, options: Options, rank: Rank, indices: list[list[Any]]) -> Notes:

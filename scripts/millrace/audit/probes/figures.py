@@ -117,7 +117,7 @@ def watch(step: Any, path: str, at: int) -> Seen:
     return seen
 
 
-def inventory(loader: Any) -> dict[str, list[Seen]]:
+def inventory(loader: Any) -> Seen:
     """Return the chains of transforms that the loader reaches, and attributes that are a mean with
     a std."""
     chains = []
@@ -130,8 +130,7 @@ def inventory(loader: Any) -> dict[str, list[Seen]]:
         classes = {type(step).__name__ for step in [value, *inner]}
         if classes & TRANSFORMS or (inner and path.endswith(NAMES)):
             known |= {id(part) for _, part in walk(value, limit=200, code=True)}
-            steps = [watch(step, path, at) for at, step in enumerate(inner or [value])]
-            chains.append({"path": path, "steps": steps})
+            chains.append([watch(step, path, at) for at, step in enumerate(inner or [value])])
             continue
         held = getattr(value, "__dict__", {})
         mean = numbers(held.get("mean", held.get("mean_")))

@@ -49,19 +49,19 @@ def labels(target: Target, rank: Rank) -> Seen:
     tokens."""
     reseed()
     loader = target.loader()
-    batches: list[list[Seen]] = []
+    seen: list[Seen] = []
     with suppress(Exception):  # other probes say what a loader raises
         for samples, batch in draw(loader, rank, BATCHES):
             rows = list(token_rows(batch))
             if not rows:
                 break
-            batches.append(rows)
+            seen += rows
             if len(samples) == len(batch["labels"]):
                 for row, sample in zip(rows, samples, strict=False):
                     row["alone"] = _alone(loader, sample)
             if rank.left() < 2:
                 break
-    return {"batches": batches, "special": _special(loader) if batches else {}}
+    return {"rows": seen, "special": _special(loader) if seen else {}}
 
 
 def _alone(loader: Any, sample: Any) -> Seen | None:

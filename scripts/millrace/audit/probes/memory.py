@@ -32,12 +32,12 @@ BOUND = re.compile(
 )
 
 
-def memory(target: Target, rank: Rank) -> Seen:
+def memory(target: Target, rank: Rank) -> Seen | None:
     """`new`: samples and bytes that a worker holds after each chunk; `most`: see `bound`;
     `machine`: memory there is."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
-        return {}
+        return None
     reseed()
     data = loader.dataset
     until = time.monotonic() + min(SECONDS, rank.left() / 4)

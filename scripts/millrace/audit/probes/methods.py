@@ -26,13 +26,13 @@ DEPTH = 20  # of what is looked into for what cannot be sent
 SENT = ("spawn", "forkserver")
 
 
-def methods(target: Target, rank: Rank) -> Seen:
+def methods(target: Target, rank: Rank) -> Seen | None:
     """`pickled`: what cannot be sent; `vanished`: what is lost when it is; `files`: open ones;
     `runs`: the same samples by fork, by fork again, and by the method `sent`."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
-        return {"workers": None}
-    if not getattr(loader, "num_workers", None):
+        return None
+    if not loader.num_workers:
         return {"workers": 0}
 
     context = loader.multiprocessing_context

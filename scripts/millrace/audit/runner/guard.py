@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from millrace.audit.runner import linux, trace
@@ -83,7 +83,7 @@ class Guard:
         assert stdout is not None
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            stdin.write(json.dumps({"options": asdict(options), "probes": probes}) + "\n")
+            stdin.write(json.dumps({"options": vars(options), "probes": probes}) + "\n")
             stdin.flush()
             answer = stdout.readline()
         if answer.startswith(NO_TORCH):
@@ -123,7 +123,7 @@ def main() -> None:
             request = json.loads(line)
             results = _audit(Options(**request["options"]), request["probes"], scratch)
             answers.write(
-                json.dumps({name: asdict(result) for name, result in results.items()}) + "\n"
+                json.dumps({name: vars(result) for name, result in results.items()}) + "\n"
             )
             answers.flush()
             os._exit(0)

@@ -24,8 +24,8 @@ class Probe:
     ranks: bool = False
     share: float = 0.3
 
-    def function(self) -> Callable[..., Seen]:
-        """probe(target, rank) -> what this rank saw, as JSON."""
+    def function(self) -> Callable[..., Any]:
+        """probe(target, rank) -> what this rank saw, as JSON; None where it needs a DataLoader."""
         module, _, name = self.place.partition(":")
         return getattr(importlib.import_module(f"millrace.audit.probes.{module}"), name)
 
@@ -60,6 +60,6 @@ class Result:
     """
 
     status: str
-    data: list[Seen]
+    data: list[Any]
     error: Seen
     seconds: float

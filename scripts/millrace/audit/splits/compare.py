@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from millrace.audit.splits.content import contents
@@ -11,6 +12,8 @@ from millrace.audit.splits.samples import Place, Sample
 from millrace.audit.splits.sources import read
 from millrace.audit.splits.table import Compared
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
+
+_ORDER = attrgetter("of_split", "held_out", "split", "sample", "how")
 
 
 def compare(
@@ -38,7 +41,7 @@ def compare(
         later = {other.name for other in splits[number:]}
         found = comparison.pairs(split.name, searched)
         pairs += [pair for pair in found if pair.of_split in later]
-    return sorted(pairs, key=_order), compared
+    return sorted(pairs, key=_ORDER), compared
 
 
 def files_shared(train: Iterable[str], held_out: Iterable[str]) -> list[Pair]:
@@ -47,19 +50,9 @@ def files_shared(train: Iterable[str], held_out: Iterable[str]) -> list[Pair]:
     searched = contents(map(_of_file, train), SEARCHED_STEPS, workers=1)
     comparison = Comparison([Split("validation", list(known))])
     pairs = comparison.pairs("train", searched)
-    return sorted(pairs, key=_order)
+    return sorted(pairs, key=_ORDER)
 
 
 def _of_file(path: str) -> Sample:
     place = Place(path)
     return Sample(path, place)
-
-
-def _order(pair: Pair) -> tuple:
-    return (
-        pair.of_split,
-        pair.held_out,
-        pair.split,
-        pair.sample,
-        pair.how,
-    )
