@@ -9,19 +9,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from millrace.audit.checks.findings import VERDICTS
 from tests.audit.field.data import FOLDER
 from tests.audit.field.expected import FIELD, Expected
+from tests.audit.running import audits
 
 DISTRIBUTIONS = {"streaming": "mosaicml-streaming"}
-WORST = ("not applicable", "pass", "ignored", "not decidable", "fail")
 TIMEOUT = 120  # seconds of one audit
 
 
@@ -62,43 +61,21 @@ def main() -> int:
 
 
 def audited(row: Expected) -> Seen:
-    """Run the command on the loader."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder, "findings.json")
-        command = [sys.executable, "-m", "millrace.audit.check_loader"]
-        command += ["--loader", f"tests.audit.field.{row.loader}", *row.options.split()]
-        command += ["--timeout", str(TIMEOUT), "--json", str(found)]
-        environment = {**os.environ, FOLDER: folder}
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if not found.exists():
-            return Seen(row.loader, row.options, {}, run.stderr.strip().splitlines()[-1][:200])
-        entries = json.loads(found.read_text())["entries"]
-    findings = [{**row, "entry": entry["name"]} for entry in entries for row in entry["findings"]]
-    return judged(row, findings)
-
-
-def judged(row: Expected, findings: list[dict]) -> Seen:
     """Return the worst verdict of each entry that is expected or fails, and its evidence."""
-    worst: dict[str, dict] = {}
-    for finding in findings:
-        before = worst.get(finding["entry"])
-        if before is None or _rank(finding) > _rank(before):
-            worst[finding["entry"]] = finding
-    shown = [
-        finding
-        for entry, finding in worst.items()
-        if entry in row.verdicts or finding["verdict"] == "fail"
-    ]
-    shown.sort(key=_rank, reverse=True)
+    argv = ["--loader", f"tests.audit.field.{row.loader}", *row.options.split()]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        [found] = audits({row.loader: [*argv, "--timeout", str(TIMEOUT)]}).values()
+    entries = found["entries"].items()
+    shown = {
+        entry: said for entry, said in entries if entry in row.verdicts or said["verdict"] == "fail"
+    }
     evidence = ""
     if shown:
-        evidence = f"{shown[0]['cause']} {json.dumps(shown[0]['evidence'])}"
-    verdicts = {finding["entry"]: finding["verdict"] for finding in shown}
+        worst = max(shown.values(), key=lambda said: VERDICTS.index(said["verdict"]))
+        evidence = f"{worst['causes'][0]} {worst['evidence']}"
+    verdicts = {entry: said["verdict"] for entry, said in shown.items()}
     return Seen(row.loader, row.options, verdicts, evidence[:300])
-
-
-def _rank(finding: dict) -> int:
-    return WORST.index(finding["verdict"])
 
 
 def mismatches(row: Expected, seen: Seen) -> dict[str, str]:

@@ -172,15 +172,7 @@ def splits(target: Target, rank: Rank) -> Seen:
     shared = {}
     for kind in sorted((theirs.keys() & ours) - unstable):
         equal = sorted(theirs[kind].keys() & ours[kind])
-        examples = []
-        for mark in equal[:5]:
-            example = {
-                "mark": mark,
-                "train": ours[kind][mark],
-                "val": theirs[kind][mark],
-            }
-            examples.append(example)
-        shared[kind] = {"count": len(equal), "examples": examples}
+        shared[kind] = _shown([(mark, ours[kind][mark], theirs[kind][mark]) for mark in equal])
     if not shared.get("file", {}).get("count"):
         shared |= by_content(rank, start * 0.05, ours.get("file", {}), theirs.get("file", {}))
     return {"train": train, "val": val, "shared": shared}
@@ -212,13 +204,13 @@ def by_content(
         pairs = files_shared(in_time(ours), in_time(theirs))
     except (ImportError, OSError):  # the time was over; or soundfile is there without its library
         return {}
-    shown = []
-    for pair in pairs[:5]:
-        example = {
-            "mark": pair.how,
-            "train": ours[pair.sample],
-            "val": theirs[pair.held_out],
-        }
-        shown.append(example)
-    count = len({pair.held_out for pair in pairs})
-    return {"content of the files": {"count": count, "examples": shown}}
+    first = {pair.held_out: pair for pair in reversed(pairs)}
+    equal = [(pair.how, ours[pair.sample], theirs[held]) for held, pair in sorted(first.items())]
+    return {"content of the files": _shown(equal)}
+
+
+def _shown(equal: list[tuple[str, Any, Any]]) -> Seen:
+    """How many samples are in both, and a few: a mark, and the sample of each split."""
+    names = ("mark", "train", "val")
+    examples = [dict(zip(names, example, strict=True)) for example in equal[:5]]
+    return {"count": len(equal), "examples": examples}

@@ -171,11 +171,9 @@ def locate(name: str) -> Any:
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
-            names = []
-            for known, value in vars(thing).items():
-                if callable(value) and known[0] != "_":
-                    names.append(known)
-            remedy = f"It has {', '.join(sorted(names)[:12])}"
+            known = vars(thing).items()
+            names = sorted(name for name, value in known if callable(value) and name[0] != "_")
+            remedy = f"It has {', '.join(names[:12])}"
             raise WrongName(f"{place} has no {part}", name, remedy)
         thing = getattr(thing, part)
     return thing
