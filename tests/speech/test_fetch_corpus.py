@@ -108,7 +108,7 @@ def _spans(segments: list[dict]) -> list[tuple[float, float, str, str, float | N
     return [(*(row[name] for name in names), row.get("cer")) for row in segments]
 
 
-def test_the_layout_is_as_described(corpus: Corpus) -> None:
+def test_the_layout_is_as_described(corpus):
     languages = ["es", "ru"] if corpus.index["source"] == "debian" else ["it"]
     assert {path.name for path in corpus.countries.iterdir()} == {
         LANGUAGES[name] for name in languages
@@ -130,7 +130,7 @@ def test_the_layout_is_as_described(corpus: Corpus) -> None:
     assert 0.1 <= sum(suffix in ("flac", "wav") for suffix in every) / len(every) <= 0.4
 
 
-def test_alignments_are_exact(corpus: Corpus) -> None:
+def test_alignments_are_exact(corpus):
     """Speech lies in the segments and nowhere else."""
     for _, path, segments in corpus.alignments():
         samples = _decode(path)
@@ -153,7 +153,7 @@ def test_alignments_are_exact(corpus: Corpus) -> None:
         assert not quiet.any() if lossless else np.sqrt(np.mean(quiet**2)) < 1e-3, path
 
 
-def test_texts_and_durations_give_limits_something_to_reject(corpus: Corpus) -> None:
+def test_texts_and_durations_give_limits_something_to_reject(corpus):
     spans = [span for *_, segments in corpus.alignments() for span in _spans(segments)]
     rates = []
     for start, end, human, heard, cer in spans:
@@ -171,7 +171,7 @@ def test_texts_and_durations_give_limits_something_to_reject(corpus: Corpus) -> 
     assert 0 < (seconds < 3).mean() < 0.2 and 0 < (seconds > 20).mean() < 0.1
 
 
-def test_the_index_describes_what_is_there(corpus: Corpus) -> None:
+def test_the_index_describes_what_is_there(corpus):
     index, files = corpus.index, {}
     for path in filter(Path.is_file, corpus.countries.rglob("*")):
         raw = path.read_bytes()
@@ -200,7 +200,7 @@ def test_the_index_describes_what_is_there(corpus: Corpus) -> None:
         assert index["source"] == "synthesised" and set(index["packages"]) == {"espeakng-loader"}
 
 
-def test_no_sentence_in_two_recordings(synthesised: Corpus) -> None:
+def test_no_sentence_in_two_recordings(synthesised):
     # Synthesised prompts are sentences: every full stop ends one.
     seen: dict[str, Path] = {}
     for _, audio, segments in synthesised.alignments():
@@ -209,7 +209,7 @@ def test_no_sentence_in_two_recordings(synthesised: Corpus) -> None:
     assert len(seen) == synthesised.index["countries"]["italy"]["prompts"]
 
 
-def test_second_run_mends_and_keeps(synthesised: Corpus) -> None:
+def test_second_run_mends_and_keeps(synthesised):
     """A repeated run writes only what is damaged or missing, also without the index."""
     index, before = synthesised.index_path.read_bytes(), synthesised.mtimes()
     damaged = sorted(synthesised.countries.rglob("*.opus"))[0]
@@ -237,9 +237,7 @@ def test_second_run_mends_and_keeps(synthesised: Corpus) -> None:
     assert set(after) == set(before)
 
 
-def test_without_apt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-) -> None:
+def test_without_apt(tmp_path, monkeypatch, capfd):
     """No apt-get on the path: `debian` is an error that says what to do; nothing is written."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fetch_corpus.main(_arguments(tmp_path, *RECORDED)) == 1
@@ -250,7 +248,7 @@ def test_without_apt(
 
 @pytest.mark.long
 @pytest.mark.debian
-def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
+def test_no_recorded_audio_in_two_recordings(recorded):
     """Prompts are cut out of lossless recordings and compared by bytes."""
     seen: dict[bytes, Path] = {}
     for _, path, segments in recorded.alignments():
@@ -268,9 +266,7 @@ def test_no_recorded_audio_in_two_recordings(recorded: Corpus) -> None:
 
 @pytest.mark.long
 @pytest.mark.debian
-def test_second_recorded_run_needs_no_network(
-    recorded: Corpus, monkeypatch, tmp_path: Path
-) -> None:
+def test_second_recorded_run_needs_no_network(recorded, monkeypatch, tmp_path):
     """With the archives kept, no program is needed at all; every file keeps its mtime."""
     monkeypatch.setenv("PATH", str(tmp_path))
     before, index = recorded.mtimes(), recorded.index_path.read_bytes()

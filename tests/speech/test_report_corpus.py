@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -182,7 +181,7 @@ def close(*values: float) -> list:
     return [pytest.approx(value, abs=2e-6) for value in values]
 
 
-def test_the_page_has_its_sections_tables_and_figures(corpus: Corpus) -> None:
+def test_the_page_has_its_sections_tables_and_figures(corpus):
     assert corpus.report().outline == {
         "Countries": [COUNTRIES, "figure"],
         "Splits and subsets": ["Real shares of the splits", "Shards per split and subset"],
@@ -211,7 +210,7 @@ def _index_of(corpus: Corpus) -> pd.DataFrame:
     return index.assign(hours=index["duration_seconds"] / 3600)
 
 
-def test_the_numbers_of_countries_equal_the_inputs(corpus: Corpus) -> None:
+def test_the_numbers_of_countries_equal_the_inputs(corpus):
     countries = corpus.report().by_name(COUNTRIES, values=True)
     by_country = _index_of(corpus).groupby("country")["hours"].sum()
     assert list(countries) == ["empty land", "France", "italy", "All"]
@@ -226,7 +225,7 @@ def test_the_numbers_of_countries_equal_the_inputs(corpus: Corpus) -> None:
         assert countries["All"][place] == pytest.approx(whole, abs=5e-6)
 
 
-def test_the_shares_of_splits_equal_the_inputs(corpus: Corpus) -> None:
+def test_the_shares_of_splits_equal_the_inputs(corpus):
     shares = corpus.report().by_name("Real shares of the splits", values=True)
     by_split = _index_of(corpus).groupby(["country", "split"])["hours"].sum()
     for name in ("italy", "France"):
@@ -237,7 +236,7 @@ def test_the_shares_of_splits_equal_the_inputs(corpus: Corpus) -> None:
             assert shares[name][3 * place : 3 * place + 3] == expected
 
 
-def test_the_numbers_of_subsets_equal_the_inputs(corpus: Corpus) -> None:
+def test_the_numbers_of_subsets_equal_the_inputs(corpus):
     subsets = corpus.report().values["Shards per split and subset"][1:-1]
     index = _index_of(corpus)
     index["subset_id"] = [f"{n:g}" if n == n else "" for n in index["subset_id"]]
@@ -250,7 +249,7 @@ def test_the_numbers_of_subsets_equal_the_inputs(corpus: Corpus) -> None:
         assert numbers == close(len(rows), *sums)
 
 
-def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:
+def test_the_key_figures_are_the_sums_of_the_inputs(corpus):
     tiles, index = corpus.report().tiles, pd.DataFrame(corpus.index)
     ledgers = [country["segments"] for country in corpus.countries]
     assert tiles == {
@@ -264,7 +263,7 @@ def test_the_key_figures_are_the_sums_of_the_inputs(corpus: Corpus) -> None:
     }
 
 
-def test_several_files_of_one_recording_are_one_recording(corpus: Corpus) -> None:
+def test_several_files_of_one_recording_are_one_recording(corpus):
     """Transcripts of a recording may name its audio in two formats: each is a line of the splits
     CSV."""
     path = corpus.folder / "manifest/italy_splits.csv"
@@ -275,7 +274,7 @@ def test_several_files_of_one_recording_are_one_recording(corpus: Corpus) -> Non
     assert row[1] == len(files) and row[2] == pytest.approx(0.25 * (len(files) - 1) + 1.0)
 
 
-def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None:
+def test_rates_are_those_of_all_segments_in_the_manifest(corpus):
     rates = corpus.report().by_name(RATES, values=True)
     whole = [row for rows in corpus.rows.values() for row in rows]
     for name, rows in {**corpus.rows, "All": whole}.items():
@@ -292,7 +291,7 @@ def test_rates_are_those_of_all_segments_in_the_manifest(corpus: Corpus) -> None
     assert legend <= set(corpus.texts("distributions"))
 
 
-def test_rejects_repairs_warnings_and_files_equal_the_inputs(corpus: Corpus) -> None:
+def test_rejects_repairs_warnings_and_files_equal_the_inputs(corpus):
     page = corpus.report()
     for caption, unit, column in (
         ("Segments rejected", "segments", "rejected"),
@@ -319,7 +318,7 @@ def test_rejects_repairs_warnings_and_files_equal_the_inputs(corpus: Corpus) -> 
     assert f"37 ({100 * 37 / segments:.1f} %)" in corpus.texts("rejects")
 
 
-def test_same_bytes_from_two_processes(corpus: Corpus) -> None:
+def test_same_bytes_from_two_processes(corpus):
     corpus.report()
     here = {path.name: path.read_bytes() for path in (corpus.folder / "out").iterdir()}
     assert set(here) == {"summary.html", "hours.svg", "distributions.svg", "rejects.svg"}
@@ -345,7 +344,7 @@ def test_recordings_that_repeat_another_split_are_counted_and_the_first_listed()
     assert [row[0] for row in table.rows] == ["b"] * 150 + ["c"] * 50
 
 
-def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
+def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path):
     corpus = Corpus(tmp_path)
     for number, name in enumerate(ODD):
         reasons = {f"<img src=x onerror=alert({number})>": 1, "a\x00b\x1b[31m": 2, "x" * 300: 3}
@@ -366,9 +365,7 @@ def test_odd_names_and_reasons_are_shown_and_stay_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("countries", "segments"), [(1, 1), (0, 0), (1, 0), (3, 0)])
-def test_without_rejects_or_segments_there_is_a_page(
-    tmp_path: Path, countries: int, segments: int
-) -> None:
+def test_without_rejects_or_segments_there_is_a_page(tmp_path, countries, segments):
     corpus = Corpus(tmp_path)
     for number in range(countries):
         corpus.add(f"c{number}", segments)
@@ -382,7 +379,7 @@ def test_without_rejects_or_segments_there_is_a_page(
         assert "no values" in corpus.texts("distributions")
 
 
-def test_figures_grow_with_the_corpus_and_say_what_they_sum_up(tmp_path: Path) -> None:
+def test_figures_grow_with_the_corpus_and_say_what_they_sum_up(tmp_path):
     heights = []
     reasons = {f"reason_{number:03d}": number + 1 for number in range(30)}
     for count in (3, 30, MAX_BARS + 5):
@@ -417,9 +414,7 @@ MANIFEST, SPLITS_CSV = "manifest/italy_manifest.csv", "manifest/italy_splits.csv
         (lambda c: c.countries.pop(0), "holds segments of italy, which .*ledger.json lacks"),
     ],
 )
-def test_inputs_that_contradict_each_other_end_in_one_clear_line(
-    corpus: Corpus, damage: Callable, message: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_inputs_that_contradict_each_other_end_in_one_clear_line(corpus, damage, message, capsys):
     damage(corpus)
     assert report_corpus.main(corpus.arguments()) == 1
     lines = capsys.readouterr().err.splitlines()
@@ -428,7 +423,7 @@ def test_inputs_that_contradict_each_other_end_in_one_clear_line(
 
 
 @given(st.lists(st.floats(0, 5, width=32), min_size=1, max_size=50), st.booleans())
-def test_histogram_edges_hold_nearly_all_values(values: list[float], from_zero: bool) -> None:
+def test_histogram_edges_hold_nearly_all_values(values, from_zero):
     edges, beyond = histogram_edges(np.array(values), from_zero, 0.005)
     assert 5 <= edges.size <= 62
     assert np.allclose(np.diff(edges), edges[1] - edges[0])
@@ -439,7 +434,7 @@ def test_histogram_edges_hold_nearly_all_values(values: list[float], from_zero: 
     assert sum(value > edges[-1] + 1e-3 * step for value in values) <= 1
 
 
-def test_every_reason_in_the_lane_has_a_meaning() -> None:
+def test_every_reason_in_the_lane_has_a_meaning():
     reasons = set()
     for path in (ROOT / "scripts/millrace/speech").rglob("*.py"):
         text = path.read_text()
@@ -454,7 +449,7 @@ def test_every_reason_in_the_lane_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "rules/report").glob("*.rst")), ids=lambda path: path.name
 )
-def test_captions_render_with_the_default_config(path: Path) -> None:
+def test_captions_render_with_the_default_config(path):
     class Snakemake:
         written = yaml.safe_load((ROOT / "config.yaml").read_text())
         config = validate_config(written, ROOT / "rules/schemas")

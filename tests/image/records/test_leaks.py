@@ -76,7 +76,7 @@ def rows(path: Path) -> dict[str, dict]:
 )
 def test_what_val_holds_leaves_train_or_stays_and_is_said(
     raw, capsys, monkeypatch, on_leak, verdict, records
-) -> None:
+):
     train = convert(raw, "--on-leak", on_leak)
     assert len(RecordSet.open(train.parent)) == records
     ledger = jsonl.read(train / "ledger.json")
@@ -103,20 +103,20 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
     assert "also_in" not in (train.parent / "val/ledger.json").read_text()
 
 
-def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw) -> None:
+def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw):
     brighter = photo(3).point([min(value + 9, 255) for value in range(256)] * 3)
     write(raw / "val/dog/0.png", brighter)
     found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
 
 
-def test_of_two_files_with_the_same_bytes_the_first_is_the_original(raw) -> None:
+def test_of_two_files_with_the_same_bytes_the_first_is_the_original(raw):
     (raw / "val/dog/twin.png").write_bytes((raw / "val/cat/0.png").read_bytes())
     found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["cat/same.png"]["original"] == "cat/0.png"
 
 
-def test_an_error_writes_no_index_and_names_the_first(raw, capsys) -> None:
+def test_an_error_writes_no_index_and_names_the_first(raw, capsys):
     convert(raw, "--on-leak", "keep")
     train = convert(raw, "--on-leak", "error", code=1)
     words = "4 images of train that are also in val, the first: cat/alike.jpg, the same picture as"
@@ -126,7 +126,7 @@ def test_an_error_writes_no_index_and_names_the_first(raw, capsys) -> None:
     assert rows(train / "leaks.jsonl").keys() == LEAKS.keys()
 
 
-def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw) -> None:
+def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw):
     train = convert(raw, "--on-leak", "keep")
     kept = {path.name: path.read_bytes() for path in train.iterdir()}
     convert(raw)
@@ -135,7 +135,7 @@ def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw) -> None:
     assert {path.name: path.read_bytes() for path in train.iterdir()} == kept
 
 
-def test_prints_that_are_missing_are_made_of_the_images(raw) -> None:
+def test_prints_that_are_missing_are_made_of_the_images(raw):
     train = convert(raw)
     before = {path: path.read_bytes() for path in train.parent.rglob("*.prints.json")}
     assert len(before) == 4
@@ -146,7 +146,7 @@ def test_prints_that_are_missing_are_made_of_the_images(raw) -> None:
     assert rows(train / "rejects.jsonl").keys() == LEAKS.keys()
 
 
-def test_an_image_of_val_that_goes_comes_back_to_train(raw) -> None:
+def test_an_image_of_val_that_goes_comes_back_to_train(raw):
     convert(raw)
     (raw / "val/cat/0.png").unlink()
     train = convert(raw)
@@ -154,7 +154,7 @@ def test_an_image_of_val_that_goes_comes_back_to_train(raw) -> None:
     assert len(RecordSet.open(train.parent)) == 7
 
 
-def test_the_demos_digits_have_no_false_pair(tmp_path: Path) -> None:
+def test_the_demos_digits_have_no_false_pair(tmp_path):
     assert fetch_demo.main(["--index", str(tmp_path / "demo.json")]) == 0
     options = RecordOptions()
     tree = read_tree(tmp_path / "demo")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def _tone(hertz: float, seconds: float) -> np.ndarray:
     )
 
 
-def test_recorded_prompts(tmp_path: Path) -> None:
+def test_recorded_prompts(tmp_path):
     """Every line of the list ends as a prompt or as a counted reason."""
     tones = {
         letter: _g722(_tone(300 + 40 * number, 1)) for number, letter in enumerate("abcdefghij")
@@ -72,12 +71,12 @@ def test_recorded_prompts(tmp_path: Path) -> None:
         assert prompt.samples.dtype == np.int16 and abs(len(prompt.samples) - 16_000) < 400
 
 
-def test_wrong_folder_is_a_clear_error(tmp_path: Path) -> None:
+def test_wrong_folder_is_a_clear_error(tmp_path):
     with pytest.raises(MillraceError, match="no list of prompts"):
         list(demo_prompts.recorded(tmp_path, tmp_path, Counter()))
 
 
-def test_distinct_by_text_and_by_audio() -> None:
+def test_distinct_by_text_and_by_audio():
     one, two, three = (_tone(hertz, 0.5) for hertz in (300, 400, 500))
     prompts = [
         *(Prompt("Merci.", one), Prompt("MERCI !", two), Prompt("Other words", one.copy())),
@@ -94,7 +93,7 @@ def test_distinct_by_text_and_by_audio() -> None:
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
-def test_sentences(language: str) -> None:
+def test_sentences(language):
     texts = demo_prompts.sentences(language, seed=42)
     assert (
         len({demo_prompts.normal(text) for text in texts}) == len(texts) == demo_prompts.SENTENCES

@@ -25,7 +25,7 @@ def _prompts(seconds: list[float]) -> list[Prompt]:
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), hours=st.floats(0.001, 0.7), long=st.booleans())
-def test_every_prompt_once_and_in_its_place(seed: int, hours: float, long: bool) -> None:
+def test_every_prompt_once_and_in_its_place(seed, hours, long):
     rng = random.Random(seed)
     seconds = [85.0, 42.0] if long else [1.0]
     while sum(seconds) < hours * 3600:
@@ -55,7 +55,7 @@ def test_every_prompt_once_and_in_its_place(seed: int, hours: float, long: bool)
     assert hours < 0.3 or len(recordings) >= 4
 
 
-def test_same_seed_same_recordings() -> None:
+def test_same_seed_same_recordings():
     prompts = _prompts([2.0] * 300)
     first, second, other = (assemble(prompts, seed, "italy") for seed in (1, 1, 2))
     assert all(np.array_equal(a.samples, b.samples) for a, b in zip(first, second, strict=True))
@@ -64,7 +64,7 @@ def test_same_seed_same_recordings() -> None:
     ]
 
 
-def test_no_prompts_is_a_clear_error() -> None:
+def test_no_prompts_is_a_clear_error():
     with pytest.raises(MillraceError, match="no prompt"):
         assemble([], 1, "italy")
 
@@ -72,7 +72,7 @@ def test_no_prompts_is_a_clear_error() -> None:
 @given(
     text=st.text(alphabet="abcÄß чя.,'1", min_size=1).filter(str.strip), seed=st.integers(0, 999)
 )
-def test_misheard(text: str, seed: int) -> None:
+def test_misheard(text, seed):
     text = " ".join(text.split())
     heard = misheard(text, random.Random(seed))
     assert heard == misheard(text, random.Random(seed))
