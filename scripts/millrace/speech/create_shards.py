@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--audio-format",
-        choices=sorted(AUDIO_FORMATS),
+        choices=AUDIO_FORMATS,
         default="flac",
         help="(default %(default)s)",
     )

@@ -8,15 +8,10 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 
-# Format of audio -> extension of the member in the tar. A new one also needs an encoder
+# Formats of audio, which are the extensions of members too. A new one also needs an encoder
 # (`audio.encode`), its size (`shards.plan.audio_bytes`) and a word in the schema of the
 # configuration.
-AUDIO_FORMATS = {
-    "flac": "flac",
-    "wav": "wav",
-    "opus": "opus",
-    "mp3": "mp3",
-}
+AUDIO_FORMATS = ("flac", "mp3", "opus", "wav")
 # A partition owns this many shard numbers, so that numbers are stable whatever its neighbours grow
 # to.
 SHARD_NUMBERS = 100

@@ -17,7 +17,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from millrace.common import jsonl
-from millrace.common.errors import Damaged, MillraceError, own_file
+from millrace.common.errors import MillraceError, own_file
 from millrace.common.ledger import Ledger
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import safe_name
@@ -93,14 +93,8 @@ def read(
     """Read the merged index and ledger, and the countries' CSVs; raise if they contradict each
     other."""
     parts = _parts(index)
-    try:
+    with own_file(ledger):
         rows = jsonl.read(ledger)["countries"]
-    except Damaged:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise MillraceError(
-            f"not a ledger of speech_merge_index ({error})", str(ledger), _AGAIN
-        ) from None
     in_shards = parts.groupby("country")["segments"].sum().to_dict()
     countries = [
         _country(row, in_shards.pop(row["country"], 0), index, Path(manifest_dir)) for row in rows

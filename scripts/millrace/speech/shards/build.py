@@ -18,7 +18,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.speech.audio.encode import check_format
 from millrace.speech.columns import COMPLETED, INDEX_SCHEMA, SCHEMA, SIDECAR_SCHEMA
-from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, ShardFile
+from millrace.speech.names import SHARD_NUMBERS, ShardFile
 from millrace.speech.shards.index import Sidecar, index_of, read_sidecar, write_sidecar
 from millrace.speech.shards.plan import Plan
 from millrace.speech.shards.segment_audio import DISK_FULL, Encoded, encoded
@@ -178,7 +178,6 @@ def _build_shard(
     memory."""
     tar.parent.mkdir(parents=True, exist_ok=True)
     options = plan.options
-    extension = AUDIO_FORMATS[options.audio_format]
     rate = options.sampling_rate
     rows: list[dict] = []
     writer = None
@@ -199,7 +198,7 @@ def _build_shard(
             if writer is None:
                 partial = stack.enter_context(atomic.replacing(tar))
                 writer = stack.enter_context(TarWriter(partial))
-            member = f"{segment.stem}.{extension}"
+            member = f"{segment.stem}.{options.audio_format}"
             offset = writer.add(member, result.body, hashed=True)
             writer.add(f"{segment.stem}.json", segment.text)
             row |= {name: segment.row[name] for name in _COPIED}

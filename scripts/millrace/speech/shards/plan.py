@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.leaks.leakage import BY_SOUND
 from millrace.speech.columns import PENDING
 from millrace.speech.manifest.rejects import row_problem
-from millrace.speech.names import AUDIO_FORMATS, SHARD_NUMBERS, Partition
+from millrace.speech.names import SHARD_NUMBERS, Partition
 from millrace.speech.shards.tar_writer import RECORD, member_bytes
 
 # Part of every digest: raise it when the same input is to give other bytes.
@@ -153,35 +153,17 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     return plan
 
 
-def _opus_rate(sampling_rate: int) -> float:
-    # A variable rate: up to 1.7 times the nominal one on clicks, so twice is taken.
-    return 8_000 if sampling_rate <= 16_000 else 16_000
-
-
-def _mp3_rate(sampling_rate: int) -> float:
-    return 8_800 if sampling_rate <= 24_000 else 13_200
-
-
-def _pcm_rate(sampling_rate: int) -> float:
-    # FLAC stores noise as it is, with some bytes a frame.
-    return 2 * sampling_rate * 65 / 64
-
-
-# Most bytes per second of what millrace.speech.audio.encode writes, by format, from the sampling
-# rate in Hz.
-_BYTES_PER_SECOND: dict[str, Callable[[int], float]] = {
-    "flac": _pcm_rate,
-    "wav": _pcm_rate,
-    "opus": _opus_rate,
-    "mp3": _mp3_rate,
-}
-
-
 def audio_bytes(seconds: float, sampling_rate: int, audio_format: str) -> int:
     """An upper bound of what millrace.speech.audio.encode makes of `seconds` of audio, head
     included."""
-    rate = _BYTES_PER_SECOND[audio_format](sampling_rate)
-    return math.ceil(seconds * rate) + 4096
+    # FLAC stores noise as it is, with some bytes a frame.
+    bytes_per_second = 2 * sampling_rate * 65 / 64
+    if audio_format == "opus":
+        # A variable rate: up to 1.7 times the nominal one on clicks, so twice is taken.
+        bytes_per_second = 8_000 if sampling_rate <= 16_000 else 16_000
+    elif audio_format == "mp3":
+        bytes_per_second = 8_800 if sampling_rate <= 24_000 else 13_200
+    return math.ceil(seconds * bytes_per_second) + 4096
 
 
 def _segments(plan: Plan) -> list[PlannedSegment]:
@@ -208,7 +190,7 @@ def _planned(position: int, row: dict, options: ShardOptions) -> PlannedSegment:
     audio = audio_bytes(seconds, options.sampling_rate, options.audio_format)
 
     # A name of more than 100 bytes takes further blocks, so the extension counts.
-    audio_name = len(f"{stem}.{AUDIO_FORMATS[options.audio_format]}")
+    audio_name = len(f"{stem}.{options.audio_format}")
     text_name = len(f"{stem}.json")
     at_most = member_bytes(audio_name, audio) + member_bytes(text_name, len(text))
     return PlannedSegment(position, row, stem, text, at_most)
