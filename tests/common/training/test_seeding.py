@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +104,36 @@ class Signalled(Dataset):
             random.random(),
             float(np.random.rand()),
         ]
+
+
+class Hanging(Dataset):
+    """Never gives a sample, and says so in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> None:
+        self.file.touch()
+        time.sleep(600)
+
+
+def test_a_worker_that_hangs_leaves_when_its_trainer_says_so(tmp_path):
+    loader = DataLoader(
+        Hanging(tmp_path / "hangs"), num_workers=1, worker_init_fn=seeding.start_worker
+    )
+    batches = iter(loader)
+    until = time.monotonic() + 60
+    while not (tmp_path / "hangs").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    (worker,) = batches._workers
+    worker.terminate()
+    worker.join(60)
+    code = worker.exitcode
+    worker.kill()
+    assert code == 0
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
