@@ -50,6 +50,7 @@ def test_a_clip_shorter_than_a_frame_is_masked_as_one_frame(tmp_path):
     model = make("wav2vec2", tmp_path)
     inputs = model.features.on_device(model.prepare(batch([0.5, 0.01])), torch.float32)
     assert inputs["attention_mask"].sum(1).tolist() == [8_000, 400]
+    assert model.prepare(batch([0.5, 0.01])).host["steps"] == [24, 1]
 
 
 def test_steps_are_those_of_the_model(tmp_path):
@@ -71,14 +72,21 @@ def test_too_short_clips_are_left_out_and_augmentation_survives_short_batches(tm
 
 
 @pytest.mark.parametrize("is_augmented", [True, False])
-def test_augmentation_is_what_the_folder_says_also_after_a_short_batch(tmp_path, is_augmented):
-    config = json.loads((tiny.write(tmp_path, "wav2vec2", TEXTS) / "config.json").read_text())
-    config["apply_spec_augment"] = is_augmented
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    model = load(tmp_path)
+def test_augmentation_is_what_the_folder_says_also_after_a_short_batch(
+    tmp_path, monkeypatch, is_augmented
+):
+    """And every parameter has a gradient, for which other ranks wait; no layer is left out."""
+    config = {"apply_spec_augment": is_augmented, "mask_time_prob": 0.5, "layerdrop": 1.0}
+    for name, value in config.items():
+        monkeypatch.setitem(tiny.CTC_SIZES, name, value)
+    model = make("wav2vec2", tmp_path)
     seen = []
     for seconds in (1.0, 0.15):
-        model.train()(model.prepare(batch([seconds], ["a"])))
+        model.zero_grad()
+        model.train()(model.prepare(batch([seconds], ["a"])))[0].backward()
+        gradients = {name: part.grad for name, part in model.named_parameters()}
+        assert all(gradient is not None for gradient in gradients.values())
+        assert gradients["hf.wav2vec2.encoder.layers.0.attention.k_proj.weight"].any()
         seen.append(model.hf.config.apply_spec_augment)
     assert seen == [is_augmented, False]
     model.save_pretrained(tmp_path / "saved")
@@ -99,11 +107,12 @@ def test_the_blank_is_the_tokenizers_pad_token(tmp_path):
     torch.testing.assert_close(model(prepared)[0], expected)
 
 
-def test_decoder_labels_and_inputs(tmp_path):
+@pytest.mark.parametrize("pad", ["<|endoftext|>", None])  # the first as the published one has it
+def test_decoder_labels_and_inputs(tmp_path, pad):
     model = make("whisper", tmp_path)
     tokenizer = model.processor.tokenizer
-    tokenizer.pad_token = tokenizer.eos_token  # as the published Whisper has it
-    prepared = model.prepare(batch([2.0, 9.0, 1.0], TEXTS))
+    tokenizer.pad_token = pad
+    prepared = model.prepare(batch([2.0, 8.001, 8.0], TEXTS))
     assert prepared.dropped == ((1, "audio_too_long"),)  # this Whisper hears 8 s
     answers = [[token for token in row if token != IGNORE] for row in prepared["labels"].tolist()]
     end = tokenizer.eos_token
@@ -149,6 +158,31 @@ def test_whispers_control_tokens_stand_before_the_text(tmp_path):
     controls = {"Russian": "<|ru|><|transcribe|>", "en-GB": "<|en|><|transcribe|>", "tlh": ""}
     labels = [tokenizer.decode(model.preparer.label("hi", language)) for language in controls]
     assert labels == [f"{control}<|notimestamps|>hi<|endoftext|>" for control in controls.values()]
+    # Those of a transcript are text.
+    (end,) = tokenizer("<|endoftext|>", add_special_tokens=False).input_ids
+    label = model.preparer.label("a <|endoftext|> b", "en")
+    assert label.index(end) == len(label) - 1
+
+
+def test_whisper_is_told_the_language_the_task_and_how_long_to_write(tmp_path, monkeypatch):
+    model = make("whisper", tmp_path)
+    told = []
+
+    def generate(**settings: object) -> torch.Tensor:
+        told.append([settings.get(name) for name in ("language", "task", "max_new_tokens")])
+        return torch.zeros(1, 1, dtype=torch.int64)
+
+    monkeypatch.setattr(model.hf, "generate", generate)
+    prepared = model.prepare(batch([2.0]))
+    model.recognise(prepared, "German")  # a model of one language
+    model.hf.generation_config.lang_to_id = {"<|de|>": 1}
+    model.recognise(prepared, "German")
+    model.preparer.max_target = 50
+    model.recognise(prepared)
+    assert told == [[None, None, 48], ["de", "transcribe", 48], [None, "transcribe", 42]]
+    with pytest.raises(MillraceError, match=r"no language 'xx'. It knows de"):
+        model.recognise(prepared, "xx")
+    assert model.max_seconds == 8.0
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import pickle
 import re
 from pathlib import Path
@@ -14,7 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from millrace.asr import models
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models import known
 from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
+from millrace.asr.models.folder import model_digest
 from millrace.asr.models.registry import NAMES, build, load
 from millrace.audit.probes.contract import pin
 from millrace.common.errors import MillraceError
@@ -174,9 +178,10 @@ def test_folders_without_a_whole_model_are_refused(tmp_path, write, problem):
         ("whisper", "encoder.layers.0.fc1.weight", 3, r"fc1\.weight is of another shape"),
         ("wav2vec2", "lm_head.weight", 3, r"lm_head\.weight is of another shape"),
         ("wav2vec2", "lm_head.weight", None, ""),  # a head that is to be learned
+        ("ctc", "head.weight", None, "the weights cannot be loaded"),
     ],
 )
-def test_weights_of_transformers_that_would_be_drawn_at_random_are_refused(
+def test_weights_that_would_be_drawn_at_random_are_refused(
     tmp_path, caplog, name, weight, shape, problem
 ):
     make(name, tmp_path).save_pretrained(tmp_path)
@@ -230,6 +235,74 @@ def test_options_that_version_0_4_0_has_saved_with_a_model_are_read(tmp_path):
     saved = json.loads(path.read_text())
     path.write_text(json.dumps({**saved, "padding_side": "left"}))
     assert load(tmp_path).options.prompt == "Names: Ada"
+    assert load(tmp_path, {"prompt": "of the run"}).options.prompt == "of the run"
+
+
+@pytest.mark.parametrize("name", ["ctc", "whisper", "qwen3-asr-tiny"])
+def test_a_folder_with_a_config_is_whole(tmp_path, monkeypatch, name):
+    model = make(name, tmp_path)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved/config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["ctc", "whisper", "qwen3-asr-tiny", "qwen-asr"])
+def test_weights_are_trained_in_float32_whatever_a_folder_holds(tmp_path, name):
+    model = make(name.replace("qwen-asr", "qwen3-asr-tiny"), tmp_path)
+    model.layout = "qwen-asr" if name == "qwen-asr" else model.layout
+    model.bfloat16().save_pretrained(tmp_path / "saved")
+    loaded = load(tmp_path / "saved")
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [
+        ("preprocessor_config.json", True),
+        ("millrace_options.json", True),
+        ("tokenizer.json", True),
+        ("vocab.json", True),
+        ("chat_template.jinja", True),
+        ("spm.model", True),
+        ("model.safetensors", False),
+    ],
+)
+def test_the_digest_of_a_model_is_that_of_what_decides_its_costs(tmp_path, file, counts):
+    folder, moved = tmp_path / "model", tmp_path / "there/model"
+    for path, content in ((folder, "1"), (moved, "1"), (tmp_path / "other/model", "2")):
+        path.mkdir(parents=True)
+        (path / file).write_text(content)
+    digest = model_digest(str(folder), {})
+    assert model_digest(str(moved), {}) == digest
+    assert (model_digest(str(tmp_path / "other/model"), {}) != digest) == counts
+
+
+def test_the_parameters_of_a_folder_are_at_most_half_its_bytes(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
+    (tmp_path / "pytorch_model.bin").write_bytes(bytes(1_000_000))
+    assert known.millions(str(tmp_path)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "said"),
+    [
+        ("ctc", "", ""),
+        ("ctcx", "", "model: there is no model 'ctcx'"),
+        ("ctc", "nowhere", "model_path: nowhere is no folder"),
+        ("ctc", ".", "model_path: . is a folder without config.json"),
+    ],
+)
+def test_a_model_of_the_config_that_is_not_there_is_a_problem(
+    tmp_path, monkeypatch, model, path, said
+):
+    monkeypatch.chdir(tmp_path)
+    problems = list(known.problems({"model": model, "model_path": path}))
+    assert len(problems) == bool(said) and all(said in problem for problem in problems)
 
 
 class PinsTheAudio(Batch):
