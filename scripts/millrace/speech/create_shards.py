@@ -95,9 +95,10 @@ def main(args: argparse.Namespace) -> None:
         manifest: manifests.Manifest = manifests.Parts([args.manifest])
     else:
         manifest = manifests.of_country(args.manifest_dir or "", args.country or "")
+    parts = manifest.parts(args.output_dir, args.retry_errors)
     if args.max_videos:
-        manifest = manifests.Trial(manifest, args.max_videos)
-    for part in manifest.parts(args.output_dir, args.retry_errors):
+        parts = manifests.of_recordings(parts, args.output_dir, args.max_videos)
+    for part in parts:
         plan = plan_partition(part.partition, part.rows, options)
         built = shards.build(plan, out, args.retry_errors, manifest.note)
         folder = out / "partitions" / str(part.partition)

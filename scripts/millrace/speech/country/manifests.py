@@ -48,26 +48,6 @@ class Parts:
         return ""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The part of a manifest that is of `count` recordings."""
-
-    manifest: Manifest
-    count: int
-
-    def parts(self, output_dir: str, retry_errors: bool) -> Iterator[Part]:
-        parts = self.manifest.parts(output_dir, retry_errors)
-        videos = _videos(parts, output_dir, self.count)
-        for part in parts:
-            yield Part(part.partition, [row for row in part.rows if row["video_id"] in videos])
-
-    def note(self, outcomes: Iterable[Outcome]) -> None:
-        self.manifest.note(outcomes)
-
-    def line(self) -> str:
-        return self.manifest.line()
-
-
 def of_country(manifest_dir: str, country: str) -> Manifest:
     """The manifest of a country in a folder. Raises MillraceError if there is none."""
     if manifest_dir and country:
@@ -84,6 +64,13 @@ def of_country(manifest_dir: str, country: str) -> Manifest:
     )
     remedy += "and python -m millrace.speech.generate_manifest --country the latter"
     raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
+
+
+def of_recordings(parts: Iterable[Part], output_dir: str, count: int) -> Iterator[Part]:
+    """The rows of `count` recordings, for a trial; `parts` are gone through twice."""
+    videos = _videos(parts, output_dir, count)
+    for part in parts:
+        yield Part(part.partition, [row for row in part.rows if row["video_id"] in videos])
 
 
 def _videos(parts: Iterable[Part], output_dir: str, count: int) -> set[str]:
