@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from millrace.audit.check_loader import make_options, make_parser
 from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
 from millrace.audit.checks.run import audit
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.probes import Result
+from millrace.audit.runner.target import Rank, Target
 
 WORLDS = {
     "": "",
@@ -46,6 +48,12 @@ def judged(entry: str, **seen: list[dict]) -> list[Finding]:
     checks = [check for check in load([entry]) if set(check.probes) <= {*seen}]
     results = {name: Result("ok", data, {}, 0.0) for name, data in seen.items()}
     return judge(results, checks)
+
+
+def probed(probe: Callable, target: Target, folder: Path) -> list[dict]:
+    """What a probe saw in this process, where it has a minute."""
+    rank = Rank(0, 1, folder, time.monotonic() + 60)
+    return [json.loads(json.dumps(probe(target, rank)))]
 
 
 def audited(guard: Guard, argv: list[str]) -> dict:

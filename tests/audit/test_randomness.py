@@ -236,7 +236,7 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
 ):
     [finding] = said(
         "DP14",
-        epochs=[{"plain": [epoch(ONE), epoch(ONE)]}],
+        epochs=[[epoch(ONE), epoch(ONE)]],
         set_epoch=[told],
         source=[SOURCE | source],
         loop=[LOOP | {"calls": calls}],
@@ -258,13 +258,13 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
 def test_an_epoch_that_only_the_main_process_hears_of_is_missed(own, main, is_missed):
     told = {"parts": ["dataset"], "flags": {}, "own": [*map(notes, own)]}
     told["main"] = [*map(notes, main)]
-    [finding] = said("DP14", epochs=[{"plain": [epoch(ONE), epoch(OTHER)]}], set_epoch=[told])
+    [finding] = said("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told])
     assert ("persistent workers miss it" in finding.cause) == is_missed
 
 
 def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     [rank] = of_workers([[list(range(8))]], has_sampler=True)
-    [finding] = said("DP14", epochs=[{"plain": rank["plain"] * 2}], set_epoch=[DEAF])
+    [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])
     assert (finding.verdict, "indices ascend" in finding.cause) == ("not applicable", True)
 
 

@@ -3,9 +3,7 @@ twins."""
 
 from __future__ import annotations
 
-import json
 import random
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +11,14 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from millrace.audit.checks.findings import VERDICTS, Finding, judge, load
+from millrace.audit.checks.findings import VERDICTS, Finding
 from millrace.audit.probes.colours import colours, order
 from millrace.audit.probes.figures import channel_axis, measured, merged, values
 from millrace.audit.probes.labels import labels
 from millrace.audit.probes.splits import splits
-from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Target
 from tests.audit import pictures
-from tests.audit.running import judged
+from tests.audit.running import judged, probed
 
 
 @pytest.mark.parametrize(
@@ -61,15 +58,9 @@ def findings(tmp_path):
     def said(factory: str, val: bool = False, expect: str = "", **args) -> list[Finding]:
         name = f"{pictures.here}:{factory}"
         options = Options(name, args, val_loader=name if val else "", expect=expect)
-        evidence = {}
-        for probe in (values, colours, labels, splits):
-            rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
-            try:
-                data = json.loads(json.dumps(probe(Target(options), rank)))
-                evidence[probe.__name__] = Result("ok", [data], {}, 0.0)
-            except Exception as error:
-                evidence[probe.__name__] = Result("raised", [], {"text": str(error)}, 0.0)
-        return judge(evidence, load(ENTRIES))
+        probes = (values, colours, labels, splits)
+        seen = {probe.__name__: probed(probe, Target(options), tmp_path) for probe in probes}
+        return [finding for entry in ENTRIES for finding in judged(entry, **seen)]
 
     return said
 
@@ -256,8 +247,8 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
 def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean, std, is_read):
     loader = DataLoader(mean + std * torch.tensor([-1.0, 1.0]).repeat(4), batch_size=4)
     target = SimpleNamespace(loader=lambda: loader, val_loader=lambda: loader)
-    rank = Rank(0, 1, tmp_path, time.monotonic() + 60)
-    seen = values(target, Options("module:loader"), rank)
+    target.options = Options("module:loader")
+    [seen] = probed(values, target, tmp_path)
     assert ("train" in seen, "val" in seen) == (is_read, is_read)
 
 

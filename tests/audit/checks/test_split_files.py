@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,10 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from millrace.audit.checks.findings import Finding, judge, load
+from millrace.audit.checks.findings import Finding
 from millrace.audit.probes.splits import splits
-from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Options, Target
+from tests.audit.running import judged, probed
 from tests.corpora import RATE, noise
 
 
@@ -59,12 +57,10 @@ def write(root: Path, copied: int) -> None:
                 soundfile.write(root / f"val/x{place}.flac", noise(5, number)[RATE // 2 :], RATE)
 
 
-def found(root: Path, seconds: float = 60) -> list[Finding]:
+def found(root: Path) -> list[Finding]:
     name = f"{__file__}:Recordings"
     options = Options(name, {"root": str(root)}, val_loader=name)
-    rank = Rank(0, 1, root, time.monotonic() + seconds)
-    seen = json.loads(json.dumps(splits(Target(options), rank)))
-    return judge({"splits": Result("ok", [seen], {}, 0.0)}, load(["splits"]))
+    return judged("splits", splits=probed(splits, Target(options), root))
 
 
 def test_a_cut_copy_in_validation_fails_and_is_named(tmp_path):
@@ -113,5 +109,5 @@ def test_what_there_was_no_time_for_is_not_said_to_be_compared(tmp_path, monkeyp
 def test_splits_of_which_one_was_read_in_part_do_not_pass(train, val):
     read = {"train": {"read": 9, "complete": train}, "val": {"read": 9, "complete": val}}
     seen = {"shared": {"index": {"count": 0, "examples": []}}, **read}
-    (finding,) = judge({"splits": Result("ok", [seen], {}, 0.0)}, load(["splits"]))
+    (finding,) = judged("splits", splits=[seen])
     assert finding.verdict == ("pass" if train and val else "not decidable")

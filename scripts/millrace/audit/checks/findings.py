@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.audit.checks.records import parse, types_of
-from millrace.audit.runner.probes import PROBES, Result, Seen
+from millrace.audit.runner.probes import PROBES, Result
+from millrace.audit.runner.target import Seen
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 LONGER = "a longer --timeout"  # begins what is needed where the time was over

@@ -14,13 +14,11 @@ import torch
 from torch.utils.data._utils import pin_memory as torchs
 
 from millrace.audit.probes.batches import collated, order, samples_of
-from millrace.audit.probes.first_batch import length
 from millrace.audit.probes.listed import paths, roots
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import digest, is_array, members, walk_tensors
-from millrace.audit.runner.listener import Listener, index_list, is_stream, reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Rank, Target
+from millrace.audit.runner.listener import Listener, index_list, is_stream, length, reseed
+from millrace.audit.runner.target import Rank, Seen, Target
 
 SECONDS = 4.0
 ORDERS = 3  # of a sampler, to collate other batches

@@ -11,8 +11,7 @@ import torch
 from millrace.audit.probes.batches import FEW, draw
 from millrace.audit.runner.digest import is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Rank, Target
+from millrace.audit.runner.target import Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 
 CHANNELS = (1, 3, 4)

@@ -7,13 +7,11 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 import torch
 
 from millrace.audit.runner.listener import Listener, is_stream
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Rank, Target, locate
+from millrace.audit.runner.target import Rank, Seen, Target, locate
 
 
 def look(target: Target, rank: Rank) -> Seen:
@@ -51,11 +49,3 @@ def look(target: Target, rank: Rank) -> Seen:
         "imported": {"libraries": libraries, "environment": changed},
         "iterable": core is not None and is_stream(core),
     }
-
-
-def length(thing: Any) -> int | None:
-    """What `len` says, or None."""
-    try:
-        return len(thing)
-    except Exception:  # torch's is a TypeError, others' are what they like
-        return None

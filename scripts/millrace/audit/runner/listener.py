@@ -17,8 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from millrace.audit.runner.digest import digest, fields, members, rows, walk_tensors
-from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Rank
+from millrace.audit.runner.target import Rank, Seen
 from millrace.audit.runner.walk import walk
 from millrace.common import processes
 
@@ -341,6 +340,14 @@ def batch_size(batch: Any) -> int:
     if isinstance(batch, (list, tuple)):
         return len(batch)
     return 1
+
+
+def length(thing: Any) -> int | None:
+    """What `len` says, or None."""
+    try:
+        return len(thing)
+    except Exception:  # torch's is a TypeError, others' are what they like
+        return None
 
 
 def index_list(drawn: Any) -> list[Any]:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Seen = dict[str, Any]  # by a probe: JSON
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -61,5 +59,5 @@ class Result:
 
     status: str
     data: list[Any]
-    error: Seen
+    error: dict[str, Any]
     seconds: float
