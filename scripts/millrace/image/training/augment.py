@@ -48,13 +48,17 @@ def _first_that_fits(tries: list[list[float]], width: int, height: int) -> Box |
     """The first box that lies within the image, each drawn by four numbers; None if none does."""
     narrowest, widest = map(math.log, RATIO)
     for area_draw, ratio_draw, left_draw, top_draw in tries:
-        area = width * height * _between(*SCALE, area_draw)
+        share = _between(*SCALE, area_draw)
+        area = width * height * share
         ratio = math.exp(_between(narrowest, widest, ratio_draw))
         box_width = round(math.sqrt(area * ratio))
         box_height = round(math.sqrt(area / ratio))
-        if 0 < box_width <= width and 0 < box_height <= height:
-            left = int(left_draw * (width - box_width + 1))
-            top = int(top_draw * (height - box_height + 1))
+        across = width - box_width
+        down = height - box_height
+        is_box = box_width > 0 and box_height > 0
+        if is_box and across >= 0 and down >= 0:
+            left = int(left_draw * (across + 1))
+            top = int(top_draw * (down + 1))
             return left, top, left + box_width, top + box_height
     return None
 
@@ -66,8 +70,11 @@ def _between(low: float, high: float, draw: float) -> float:
 
 def _largest_centred(width: int, height: int) -> Box:
     """The largest box of an allowed ratio in the middle of the image."""
-    box_width = min(width, max(round(height * RATIO[1]), 1))
-    box_height = min(height, max(round(width / RATIO[0]), 1))
+    widest = max(round(height * RATIO[1]), 1)
+    highest = max(round(width / RATIO[0]), 1)
+    box_width = min(width, widest)
+    box_height = min(height, highest)
+
     left = (width - box_width) // 2
     top = (height - box_height) // 2
     return left, top, left + box_width, top + box_height
