@@ -23,12 +23,12 @@ from PIL import Image
 from millrace.asr.tars import index as tar_index
 from millrace.asr.tars.scan import scan
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, Unusable
 from millrace.common.loading.bad_samples import SampleError
 from millrace.common.loading.decode import decode
 from millrace.common.training.checkpoint import Checkpoints
 from millrace.common.workflow.config import check_syntax, checked_config
-from millrace.image.records.pixels import Unusable, read_image
+from millrace.image.records.pixels import read_image
 from millrace.music.features.h5_files import read_file
 from millrace.music.features.metadata import read_metadata
 from millrace.music.features.mm_files import read_folder

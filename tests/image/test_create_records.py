@@ -15,12 +15,13 @@ import pytest
 from PIL import EpsImagePlugin, Image, ImageOps
 
 from millrace.common import cli, settings
+from millrace.common.errors import Unusable
 from millrace.common.machine import memory
 from millrace.image import create_records
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
-from millrace.image.records.pixels import Unusable, read_image, resized
+from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.image.trees import odd_tree, picture, small_tree, write_picture

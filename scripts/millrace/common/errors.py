@@ -40,6 +40,18 @@ class MillraceError(Exception):
         return printable(f"{text}. {self.remedy}" if self.remedy else text)
 
 
+class Unusable(Exception):
+    """Input that cannot be used. `reason` is a slug for ledgers and counts, the message is for
+    people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(reason, message)
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
 def printable(text: str) -> str:
     """The text for a terminal: what would move its cursor, set its colours or turn the reading
     direction is shown as an escape. Names of countries, files and rows come from others, and may

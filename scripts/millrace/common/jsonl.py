@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from millrace.common import atomic
-from millrace.common.errors import Damaged
+from millrace.common.errors import Damaged, Unusable
 
 # Bytes of a line; lists of a clique's versions, or of words, take some hundred kilobytes.
 LONGEST_LINE = 16 << 20
@@ -25,12 +25,8 @@ _BYTES_PER_LIST = 16
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-class BadJson(ValueError):
-    """The text is not JSON. `reason` is a slug for ledgers, the message is for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(message)
+class BadJson(Unusable, ValueError):
+    """The text is not JSON."""
 
 
 def loads(raw: bytes) -> tuple[Any, list[str]]:

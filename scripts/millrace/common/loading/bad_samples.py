@@ -8,21 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, Unusable
 
 _EXAMPLES = 5
 _JUDGED_ROWS = 1000  # before that many rows, a share of bad ones says little
 
 
-class SampleError(Exception):
-    """A sample that cannot be used. `reason` is a slug for counts, the message is for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(reason, message)
-
-    def __str__(self) -> str:
-        return self.args[1]
+class SampleError(Unusable):
+    """A sample that cannot be used."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, Unusable
 from millrace.image.records.deal import FilePlan, deal, in_order
 from millrace.image.records.folder import ImageTree
 from millrace.image.records.options import RecordOptions
-from millrace.image.records.pixels import Unusable, read_image
+from millrace.image.records.pixels import read_image
 
 
 class Conversion(NamedTuple):

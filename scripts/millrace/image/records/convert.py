@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millrace.common import atomic, cli, jsonl
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import MillraceError, Unusable, counted
 from millrace.common.leaks import leakage
 from millrace.common.leaks.leakage import Shared
 from millrace.common.ledger import Ledger
@@ -23,7 +23,7 @@ from millrace.image.records import leaks, prints
 from millrace.image.records.conversion import Conversion
 from millrace.image.records.deal import FilePlan, without
 from millrace.image.records.folder import Row
-from millrace.image.records.pixels import Unusable, read_image, resized
+from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.prints import Print
 from millrace.image.records.record_file import (
     ENCODED,

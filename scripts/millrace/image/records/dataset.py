@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from millrace.common.errors import MillraceError
-from millrace.image.records.pixels import Unusable, read_image
+from millrace.common.errors import MillraceError, Unusable
+from millrace.image.records.pixels import read_image
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import ENCODED
 from millrace.image.records.record_set import RecordSet

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from millrace.common.errors import first_line
+from millrace.common.errors import Unusable, first_line
 
 # Of ImageFolder's extensions. Pillow knows many more, and starts Ghostscript for one of them (EPS).
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
@@ -18,14 +18,6 @@ _ORIENTATION = 0x0112
 _TURNS = dict(enumerate((0, 3, 1, 5, 4, 6, 2), 2))
 # Corrupt EXIF, large images: said of no file, and nothing that a user could mend.
 warnings.filterwarnings("ignore", module=r"PIL\.")
-
-
-class Unusable(Exception):
-    """An image that cannot be read. `reason` is a slug for ledgers, the message is for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(message)
 
 
 def read_image(

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, Unusable
 from millrace.common.loading.bad_samples import BadSample
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import BatchSlots, require_room
 from millrace.image.producer import epochs
-from millrace.image.records.pixels import Unusable, read_image, resized
+from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import FIXED
 from millrace.image.records.record_set import RecordSet

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.common import atomic
-from millrace.common.errors import own_file
+from millrace.common.errors import Unusable, own_file
 from millrace.common.settings import setting
 
 if TYPE_CHECKING:
@@ -63,16 +63,8 @@ class Contract:
         return ""
 
 
-class Refused(Exception):
-    """Features that cannot be used. `reason` is a slug for counts, the message names what there
-    is."""
-
-    def __init__(self, reason: str, words: str) -> None:
-        self.reason = reason
-        super().__init__(reason, words)
-
-    def __str__(self) -> str:
-        return self.args[1]
+class Refused(Unusable):
+    """Features that cannot be used."""
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.common.errors import Unusable
 from millrace.speech.columns import MISSING_SOURCE
 from millrace.speech.corpus import alignment
 
@@ -39,14 +40,6 @@ class Segment:
     end_idx: int | None
     number: int
     repairs: list[str] = field(default_factory=list)
-
-
-class Unusable(ValueError):
-    """Why a segment cannot be used: `reason` is a slug, the message is for people."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        super().__init__(message)
 
 
 def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None) -> Segment:
