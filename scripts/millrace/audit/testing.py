@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.audit.checks import entries
 from millrace.audit.checks.run import audit
-from millrace.audit.report import document, terminal
+from millrace.audit.report import document, gate, terminal
 from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.target import Options
 from millrace.common.errors import MillraceError
@@ -47,9 +47,7 @@ def assert_loader_ok(
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
     only = [entries.get(entry).name for entry in only]
-    reasons = {}
-    for entry, reason in (ignore or {}).items():
-        reasons[entries.get(entry).name] = reason
+    reasons = gate.reasons(map("=".join, (ignore or {}).items()))
     with Guard() as guard:
         probes, findings = audit(chosen, only, guard)
 

@@ -139,10 +139,7 @@ def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:
     if undecidable:
         return undecidable
 
-    wrong = []
-    for way in restart.ways:
-        if not restart.is_right(way) and not way.is_unread:
-            wrong.append(way)
+    wrong = [way for way in restart.ways if not restart.is_right(way) and not way.is_unread]
     if is_right and calls is not None:  # the loop decides which of the ways is taken
         wrong = [way for way in wrong if way.told == bool(calls)]
     if not wrong:

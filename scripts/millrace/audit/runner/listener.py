@@ -139,13 +139,12 @@ class Listener:
             if isinstance(value, DataLoader):
                 return _copy(loader, {name: self._listening(value)})
             if isinstance(value, list) and any(isinstance(part, DataLoader) for part in value):
-                return _copy(loader, {name: list(map(self._if_loader, value))})
+                parts = [
+                    self._listening(part) if isinstance(part, DataLoader) else part
+                    for part in value
+                ]
+                return _copy(loader, {name: parts})
         return loader
-
-    def _if_loader(self, part: Any) -> Any:
-        if isinstance(part, DataLoader):
-            return self._listening(part)
-        return part
 
     def _listening(self, loader: DataLoader) -> DataLoader:
         """A copy whose functions write notes and then call the user's."""
