@@ -21,11 +21,15 @@ from tests.workflow.workflow import ROOT
 
 
 @pytest.fixture
-def check(guard, monkeypatch, tmp_path) -> Callable[[list[str]], int]:
-    """The command in an empty folder, with a guard that is open already."""
+def check(guard, monkeypatch, tmp_path) -> Callable[[str, str], int]:
+    """The command on a loader of `plain`, in an empty folder, with a guard that is open already."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check_loader, "audit", partial(audit, guard=guard))
-    return check_loader.main
+
+    def run(name: str, flags: str) -> int:
+        return check_loader.main(["--loader", f"{plain.here}:{name}", *shlex.split(flags)])
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -53,9 +57,9 @@ def test_the_catalogue_is_asked_by_flags(capsys, flags, expected):
     ],
 )
 def test_exit_codes(check, capsys, given, code, text, fails):
-    name, *flags = shlex.split(given)
-    command = ["--loader", f"{plain.here}:{name}", "--only", "DP7,end", "--ranks", "1", *flags]
-    assert check([*command, "--json", "found.json", "--sarif", "found.sarif"]) == code
+    name, _, flags = given.partition(" ")
+    outputs = "--json found.json --sarif found.sarif"
+    assert check(name, f"--only DP7,end --ranks 1 {outputs} {flags}") == code
     assert text in capsys.readouterr().out
     jsonschema.validate(json.loads(Path("found.json").read_text()), SCHEMA)
     [run] = json.loads(Path("found.sarif").read_text())["runs"]
@@ -64,13 +68,8 @@ def test_exit_codes(check, capsys, given, code, text, fails):
 
 @pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
 def test_a_misspelt_name_is_one_line_and_no_finding(check, capsys, tmp_path, flag):
-    flags = {
-        "--loader": f"{plain.here}:good",
-        flag: f"{plain.here}:absent",
-        "--json": str(tmp_path / "json"),
-    }
-    command = [word for pair in flags.items() for word in pair]
-    assert check([*command, "--only", "DP7,end", "--ranks", "1", "--exit-zero"]) == 2
+    absent = f"{flag} {plain.here}:absent"
+    assert check("good", f"{absent} --json json --only DP7,end --ranks 1 --exit-zero") == 2
     printed = capsys.readouterr()
     assert (
         printed.out == ""
@@ -99,8 +98,8 @@ def test_without_torch_the_audit_is_one_line_and_no_finding(tmp_path):
 
 
 def test_ranks_that_are_alike_are_a_bug_if_they_train_together(check, capsys):
-    command = ["--loader", f"{plain.here}:good", "--only", "DP2", "--workers", "0"]
-    codes = [check([*command, *flags]) for flags in ([], ["--strict"], ["--ranks", "2"])]
+    flags = ("", "--strict", "--ranks 2")
+    codes = [check("good", f"--only DP2 --workers 0 {more}") for more in flags]
     assert codes == [0, 1, 1]
     printed = " ".join(capsys.readouterr().out.split())
     assert "--ranks 2 if several processes train with this loader" in printed
@@ -108,41 +107,22 @@ def test_ranks_that_are_alike_are_a_bug_if_they_train_together(check, capsys):
 
 @pytest.mark.parametrize("name", ["plain_list", "Infinite"])
 def test_what_cannot_be_listened_to_is_judged_by_its_batches(check, name):
-    command = [
-        "--loader",
-        f"{plain.here}:{name}",
-        "--only",
-        "DP1,DP2,DP3,DP4,DP14,end",
-        "--ranks",
-        "1",
-    ]
-    assert check(command) == 0
+    assert check(name, "--only DP1,DP2,DP3,DP4,DP14,end --ranks 1") == 0
 
 
-def test_findings_are_written_as_json_and_as_a_page(tmp_path):
-    command = [
-        "--loader",
-        f"{plain.here}:good",
-        "--only",
-        "DP7",
-        "--ranks",
-        "1",
-        "--arg",
-        "length=9",
-    ]
-    assert check_loader.main([*command, "--out", str(tmp_path)]) == 0
-    report = json.loads((tmp_path / "findings.json").read_text())
+def test_findings_are_written_as_json_and_as_a_page(check):
+    assert check("good", "--only DP7 --ranks 1 --arg length=9 --out .") == 0
+    report = json.loads(Path("findings.json").read_text())
     (entry,) = report["entries"]
     assert (entry["name"], entry["verdict"]) == ("DP7", "pass")
-    assert "DP7" in (tmp_path / "findings.html").read_text()
+    assert "DP7" in Path("findings.html").read_text()
 
 
 @pytest.mark.long
 def test_a_time_that_was_too_short_names_longer_ones_until_one_is_enough(check, capsys, tmp_path):
-    command = ["--loader", f"{plain.here}:good", "--ranks", "1", "--json", str(tmp_path / "json")]
     timeout = 3
     while True:
-        assert check([*command, "--timeout", str(timeout)]) == 0
+        assert check("good", f"--ranks 1 --json json --timeout {timeout}") == 0
         unreached = json.loads((tmp_path / "json").read_text())["unreached"]
         if unreached is None:
             break
@@ -159,18 +139,11 @@ def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        ["--ignore", "DP9"],
-        ["--only", "DP99"],
-        ["--arg", "length"],
-        ["--expect", "3"],
-        ["--ranks", "0"],
-    ],
+    "flags", ["--ignore DP9", "--only DP99", "--arg length", "--expect 3", "--ranks 0"]
 )
 def test_a_wrong_flag_is_no_bug_of_the_loader(check, flags):
     try:
-        code = check(["--loader", f"{plain.here}:good", *flags])
+        code = check("good", flags)
     except SystemExit as error:  # argparse's
         code = error.code
     assert code == 2

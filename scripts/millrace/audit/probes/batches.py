@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from millrace.audit.runner.listener import Listener, is_stream
 from millrace.audit.runner.target import Rank
 
-FEW = 6  # batches show what values are
 MOST_INDICES = 10**6
 
 
@@ -53,7 +52,7 @@ def index_batches(loader: Any, limit: int | None = None) -> list | None:
     return [drawn[start : start + size] for start in starts]
 
 
-def draw(loader: Any, rank: Rank, limit: int | None = FEW) -> Iterator[tuple[list, Any]]:
+def draw(loader: Any, rank: Rank, limit: int | None) -> Iterator[tuple[list, Any]]:
     """Yield (samples, batch) as the loader makes them; no samples if they are unknown."""
     batches = index_batches(loader, limit)
     if batches is None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from millrace.audit.probes.batches import FEW, draw
+from millrace.audit.probes.batches import draw
 from millrace.audit.runner.digest import is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.target import Rank, Seen, Target
 from millrace.audit.runner.walk import walk
 
+FEW = 6  # batches show what values are
 CHANNELS = (1, 3, 4)
 SHORTEST_SIDE = 8  # pixels: what is smaller is no picture
 LONGEST = 4096  # constants

@@ -33,12 +33,12 @@ def anonymous_bytes(pid: int) -> int:
     return 0
 
 
-def is_busy(pids: list[int], seconds: float = 0.5) -> bool:
-    """Whether these processes compute: more than a tenth of a core."""
+def is_busy(pids: list[int]) -> bool:
+    """Whether these processes compute: more than a tenth of a core in half a second."""
     before = sum(map(_cpu_ticks, pids))
-    time.sleep(seconds)
+    time.sleep(0.5)
     used = (sum(map(_cpu_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
-    return used > 0.1 * seconds
+    return used > 0.05
 
 
 def _cpu_ticks(pid: int) -> int:
