@@ -78,12 +78,10 @@ class Metadata:
         if not self.counts["cliques"]:
             lines = counted(self.counts["lines"], "line")
             return f"{self.path}: {lines}, and not one record: a line is a track or a clique"
-        name = os.path.basename(self.path)
-        matched = re.sub(r"^Discogs-VI-(\d+)\.jsonl$", r"Discogs-VI-YT-\1.jsonl", name)
-        other = matched if matched != name else "Discogs-VI-YT-<date>.jsonl"
         return (
             f"{self.path}: {self.counts['cliques']} cliques, no video ids. The ids are those of the"
-            f" splits; {other} and Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
+            " splits; Discogs-VI-YT-<date>.jsonl and"
+            " Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
         )
 
     def problem(self, line: int, reason: str, words: str) -> None:
