@@ -68,6 +68,20 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
     assert [len(epoch) for epoch in seen["run"]] == [9, 9 if passes > 1 else 1]
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ranks(
+    tmp_path, has_ended
+):
+    agreed = iter([True, True, has_ended])  # it has a state, the time suffices, its epoch has ended
+
+    class Beside(Clock):
+        def all_agree(self, yes: bool) -> bool:
+            return yes and next(agreed)
+
+    seen = resume(target_of(states.Energon), Beside(0, 2, tmp_path, 0.0, [1000.0]))
+    assert len(seen["ways"]) == 1 and (seen["next"] is not None) == has_ended
+
+
 def test_no_state_is_restored_if_another_rank_has_none(tmp_path):
     late = BesideALateOne(0, 2, tmp_path, 0.0, [1000.0])
     seen = resume(target_of(states.Energon), late)

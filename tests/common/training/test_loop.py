@@ -315,6 +315,15 @@ def test_all_checkpoints_damaged_is_an_error_not_a_new_beginning(tmp_path):
         run(tmp_path, {"max_steps": 2}, {})
 
 
+def test_a_model_that_is_built_for_evaluation_trains_with_its_dropout(tmp_path, monkeypatch):
+    """As transformers gives a pretrained one."""
+    run(tmp_path / "trained", {"max_steps": 2}, {"dropout": 0.5})
+    build = TinyTask.build_model
+    monkeypatch.setattr(TinyTask, "build_model", lambda task: build(task).eval())
+    run(tmp_path / "evaluated", {"max_steps": 2}, {"dropout": 0.5})
+    assert losses(tmp_path / "evaluated") == losses(tmp_path / "trained")
+
+
 def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     run(tmp_path, {"epochs": 1}, {})
     result = run(tmp_path, {"epochs": 2}, {})
