@@ -158,6 +158,40 @@ def test_a_filler_gives_no_gradient(tmp_path, trainer):
     assert halved - start == pytest.approx((alone - start) / 2) != 0
 
 
+def rates(trainer: PlannedTrainer) -> dict[int, float]:
+    """The learning rate of each update."""
+    lines = [line for line in trainer.state.log_history if "learning_rate" in line]
+    return {line["step"]: line["learning_rate"] for line in lines}
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(tmp_path, accumulate):
+    corpus(tmp_path, members=ROWS // 3)
+    trainers = []
+    for resumed in (None, str(tmp_path / "out/checkpoint-10")):
+        chosen = arguments(tmp_path, logging_steps=1, gradient_accumulation_steps=accumulate)
+        loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs)
+        trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+        trainer.train(resume_from_checkpoint=resumed)
+        trainers.append(rates(trainer))
+    assert trainers[0] == trainers[1]
+    # Linear, and 0 behind the last update.
+    first, *_, last = trainers[0].values()
+    assert len(trainers[0]) == max(trainers[0])
+    assert last == pytest.approx(first / len(trainers[0]))
+
+
+def test_a_run_of_so_many_updates_has_them_also_with_more_ranks_than_it_began_with(tmp_path):
+    corpus(tmp_path, members=ROWS // 3)
+    for updates, ranks in ((30, 1), (60, 3)):
+        place = {"world_size": ranks, "rank": 0}
+        loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs, **place)
+        chosen = arguments(tmp_path, max_steps=updates, save_steps=30)
+        trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+        trainer.train(resume_from_checkpoint=ranks > 1)
+        assert trainer.state.global_step == updates
+
+
 def test_the_weight_of_a_batch_leaves_it_where_it_is_taken():
     batch = {"x": 1, "loss_weight": 0.0}
     assert (take_weight(batch), batch) == (0.0, {"x": 1})
