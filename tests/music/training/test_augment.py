@@ -69,6 +69,16 @@ def test_as_many_spans_as_are_asked_for_are_drawn_at_most():
     assert set(zeros.all(1).sum(1).tolist()) == {1, 2, 3}
 
 
+def test_moves_and_cuts_reach_both_ends_of_their_range():
+    shingles = torch.arange(1.0, 5).expand(300, 6, 4)
+    move = Augmentations({"pitchtranspose": {"p": 1.0, "r": [-1, 1]}})(shingles, draws()) == 0
+    empty = {(bool(row[0].all()), bool(row[-1].all())) for row in move}
+    assert empty == {(True, False), (False, False), (False, True)}
+    stretch = {"p": 1.0, "r": [2, 2], "cut_mode": "random"}
+    cut = Augmentations({"timestretch": stretch})(shingles, draws())
+    assert len(set(map(tuple, cut[:, 0].tolist()))) == 5  # of 8 frames 4 begin at 0 to 4
+
+
 def test_the_order_is_drawn():
     zeros, stretch = (
         {"p": 1.0, "f_pc": 0.0, "t_pc": 0.0},
