@@ -215,6 +215,15 @@ def test_a_folder_stands_for_the_splits_in_it_and_ngpus_means_gpus(tmp_path):
     assert chosen["fabric.accelerator"] == "cuda"
 
 
+def test_what_is_typed_wins_over_the_file_and_that_over_what_a_name_stands_for(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: {name: clews-tiny, zdim: 32}\nseed: 1\n")
+    read = [conf.read([f"conf={tmp_path}/c.yaml", *more]) for more in ((), ("seed=2",))]
+    assert [chosen["seed"] for chosen in read] == [1, 2]
+    assert {(chosen.model.zdim, chosen.model.frontend_channels) for chosen in read} == {
+        (32, (8, 16))
+    }
+
+
 def test_a_window_may_be_one_shingle_and_other_hops_may_be_admitted():
     chosen = conf.read(["data.audiolen=20", "data.resample=true"])
     assert chosen["data.audiolen"] == chosen.model.shingling_len and chosen.contract().resample
