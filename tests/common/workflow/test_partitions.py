@@ -88,6 +88,13 @@ def test_placing_in_two_runs_is_placing_in_one(tmp_path: Path):
     assert max(placement.number for placement in one.placements.values()) == 8
 
 
+def test_a_partition_is_filled_up_to_its_limit(tmp_path: Path):
+    of = table(tmp_path / "a.jsonl", limit=2.0)
+    costs = {"a": 1.0, "b": 1.0, "c": 0.1}
+    numbers = [of.place(name, "g", cost, {"split": "x"}).number for name, cost in costs.items()]
+    assert numbers == [0, 0, 1]
+
+
 def test_a_known_item_stays_where_it_is(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     assignment = table(path)
@@ -212,6 +219,15 @@ def test_a_damaged_or_older_cache_costs_a_read_and_no_truth(tmp_path: Path, dama
         == "one"
     )
     assert found.reads == 1
+
+
+def test_facts_that_another_version_read_are_read_again(tmp_path: Path):
+    (tmp_path / "file").write_text("one")
+    stat = partitions.Stat.of(tmp_path / "file")
+    first = cache(tmp_path, version=1)
+    first.get(stat, lambda _: "old")
+    first.save()
+    assert cache(tmp_path, version=2).get(stat, lambda _: "new") == "new"
 
 
 def test_what_is_no_longer_asked_for_leaves_the_cache(tmp_path: Path):
