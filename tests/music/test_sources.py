@@ -285,3 +285,12 @@ def test_records_come_back_after_a_parse_of_another_jsonl_that_ended_with_an_err
     tree.settings = first
     tree.sync()
     assert tree.contents() == before
+
+
+def test_a_partition_file_that_is_lost_is_written_again(tmp_path):
+    tree = Tree(tmp_path)
+    tree.sync()
+    before = tree.contents()
+    (tree.partitions / "mm-ab.json").unlink()
+    tree.sync()
+    assert tree.contents() == before
