@@ -287,10 +287,11 @@ def test_records_come_back_after_a_parse_of_another_jsonl_that_ended_with_an_err
     assert tree.contents() == before
 
 
-def test_a_partition_file_that_is_lost_is_written_again(tmp_path):
+@pytest.mark.parametrize("name", ["mm-ab", "merge/all"])
+def test_what_jobs_read_is_written_again_if_it_is_lost(tmp_path, name):
     tree = Tree(tmp_path)
     tree.sync()
     before = tree.contents()
-    (tree.partitions / "mm-ab.json").unlink()
+    (tree.partitions / f"{name}.json").unlink()
     tree.sync()
     assert tree.contents() == before

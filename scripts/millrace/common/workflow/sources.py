@@ -209,7 +209,8 @@ def _as_before(folder: Path, found: Found, is_run: bool) -> _Synced | None:
         return None  # an earlier version wrote none, or it was deleted
     last = load(folder)
     names = [name for group in last.partitions.values() for name in group]
-    if not all((folder / f"{name}.json").exists() for name in names):
+    files = [*names, *known.get("others", ())]
+    if not all((folder / f"{name}.json").exists() for name in files):
         return None
     return _Synced(names, last.partitions, last.files, known["notes"], known["total"])
 
@@ -235,9 +236,11 @@ def _rebuilt(
 
     notes = [*made.notes, *_settings_notes(made)]
     if found.state:
+        others = [f"{name}/{file}" for name, part in made.others.items() for file in part]
         state = {
             "notes": notes,
             "total": made.total,
+            "others": others,
             "draft": (folder / placements.DRAFT).exists(),
             "state": found.state,
         }
