@@ -53,6 +53,9 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path):
     plain = evaluated("partition=test", "qslen=", "qshop=2", "cslen=", "cshop=2")
     assert (plain["queries"], plain["candidates"], plain["redux"]) == (6, 6, "bpwr-5")
     assert set(plain["intervals"]) == set(plain["figures"]) == {"m_MAP", "m_MR1", "m_ARP", "m_COMP"}
+    for query in plain["nearest"]:
+        distances = [track["distance"] for track in query["tracks"]]
+        assert distances == sorted(distances)
     shingles = ("maxlen=300", "qslen=0", "qshop=0", "cshop=2", "limit_num=4")
     whole = evaluated("partition=valid", "redux=min", *shingles)
     assert (whole["partition"], whole["queries"], whole["redux"]) == ("valid", 4, "min")

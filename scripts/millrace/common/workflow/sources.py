@@ -236,11 +236,11 @@ def _rebuilt(
 
     notes = [*made.notes, *_settings_notes(made)]
     if found.state:
-        others = [f"{name}/{file}" for name, part in made.others.items() for file in part]
+        beside = [f"{name}/{file}" for name, part in made.others.items() for file in part]
         state = {
             "notes": notes,
             "total": made.total,
-            "others": others,
+            "others": beside,
             "draft": (folder / placements.DRAFT).exists(),
             "state": found.state,
         }
