@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from millrace.common import jsonl
 from millrace.common.workflow import placements
 from millrace.common.workflow.sources import Sources, sync
 from millrace.image import sources
-from tests.image.trees import small_tree, write_picture
+from tests.image.trees import small_tree
 
 RECORDS = {"train_files": 6, "val_files": 1}
 
@@ -62,52 +61,6 @@ def images(tree: Tree) -> list[str]:
     contents = [jsonl.read(path) for path in sorted(tree.partitions.glob("train-*.json"))]
     rows = [row for content in contents for plan in content["files"] for row in plan["rows"]]
     return [row.split(" ", 3)[3] for row in rows]
-
-
-def moved(tree: Tree) -> Callable[[], object]:
-    """Move an image out of the tree; what puts it back as it was."""
-    path = tree.root / "train/class 1/004.png"
-    kept = path.rename(tree.root.parent / "aside.png")
-    return lambda: kept.rename(path)
-
-
-def replaced(tree: Tree) -> Callable[[], object]:
-    put_back = moved(tree)
-    write_picture(tree.root / "train/class 1/004.png", 99, size=(9, 9))
-    return put_back
-
-
-def added(tree: Tree) -> Callable[[], object]:
-    return write_picture(tree.root / "train/class 1/new.png", 99).unlink
-
-
-def class_added(tree: Tree) -> Callable[[], object]:
-    paths = [write_picture(tree.root / split / "another/new.png", 99) for split in ("train", "val")]
-
-    def undo() -> None:
-        for path in paths:
-            path.unlink()
-            path.parent.rmdir()
-
-    return undo
-
-
-UNDONE = {"replaced": replaced, "removed": moved, "added": added, "class added": class_added}
-
-
-@pytest.mark.parametrize("dry_runs", [0, 2])
-@pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
-def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
-    tree, change, dry_runs
-):
-    assert tree.sync().changes == ""
-    before = tree.inputs()
-    undo = change(tree)
-    for _ in range(dry_runs):
-        assert tree.dry().changes != ""
-    undo()
-    assert tree.dry().changes == ""
-    assert tree.inputs() == before
 
 
 def test_a_file_that_comes_or_goes_is_said_though_no_image_changes(tree):

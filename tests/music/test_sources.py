@@ -59,13 +59,8 @@ class Tree:
 
     def contents(self) -> dict[str, bytes]:
         """What the partition files and what the merge reads hold, by name."""
-        return {path.stem: path.read_bytes() for path in self._inputs()}
-
-    def times(self) -> dict[str, int]:
-        return {path.stem: path.stat().st_mtime_ns for path in self._inputs()}
-
-    def _inputs(self) -> list[Path]:
-        return [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
+        paths = [*self.partitions.glob("*.json"), self.partitions / "merge/all.json"]
+        return {path.stem: path.read_bytes() for path in paths}
 
 
 CHANGES = {
@@ -146,57 +141,12 @@ def test_five_records_are_named_and_more_than_five_differences_are_listed(
     assert not is_listed or len(listing.read_text().splitlines()) == count + 1
 
 
-def moved(tree: Tree, name: str) -> Callable[[], object]:
-    """Move a file out of the tree; what puts it back as it was."""
-    kept = (tree.folder / name).rename(tree.folder / "aside")
-    return lambda: kept.rename(tree.folder / name)
-
-
 def written(tree: Tree, name: str, text: str) -> Callable[[], object]:
     """Write over a file; what writes again what it said, which gives it another time."""
     path = tree.folder / name
     before = path.read_text()
     path.write_text(text)
     return lambda: path.write_text(before)
-
-
-def replaced(tree: Tree) -> Callable[[], object]:
-    put_back = moved(tree, f"h5/{CHUNKS[2]}")
-    (tree.folder / "h5" / CHUNKS[2]).write_text("other")
-    return put_back
-
-
-def added(tree: Tree) -> Callable[[], object]:
-    (tree.folder / "h5/added.h5").touch()
-    return (tree.folder / "h5/added.h5").unlink
-
-
-UNDONE = {
-    "chunk replaced": replaced,
-    "chunk removed": lambda tree: moved(tree, f"h5/{CHUNKS[2]}"),
-    "chunk added": added,
-    "records": lambda tree: written(
-        tree, "a.jsonl", json.dumps({**tree.rows[1], "h5_key": "/a"}) + "\n"
-    ),
-    "split": lambda tree: written(tree, "splits/train.json", '{"C-1": [], "C-2": [{}, {}]}'),
-}
-
-
-@pytest.mark.parametrize("dry_runs", [0, 2])
-@pytest.mark.parametrize("change", UNDONE.values(), ids=UNDONE)
-def test_an_undone_edit_leads_back_to_what_was_built_whatever_dry_runs_have_seen(
-    tmp_path, change, dry_runs
-):
-    tree = Tree(tmp_path)
-    tree.build()
-    assert tree.sync().changes == ""
-    before = tree.contents(), tree.times()
-    undo = change(tree)
-    for _ in range(dry_runs):
-        assert sync(sources.collect, tree.settings, tree.partitions).changes != ""
-    undo()
-    assert sync(sources.collect, tree.settings, tree.partitions).changes == ""
-    assert (tree.contents(), tree.times()) == before
 
 
 def test_what_is_wrong_with_the_jsonl_is_said_and_handed_to_the_merge(tmp_path):
