@@ -120,6 +120,15 @@ def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built):
     assert [clip.rate for clip in both] == [clip.rate for clip in alone]
 
 
+def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_dev(built):
+    runs = list(map(Run, built[1]))
+    for run, share in zip(runs, (0, 1), strict=True):
+        dev = [line for line in run.hypotheses if line["split"] == "dev"]
+        run.hypotheses = [{**line, "edits": share * line["characters"]} for line in dev]
+    clips = worst_clips(runs, BucketConfig.read(built[0]), 99)
+    assert [clip.rate for clip in clips] == [0.5] * 12
+
+
 def test_of_clips_of_one_rate_that_of_the_longest_text_comes_first(built):
     run = Run(built[1][0])
     for number, line in enumerate(run.hypotheses):
@@ -132,10 +141,14 @@ def test_of_clips_of_one_rate_that_of_the_longest_text_comes_first(built):
 def test_a_curve_is_that_of_one_event(tmp_path):
     atomic.write_json(tmp_path / "metrics.json", {})
     evaluation = {"event": "eval", "step": 1, "metrics": {"loss": 3.0}}
-    lines = [{"event": "train", "step": 1, "loss": 2.0}, evaluation]
+    steps = [{"event": "train", "step": 1, "loss": 2.0}, {"event": "train", "step": 2, "loss": 0.0}]
+    lines = [*steps, evaluation]
     jsonl.write_lines(tmp_path / "metrics.jsonl", lines)
     run = Run(tmp_path / "metrics.json")
-    assert (run.curve("train", "loss"), run.curve("eval", "loss")) == ([(1, 2.0)], [(1, 3.0)])
+    assert (run.curve("train", "loss"), run.curve("eval", "loss")) == (
+        [(1, 2.0), (2, 0.0)],
+        [(1, 3.0)],
+    )
 
 
 def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):

@@ -14,6 +14,7 @@ from millrace.asr import transcribe
 from millrace.asr.models import registry
 from millrace.asr.transcription.transcriber import Transcriber, pieces
 from tests.asr import audio_tars
+from tests.asr.models import tiny
 
 RATE = 16_000
 TEXTS = ["guten tag", "auf wiedersehen"]
@@ -76,6 +77,31 @@ def test_a_file_alone_and_among_others_has_the_text_of_its_pieces(model, tmp_pat
     assert transcriber(part).text == together[0].pieces[0][2]
 
 
+def test_batches_are_bounded_and_files_are_read_when_their_batch_is_near(
+    model, tmp_path, monkeypatch
+):
+    clips = [write(tmp_path / f"{s}.flac", speech((s, 0))) for s in (1, 2)]
+    transcriber = Transcriber(model, batch_seconds=4.0)
+    recognise = transcriber.model.recognise
+    read, batches = [], []
+
+    def noted(batch, language):
+        batches.append((len(batch), batch["audio"].shape[1] // RATE))
+        return recognise(batch, language)
+
+    def files():
+        for number in range(12):
+            read.append(number)
+            yield clips[number % 2]
+
+    monkeypatch.setattr(transcriber.model, "recognise", noted)
+    transcripts = transcriber.transcripts(files())
+    next(transcripts)
+    assert len(read) == 11  # 16 s, four batches
+    assert len(list(transcripts)) == 11
+    assert batches == [(2, 2), (2, 2), (2, 2), (4, 1), (1, 1), (1, 2)]
+
+
 def test_the_language_is_that_of_most_text_and_a_short_file_is_a_piece(
     model, tmp_path, monkeypatch
 ):
@@ -83,6 +109,8 @@ def test_the_language_is_that_of_most_text_and_a_short_file_is_a_piece(
     transcriber = Transcriber(model, max_seconds=4.0)
     monkeypatch.setattr(transcriber.model, "recognise", lambda batch, _: said[: len(batch)])
     assert transcriber(write(tmp_path / "a.flac", speech((3, 1), (2, 1), (3, 0)))).language == "de"
+    # But an end that is as short holds no word.
+    assert len(transcriber(write(tmp_path / "c.flac", speech((4.05, 0)))).pieces) == 1
     short = transcriber(write(tmp_path / "b.flac", speech((0.05, 0))))
     assert short.pieces == [(0.0, 0.05, "ein langer satz")]
 
@@ -110,13 +138,18 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     assert json.loads(output.read_text())["file"].endswith(r"odd\udcff.flac")
 
 
+def test_pieces_are_no_longer_than_the_model_hears(tmp_path):
+    whisper = tiny.write(tmp_path, "whisper", TEXTS)
+    assert Transcriber(whisper).max_seconds == 8.0
+
+
 def test_qwen_is_told_the_language_or_finds_it(tmp_path):
     from millrace.asr.models.qwen.prepare import language_of, tag
     from millrace.common.errors import MillraceError
 
     torch.manual_seed(0)
-    tiny = registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS)
-    tiny.save_pretrained(tmp_path / "model")
+    qwen = registry.build("qwen3-asr-tiny", {"tokens_per_second": 1.0}, TEXTS)
+    qwen.save_pretrained(tmp_path / "model")
     file = write(tmp_path / "a.flac", speech((1, 0)))
     free, told = (Transcriber(tmp_path / "model", language=name)(file) for name in ("", "de"))
     assert told.language == "de" and free.seconds == told.seconds == 1.0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from millrace.asr.evaluation import rates
-from millrace.asr.evaluation.hypotheses import recording_of
+from millrace.asr.evaluation import hypotheses, rates
+from millrace.asr.evaluation.hypotheses import Transcribed, recording_of
+from millrace.common.error_rates import ErrorCounts
+from millrace.common.errors import Damaged
 
 
 def line(recording: str, edits: int, seconds: float = 4.0, language: str = "en") -> dict:
@@ -60,3 +64,17 @@ def test_rates_by_language_and_by_duration_add_up_to_all():
 )
 def test_the_recording_of_a_clip_is_found_by_its_span(key, seconds, recording):
     assert recording_of(key, seconds) == recording
+
+
+def test_hypotheses_stand_in_the_order_of_the_rows_whichever_rank_had_them(tmp_path):
+    pq.write_table(pa.table({"member": ["a.flac", "b.flac"]}), tmp_path / "dev.parquet")
+    samples = [Transcribed(row, 7, "en", 1.0, "x", f"of {row}", ErrorCounts()) for row in (1, 0)]
+    lines = hypotheses.of_split("dev", tmp_path / "dev.parquet", samples)
+    said = [(line["key"], line["hypothesis"]) for line in lines]
+    assert said == [("a", "of 0"), ("b", "of 1")]
+
+
+def test_damaged_hypotheses_are_refused(tmp_path):
+    (tmp_path / "hypotheses.jsonl").write_text('{"split": "dev"}\n{"split"\n')
+    with pytest.raises(Damaged):
+        hypotheses.read(tmp_path)

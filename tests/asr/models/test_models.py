@@ -240,10 +240,12 @@ def test_options_that_version_0_4_0_has_saved_with_a_model_are_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["ctc", "whisper", "qwen3-asr-tiny"])
 def test_a_folder_with_a_config_is_whole(tmp_path, monkeypatch, name):
-    model = make(name, tmp_path)
+    model, replace = make(name, tmp_path), os.replace
 
-    def full(source: object, target: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(source: str, target: str) -> None:
+        if Path(target).name != "config.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space left"):

@@ -46,9 +46,10 @@ def test_unmasked_labels_are_the_target_and_its_end(mode, names):
     assert prepared.count == int((prepared["labels"] != IGNORE).sum()) == len(prepared["answers"])
 
 
-def test_inputs_are_those_of_the_published_processor(model):
+@pytest.mark.parametrize("seconds", [SECONDS, [0.2, 0.3]])
+def test_inputs_are_those_of_the_published_processor(model, seconds):
     """Prompt, places for audio, mel and mask; also for clips under half a second."""
-    prepared, clips = model.prepare(batch(SECONDS)), sounds(batch(SECONDS))
+    prepared, clips = model.prepare(batch(seconds)), sounds(batch(seconds))
     turns = [[{"role": "user", "content": [{"type": "audio", "audio": clip}]}] for clip in clips]
     form = {
         "tokenize": True,
@@ -219,6 +220,23 @@ def test_the_prompt_of_a_sample_is_its_system_turn_as_transformers_writes_it():
 def test_a_prompt_with_audio_tokens_is_refused():
     with pytest.raises(MillraceError, match="2 places for audio"):
         tiny(prompt="<|audio_pad|>").prepare(batch([1.0]))
+
+
+def test_an_answer_begins_with_the_language_and_ends_with_any_end_of_the_model(monkeypatch):
+    model, asked = tiny(), {}
+    tokenizer = model.processor.tokenizer
+    answer = tokenizer("hola", add_special_tokens=False).input_ids
+
+    def generate(**settings: object) -> torch.Tensor:
+        asked.update(settings)
+        return torch.cat([settings["input_ids"], torch.tensor([answer, answer])], dim=1)
+
+    monkeypatch.setattr(model.hf, "generate", generate)
+    assert model.recognise(model.prepare(batch([2.0, 0.5])), "es") == [("es", "hola")] * 2
+    request = tokenizer.decode(asked["input_ids"][0])
+    assert request.endswith("<|im_start|>assistant\nlanguage Spanish<asr_text>")
+    ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert (asked["max_new_tokens"], asked["eos_token_id"]) == (24 + 2 * 16, sorted(ends))
 
 
 @pytest.mark.gpu

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from millrace.common.machine import memory
-from millrace.common.machine.memory import GB
+from millrace.common.machine.memory import GB, HostMeter
+from tests import forks
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,15 @@ def test_the_highest_resident_memory_is_that_since_it_was_forgotten():
     memory.forget_highest_resident()
     if os.access("/proc/self/clear_refs", os.W_OK):
         assert memory.highest_resident() <= with_it - 100_000_000
+
+
+def test_the_peak_is_that_of_the_setup_too_and_facts_tell_it_from_that_of_the_steps():
+    def measured() -> dict[str, float]:
+        meter = HostMeter(limit_gb=1000.0)
+        large = np.ones(25_000_000)
+        del large
+        meter.begin()
+        return meter.facts()
+
+    facts = forks.answered(measured)
+    assert facts["fixed_gb"] <= facts["step_peak_gb"] <= facts["peak_gb"] - 0.1
