@@ -121,12 +121,8 @@ def _repeated_by(
         source = " and ".join(names) or "a generator outside the dataset"
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
-        shown = {
-            "generators": same.generators,
-            **same.shown,
-            "rank, epoch, worker": pair,
-        }
-        shown["worker seeds"] = [one[0].seed, other[0].seed]
+        seeds = [one[0].seed, other[0].seed]
+        shown = {**same.shown, "rank, epoch, worker": pair, "worker seeds": seeds}
         are_global = same.generators and set(same.generators) <= set(GLOBALS)
         fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
         return _if_together(failed(cause, shown, fix), kind, look)
@@ -205,7 +201,7 @@ def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
         match = _chance(draws)
         if match**count < CHANCE or (match < 1 and copied):
             names = copied or sorted(_used(one) & _used(other) - {"torch"})
-            return Same(names, {"field": name, "samples": count, "draws": draws[:4]})
+            return Same(names, {"field": name, "draws": draws[:4]})
     return None
 
 
@@ -375,7 +371,7 @@ def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
         if lost:
             samples = seen[name]["samples"]
             cause = f"drop_last=True on the {name} loader loses {lost} of {samples} samples"
-            findings.append(Finding("edges", verdict, cause, seen[name]))
+            findings.append(Finding("edges", verdict, cause))
     yield from findings or [passed("no sample is lost")]
 
 
