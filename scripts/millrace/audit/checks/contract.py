@@ -18,7 +18,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.records import Epoch
+from millrace.audit.checks.records import Epoch, parse
 
 NO_BATCH = "no batch could be made in one process"
 UNGUARDED = "the script starts workers when it is imported: no guard of __main__ around its calls"
@@ -383,7 +383,7 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
         yield undecided(NO_BATCH, "a batch without workers")
         return
 
-    data = Flight(**{name: seen[name] for name in Flight._fields})
+    data: Flight = parse(Flight, seen)
     flying = data.batches
     needed = read["bytes"] * flying * data.ranks
     free = data.shm
