@@ -67,11 +67,6 @@ def stream_by_node():
     return DataLoader(share.with_format("torch"), batch_size=8, num_workers=2)
 
 
-def stream_unsplit():
-    dataset = rows().to_iterable_dataset(num_shards=8).with_format("torch")
-    return DataLoader(dataset, batch_size=8, num_workers=2)
-
-
 def stream_state():
     """The stream has the state; no workers hold copies of it."""
     return DataLoader(rows().to_iterable_dataset(num_shards=8).with_format("torch"), batch_size=8)

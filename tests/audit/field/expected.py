@@ -295,7 +295,7 @@ FIELD = [
         "split_dataset_by_node shares 8 shards, and the loop calls set_epoch.",
     ),
     Expected(
-        "datasets_loaders:stream_unsplit",
+        "datasets_loaders:stream",
         "datasets",
         "--ranks 2",
         {"DP2": "fail"},

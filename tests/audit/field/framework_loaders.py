@@ -9,14 +9,6 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tests.audit.field.data import SAMPLES, Rows
 
 
-def told(loader):
-    """A training loop that tells the sampler its epoch."""
-    for epoch in range(2):
-        loader.sampler.set_epoch(epoch)
-        for _ in loader:
-            pass
-
-
 def data_module():
     from lightning import LightningDataModule
 
