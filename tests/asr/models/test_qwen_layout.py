@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3ASRForConditionalGeneration
+from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRForConditionalGeneration
 
 from millrace.asr import export_model
 from millrace.asr.models.qwen import layout
@@ -57,6 +57,8 @@ def test_both_layouts_hold_the_same_model_and_its_tokenizer_files(folder, tmp_pa
         other = load(tmp_path / name).eval()
         assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
         assert torch.equal(other(other.prepare(batch([3.3, 1.0])))[0], model(prepared)[0])
+        ends = other.processor.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+        assert other.hf.config.eos_token_id == ends
         assert (tmp_path / name / "merges.txt").read_bytes() == (folder / "merges.txt").read_bytes()
     for name in (
         "config.json",
@@ -74,6 +76,9 @@ def with_rope(**rope: object) -> QwenModel:
     config = random_config("tiny", processor.tokenizer)
     config.text_config.rope_parameters = {"rope_type": "default", "rope_theta": 12_345.0, **rope}
     config.text_config.rms_norm_eps, config.audio_config.n_window_infer = 1e-4, 300
+    config.tie_word_embeddings = False
+    config.audio_config.num_mel_bins = 80
+    processor.feature_extractor = Qwen3ASRFeatureExtractor(feature_size=80)
     model = QwenModel(Qwen3ASRForConditionalGeneration(config), processor)
     model.layout = "qwen-asr"
     return model
@@ -87,17 +92,21 @@ def test_the_export_says_what_the_model_in_memory_computes(tmp_path):
         in_memory = model.hf.config.to_dict()[name]
         shared = (thinker[name].keys() & in_memory) - {"model_type"}
         assert len(shared) >= least
+        shared -= {"tie_word_embeddings"}
         assert {key: thinker[name][key] for key in shared} == {
             key: in_memory[key] for key in shared
         }
+
+    assert thinker["text_config"]["tie_word_embeddings"] is False
 
     # Rotary positions have another form there; those of text turn all three sections alike.
     text = thinker["text_config"]
     assert text["rope_theta"] == 12_345.0 and text["rope_scaling"]["rope_type"] == "default"
     assert sum(text["rope_scaling"]["mrope_section"]) == text["head_dim"] // 2
-    before, after = (
-        of.hf.model.language_model.rotary_emb.inv_freq for of in (model, load(tmp_path))
-    )
+    _config("text_config", rope_scaling={"type": "mrope"})(tmp_path)  # in older words
+    loaded = load(tmp_path)
+    before, after = (of.hf.model.language_model.rotary_emb.inv_freq for of in (model, loaded))
+    assert loaded.mel.bins == 80
     assert torch.equal(before, after)
 
 
@@ -154,6 +163,13 @@ def _weight(name: str, value: torch.Tensor | None):
     return damage
 
 
+def _head_of_its_own(folder: Path) -> None:
+    for path in folder.glob("model-*"):
+        state = load_file(path)
+        heads = {name: t + 1 for name, t in state.items() if name == "thinker.lm_head.weight"}
+        save_file(state | heads, path)
+
+
 _BIAS, _OTHER = "thinker.audio_tower.conv2d1.bias", torch.zeros(3)
 
 
@@ -167,6 +183,7 @@ _BIAS, _OTHER = "thinker.audio_tower.conv2d1.bias", torch.zeros(3)
         (_weight(_BIAS, None), f"{_BIAS} is missing"),
         (_weight(_BIAS, _OTHER), f"{_BIAS} is of another shape"),
         (_weight("thinker.model.x", _OTHER), "model.x is unknown"),
+        (_head_of_its_own, "lm_head.weight is other than the embedding"),
         (_weight("talker.x", _OTHER), "talker.x is none of Qwen3-ASR"),
         (lambda folder: (folder / "model-00002-of-00002.safetensors").unlink(), "is missing"),
     ],

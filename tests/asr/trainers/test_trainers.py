@@ -19,7 +19,7 @@ from transformers import TrainingArguments
 from millrace.asr.planning.loader import open_loader
 from millrace.asr.trainers.hf import PlannedTrainer
 from millrace.asr.trainers.lightning import PlannedData
-from millrace.asr.trainers.weights import take_weight
+from millrace.asr.trainers.weights import send_weights, take_weight
 from millrace.common.errors import MillraceError
 from tests.asr.audio_tars import corpus
 from tests.asr.trainers.killed_runs import Launch, Log, Tiny, inputs, trained_rows
@@ -198,6 +198,19 @@ def test_the_weight_of_a_batch_leaves_it_where_it_is_taken():
     assert take_weight({"x": 1}) == 1.0
 
 
+def same(batch: Any) -> Any:
+    return batch
+
+
+def test_a_transform_may_give_the_batch_itself(tmp_path):
+    loader = open_loader(corpus(tmp_path), transform=same)
+    send_weights(loader)
+    batch = next(iter(loader))
+    assert take_weight(batch) == 1.0
+    batch.filler = True
+    assert take_weight(batch) == 0.0
+
+
 def as_tuple(batch: Any) -> tuple:
     return batch.audio, batch.lengths
 
@@ -224,9 +237,22 @@ def test_settings_that_change_which_rows_are_read_are_refused(tmp_path, options,
         PlannedTrainer(Tiny(), arguments(tmp_path, **options), train_dataset=dataset)
 
 
+def test_ranks_that_share_a_model_are_refused_and_a_part_of_an_epoch_is_one_of_updates(
+    tmp_path, monkeypatch
+):
+    loader = open_loader(corpus(tmp_path), transform=inputs)
+    chosen = arguments(tmp_path, num_train_epochs=1.5, max_steps=2)
+    PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+    monkeypatch.setattr(PlannedTrainer, "get_tp_size", lambda trainer: 2)
+    with pytest.raises(MillraceError, match="ranks that share a model"):
+        PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+
+
 def test_a_checkpoint_without_the_loaders_state_is_refused(tmp_path):
     loader = open_loader(corpus(tmp_path), seconds=SECONDS, transform=inputs)
     trainer = PlannedTrainer(Tiny(), arguments(tmp_path, max_steps=2), train_dataset=loader)
+    with pytest.raises(ValueError, match="No valid checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
     trainer.train()
     state = tmp_path / "out/checkpoint-2/trainer_state.json"
     state.write_text(state.read_text().replace("millrace_loader", "another"))

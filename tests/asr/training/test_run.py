@@ -13,7 +13,9 @@ from millrace.asr.training import run as training_run
 from millrace.asr.training.options import TrainOptions
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.training import run_folder
 from millrace.common.training.settings import LoopSettings
+from tests import forks
 from tests.asr.training.test_task import SIZES, write, write_splits
 
 SETTINGS = LoopSettings(max_steps=2, save_steps=2, tensorboard=0, device="cpu")
@@ -51,7 +53,23 @@ def test_the_summary_holds_the_figures_of_both_splits_and_the_model_is_the_train
     assert summary["parameters"] == sum(parameter.numel() for parameter in last.parameters())
     saved = registry.load(folder / "model")
     pairs = zip(last.state_dict().values(), saved.state_dict().values(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert all(torch.equal(one, two) for one, two in pairs) and not last.training
+
+
+def test_nobody_else_trains_in_the_folder_meanwhile(tmp_path, monkeypatch):
+    train_here = training_run.loop.train
+
+    def hold(folder: Path) -> None:
+        with run_folder.held(folder, patience=0):
+            pass
+
+    def watched(task: object, settings: LoopSettings, folder: Path, on_step: object) -> object:
+        with pytest.raises(MillraceError, match="another process is training here"):
+            forks.answered(lambda: hold(folder))
+        return train_here(task, settings, folder, on_step)
+
+    monkeypatch.setattr(training_run.loop, "train", watched)
+    train(write(tmp_path), tmp_path / "run")
 
 
 def test_a_checkpoint_is_not_loaded_with_other_transcripts(tmp_path):
