@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,6 +97,18 @@ CHANGES = {
         lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"),
         {"h5-chunk_00002.h5"},
         "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions",
+    ),
+    "chunk put back with its time": (
+        lambda t: shutil.copy2(t.folder / "h5" / CHUNKS[2], t.folder / "copy").replace(
+            t.folder / "h5" / CHUNKS[2]
+        ),
+        set(),
+        "",
+    ),
+    "chunk renamed": (
+        lambda t: (t.folder / "h5" / CHUNKS[3]).rename(t.folder / "h5/renamed.h5"),
+        {"h5-renamed.h5"},
+        "0 chunks changed, 1 new, 1 gone; 0 records changed, 0 new, 10 gone",
     ),
     "mm": (
         lambda t: (t.folder / "mm/ab/abcdefghijk.mm").touch(),
