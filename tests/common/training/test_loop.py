@@ -242,9 +242,9 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
     with pytest.raises(MillraceError, match=r"not finite .* by step 4"):
-        run(tmp_path, {"save_steps": 1}, {"fault": "nan", "at_step": 4})
-    assert saved_steps(tmp_path) == [1, 2, 3]
-    result = run(tmp_path, {"save_steps": 1}, {})
+        run(tmp_path, {"save_steps": 3}, {"fault": "nan", "at_step": 4})
+    assert saved_steps(tmp_path) == [3]
+    result = run(tmp_path, {"save_steps": 3}, {})
     assert result.resumed_step == 3 and all(
         torch.isfinite(p).all() for p in result.model.parameters()
     )
@@ -460,6 +460,21 @@ def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(
     rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
     assert rates[:4] == pytest.approx([0.01 * factor for factor in expected])
     assert rates[12:] == pytest.approx([0.01, 0.001, 0.001])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 2),
+        ("max_steps", 5),
+        ("lr_scheduler_type", "linear"),
+        ("warmup_ratio", 0.5),
+        ("warmup_steps", 3),
+        ("min_lr_ratio", 0.1),
+    ],
+)
+def test_a_run_with_another_setting_of_the_rate_begins_a_schedule_of_its_own(name, value):
+    assert LoopSettings(**{name: value}).length != LoopSettings().length
 
 
 def test_the_rate_ends_with_the_last_step_also_of_accumulated_batches(tmp_path):
