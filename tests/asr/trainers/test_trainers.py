@@ -168,7 +168,7 @@ def rates(trainer: PlannedTrainer) -> dict[int, float]:
 def test_a_resumed_run_has_the_rates_of_one_that_was_not_stopped(tmp_path, accumulate):
     corpus(tmp_path, members=ROWS // 3)
     trainers = []
-    for resumed in (None, str(tmp_path / "out/checkpoint-10")):
+    for resumed in (None, tmp_path / "out/checkpoint-10"):
         chosen = arguments(tmp_path, logging_steps=1, gradient_accumulation_steps=accumulate)
         loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs)
         trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)

@@ -95,7 +95,8 @@ def read_weights(folder: str | Path, model: nn.Module) -> None:
 
 
 def _not_loaded(path: Path, error: Exception) -> MillraceError:
-    problem = f"the weights cannot be loaded ({str(error).splitlines()[0]})"
+    words = " ".join(str(error).split())[:300]
+    problem = f"the weights cannot be loaded ({words})"
     return MillraceError(problem, str(path), "Copy or save the whole model folder again")
 
 

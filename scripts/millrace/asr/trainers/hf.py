@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class PlannedTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir)) or True
         self._start = 0
-        if isinstance(resume_from_checkpoint, str):
+        if isinstance(resume_from_checkpoint, str | os.PathLike):
             self._start = self._load(Path(resume_from_checkpoint) / "trainer_state.json")
         return super().train(resume_from_checkpoint, *args, **options)
 
