@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_origin
 
 from millrace.audit.checks.records import parse, types_of
-from millrace.audit.runner.probes import PROBES, Result
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Seen
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
@@ -83,8 +83,8 @@ CHECKS: list[Check] = []
 
 def check(entry: str, *probes: str) -> Callable:
     """Register a check of an entry, which is called with what these probes saw if all ended well:
-    as its parameters' types, which are lists for probes of all ranks. A check without probes is
-    called with all results."""
+    as its parameters' types; a list has what each rank saw, all else is rank 0's. A check without
+    probes is called with all results."""
 
     def register(function: Callable[..., Findings]) -> Callable:
         CHECKS.append(Check(entry, probes, function))
@@ -123,7 +123,7 @@ def _found(evidence: Evidence, check: Check) -> Findings:
             cause = f"the probe {name} {result.status}: {result.error.get('text', '')}"
             needs = LONGER if result.status == "late" else ""
             return undecided(cause.strip(": "), needs, {"error": dict(result.error)})
-        of_all = result.data if PROBES[name].ranks else result.data[0]
+        of_all = result.data if get_origin(kind) is list else result.data[0]
         if of_all is None:
             return inapplicable(NO_LOADER)
         seen.append(parse(kind, of_all))

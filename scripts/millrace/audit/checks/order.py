@@ -10,7 +10,7 @@ from millrace.audit.checks.findings import (
     LONGER,
     Evidence,
     Finding,
-    Ranks,
+    Seen,
     check,
     failed,
     inapplicable,
@@ -80,7 +80,7 @@ class Told(NamedTuple):
 
 @check("DP14", "epochs", "set_epoch", "loop", "source")
 def order_of_epochs(
-    epochs: list[list[Epoch]], told: list[Told], loop: Ranks, dataset: Dataset
+    epochs: list[list[Epoch]], told: list[Told], loop: Seen, dataset: Dataset
 ) -> Finding:
     """Epochs 0 and 1 come in different orders, by the loader alone or after set_epoch."""
 
@@ -92,7 +92,7 @@ def order_of_epochs(
         return undecided("the time was over before epoch 1", f"{LONGER}, and --epochs 2")
     plain = [orders_of(epoch.batches for epoch in rank) for rank in epochs]
     after = [orders_of(rank.own) for rank in told]
-    finding = _judged(plain, after, told, dataset, loop[0]["calls"])
+    finding = _judged(plain, after, told, dataset, loop["calls"])
     shown = {}
     for epoch, order in enumerate(plain[0][:2]):
         shown[f"epoch {epoch}"] = order[:EXAMPLES]

@@ -13,7 +13,6 @@ from millrace.audit.checks import shares
 from millrace.audit.checks.findings import (
     LONGER,
     Finding,
-    Ranks,
     Seen,
     check,
     failed,
@@ -321,10 +320,9 @@ def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
 
 
 @check("DP3", "epochs", "loop")
-def uneven_steps(ranks: list[list[Epoch]], loops: Ranks) -> Iterable[Finding]:
+def uneven_steps(ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
     """Ranks make as many steps, as each step waits for all; and evaluation has every sample
     once."""
-    loop = loops[0]
     if len(ranks) == 1:
         yield inapplicable("one rank")
         return

@@ -78,7 +78,7 @@ class Restart(NamedTuple):
 
 @check("resume", "resume", "source", "epochs", "loop")
 def restored(
-    resume: Ranks, dataset: Dataset, epochs: list[list[Epoch]], loop: Ranks
+    resume: Ranks, dataset: Dataset, epochs: list[list[Epoch]], loop: Seen
 ) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
@@ -86,7 +86,7 @@ def restored(
         yield inapplicable(NO_STATE)
         return
     restarts = _restarts(resume, dataset.stable, epochs)
-    judged = [_judged(rank, restart, loop[0]["calls"]) for rank, restart in enumerate(restarts)]
+    judged = [_judged(rank, restart, loop["calls"]) for rank, restart in enumerate(restarts)]
     judged += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
     findings = [finding for finding in judged if finding]
     if findings:
