@@ -50,8 +50,8 @@ def epochs(target: Target, rank: Rank) -> list[Seen]:
     loader = target.loader()
     tap = Listener(loader, rank, options.workers, options.start_method)
     seen = []
+    rank.all_agree(True)  # to begin together
     for epoch in range(options.epochs):
-        rank.barrier()
         tap.run(share=1 / (options.epochs - epoch))
         read = {
             "batches": tap.notes(epoch),

@@ -54,18 +54,11 @@ class Rank:
         """Seconds left for this probe."""
         return self.deadline - time.monotonic()
 
-    def barrier(self) -> None:
-        """Wait for the other ranks."""
-        if self.world > 1:
-            import torch.distributed
-
-            torch.distributed.barrier()
-
     def all_agree(self, yes: bool) -> bool:
-        """Whether all ranks say yes: what one of them did alone might wait for the others."""
+        """Wait for the other ranks. Whether all say yes: what one did alone might wait for them."""
         if self.world == 1:
             return yes
-        import torch
+        import torch.distributed
 
         votes = torch.tensor(int(yes))
         torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN)
