@@ -112,6 +112,7 @@ def test_the_card_names_the_library_that_loads_the_model(tmp_path, kind, library
         "me/model", "", "abc", tmp_path / "run/metrics.json", tmp_path / "bucket_config.json"
     )
     assert f'library_name: "{library}"' in text and f"`{loader}` loads it" in text
+    assert 'license: "unknown"' in text
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from millrace.common.stopping import TIME_IS_UP
 from tests.workflow.workflow import ROOT
 
 DEFAULT, SLURM = (
@@ -50,3 +51,14 @@ def test_a_run_has_the_cores_gpus_nodes_and_environment_of_its_config(jobs):
     for name, rule in jobs.items():
         if "gpu" in rule["resources"] or name == "audit_check_loader":
             assert rule["shell"].startswith("{params.environment} "), name
+
+
+def test_training_is_told_before_its_time_is_up_and_its_job_starts_again():
+    notice = TIME_IS_UP.name.removeprefix("SIG")
+    for name, resources in SLURM["set-resources"].items():
+        options = resources["slurm_extra"].strip("'").split()
+        assert options == [f"--signal={notice}@300", "--requeue", "--open-mode=append"], name
+
+
+def test_what_was_left_half_written_is_built_again_and_what_failed_is_tried_again():
+    assert DEFAULT["rerun-incomplete"] and DEFAULT["keep-going"] and SLURM["retries"] == 2
