@@ -36,6 +36,8 @@ def test_files_are_lost_with_their_folder_and_with_what_a_link_leads_to(paths, t
         os.unlink(path)
     (tmp_path / "a").rmdir()
     assert lost.lost_files(paths) == [paths[0], paths[2], paths[3]]
+    (tmp_path / "a").touch()  # a file in the folder's place
+    assert lost.lost_files(paths) == [paths[0], paths[2], paths[3]]
 
 
 def test_each_folder_is_listed_once(paths, monkeypatch):
