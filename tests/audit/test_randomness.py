@@ -8,6 +8,7 @@ import pytest
 
 from millrace.audit.checks.findings import LONGER, Finding, judge, load
 from millrace.audit.probes.epochs import epochs
+from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
 from tests.audit.ranks import BesideALateOne, Clock
@@ -27,6 +28,38 @@ def test_a_loader_that_hangs_is_named_by_its_place(guard):
     checks = [check for check in load(["end"]) if not check.probes]
     [finding] = judge(results, checks)
     assert finding.verdict == "fail" and "__getitem__" in finding.evidence["where"]
+
+
+def said_of_look(entry: str, status: str, text: str) -> list[Finding]:
+    """What is said of a loader whose first batch ended so, by checks of all results."""
+    results = {"look": Result(status, [], {"text": text, "where": ""}, 0.0)}
+    return judge(results, [check for check in load([entry]) if not check.probes])
+
+
+@pytest.mark.parametrize("status", ["raised", "hung", "died", "memory"])
+def test_a_first_batch_that_does_not_come_fails_with_what_to_do(status):
+    [finding] = said_of_look("end", status, "x")
+    assert (finding.verdict, finding.cause) == ("fail", f"the loader {status}: x")
+    assert finding.fix and finding.evidence == {"text": "x"}
+
+
+def test_a_first_batch_that_takes_long_is_no_bug():
+    [finding] = said_of_look("end", "late", "x")
+    assert (finding.verdict, finding.cause) == ("not decidable", "no batch came: x")
+    assert said_of_look("end", "ok", "") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("sampler option is mutually exclusive with shuffle", "DP14"),
+        ("IterableDataset: expected unspecified shuffle option, but got True", "DP14"),
+        ("IterableDataset: expected unspecified sampler option, but got x", "DP2"),
+    ],
+)
+def test_arguments_that_torch_refuses_are_a_bug_of_their_entry(text, entry):
+    [finding] = said_of_look("DP14", "raised", text)
+    assert (finding.entry, finding.verdict) == (entry, "fail") and text in finding.cause
 
 
 @pytest.mark.parametrize(("batches", "verdict"), [(2, "pass"), (0, "not decidable")])
