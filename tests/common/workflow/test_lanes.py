@@ -99,6 +99,12 @@ def test_a_locked_workflow_only_loads_and_says_so(tmp_path: Path, capsys):
     assert "lock" in capsys.readouterr().err
 
 
+def test_what_a_killed_run_has_left_keeps_its_partitions(monkeypatch, capsys):
+    ask(lanes_of(), synced)
+    monkeypatch.setattr(lanes.left_over, "check", lambda *_, **__: "steps go on")
+    assert ask(lanes_of(), must_not_sync) == {"g": ["a"]}
+
+
 def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     ask(lanes_of(), synced)
     some = lanes_of()

@@ -31,6 +31,7 @@ def parsed(
         ("-n --cores 2 asr music_index", {"asr", "music"}),
         ("--until asr_data", {"asr"}),
         ("-R asr_train_model --", {"asr"}),
+        ("--prioritize asr_data --", {"asr"}),
         ("--cores 2 -- image", {"image"}),
         ("-c2 --configfile asr_big.yaml", set()),
         ("--configfile asr_big.yaml image_demo.yaml --", set()),

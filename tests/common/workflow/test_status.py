@@ -68,6 +68,7 @@ def jobs(run: Run) -> dict[str, status.Job]:
     [
         (FAILED, {}, "pending"),
         (FAILED, {OUTPUT: 10, LOG: 11, BENCHMARK: 9}, "done"),
+        (FAILED, {OUTPUT: 8000}, "done"),  # of the same time as its source
         (
             FAILED,
             {OUTPUT: 8200, LOG: 8201, BENCHMARK: 8199},
