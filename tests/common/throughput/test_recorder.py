@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -237,9 +239,27 @@ def test_use_counts_only_readings_within_steps() -> None:
         Reading(2.0, 2.0, 4.0, 0.7),
         Reading(3.0, 2.0, 4.0, 0.0),  # an evaluation
         Reading(4.0, 3.0, 6.0, 0.8),
+        Reading(5.0, 4.0, 1.0, 0.8),  # a worker has ended
     ]
-    use = sampler.use([(0.0, 0.9), (0.95, 2.0), (3.05, 4.5)], cores=4)
-    assert use == pytest.approx({"cpu": 0.75, "workers_cpu": 0.5, "gpu": 0.8})
+    use = sampler.use([(0.0, 0.9), (0.95, 2.3), (3.05, 5.0)], cores=4)
+    assert use == pytest.approx({"cpu": 0.625, "workers_cpu": 0.375, "gpu": 0.8})
+
+
+@pytest.mark.parametrize(("quota", "least"), [("50000 100000", 0.5), ("max 100000", 1.0)])
+def test_the_cores_of_a_container_are_its_quota(monkeypatch, quota, least) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path: quota)
+    assert cores() == (least if least < 1 else len(psutil.Process().cpu_affinity()))
+
+
+def test_workers_that_start_later_are_found() -> None:
+    sampler = Sampler()
+    sampler.read()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as worker:
+        time.sleep(0.5)
+        for _ in range(20):
+            sampler.read()
+        worker.kill()
+    assert sampler.readings[-1].workers_cpu > sampler.readings[0].workers_cpu
 
 
 def test_use_is_without_the_first_step_and_the_peak_is_of_all_steps(

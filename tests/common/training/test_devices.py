@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -17,8 +18,9 @@ from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange, Ranks
-from millrace.common.training.settings import LoopSettings
+from millrace.common.training.settings import LoopSettings, regime
 from tests import forks
+from tests.common.training.test_launch import wait_for
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,20 @@ def test_what_is_computed_in_tf32_is_as_the_settings_say(tf32, products, convolu
     # Fabric asks by the older names, which raise where old and new do not agree.
     assert torch.get_float32_matmul_precision() == ("high" if products == "tf32" else "highest")
     assert torch.backends.cudnn.allow_tf32 == (convolutions == "tf32")
+
+
+@pytest.mark.parametrize(
+    ("precision", "tf32", "on_gpu", "end"),
+    [
+        ("32-true", "all", True, "(TF32 in convolutions and matrix products)"),
+        ("32-true", "none", True, "(no TF32)"),
+        ("32-true", "all", False, "computed in float32"),
+        ("32-true", None, True, "computed in float32"),
+        ("bf16-mixed", "all", True, "computed in bfloat16"),
+    ],
+)
+def test_what_a_precision_computes_in_is_said(precision, tf32, on_gpu, end):
+    assert regime(precision, tf32, on_gpu).endswith(end)
 
 
 def together(
@@ -188,6 +204,31 @@ def test_parameters_take_no_part_in_a_step_under_ddp_only_if_that_is_allowed(is_
 def test_without_a_fabric_as_much_is_computed_in_half_precision(precision, dtype):
     with devices.autocast("cpu", precision):
         assert torch.nn.Linear(1, 1)(torch.ones(1, 1)).dtype == dtype
+
+
+def test_when_the_launcher_dies_a_rank_that_waits_ends_and_one_that_saves_goes_on(tmp_path):
+    def work(rank: int) -> None:
+        (tmp_path / f"pid-{rank}").write_text(str(os.getpid()))
+        if rank == 0:
+            wait_for(lambda: (tmp_path / "killed").exists())
+            time.sleep(0.5)
+            (tmp_path / "saved").touch()
+            time.sleep(20)  # and tests
+
+    def launch() -> int:
+        together(tmp_path, work)
+        return 0
+
+    launcher = forks.start(launch, tmp_path / "stderr", TORCHELASTIC_RUN_ID="x")
+    pids = [tmp_path / f"pid-{rank}" for rank in range(2)]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in pids))
+    time.sleep(2)  # until rank 1 waits
+    launcher.kill()
+    first, second = (psutil.Process(int(path.read_text())) for path in pids)
+    (tmp_path / "killed").touch()
+    wait_for(lambda: (tmp_path / "saved").exists())
+    assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
+    first.kill()
 
 
 def test_nobody_waits_for_a_rank_that_has_failed(tmp_path):

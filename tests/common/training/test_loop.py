@@ -242,7 +242,7 @@ def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplo
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
     with pytest.raises(MillraceError, match=r"not finite .* by step 4"):
-        run(tmp_path, {"save_steps": 3}, {"fault": "nan", "at_step": 4})
+        run(tmp_path, {"save_steps": 3, "log_steps": 9}, {"fault": "nan", "at_step": 4})
     assert saved_steps(tmp_path) == [3]
     result = run(tmp_path, {"save_steps": 3}, {})
     assert result.resumed_step == 3 and all(
