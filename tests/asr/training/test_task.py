@@ -89,6 +89,13 @@ def test_ranks_share_the_evaluation_and_each_has_the_figures_of_all(tmp_path):
     )
 
 
+def test_a_filler_is_not_evaluated(tmp_path):
+    task, exchange = task_of(write(tmp_path), eval_samples=1), OneOf()
+    for rank in (0, 1):
+        evaluated(task, exchange, rank)
+    assert sorted(len(written) for _, written in exchange.parts) == [0, 1]
+
+
 def test_the_hypotheses_around_an_unusable_clip_keep_their_own_keys(tmp_path):
     """Row 4 of dev is missing among what was transcribed: the keys behind it do not move up."""
     folder = write(tmp_path, replace={"t2_8.wav": b"no audio"})
@@ -256,8 +263,10 @@ def test_a_filler_counts_no_samples(tmp_path):
     buckets, world_size, ids, fillers = write(tmp_path), 5, [], 0
     for rank in range(world_size):
         task = task_of(buckets, batch_seconds=0.05)
-        task.build_model()
+        model = task.build_model()
         for batch in task.loader(0, 0, rank, world_size):
+            _, weight, _ = task.training_step(model, batch)
+            assert weight == (0 if batch.filler else 2), "the characters of its clip"
             ids += task.batch_ids(batch).tolist()
             fillers += batch.filler and len(batch) == 1
     assert fillers == 1 and len(ids) == len(set(ids)) == 24
