@@ -299,6 +299,10 @@ def test_indices_that_ascend_in_both_epochs_are_not_shuffled():
     [rank] = of_workers([[list(range(8))]], has_sampler=True)
     [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF])
     assert (finding.verdict, "indices ascend" in finding.cause) == ("not applicable", True)
+    # Digests of contents ascend by chance.
+    same = [epoch(list(range(8)))] * 2
+    [finding] = said("DP14", epochs=[{"plain": same}], set_epoch=[DEAF])
+    assert finding.cause.startswith(NO_SHUFFLE)
 
 
 @pytest.mark.parametrize(("length", "is_endless"), [(2, True), (5, True), (6, False)])
