@@ -122,6 +122,20 @@ def test_a_batch_that_is_no_linear_magnitude_is_refused(tmp_path, value, words):
         data.check(batch)
 
 
+def test_frames_of_no_whole_number_of_stored_ones_begin_at_the_nearest_and_are_all_counted(
+    tmp_path,
+):
+    index = corpus(tmp_path, {"train": (1, 2)})
+    windows = WindowReader(index)
+    reader = ShingleReader(windows, Contract(hop=0.07, pool=1))  # 3.5 stored frames of 0.02 s
+    window = reader.read(0, int(index.frames()[0]), 0.02, 1, Geometry(10, 10, 10))[0]
+    stored = windows.read(0, 4, 4)
+    expected = (stored[:, :3].sum(1) + stored[:, 3] / 2) / 3.5
+    np.testing.assert_allclose(window[:, 0], expected, rtol=1e-5)
+    # 29 frames of 0.1 s last as long as 125 of 0.0232 s.
+    assert [ShingleReader(windows, Contract()).length(n, 0.0232) for n in (124, 125)] == [28, 29]
+
+
 def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetition(tmp_path):
     index = corpus(tmp_path, {"train": (1, 2)})
     windows = WindowReader(index)
