@@ -11,10 +11,11 @@ import pytest
 import soundfile
 
 from millrace.common import jsonl
+from millrace.music.audio.recording import decode
 from millrace.music.create_features import main
 from millrace.music.features import h5_files
 from millrace.music.features.metadata import read_metadata
-from millrace.music.features.track import Contract
+from millrace.music.features.track import Contract, Refused
 
 HERTZ, RATE, SECONDS = 440, 44_100, 3
 
@@ -109,6 +110,28 @@ def test_only_chunks_of_changed_recordings_are_made_again_and_with_the_same_byte
     chunk.write_bytes(before[:1000])  # cut
     assert run(made) == 0
     assert chunk.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_minutes_of_silence_in_a_small_file_are_refused(tmp_path, is_stated):
+    """Days of it would fill the memory, whether the header states them or not."""
+    path = tmp_path / "a.flac"
+    soundfile.write(path, np.zeros(8000 * 660, np.int16), 8000)
+    raw = bytearray(path.read_bytes())
+    if not is_stated:
+        raw[21] &= 0xF0
+        raw[22:26] = bytes(4)
+    path.write_bytes(raw)
+    with pytest.raises(Refused, match=r"more than 6\d\d s in .* bytes are no music"):
+        decode(path)
+
+
+def test_a_recording_that_ends_early_is_damaged_though_one_packet_is_nothing(tmp_path):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, tone(20), RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(Refused, match=r"10\.\d s of 20\.0 s are left"):
+        decode(path)
 
 
 @pytest.mark.long
