@@ -161,6 +161,27 @@ def test_the_page_says_which_rows_are_also_held_out(built, tmp_path):
     assert "3 rows of train that are also in test: kept." in shown.text
 
 
+def test_the_page_shows_in_what_runs_differ(built):
+    first, second = map(Run, built[1])
+    for run, folder, cer in ((first, "here", 0.5), (second, "there", 0.25)):
+        run.settings |= {"model": f"/{folder}/model", "seed": 1}
+        run.metrics["seconds"], run.metrics["test"]["loss"] = 7200.0, 4 * cer
+        for rates in (run.rates["test"]["overall"], run.rates["dev"]["overall"]):
+            rates |= {"cer": cer, "wer": 2 * cer}
+    del second.rates["test"]["by_duration"]["b_0_0.1"]
+    second.hypotheses = second.hypotheses[1:]
+    html = page.render([first, second], [])
+    shown = Page(html)
+    assert shown.tiles["CER of test, second"] == 0.25
+    side = shown.by_name("Runs side by side", values=True)
+    assert side["test: loss"] == [2.0, 1.0] and "lr" in side and not {"model", "seed"} & set(side)
+    assert shown.by_name("Runs side by side")["Training"] == ["2.0 h", "2.0 h"]
+    rates = shown.by_name("test: error rates by duration", values=True)
+    assert rates["All"][-4:] == [0.5, 1.0, 0.25, 0.5] and rates["b_0_0.1"][-2:] == ["–", "–"]
+    assert shown.texts["test: error rates by duration"][0][-2:] == ["second: CER", "second: WER"]
+    assert "evaluated on different samples" in shown.text
+
+
 def test_few_recordings_are_less_than_twenty_and_one_key_without_span_is_said(built):
     run = Run(built[1][0])
     for line in run.hypotheses[1:]:
