@@ -358,13 +358,13 @@ def test_what_did_not_come_before_the_time_was_over_is_not_counted_as_skipped(ca
 @pytest.mark.parametrize(
     ("second_rank", "verdict", "words"),
     [
-        (restart(LEFT), "pass", "after 1 batches of epoch 1"),
+        (restart(LEFT), "pass", "after 1 batch of epoch 1"),
         (restart(LEFT, next_epoch=FIRST), "pass", "after epoch 0"),
         (restart(LEFT[:-2]), "fail", "2 samples skipped"),  # without its tail
         (restart(LEFT[:-2], ended=False), "pass", ""),  # the time was over
         (restart([*SECOND]), "fail", "2 samples replayed"),
         (restart(LEFT[2:] + LEFT[:2]), "fail", "the rest in another order"),
-        (restart(LEFT[2:], ahead=True), "fail", "1 batches ahead, which workers held"),
+        (restart(LEFT[2:], ahead=True), "fail", "1 batch ahead, which workers held"),
         (restart(LEFT, next_epoch=[]), "fail", "the next epoch has 0 of 8 samples"),
         (restart(LEFT, next_epoch=FIRST[:4]), "fail", "the next epoch has 4 of 8 samples"),
         (restart(LEFT, next_epoch=FIRST[:6]), "pass", ""),  # another order may leave out a batch

@@ -60,8 +60,10 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 rank`, `2 ranks`, `2 batches`."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"
 
 
 def first_line(error: object) -> str:

@@ -147,7 +147,7 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
         (
             "DP7",
             [epoch([4, 4], length=2), epoch([4], length=2)],
-            "len(loader) is 2, rank 1 got 1 batches",
+            "len(loader) is 2, rank 1 got 1 batch",
         ),
         ("edges", [epoch([4]), epoch([])], "rank 1 makes no step"),
         ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1) raises ValueError"),

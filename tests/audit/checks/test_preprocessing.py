@@ -302,17 +302,17 @@ AUDIO = [1, 9, 9, 2]
     ("rows", "pad", "verdict", "words"),
     [
         # A label may be the next token, as a loss that does not shift wants it.
-        ([shifted(row([5, 6, 20, 2], "..xx"))], 0, "pass", "1 rows train on 2 tokens"),
+        ([shifted(row([5, 6, 20, 2], "..xx"))], 0, "pass", "2 tokens trained on in 1 row"),
         # A token that begins every text is none of the prompt.
         (
             [row([1, 11, 12, 13, last, 2], "x...xx") for last in (20, 30)],
             0,
             "pass",
-            "2 rows train on 6 tokens",
+            "6 tokens trained on in 2 rows",
         ),
-        ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "2 rows train on 12 tokens"),
+        ([row([1, 11, 12, 13, 20, 2], "xxxxxx")] * 2, 0, "pass", "12 tokens trained on in 2 rows"),
         # One token ends texts and pads them: the mask tells which is which.
-        ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "1 rows train on 2 tokens"),
+        ([row([5, 20, 2, 2], ".xx.", [1, 1, 1, 0])], 2, "pass", "2 tokens trained on in 1 row"),
         ([row([5, 20, 2, 2], ".xx.")], 2, "not decidable", "nothing tells padding"),
         # One mistake is told once.
         (

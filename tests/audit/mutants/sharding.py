@@ -215,7 +215,7 @@ CASES = [
         evenly,
         RANKS,
         val=repeats,
-        says="DistributedSampler repeats 1 samples to even out 2 ranks",
+        says="DistributedSampler repeats 1 sample to even out 2 ranks",
     ),
     twin("DP3", "evaluation divides evenly", evenly, RANKS, val=evenly),
     twin(

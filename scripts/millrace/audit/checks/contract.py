@@ -19,6 +19,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.records import Epoch, parse
+from millrace.common.errors import counted
 
 NO_BATCH = "no batch could be made in one process"
 UNGUARDED = "the script starts workers when it is imported: no guard of __main__ around its calls"
@@ -42,7 +43,7 @@ def ragged(seen: Seen) -> Finding:
     if not read["batches"]:
         return inapplicable("the loader gives no batch")
 
-    return passed(f"{read['batches']} batches collate")
+    return passed(f"{counted(read['batches'], 'batch')} collated")
 
 
 def _uncollated(error: Seen) -> Finding:
@@ -165,7 +166,8 @@ def steps(look: Seen, epochs: list[list[Epoch]]) -> list[Finding]:
     for rank, (first, *_) in enumerate(epochs):
         batches = len(first.batches)
         if first.ended and first.length not in (None, batches):
-            cause = f"len(loader) is {first.length}, rank {rank} got {batches} batches"
+            came = counted(batches, "batch")
+            cause = f"len(loader) is {first.length}, rank {rank} got {came}"
             findings.append(failed(cause))
     return findings
 
@@ -175,11 +177,11 @@ def lengths(seen: Seen) -> Finding:
     """The data set has as many samples as it says."""
     size = seen["samples"]
     items = seen.get("items", {})
-    counted = seen.get("counted", size)
+    given = seen.get("counted", size)
     if size is None:
         return inapplicable("the data set has no len")
-    if counted not in (None, size):
-        return failed(f"len is {size}, the iterator gives {counted} samples")
+    if given not in (None, size):
+        return failed(f"len is {size}, the iterator gives {counted(given, 'sample')}")
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
@@ -276,15 +278,15 @@ class Memory(NamedTuple):
 
     def copies(self) -> tuple[int, str]:
         """How many copies of the growth there are, and why."""
+        ranks = counted(self.ranks, "rank")
         if self.persistent:
             workers = max(1, self.workers)
-            return workers * self.ranks, f"{workers} workers x {self.ranks} ranks"
+            return workers * self.ranks, f"{counted(workers, 'worker')} x {ranks}"
         # Workers that end with the epoch have together read each sample once a rank, or once if
         # ranks share.
         if self.split:
             return 1, "ranks and workers share the samples and end with the epoch"
-        why = f"{self.ranks} ranks, whose workers share the samples and end with the epoch"
-        return self.ranks, why
+        return self.ranks, f"{ranks}, whose workers share the samples and end with the epoch"
 
 
 @check("DP9", "memory")
@@ -387,8 +389,9 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
     flying = data.batches
     needed = read["bytes"] * flying * data.ranks
     free = data.shm
-    cause = f"{_mib(read['bytes'])} a batch x {flying} ({data.workers} workers x prefetch_factor "
-    cause += f"{data.prefetch}, and {1 + data.descriptors} in the loop) x {data.ranks} ranks = "
+    cause = f"{_mib(read['bytes'])} a batch x {flying} ({counted(data.workers, 'worker')} x "
+    cause += f"prefetch_factor {data.prefetch}, and {1 + data.descriptors} in the loop) x "
+    cause += f"{counted(data.ranks, 'rank')} = "
     cause += f"{_mib(needed)}; /dev/shm: {_mib(free)} free"
     yield failed(cause) if needed > free else passed(cause)
 
@@ -411,4 +414,4 @@ def _listed(paths: Seen) -> Finding:
     if paths["missing"] and paths["needed"]:
         cause = f"{paths['missing']} of {paths['paths']} files in {paths['name']} are missing: "
         return failed(cause + ", ".join(paths["names"]), paths)
-    return passed(f"{paths['paths']} files in {paths['name']} exist")
+    return passed(f"no file of {paths['paths']} in {paths['name']} is missing")

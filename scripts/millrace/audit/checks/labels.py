@@ -15,6 +15,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
+from millrace.common.errors import counted
 
 # What can be wrong with the places that are trained on: cause and fix.
 PROBLEMS = {
@@ -135,7 +136,7 @@ def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
         wrong["prompt"] = []
 
     total = sum(len(row.trained_tokens) for row in rows)
-    summary = f"{len(rows)} rows train on {total} tokens"
+    summary = f"{counted(total, 'token')} trained on in {counted(len(rows), 'row')}"
     shown = {"first row": rows[0].trained_tokens[:24]}
     for kind, (problem, fix) in PROBLEMS.items():
         if wrong[kind]:

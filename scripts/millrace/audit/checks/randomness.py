@@ -22,6 +22,7 @@ from millrace.audit.checks.findings import (
 )
 from millrace.audit.checks.records import Batch, Epoch
 from millrace.audit.checks.shares import Dataset, Shares
+from millrace.common.errors import counted
 
 CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
@@ -305,9 +306,9 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
         )
         return failed(cause, {"lost": list(lost)[:EXAMPLES]}, fix)
 
-    cause = f"{shared.ranks} ranks and {shared.workers} workers share out {shared.total.total()} "
-    cause += f"samples, {len(shared.total)} distinct, of {shared.held.total()}"
-    return passed(cause)
+    places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
+    samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
+    return passed(f"{places} share out {samples}, of {shared.held.total()}")
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -330,8 +331,8 @@ def uneven_steps(ranks: list[list[Epoch]], loop: Seen) -> Iterable[Finding]:
     if drawn and drawn["drawn"] > drawn["samples"]:
         spare = drawn["drawn"] - drawn["samples"]
         cause = (
-            f"--val-loader: DistributedSampler repeats {spare} samples to even out {len(ranks)}"
-            " ranks"
+            f"--val-loader: DistributedSampler repeats {counted(spare, 'sample')} to even out"
+            f" {len(ranks)} ranks"
         )
         fix = (
             "Subset(dataset, range(rank, len(dataset), world_size)), or a metric without the"

@@ -21,6 +21,7 @@ from millrace.audit.checks.findings import (
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
 from millrace.audit.checks.records import Batch, Epoch, parse
 from millrace.audit.checks.shares import Dataset, content_key, order_of
+from millrace.common.errors import counted
 
 Batches = list[list[str]]  # names of samples, a list for each batch
 
@@ -93,7 +94,7 @@ def restored(
         yield from findings
         return
     first = restarts[0]
-    cause = f"by {first.how}, after {first.at} batches of epoch 1"
+    cause = f"by {first.how}, after {counted(first.at, 'batch')} of epoch 1"
     cause += " and after epoch 0" if first.next else ""
     yield passed(cause)
 
@@ -190,12 +191,13 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
         skipped = Counter[str]()
     for word, names in (("replayed", (new & before) - rest), ("skipped", skipped)):
         if names:
-            differences.append(f"{len(names)} samples {word}")
+            differences.append(f"{counted(len(names), 'sample')} {word}")
             facts[word] = list(names)[:EXAMPLES]
     cause += " and ".join(differences) or "the rest in another order"
     fix = SAVE
     if came and restart.ahead and came == left[-len(came) :]:
-        cause += f"; the sampler was {len(left) - len(came)} batches ahead, which workers held"
+        ahead = counted(len(left) - len(came), "batch")
+        cause += f"; the sampler was {ahead} ahead, which workers held"
         fix = COUNT
     if not way.told and len(restart.ways) > 1:
         cause += "; set_epoch was not called after it"
