@@ -224,6 +224,9 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     [
         ("turned", {}, {"stable": [], "reordered": False, "shuffled_by": []}),
         ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
+        ("good", {"length": 1000}, {"complete": True, "all_drawn": True}),
+        ("good", {"length": 1001}, {"complete": False}),  # not every row is read
+        ("good", {"sampler": [0, 1]}, {"complete": True, "all_drawn": False}),
         (
             BUILD,
             {"name": "DP14 a generator of which workers have copies"},
@@ -232,7 +235,7 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
     ],
 )
 def test_two_passes_say_what_is_the_same_and_what_made_an_order(guard, loader, args, facts):
-    place = loader if args else f"{plain.here}:{loader}"
+    place = loader if ":" in loader else f"{plain.here}:{loader}"
     [seen] = guard.audit(Options(place, args=args, ranks=1), ["source"])["source"].data
     assert facts.items() <= seen.items()
 
