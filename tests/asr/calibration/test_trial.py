@@ -94,6 +94,7 @@ def test_what_counts_as_out_of_memory(error):
     assert is_out_of_memory(error) and not is_out_of_memory(ValueError("out of memory"))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert says_out_of_memory("terminate called after throwing an instance of 'std::bad_alloc'")
+    assert says_out_of_memory("ArrayMemoryError: Unable to allocate 3.00 GiB for an array")
 
 
 def test_a_trial_that_is_far_too_large_ends_in_order(tmp_path):
