@@ -73,7 +73,9 @@ def audited(row: Expected) -> Seen:
     evidence = ""
     if shown:
         worst = max(shown.values(), key=lambda said: VERDICTS.index(said["verdict"]))
-        evidence = f"{worst['causes'][0]} {worst['evidence']}"
+        evidence = worst["causes"][0]
+        if worst["evidence"]:
+            evidence += f" {worst['evidence']}"
     verdicts = {entry: said["verdict"] for entry, said in shown.items()}
     return Seen(row.loader, row.options, verdicts, evidence[:300])
 
