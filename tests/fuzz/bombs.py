@@ -214,7 +214,7 @@ BOMBS = [
         "PNG",
         lambda path: write_png(path, 13_000),
         lambda path: write_png(path, 1000),
-        {"image": (read_picture, "Unusable: 13000 x 13000 pixels, more than max_pixels")},
+        {"image": (read_picture, "13000 x 13000 pixels, more than max_pixels")},
     ),
     Bomb(
         "WAV",
@@ -256,13 +256,13 @@ BOMBS = [
         "JSON that is deep",
         lambda path: write_repeated(path, b"", b"[", 3 * MEBIBYTE),
         lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 3 * MEBIBYTE, b"1]}"),
-        {"alignment": (parse_alignment, "BadJson: not valid JSON, or nested too deeply")},
+        {"alignment": (parse_alignment, "not valid JSON, or nested too deeply")},
     ),
     Bomb(
         "JSON of empty lists",
         lambda path: write_repeated(path, b'{"segments":[', b"[],", 20 * MEBIBYTE, b"1]}"),
         lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 20 * MEBIBYTE, b"1]}"),
-        {"alignment": (parse_alignment, "BadJson: 19 MiB that hold 6,990,502 lists")},
+        {"alignment": (parse_alignment, "19 MiB that hold 6,990,502 lists")},
     ),
     Bomb(
         "JSONL of a long line",

@@ -214,23 +214,22 @@ def fake_records(folder: Path) -> tuple[Workflow, str, str, str]:
     small_tree(folder, classes=1, train=2)
     workflow = Workflow(folder, lanes=["image"], image={"raw_data_dir": "."})
     workflow.dry("image_records")
+    partitions = folder / "results/image/partitions"
+    names = {}
     for split in ("train", "val"):
-        blocks = [
-            path.stem for path in (folder / "results/image/partitions").glob(f"{split}-*.json")
-        ]
-        plans = [
-            json.loads((folder / f"results/image/partitions/{block}.json").read_text())
-            for block in blocks
-        ]
-        names = [file["name"] for plan in plans for file in plan["files"]]
-        fake(folder, *(f"results/image/records/partitions/{block}.json" for block in blocks))
-        fake(folder, *(f"results/image/records/{split}/{name}" for name in names))
-        records = json.dumps({"files": [{"name": name} for name in names]})
+        blocks = sorted(partitions.glob(f"{split}-*.json"))
+        plans = [json.loads(block.read_text()) for block in blocks]
+        names[split] = [file["name"] for plan in plans for file in plan["files"]]
+        fake(folder, *(f"results/image/records/partitions/{block.name}" for block in blocks))
+    # After the partitions of both splits, which the index of each is made of.
+    for split, of_split in names.items():
+        fake(folder, *(f"results/image/records/{split}/{name}" for name in of_split))
+        records = json.dumps({"files": [{"name": name} for name in of_split]})
         fake(folder, f"results/image/records/{split}/records.json", records=records)
     return (
         workflow,
         "image_records",
-        f"results/image/records/val/{names[0]}",
+        f"results/image/records/val/{names['val'][0]}",
         "image_create_records",
     )
 

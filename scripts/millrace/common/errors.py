@@ -63,7 +63,7 @@ def counted(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`, `2 batches`."""
     if number == 1:
         return f"{number} {noun}"
-    return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"
+    return f"{number} {noun}es" if noun.endswith("tch") else f"{number} {noun}s"
 
 
 def first_line(error: object) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_origin
 
 from millrace.audit.checks.records import parse, types_of
-from millrace.audit.runner.probes import Result
-from millrace.audit.runner.target import Seen
+from millrace.audit.runner.probes import Result, Seen
 
 NO_LOADER = "an iterable of batches, or a DataLoader that keeps one iterator for all epochs"
 LONGER = "a longer --timeout"  # begins what is needed where the time was over

@@ -15,7 +15,8 @@ from millrace.audit.probes.batches import draw
 from millrace.audit.probes.figures import batched, channel_axis
 from millrace.audit.probes.listed import files
 from millrace.audit.runner.listener import SEED, reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 SUFFIXES = (

@@ -18,7 +18,8 @@ from millrace.audit.probes.listed import paths, roots
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import digest, is_array, members, walk_tensors
 from millrace.audit.runner.listener import Listener, index_list, is_stream, length, reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 
 SECONDS = 4.0
 ORDERS = 3  # of a sampler, to collate other batches

@@ -21,7 +21,8 @@ from torch.utils.data.distributed import DistributedSampler
 from millrace.audit.probes.batches import order
 from millrace.audit.runner.digest import fields
 from millrace.audit.runner.listener import Listener, index_list, is_stream, length
-from millrace.audit.runner.target import Options, Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Options, Rank, Target
 
 MOST_BATCHES = 50  # show whether an order changes
 SAMPLES = 48  # repeated of each worker in each epoch

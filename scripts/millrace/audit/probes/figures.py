@@ -11,7 +11,8 @@ import torch
 from millrace.audit.probes.batches import draw
 from millrace.audit.runner.digest import is_array, walk_tensors
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 FEW = 6  # batches show what values are

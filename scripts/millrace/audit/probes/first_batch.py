@@ -11,7 +11,8 @@ from contextlib import suppress
 import torch
 
 from millrace.audit.runner.listener import Listener, is_stream
-from millrace.audit.runner.target import Rank, Seen, Target, locate
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target, locate
 
 
 def look(target: Target, rank: Rank) -> Seen:

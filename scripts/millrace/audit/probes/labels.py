@@ -9,7 +9,8 @@ from typing import Any
 
 from millrace.audit.probes.batches import draw
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
 BATCHES = 4

@@ -14,7 +14,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from millrace.audit.runner.listener import Listener, is_stream, length, reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 from millrace.common.machine.memory import host_memory
 

@@ -17,7 +17,8 @@ import torch
 
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, is_stream, reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import parts, walk
 
 SAMPLES = 4

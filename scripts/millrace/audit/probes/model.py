@@ -13,7 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from millrace.audit.runner import trace
 from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import Listener, batch_size, is_stream, length
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 
 
 def model(target: Target, rank: Rank) -> Seen:

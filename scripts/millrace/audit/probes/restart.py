@@ -14,7 +14,8 @@ from torch.utils.data import IterableDataset
 from millrace.audit.probes.epochs import MOST_BATCHES, PLACES, parts, tell_epoch
 from millrace.audit.runner import trace
 from millrace.audit.runner.listener import SEED, Listener, reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 
 
 class Way(NamedTuple):

@@ -16,7 +16,8 @@ from millrace.audit.probes.batches import index_batches
 from millrace.audit.probes.listed import files
 from millrace.audit.runner.digest import digest, members
 from millrace.audit.runner.listener import reseed
-from millrace.audit.runner.target import Rank, Seen, Target
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
 from millrace.audit.splits.samples import MEDIA
 
 IDS = (

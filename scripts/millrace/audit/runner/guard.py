@@ -27,8 +27,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from millrace.audit.runner import linux, trace
-from millrace.audit.runner.probes import PROBES, Probe, Result
-from millrace.audit.runner.target import Options, Rank, Seen, Target
+from millrace.audit.runner.probes import PROBES, Probe, Result, Seen
+from millrace.audit.runner.target import Options, Rank, Target
 from millrace.common import processes
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import kernel_bytes

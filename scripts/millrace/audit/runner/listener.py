@@ -17,7 +17,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from millrace.audit.runner.digest import digest, fields, members, rows, walk_tensors
-from millrace.audit.runner.target import Rank, Seen
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank
 from millrace.audit.runner.walk import walk
 from millrace.common import processes
 

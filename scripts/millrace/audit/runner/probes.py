@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+Seen = dict[str, Any]  # by a probe: JSON
+
 
 @dataclass(frozen=True)
 class Probe:

@@ -14,8 +14,6 @@ from typing import Any
 
 from millrace.common.errors import MillraceError
 
-Seen = dict[str, Any]  # by a probe: JSON
-
 
 class WrongName(MillraceError):
     """A name of the command line that leads to no loader, model or loop."""

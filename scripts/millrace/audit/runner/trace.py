@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from millrace.audit.runner.target import Seen
+from millrace.audit.runner.probes import Seen
 from millrace.common import processes
 from millrace.common.errors import MillraceError
 
