@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
-from millrace.music.models.config import CONFIGURATION, read_yaml
+from millrace.music.models.config import CONFIGURATION, flat, read_yaml
+from millrace.music.training.conf import Monitor
 
 _FIGURES = (
     ("m_MAP", "MAP", "{:.3f}"),
@@ -31,13 +32,11 @@ class Run(NamedTuple):
     folder: Path
     test: dict[str, Any]
     validations: list[dict[str, float]]
-    monitor: dict[str, str]  # its quantity, and its mode: min or max
+    monitor: Monitor
 
     def best(self) -> dict[str, float]:
         """The validation of the model that was evaluated: the best that was trained."""
-        choose = max if self.monitor["mode"] == "max" else min
-        trained = self.validations[1:] or self.validations
-        return choose(trained, key=lambda row: row[f"valid/{self.monitor['quantity']}"])
+        return min(self.validations[1:] or self.validations, key=self.monitor.cost)
 
 
 def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
@@ -46,9 +45,9 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     for test in tests:
         lines = map(json.loads, test.with_name("metrics.jsonl").read_text().splitlines())
         validations = [line["metrics"] for line in lines if line.get("event") == "eval"]
-        training = read_yaml(test.with_name(CONFIGURATION))["training"]
-        of_test = json.loads(test.read_bytes())
-        runs.append(Run(test.parent, of_test, validations, training["monitor"]))
+        of_run = flat(read_yaml(test.with_name(CONFIGURATION)))
+        figures_of_test = json.loads(test.read_bytes())
+        runs.append(Run(test.parent, figures_of_test, validations, Monitor.of(of_run)))
     missing = sum(split["missing"] for split in coverage["splits"])
     tiles = [
         ("Tracks", _number(coverage["tracks"])),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import yaml
 
@@ -20,6 +20,29 @@ from millrace.music.training import conf_keys
 from millrace.music.training.conf_keys import Key
 
 COMMAND_LINE = "the command line"
+
+
+class Monitor(NamedTuple):
+    """The figure of the valid split that says which model is the best."""
+
+    quantity: str
+    mode: str  # min or max
+
+    @classmethod
+    def of(cls, conf: Mapping[str, Any]) -> Self:
+        """That of a configuration."""
+        return cls(conf["training.monitor.quantity"], conf["training.monitor.mode"])
+
+    @property
+    def name(self) -> str:
+        return f"valid/{self.quantity}"
+
+    def cost(self, figures: Mapping[str, float]) -> float:
+        """The monitored value, negative if more is better."""
+        value = figures[self.name]
+        return value if self.mode == "min" else -value
+
+
 # Augmentations of waveforms, which precomputed features cannot have.
 _WAVEFORM = ("length", "polarity", "gain", "noise", "compexp", "reqtime", "clipping")
 _DEFAULTS = conf_keys.defaults(conf_keys.TRAINING)

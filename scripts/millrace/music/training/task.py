@@ -31,7 +31,7 @@ from millrace.music.sampling.plan import AnchorPlan, Blocks, plan_anchors
 from millrace.music.sampling.windows import Geometry
 from millrace.music.training import conf as configuration
 from millrace.music.training.augment import Augmentations
-from millrace.music.training.conf import Conf
+from millrace.music.training.conf import Conf, Monitor
 from millrace.music.training.distances import parse_reduction
 from millrace.music.training.evaluation import Features, Share, embed, require_cliques, scored
 from millrace.music.training.loss import LOGGED, contrastive_loss
@@ -56,7 +56,7 @@ class VersionTask(Task):
         self.augment = Augmentations(conf.section("augmentations"))
         self.epochs_done = 0
         self._best = math.inf
-        self._monitor = f"valid/{conf['training.monitor.quantity']}"
+        self._monitor = Monitor.of(conf)
         # torch's own, of a rate of 1: that of the loop is multiplied by it. A flat one never sees a
         # value.
         self._rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -69,9 +69,10 @@ class VersionTask(Task):
         schedule, _, patience = self.conf["training.optim.sched"].partition("_")
         if schedule != "plateau":
             return None
-        mode = self.conf["training.monitor.mode"]
         waited = int(patience or 0) - 1
-        return ReduceLROnPlateau(self._rate, mode, factor=_LOWERED, patience=waited, eps=0)
+        return ReduceLROnPlateau(
+            self._rate, self._monitor.mode, factor=_LOWERED, patience=waited, eps=0
+        )
 
     def geometry(self, hop: float) -> Geometry:
         """Windows of data.audiolen seconds, in shingles every `hop` seconds."""
@@ -203,13 +204,10 @@ class VersionTask(Task):
         return self.conf["training.optim.lr"] * self.rate_factor(self.epochs_done)
 
     def _cost(self, figures: Mapping[str, float]) -> float:
-        """The monitored value, negative if more is better; infinite of the untrained model."""
+        """Less is better; infinite of the untrained model."""
         if not figures["hpar/epoch"]:
             return math.inf
-        value = figures[self._monitor]
-        if self.conf["training.monitor.mode"] == "min":
-            return value
-        return -value
+        return self._monitor.cost(figures)
 
     def _validated(self, model: Clews, share: Share) -> dict[str, float]:
         """Losses and retrieval of the valid split, and how many of its tracks cannot be read."""
@@ -260,7 +258,7 @@ class VersionTask(Task):
         state = {
             "model": model.state_dict(),
             "epoch": self.epochs_done,
-            "cost": figures[self._monitor],
+            "cost": figures[self._monitor.name],
         }
         for name in names:
             with atomic.replacing(self.folder / f"checkpoint_{name}.ckpt") as partial:
@@ -278,7 +276,7 @@ class VersionTask(Task):
             return f"NaN or inf reached ({broken[0]})"
         self._best = min(self._best, self._cost(metrics))
         if self._plateau:
-            self._plateau.step(metrics[self._monitor])
+            self._plateau.step(metrics[self._monitor.name])
 
         lr = self._learning_rate()
         least = self.conf["training.optim.min_lr"]
