@@ -47,7 +47,7 @@ def assert_loader_ok(
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
     only = [entries.get(entry).name for entry in only]
-    reasons = gate.reasons(map("=".join, (ignore or {}).items()))
+    reasons = gate.reasons((ignore or {}).items())
     with Guard() as guard:
         probes, findings = audit(chosen, only, guard)
 

@@ -57,12 +57,21 @@ def check(document: dict, refuse: str, place: str) -> None:
     )
 
 
-def reasons(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Reasons by entry, of texts such as `DP9=it is bounded by the corpus`; MillraceError if one
-    has none."""
+def typed_reasons(flags: Iterable[str] | None) -> dict[str, str]:
+    """Reasons by entry, of flags such as `DP9=it is bounded by the corpus`; MillraceError as
+    `reasons`."""
+    pairs = []
+    for flag in flags or ():
+        name, _, reason = flag.partition("=")
+        pairs.append((name, reason))
+    return reasons(pairs)
+
+
+def reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Reasons by entry, whose names may be written in other cases; MillraceError if one has no
+    reason."""
     found = {}
-    for pair in pairs or ():
-        name, _, reason = pair.partition("=")
+    for name, reason in pairs:
         if not reason.strip():
             problem = f"{name} is to be ignored without a reason"
             raise MillraceError(problem, remedy=f"Write {name}=why")
