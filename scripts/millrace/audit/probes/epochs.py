@@ -20,7 +20,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from millrace.audit.probes.batches import order
 from millrace.audit.runner.digest import fields
-from millrace.audit.runner.listener import Listener, index_list, is_stream, length
+from millrace.audit.runner.listener import (
+    MOST_OF_EPOCH,
+    Listener,
+    index_list,
+    is_stream,
+    length,
+)
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Options, Rank, Target
 
@@ -211,7 +217,7 @@ def source(target: Target, rank: Rank) -> Seen:
 def _drawn(core: DataLoader) -> set[str]:
     """What the sampler draws in an epoch."""
     drawn: set[str] = set()
-    for batch in islice(order(core), MOST_ROWS):
+    for batch in islice(order(core), MOST_OF_EPOCH):
         drawn.update(map(str, index_list(batch)))
     return drawn
 

@@ -34,11 +34,12 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def is_busy(pids: list[int]) -> bool:
-    """Whether these processes compute: more than a tenth of a core in half a second."""
+    """Whether these processes compute: more than a tenth of a core."""
+    seconds = 0.5
     before = sum(map(_cpu_ticks, pids))
-    time.sleep(0.5)
+    time.sleep(seconds)
     used = (sum(map(_cpu_ticks, pids)) - before) / os.sysconf("SC_CLK_TCK")
-    return used > 0.05
+    return used > 0.1 * seconds
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -25,6 +25,7 @@ from millrace.common import processes
 RESERVE = 1.0  # seconds of a probe's time that are kept for writing down what it saw
 MOST_WORKERS = 2  # show what more would show
 SEED = 20
+MOST_OF_EPOCH = 1000  # batches that are read
 
 
 class Listener:
@@ -42,7 +43,7 @@ class Listener:
         workers: int | None = None,
         start_method: str = "",
         *,
-        max_batches: int = 1000,
+        max_batches: int = MOST_OF_EPOCH,
         indices: list[list[int]] | None = None,
     ) -> None:
         self.rank = rank
