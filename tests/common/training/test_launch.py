@@ -160,6 +160,14 @@ def test_a_launcher_that_waits_for_the_other_node_stops_in_order(tmp_path, node)
     assert forks.joined([waiting]) == [75]
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_launcher_whose_other_node_never_comes_says_so(tmp_path, node, monkeypatch, index):
+    monkeypatch.setattr(launch, "_MEETING_SECONDS", 1)
+    assert forks.joined([node(index, "exit 0")]) == [1]
+    said = (tmp_path / f"stderr-{index}").read_text()
+    assert "the launchers of the other nodes have not come in 1 s" in said
+
+
 def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog):
     monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
