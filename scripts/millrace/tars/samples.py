@@ -152,9 +152,10 @@ class TarSamples:
             return [_error_of(sample) or sample for sample in samples]
         return samples
 
-    def will_need(self, rows: np.ndarray) -> None:
-        """Announce to the kernel that these samples are read next."""
-        self.reader.will_need(_requests(self.members_of(rows)[0]))
+    def will_need(self, rows: np.ndarray) -> bool:
+        """Announce to the kernel that these samples are read next; whether they are cached
+        already."""
+        return self.reader.will_need(_requests(self.members_of(rows)[0]))
 
     def bytes(self, field: str | None = None) -> np.ndarray:
         """int64 bytes of each sample, or of one field of it (0 where it is missing)."""

@@ -204,18 +204,17 @@ class IndexedTarReader:
             raws[first :: self.threads] = other.result()
         return raws
 
-    def will_need(self, requests: Sequence[Request]) -> None:
+    def will_need(self, requests: Sequence[Request]) -> bool:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way
-        together.
+        together; True if the bytes are cached already.
 
-        If the bytes are cached, a few one-byte probes. Never fails: reading shows what is wrong
-        with a tar.
+        Then it costs a few one-byte probes. Never fails: reading shows what is wrong with a tar.
         """
         if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
-            return
+            return False
         step = max(1, len(requests) // _PROBES)
         if all(map(self._cached, requests[::step])):
-            return
+            return True
         # Keys are all numbers or all paths; str() sorts them, should they be mixed, all the same.
         for tar, offset, size in sorted(
             requests, key=lambda request: (str(request[0]), request[1])
@@ -225,6 +224,7 @@ class IndexedTarReader:
                 for start in range(offset, offset + size, _ADVICE_BYTES):
                     length = min(_ADVICE_BYTES, offset + size - start)
                     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+        return False
 
     def close(self) -> None:
         """Close all descriptors and end the threads; the reader can be used again."""
