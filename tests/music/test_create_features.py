@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import soundfile
@@ -93,8 +94,6 @@ def test_the_index_finds_them_by_the_jsonl_and_the_tone_is_where_it_belongs(made
     records = read_metadata(made / "jsonl.json").records
     assert set(records) == {"a", "-ünder score"}
     tracks = h5_files.read_file(made / "h5", "cqt_chunk_00001.h5", records.values(), Contract())
-    import h5py
-
     with h5py.File(made / "h5/cqt_chunk_00001.h5") as h5:
         for track in tracks:
             assert (track.refused, track.bins, track.hop, track.warnings) == ("", 84, 0.02, [])
@@ -155,6 +154,18 @@ def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
     (tmp_path / "audio").mkdir()
     assert run(tmp_path) == 1
     assert "no recording ends in .aac" in capsys.readouterr().err
+
+
+def test_features_of_others_are_not_replaced(tmp_path, capsys):
+    (tmp_path / "audio").mkdir()
+    soundfile.write(tmp_path / "audio" / "a.wav", tone(), RATE)
+    (tmp_path / "h5").mkdir()
+    chunk = tmp_path / "h5" / "cqt_chunk_00007.h5"
+    with h5py.File(chunk, "w") as h5:
+        h5["a/cqt"] = np.ones((84, 50))
+    assert run(tmp_path) == 1
+    assert f"{chunk}: features that this step has not made" in capsys.readouterr().err
+    assert chunk.exists()
 
 
 def test_a_recording_that_changes_or_goes_is_noticed_in_its_chunk_only(tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.common import atomic
 from millrace.common.cli import Progress
+from millrace.common.errors import MillraceError
 from millrace.music.audio.recording import BINS, HOP_SECONDS, features
 from millrace.music.features.track import Refused
 
@@ -91,14 +92,17 @@ def create_chunks(
     """Write `cqt_chunk_00001.h5` and so on; yield the (JSONL records, rejects) of each.
 
     A chunk whose recordings have the same names, sizes and times as when it was made stays as it
-    is.
+    is. Raises MillraceError if the folder has one that was not made here.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    existing = sorted(folder.glob("cqt_chunk_*.h5"))
+    for path in existing:
+        _check_made_here(path)
     groups = {
         folder / f"cqt_chunk_{number:05}.h5": files[start : start + per_chunk]
         for number, start in enumerate(range(0, len(files), per_chunk), 1)
     }
-    for path in {*folder.glob("cqt_chunk_*.h5")} - {*groups}:
+    for path in {*existing} - {*groups}:
         path.unlink()  # of an earlier run over more recordings
     create = partial(create_chunk, root)
     with Progress(len(files), "recordings", "CQT") as progress, contextlib.ExitStack() as ended:
@@ -112,6 +116,16 @@ def create_chunks(
         for records, rejects in results:
             progress.advance(len(records) + len(rejects), len(rejects))
             yield records, rejects
+
+
+def _check_made_here(path: Path) -> None:
+    """Refuse an HDF5 file of somebody else, which would be replaced or removed."""
+    import h5py
+
+    with contextlib.suppress(OSError), h5py.File(path, "r") as h5:
+        if "made" not in h5:
+            problem = "features that this step has not made would be replaced"
+            raise MillraceError(problem, str(path), "Give --h5-root a folder of its own")
 
 
 def create_chunk(root: Path, files: Iterable[str], path: Path) -> tuple[list[dict], list[dict]]:
