@@ -92,6 +92,14 @@ def test_shared_memory_is_that_of_the_batches_of_all_ranks(changes, verdict, bat
 
 
 @pytest.mark.parametrize(
+    ("changes", "cause"), [({"workers": 0}, "num_workers is 0"), ({"shm": None}, "no /dev/shm")]
+)
+def test_without_shared_memory_there_is_nothing_to_check(changes, cause):
+    [finding] = judged("DP15", contract=[IN_FLIGHT | changes])
+    assert finding.verdict == "not applicable" and cause in finding.cause
+
+
+@pytest.mark.parametrize(
     ("changes", "verdict"),
     [
         ({}, "pass"),

@@ -377,8 +377,11 @@ class Flight(NamedTuple):
 @check("DP15", "contract")
 def shared_memory(seen: Seen) -> Iterator[Finding]:
     """The batches in flight find room, and files to open."""
-    if not seen["workers"] or seen["shm"] is None:
-        yield inapplicable("no shared memory: num_workers=0, or there is no /dev/shm")
+    if not seen["workers"]:
+        yield inapplicable("num_workers is 0: no batch crosses in shared memory")
+        return
+    if seen["shm"] is None:
+        yield inapplicable("there is no /dev/shm here")
         return
     read = seen["collate"]
     if not read["batches"]:

@@ -289,7 +289,8 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
 
     unended = [len(epoch.batches) for epoch in epochs if not epoch.ended]
     if unended and min(unended) < FEWEST and not shared.came_whole():
-        return undecided(f"{min(unended)} batches of a rank were read in the time", LONGER)
+        read = counted(min(unended), "batch")
+        return undecided(f"{read} of a rank came in the time", LONGER)
 
     anything_read = any(epoch.batches for epoch in epochs)
     read_to_the_end = anything_read and dataset.all_drawn and all(epoch.ended for epoch in epochs)
