@@ -98,7 +98,9 @@ def test_an_alignment_that_broke_since_the_parse_is_listed_until_it_is_mended(ch
     assert chain.generate(PARTITION) == 0
     ledger = jsonl.read(chain.part(PARTITION) / "ledger.json")
     assert jsonl.read(listed) == [str(alignment)]
-    assert ledger["warnings"] == {"json_damaged": 1} and ledger["rows_in"] == 0
+    rejects = [row for _, row, _ in jsonl.lines(chain.part(PARTITION) / "rejects.jsonl")]
+    assert [(row["file"], row["segment"]) for row in rejects] == [(alignment.name, None)]
+    assert ledger["rejected"] == {} and ledger["rows_in"] == 0
     alignment.write_bytes(whole)
     assert chain.generate(PARTITION) == 0 and not listed.exists()
     assert jsonl.read(chain.part(PARTITION) / "ledger.json")["rows_out"] == 4

@@ -99,6 +99,20 @@ def test_recordings_left_out_by_choice_are_counted_and_no_errors(chain):
     assert sorted(rejects.file) == [f"rec_000{n}_t1_aligned.json" for n in (2, 3, 4)]
 
 
+def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same_run(chain):
+    alignment = chain.aligned("germany", "rec_0001")
+    edit(alignment, lambda value: value["segments"][1].update(human_text="long " * 2000))
+    alignment.write_bytes(alignment.read_bytes().replace(b"long long", b"long \xff long", 1))
+    for partition in chain.sync().partitions["germany"]:
+        assert chain.generate(partition) == 0 and chain.create(partition) == 0
+    assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0
+    files = jsonl.read(chain.shards_dir / "germany_ledger.json")["files"]
+    assert (files["rows_in"], files["rows_out"]) == (5, 4)
+    assert files["rejected"] == {"json_encoding": 1}
+    rejects = pd.read_csv(chain.shards_dir / "germany_rejects.csv")
+    assert rejects.file.tolist() == [alignment.name] and rejects.segment.isna().all()
+
+
 def test_too_many_errors_are_listed(chain, capfd):
     corpora.add_recording(chain.root, "estonia", "one", 8)
     for path in (chain.root / "germany/downloaded_audio/mp4_converted").glob("rec_000[01].wav"):

@@ -112,6 +112,9 @@ def main(args: argparse.Namespace) -> None:
     reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
     message = "%s: %d segments found, %d in the manifest, %d rejected%s"
     cli.log.info(message, partition["partition"], *counts, reasons)
+    for reject in result.rejects:
+        if reject["segment"] is None:
+            cli.log.warning("%s is left out: %s", reject["file"], reject["detail"])
     for recording in result.recordings:
         for warning in recording["warnings"]:
             cli.log.warning("%s: %s", recording["source_audio_path"], warning)

@@ -28,6 +28,7 @@ class Balance:
         self._country = country
         self._parts = parts
         self._segments: Counter[str] = Counter()
+        self._alignments: Counter[str] = Counter()
         self._files: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], str] = {}
 
@@ -37,7 +38,10 @@ class Balance:
         of_files = (facts | row for row in self._country["rejected"])
         for row in itertools.chain(of_files, _segment_rejects(self._parts)):
             place = row["reason"], row["file"]
-            self._segments[row["reason"]] += row["segment"] is not None
+            if row["segment"] is None:
+                self._alignments[row["reason"]] += 1
+            else:
+                self._segments[row["reason"]] += 1
             self._files[place] += 1
             self._examples.setdefault(place, f"{row['reason']}: {row['detail']}")
             yield row
@@ -53,10 +57,12 @@ class Balance:
         self.segments.rejected = +self._segments
         self.segments.rows_out = segments_in_shards
         self.segments.check()
+        # Transcripts that the parse took for whole, and the manifest could not read.
+        broken = self._alignments.total() - len(country["rejected"])
         self.files = Ledger(
-            stage, country["country"], "file", country["files"], country["transcripts"]
+            stage, country["country"], "file", country["files"], country["transcripts"] - broken
         )
-        self.files.rejected.update(row["reason"] for row in country["rejected"])
+        self.files.rejected = self._alignments
         self.files.check()
 
     def as_dict(self) -> dict:

@@ -53,7 +53,10 @@ def generate(partition: dict, limits: segments.Limits) -> Manifest:
     for recording in partition["recordings"]:
         _add_recording(result, recording)
     result.ledger.rows_out = len(result.rows)
-    result.ledger.rejected.update(reject["reason"] for reject in result.rejects)
+    # A file that cannot be read is no segment: the country's ledger of files counts it.
+    result.ledger.rejected.update(
+        reject["reason"] for reject in result.rejects if reject["segment"] is not None
+    )
     result.ledger.check()
     return result
 
@@ -112,15 +115,15 @@ def _transcript_rows(
 ) -> list[dict]:
     """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of
     `result`."""
-    parsed = _parsed(result, transcript)
-    if parsed is None:
-        return []
     place = {
         "country": result.partition["country"],
         "video_id": recording["video_id"],
         "transcript_id": transcript["transcript_id"],
         "file": Path(transcript["path"]).name,
     }
+    parsed = _parsed(result, transcript, place)
+    if parsed is None:
+        return []
     early = [w for w in warnings if w.startswith(("ogg_cut", "bytes_missing", "duration_wrong"))]
     valid: list[segments.Segment] = []
     for number, raw in enumerate(parsed.segments):
@@ -152,17 +155,21 @@ def _transcript_rows(
     ]
 
 
-def _parsed(result: Manifest, transcript: dict) -> alignment.Alignment | None:
-    """The alignment file of a transcript, which the ledger counts; None if it cannot be used."""
+def _parsed(result: Manifest, transcript: dict, place: dict) -> alignment.Alignment | None:
+    """The alignment file of a transcript, whose segments the ledger counts; None if it is
+    rejected."""
     path = transcript["path"]
     ledger = result.ledger
     try:
         version = version_of(Stat.of(path))
         parsed = alignment.parse(Path(path).read_bytes())
     except (OSError, jsonl.BadJson) as error:
-        # The parse has read only its ends, or it has changed since: the next dry run lists it as
-        # rejected.
-        ledger.warnings[getattr(error, "reason", "json_unreadable")] += 1
+        # The parse has read only its ends, or it has changed since: the next one leaves it out.
+        if isinstance(error, jsonl.BadJson):
+            reason, detail = error.reason, str(error)
+        else:
+            reason, detail = "json_unreadable", error.strerror or str(error)
+        result.rejects.append(place | {"segment": None, "reason": reason, "detail": detail})
         result.damaged.append(path)
         return None
     result.read[path] = [transcript.get("digest"), version, parsed.digest, parsed.parts]
