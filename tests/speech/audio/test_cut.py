@@ -89,6 +89,17 @@ def test_absurd_floats_do_not_spread(tmp_path, subtype, rate):
     assert np.abs(ends - 8192).max() < 400
 
 
+@pytest.mark.parametrize("spoil", [lambda span: span * np.nan, lambda span: span * 32768])
+def test_floats_that_are_no_sound_are_refused(tmp_path, spoil):
+    samples = signal(4, 16000) / 32768
+    samples[16000:32000] = spoil(samples[16000:32000])
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    whole, spoilt = audio.cut(tmp_path / "a.wav", [(0, 1), (1, 2)], 16000)
+    assert len(whole) == 16000
+    assert isinstance(spoilt, audio.AudioError) and spoilt.reason == "audio_load"
+    assert "where 1 is full scale" in str(spoilt)
+
+
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
 def test_opposite_channels_do_not_cancel(tmp_path, container):
     left, path = signal(3, 16000), tmp_path / "a"

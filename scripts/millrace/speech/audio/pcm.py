@@ -32,6 +32,10 @@ _READ_AS |= {
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
+# A few broken samples are mended (see `recording.mono`). More of them, or samples on the scale of
+# int16, are no sound.
+_LOUDEST_FLOAT = 100.0
+_MAX_ABSURD = 0.01
 _TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
 
 
@@ -121,5 +125,22 @@ def read_pcm(handle: soundfile.SoundFile, start: int, stop: int) -> np.ndarray:
         raise AudioError(
             "out_of_range", handle.name, f"ends at sample {start + len(block)}, before {stop}"
         )
+    _check_floats(handle.name, block, start)
     channels = list(block.T)
     return mono(channels, cancel(channels))
+
+
+def _check_floats(path: str, block: np.ndarray, start: int) -> None:
+    """Raise AudioError if `block` (samples, channels) is of floats that are no sound."""
+    if block.dtype.kind != "f":
+        return
+    # NaN compares as false.
+    absurd = block.size - np.count_nonzero(np.abs(block) <= _LOUDEST_FLOAT)
+    if absurd <= _MAX_ABSURD * block.size:
+        return
+    problem = (
+        f"{absurd:,} of {block.size:,} values from sample {start} on are NaN, infinite or over"
+        f" {_LOUDEST_FLOAT:g}, where 1 is full scale"
+    )
+    remedy = "If they are on the scale of int16, divide them by 32768; else make it again"
+    raise AudioError("audio_load", path, problem, remedy)
