@@ -161,17 +161,7 @@ class Exchange:
 
     def from_main(self, value: Any) -> Any:
         """The value of rank 0; the others wait for it. Plain values and tensors, no objects."""
-        if self.world_size == 1:
-            return value
-        import torch
-
-        content = packed(value)
-        size = torch.tensor([len(content)])
-        self._dist.broadcast(size, src=0, group=self._group)
-        if self._dist.get_rank() != 0:
-            content = torch.empty(int(size), dtype=torch.uint8)
-        self._dist.broadcast(content, src=0, group=self._group)
-        return unpacked(content)
+        return self.gathered(value)[0]
 
     def wait(self, seconds: float) -> None:
         """Until all ranks have come here; RuntimeError where one has not after so many seconds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -83,18 +82,12 @@ class Updates:
 
     def forward(self, batch: MicroBatch, more: bool) -> torch.Tensor:
         """The mean loss of a batch; `more`: others follow before `apply`, so gradients can wait."""
-        with self._alone(more):
+        with self.fabric.no_backward_sync(self.wrapped, enabled=more):
             return self.wrapped(batch)
 
     def backward(self, loss: torch.Tensor, batch: MicroBatch, more: bool) -> None:
-        with self._alone(more):
+        with self.fabric.no_backward_sync(self.wrapped, enabled=more):
             self.fabric.backward(loss * (batch.weight / self._scale) if batch.weight else loss)
-
-    def _alone(self, more: bool) -> contextlib.AbstractContextManager:
-        several = self.fabric.world_size > 1
-        if more and several:
-            return self.fabric.no_backward_sync(self.wrapped)
-        return contextlib.nullcontext()
 
     def apply(self, total: float, batches: int, step: int, factor: float) -> None:
         """Optimiser step `step`; `total` is the weight of all ranks' batches, `factor` the
