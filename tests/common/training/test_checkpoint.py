@@ -44,7 +44,7 @@ def test_saved_found_loaded_and_pruned(tmp_path):
     assert steps(tmp_path / "c") == [10, 123456789] and leftovers(tmp_path / "c") == []
     assert (tmp_path / "c/last").read_text() == "step-123456789\n"
     found = checkpoints.newest()
-    assert (found.step, found.header["seed"], found.damaged) == (123456789, 1, ())
+    assert (found.step, found.header["seed"]) == (123456789, 1)
     for mapped in (False, True):
         loaded = checkpoints.load(found, mapped)
         assert torch.equal(loaded["weight"], state(123456789)["weight"])
@@ -106,7 +106,7 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
     for step in (2, 3):
         DAMAGES[damage](tmp_path / f"step-{step:08d}")
     found = checkpoints.newest()
-    assert found.step == 1 and found.damaged == ("step-00000003", "step-00000002")
+    assert found.step == 1
     assert (
         "step-00000003: damaged checkpoint" in caplog.text
         and "step-00000001: resuming" in caplog.text
@@ -115,7 +115,7 @@ def test_the_newest_good_one_is_used_and_never_pruned(tmp_path, caplog, damage, 
     # limit.
     checkpoints = Checkpoints(tmp_path, limit)
     checkpoints.save(2, state(2), {})
-    assert checkpoints.newest().step == 2 and checkpoints.newest().damaged == ()
+    assert checkpoints.newest().step == 2
     assert torch.equal(checkpoints.load(checkpoints.newest())["weight"], state(2)["weight"])
     assert steps(tmp_path) == ([2] if limit == 1 else [1, 2]) and leftovers(tmp_path) == []
 
@@ -164,7 +164,7 @@ def _killed_at(folder: Path, call: int) -> None:
     Checkpoints(folder, total_limit=1).save(3, state(3), {})
 
 
-def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path):
+def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path, caplog):
     seen = set()
     for call in range(60):
         folder = tmp_path / str(call)
@@ -173,7 +173,7 @@ def test_a_writer_killed_at_any_point_leaves_a_good_checkpoint(tmp_path):
         child.start()
         child.join(60)
         found = Checkpoints(folder).newest()
-        assert found is not None and found.damaged == (), call
+        assert found is not None and "damaged" not in caplog.text, call
         assert torch.equal(Checkpoints(folder).load(found)["weight"], state(found.step)["weight"])
         seen.add(found.step)
         # The next writer clears up.

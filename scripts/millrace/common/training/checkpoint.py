@@ -30,13 +30,11 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class WholeCheckpoint:
-    """A whole checkpoint. `header` is checkpoint.json; `damaged` are newer ones that are not
-    whole."""
+    """A whole checkpoint. `header` is checkpoint.json."""
 
     folder: Path
     step: int
     header: dict[str, Any]
-    damaged: tuple[str, ...] = ()
 
 
 class _Digesting(io.RawIOBase):
@@ -145,7 +143,7 @@ class Checkpoints:
                 continue
             if damaged:
                 log.warning("%s: resuming from this checkpoint instead of %s", folder, damaged[0])
-            return WholeCheckpoint(folder, step, header, tuple(damaged))
+            return WholeCheckpoint(folder, step, header)
         if damaged:
             remedy = "Restore one from a backup, or remove the folder to train from the beginning"
             raise MillraceError(
