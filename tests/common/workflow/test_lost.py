@@ -63,6 +63,6 @@ def test_a_few_are_named_and_many_counted():
 @pytest.mark.parametrize("outputs", [[], ["index"]])
 def test_the_job_of_a_lost_file_is_forced_while_its_inputs_stay_as_they_are(outputs):
     dag = SimpleNamespace(forcefiles={"asked for"})
-    inputs = lost.Remaker(outputs, lambda wildcards: [wildcards], SimpleNamespace(dag=dag))
+    inputs = lost.remaking(outputs, lambda wildcards: [wildcards], SimpleNamespace(dag=dag))
     assert inputs("x") == ["x"]
     assert dag.forcefiles == {"asked for", *outputs}

@@ -249,7 +249,7 @@ class Lanes:
         """The input function of the merge of a lane, or of the job that makes what an index lists:
         what has been lost is made again.
         """
-        return lost.Remaker(self._remade.get(lane, ()), inputs, workflow)
+        return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
 
     def _say_changes(self, lane: str, changes: str, files: list[str], now: dict[str, Any]) -> None:
         """Say what differs from what these files were made from: items of the sources, and keys."""

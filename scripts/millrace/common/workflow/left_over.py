@@ -12,8 +12,9 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import run_lock
@@ -70,18 +71,15 @@ def jobs() -> list[Job]:
 def steps() -> list[Step]:
     """The processes in this folder that bear the mark of a run that is dead."""
     alive = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            environment = (entry / "environ").read_text(errors="replace")
-            marks = re.findall(rf"(?:^|\0){MARK}=([^\0]+)", environment)
-            if not marks or os.readlink(entry / "cwd") != os.getcwd():
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            run = process.environ().get(MARK)
+            if run is None or process.cwd() != os.getcwd() or not run_lock.is_dead(run):
                 continue
-            if run_lock.is_dead(marks[-1]):
-                command = (entry / "cmdline").read_text(errors="replace")
-                modules = re.findall(r"\bmillrace\.(\w+)\.(\w+)\b", command)[-1:]
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                names = map("_".join, modules)
-                alive.append(Step(int(entry.name), int(fields[1]), *names))
+            command = " ".join(process.cmdline())
+            modules = re.findall(r"\bmillrace\.(\w+)\.(\w+)\b", command)[-1:]
+            names = map("_".join, modules)
+            alive.append(Step(process.pid, process.ppid(), *names))
     return sorted(alive)
 
 

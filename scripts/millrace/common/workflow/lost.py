@@ -60,20 +60,14 @@ def shown(paths: Collection[str]) -> str:
     return f"lost: {counted(len(names), 'file')}, such as {names[0]}"
 
 
-class Remaker:
-    """An input function that has the jobs of lost files run again.
+def remaking(
+    outputs: Collection[str], inputs: Callable[[Any], list[str]], workflow: Any
+) -> Callable[[Any], list[str]]:
+    """The input function `inputs`, which has the jobs of lost `outputs` run again beside."""
 
-    Its inputs are those of `inputs`, so a job is recorded as always.
-    """
+    def with_remaking(wildcards: Any) -> list[str]:
+        if outputs:
+            snakemake_state.force(workflow, outputs)
+        return inputs(wildcards)
 
-    def __init__(
-        self, outputs: Iterable[str], inputs: Callable[[Any], list[str]], workflow: Any
-    ) -> None:
-        self._outputs = outputs
-        self._inputs = inputs
-        self._workflow = workflow
-
-    def __call__(self, wildcards: Any) -> list[str]:
-        if self._outputs:
-            snakemake_state.force(self._workflow, self._outputs)
-        return self._inputs(wildcards)
+    return with_remaking
