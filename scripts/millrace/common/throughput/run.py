@@ -240,12 +240,4 @@ def _lines(path: Path) -> list[Any]:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    try:
-        document = jsonl.read(path)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        problem = f"not JSON ({error})"
-        remedy = "Remove the run and make it again"
-        raise MillraceError(problem, str(path), remedy) from None
-    return document if isinstance(document, dict) else None
+    return jsonl.read(path) if path.exists() else None

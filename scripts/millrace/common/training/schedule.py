@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from millrace.common.errors import MillraceError
-
 KINDS = ("cosine", "linear", "constant")
 
 
@@ -31,10 +29,6 @@ class Schedule:
     anchor_share: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise MillraceError(
-                f"unknown schedule {self.kind!r}", "lr_scheduler_type", f"One of {KINDS}"
-            )
         self.anchor_step = max(self.anchor_step, self.warmup_steps)
 
     def share(self, step: int) -> float:

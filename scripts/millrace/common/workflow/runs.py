@@ -4,7 +4,6 @@ loader."""
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.processes import TRAINING_ENVIRONMENT
 from millrace.common.workflow import snakemake_state
 from millrace.common.workflow.sources import Sources
+from millrace.common.workflow.status import mtime
 
 METRICS = "results/{lane}/runs/{run}/metrics.json"
 FINDINGS = "results/audit/{lane}/{run}/findings.json"
@@ -145,8 +145,8 @@ class RunInputs:
     def _is_made(self, wildcards: Any, metrics: str, accepted: str) -> bool:
         """Whether the metrics are as they would be made now."""
         files = self.audited(wildcards.run).files
-        made = _mtime(metrics)
-        if not made or any(_mtime(file) > made for file in files):
+        made = mtime(metrics)
+        if not made or any(mtime(file) > made for file in files):
             return False
         record = snakemake_state.record(metrics)
         if record.inputs - {accepted} != set(files):
@@ -165,9 +165,3 @@ def flags(chosen: Mapping[str, Any]) -> str:
             text = str(value)
         parts.append(f"--{name.replace('_', '-')} {shlex.quote(text)}")
     return " ".join(parts)
-
-
-def _mtime(path: str) -> float:
-    if os.path.exists(path):
-        return os.path.getmtime(path)
-    return 0

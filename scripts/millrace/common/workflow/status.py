@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from millrace.common import progress
 from millrace.common.errors import MillraceError, printable
+from millrace.common.report.figures import human_bytes
 from millrace.common.workflow import run_lock, snakemake_state, sources
 from millrace.common.workflow.config import LANE_NAMES
 
@@ -164,9 +165,7 @@ def _run_lines(run: Run, now: float) -> list[str]:
 
 def _lane_lines(lane: str, run: Run, now: float) -> list[str]:
     """Size and facts of a lane, a table of its steps, and the jobs that run or have failed."""
-    megabytes = _bytes_below(f"results/{lane}") / 1e6
-    size = f"{megabytes:.1f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
-    lines = [f"{lane}: {size} on disk"]
+    lines = [f"{lane}: {human_bytes(_bytes_below(f'results/{lane}'))} on disk"]
     lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
 
     jobs = list(jobs_of(lane, run, now))
