@@ -100,25 +100,6 @@ def test_a_writer_that_wrote_nothing_is_an_error_not_an_empty_file(tmp_path: Pat
     assert os.listdir(tmp_path) == []
 
 
-def test_when_the_disk_is_full_the_old_file_stays(tmp_path: Path):
-    path = tmp_path / "file"
-    path.write_text("old")
-    program = """
-import resource, signal, sys
-from millrace.common import atomic
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    atomic.write_bytes(sys.argv[1], bytes(5000))
-except OSError:
-    print("refused")
-"""
-    writer = start(program, path)
-    assert writer.communicate()[0].strip() == "refused"
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_readers_never_see_a_half_written_file(tmp_path: Path):
     path = tmp_path / "file"
     size = 300_000

@@ -413,40 +413,10 @@ def test_a_mistake_in_the_config_stops_in_one_line(
         )
 
 
-def test_a_damaged_assignment_file_stops_in_one_line_and_is_kept(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 1}, seconds=10)
-    (tmp_path / "a.jsonl").write_text('{"item": "malta/rec_0000", "gro')
-    done = Workflow(
-        tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"}
-    ).call("--dry-run")
-    assert done.returncode != 0
-    (line,) = said(done)
-    assert "a.jsonl, line 1" in line and "version control" in line
-    assert (tmp_path / "a.jsonl").read_text() == '{"item": "malta/rec_0000", "gro'
-
-
 def test_a_lane_that_is_switched_off_builds_nothing(fresh: Workflow):
     done = fresh.call("--dry-run", "--config", "lanes=[]")
     assert done.returncode == 0 and said(done) == []
     assert "speech_generate_manifest" not in done.stdout
-
-
-def test_while_a_run_holds_the_lock_partitions_stay_and_it_is_said(tmp_path: Path):
-    corpora.make_corpus(tmp_path / "corpus", {"malta": 3}, seconds=10)
-    workflow = Workflow(tmp_path, speech={"countries_root": "corpus", "assignment_file": "a.jsonl"})
-    before = workflow.dry()
-    files = workflow.files("results/**/*")
-    corpora.add_recording(tmp_path / "corpus", "malta", "new", 10.0)
-    (tmp_path / ".snakemake/locks").mkdir(parents=True, exist_ok=True)
-    (tmp_path / ".snakemake/locks/0.output.lock").write_text("")
-    done = workflow.call("--dry-run", "--nolock")
-    assert done.returncode == 0
-    assert len(said(done)) == 1 and "lock" in said(done)[0]
-    assert workflow.files("results/**/*") == files
-    (tmp_path / ".snakemake/locks/0.output.lock").unlink()
-    assert workflow.files("results/**/*") == files
-    workflow.dry()
-    assert workflow.files("results/**/*") != files and before
 
 
 def test_our_code_loads_nothing_heavy_for_a_dry_run(fresh: Workflow):

@@ -100,23 +100,6 @@ def test_a_run_that_is_not_in_the_config_is_named_with_those_that_are(lane):
     assert inputs(lane, runs={"a": {}}).gate(SimpleNamespace(run="b")) == []
 
 
-def test_the_note_of_a_long_name_is_found_where_snakemake_writes_it(tmp_path, monkeypatch):
-    """No file's name may have more than 255 letters: Snakemake cuts its own into folders."""
-    monkeypatch.chdir(tmp_path)
-    run = "a" * 200
-    of, wildcards = inputs("image", runs={run: {}}), SimpleNamespace(run=run)
-    metrics = Path(of.metrics(run))
-    name = base64.urlsafe_b64encode(str(metrics).encode()).decode()
-    note = Path(".snakemake/metadata", f"@{name[:254]}", name[254:])
-    for path in (metrics, note, Path(of.audited(run).files[0])):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.utime(path, (1e9, 1e9))
-    command = f"python {of.launcher(wildcards)} x {of.run_arguments(wildcards)} y"
-    note.write_text(json.dumps({"input": of.audited(run).files, "shellcmd": command}))
-    assert of.gate(wildcards)[0].startswith("old ")
-
-
 def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(
     tmp_path, monkeypatch
 ):

@@ -118,14 +118,6 @@ def test_a_missing_source_ends_the_targets_that_need_it_in_one_line():
     assert missing.partitions == {"g": ["a"]}
 
 
-def test_a_demo_that_was_never_fetched_is_a_hint(capsys):
-    some = lanes_of()
-    missing = sources_of(some, failing(SourcesMissing("no corpus at x", pristine=True)))
-    some.register_targets("speech", lambda: list(missing.required().partitions))
-    assert some.targets() == some.targets() == []
-    assert capsys.readouterr().err == "Millrace: speech: no corpus at x: do this\n"
-
-
 def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
     with pytest.raises(
         SystemExit, match=r"speech: it is not among `lanes`, and nothing of it was built: do this"
@@ -350,12 +342,6 @@ def test_the_prefix_finds_this_clone_and_this_python_in_any_folder(tmp_path: Pat
 def test_with_conda_its_own_python_is_used():
     assert "export PATH" not in lanes_of().shell_prefix("{<DeploymentMethod.CONDA: 1>}")
     assert "export PATH" in lanes_of().shell_prefix("set()")
-
-
-def test_an_invalid_config_ends_the_parse_with_its_key():
-    with pytest.raises(SystemExit) as caught:
-        config.validate_config({"speech": {"max_cerr": 1}}, ROOT / "rules/schemas")
-    assert "speech.max_cerr" in str(caught.value.code)
 
 
 def test_a_job_process_fills_in_defaults_and_checks_nothing():

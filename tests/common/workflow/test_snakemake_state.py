@@ -121,6 +121,7 @@ rule made:
     output: "made.txt"
     shell: "cp {input} {output}"
 rule long:
+    input: "in.txt"
     output: LONG
     params: asks=lambda wildcards: snakemake_state.force(workflow, ["made.txt"]) or "x"
     run:
@@ -144,7 +145,7 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     assert not snakemake_state.is_locked() and snakemake_state.unfinished() == {}
     made = snakemake_state.record("made.txt")
     assert made == ("cp in.txt made.txt", {"in.txt"})
-    assert snakemake_state.record(long).inputs == set()
+    assert snakemake_state.record(long).inputs == {"in.txt"}
     assert list(Path(".snakemake/metadata").glob("@*"))
     log = snakemake_state.last_log()
     assert (log.done, log.total, log.has_ended) == (3, 3, True)
