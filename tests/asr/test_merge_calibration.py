@@ -123,7 +123,6 @@ def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     characters = np.array([f[2] if f else 0 for f in BUCKETS.values()])[plan.bucket]
     peaks = TRUE.fixed_gb + counts * TRUE.per_sample(plan.longest, characters)
     assert peaks.max() <= 130.0
-    assert plan.over_budget_batches == 0
     # And the budgets use what there is: full batches of every bucket come near the limit.
     for number in range(3):
         assert peaks[plan.bucket == number].max() > 0.93 * 130.0

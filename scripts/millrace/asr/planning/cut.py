@@ -79,7 +79,6 @@ class Cut:
     windows: np.ndarray
     longest: np.ndarray
     seconds: np.ndarray
-    over_budget: int
 
 
 def shuffled(rows: int, key: np.uint64) -> np.ndarray:
@@ -111,20 +110,16 @@ def cut_bucket(
     jitter = hashing.mix(np.asarray(key)) if is_small else None
 
     parts: list[tuple[np.ndarray, ...]] = []
-    over_budget = 0
     for number, (low, high) in enumerate(itertools.pairwise(edges)):
         rows[low:high], lengths = _by_duration(rows[low:high], durations, jitter)
-        is_over = budget.most_rows(lengths) < 1
-        over_budget += int(is_over.sum())
-
         first, longest, seconds = _cut_window(lengths, budget)
         windows = np.full(len(first), number)
         parts.append((first + low, windows, longest, seconds))
     if not parts:
         nothing = np.zeros(0, int)
-        return Cut(rows, nothing, nothing, nothing, nothing, over_budget)
+        return Cut(rows, nothing, nothing, nothing, nothing)
     starts, numbers, longest, seconds = map(np.concatenate, zip(*parts, strict=True))
-    return Cut(rows, starts, numbers, longest, seconds, over_budget)
+    return Cut(rows, starts, numbers, longest, seconds)
 
 
 def _window_edges(rows: int, window: int) -> list[int]:

@@ -34,7 +34,6 @@ class Plan:
     bucket: np.ndarray
     fillers: np.ndarray
     split_batches: int = 0
-    over_budget_batches: int = 0
     spans: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
@@ -90,16 +89,11 @@ class Plan:
         # batch.
         of_steps = cost.reshape(len(self), self.world_size)
         slowest = of_steps.max(axis=1).sum() * self.world_size
-        real = float(self.seconds.sum())
         return {
             "rows": len(self.rows),
             "steps": len(self),
-            "batches": int((counts > 0).sum()),
-            "real_seconds": real,
-            "padded_seconds": float(padded.sum()),
-            "padding": 1 - real / float(padded.sum()),
+            "padding": 1 - float(self.seconds.sum() / padded.sum()),
             "useful_work": float(cost.sum() / slowest),
             "split_batches": self.split_batches,
             "filler_batches": len(self.fillers),
-            "over_budget_batches": self.over_budget_batches,
         }

@@ -40,8 +40,8 @@ def plan_epoch(
     same; the steps of every bucket are spread over the epoch. The remaining batches are matched
     across buckets; if they do not fill the last steps, the most expensive of them are split
     (`split_batches`), and if there are too few rows for that, batches are repeated as fillers. A
-    row that alone is over the budget makes a batch of its own (`over_budget_batches`). Raises
-    MillraceError for no rows, and for durations not finite and above 0.
+    row that alone is over the budget makes a batch of its own. Raises MillraceError for no rows,
+    and for durations not finite and above 0.
 
     >>> durations = [np.array([2.5, 3.0, 1.0])]
     >>> plan = plan_epoch(durations, BatchBudget(seconds=6.0), 42, epoch=0, world_size=1)
@@ -59,9 +59,7 @@ def plan_epoch(
         for number, (bucket, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
     key = hashing.key(seed, epoch, _DEAL)
-    plan = _assign_steps(_join(cuts, world_size), world_size, seed, epoch, key)
-    plan.over_budget_batches = sum(cut.over_budget for cut in cuts)
-    return plan
+    return _assign_steps(_join(cuts, world_size), world_size, seed, epoch, key)
 
 
 def plan_rest(
@@ -116,7 +114,6 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     key = hashing.key(plan.seed, plan.epoch, _REPLAN, done_steps, world_size, len(plan.spans))
     rest = _assign_steps(table, world_size, plan.seed, plan.epoch, key)
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
-    rest.over_budget_batches = plan.over_budget_batches
     return rest
 
 
