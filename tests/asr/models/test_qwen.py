@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers import Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr.modeling_qwen3_asr import Qwen3ASREncoder
 
+from millrace.asr.models.base import PrepareInWorker
 from millrace.asr.models.labels import IGNORE
 from millrace.asr.models.qwen import encoder
 from millrace.asr.models.qwen.config import random_config, random_processor
@@ -244,7 +245,8 @@ def test_the_host_waits_for_no_device_in_a_step():
     model = tiny().train().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(2):  # the first one sets up what later steps have
-        prepared = model.prepare(batch([*SECONDS[:3], 9.5])).pin_memory().to("cuda")
+        made = PrepareInWorker(model.preparer)(batch([*SECONDS[:3], 9.5])).pin_memory()
+        prepared = model.prepare(made).to("cuda")
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error" if optimizer.state else "default")
         try:

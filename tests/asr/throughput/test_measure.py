@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.throughput.measure import BucketMeasure
-from tests.asr import audio_tars, clips
+from tests.asr import clips
 
 
-@pytest.fixture(scope="module")
-def measure(tmp_path_factory) -> BucketMeasure:
+@pytest.fixture
+def measure() -> BucketMeasure:
     """Of two buckets with four rows each: the first row of the second one is row 4."""
-    folder: Path = tmp_path_factory.mktemp("measure")
-    return BucketMeasure(audio_tars.corpus(folder, tars=2, members=4))
+    return BucketMeasure({"b_0_3": 4, "b_3_5": 4})
 
 
 def measured(measure: BucketMeasure, *batches: Batch) -> dict:

@@ -35,6 +35,8 @@ from tests.asr.small_task import SmallTask
 
 # Rows of the batch of each step; rows 12 to 23 are the second bucket.
 STEPS = [[[0, 1, 2]], [[3, 4]], [[12, 13, 14, 15]], [[11, 12]], [[5]], [[20, 21]]]
+# Of the rows of `buckets`.
+MEASURE = BucketMeasure({"b_0_3": 12, "b_3_5": 12})
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def _run(
         **choices,
     }
     dataset = _dataset(buckets)
-    recorder = StepRecorder(folder, "cpu", {"loader": "bucketed"}, Ranks(), BucketMeasure(buckets))
+    recorder = StepRecorder(folder, "cpu", {"loader": "bucketed"}, Ranks(), MEASURE)
     task = SmallTask(lambda _, start: recorder.watch(dataset[step] for step in range(start, 6)), 6)
     task.evaluate = evaluate or task.evaluate
     with recorder:
@@ -156,7 +158,7 @@ def _said_by_the_loop() -> BaseException:
 def test_reasons_for_a_failure(
     tmp_path: Path, buckets: Path, error: BaseException, reason: str
 ) -> None:
-    recorder = StepRecorder(tmp_path, "cpu", {"folder": tmp_path}, Ranks(), BucketMeasure(buckets))
+    recorder = StepRecorder(tmp_path, "cpu", {"folder": tmp_path}, Ranks(), MEASURE)
     with pytest.raises(type(error)), recorder:
         for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
             recorder.on_step(step)
@@ -168,15 +170,15 @@ def test_reasons_for_a_failure(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_device_hides_no_error(tmp_path: Path, buckets: Path) -> None:
-    recorder = StepRecorder(tmp_path, "cuda", {}, Ranks(), BucketMeasure(buckets))
+def test_a_missing_device_hides_no_error(tmp_path: Path) -> None:
+    recorder = StepRecorder(tmp_path, "cuda", {}, Ranks(), MEASURE)
     with pytest.raises(MillraceError, match="0 GPUs"), recorder:
         loop.train(SmallTask(lambda *_: [], 1), LoopSettings(device="cuda"), tmp_path)
     assert "0 GPUs" in jsonl.read(tmp_path / "throughput.json")["failed"]
 
 
-def test_other_ranks_write_only_what_their_samplers_saw(tmp_path: Path, buckets: Path) -> None:
-    with StepRecorder(tmp_path / "r1", "cpu", {}, Ranks(1, 2), BucketMeasure(buckets)) as recorder:
+def test_other_ranks_write_only_what_their_samplers_saw(tmp_path: Path) -> None:
+    with StepRecorder(tmp_path / "r1", "cpu", {}, Ranks(1, 2), MEASURE) as recorder:
         assert list(recorder.watch([1, 2, 3])) == [1, 2, 3]
         recorder.on_step(1)
     assert [path.name for path in (tmp_path / "r1").iterdir()] == ["throughput.rank-1.json"]
@@ -184,9 +186,7 @@ def test_other_ranks_write_only_what_their_samplers_saw(tmp_path: Path, buckets:
 
 def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path) -> None:
     table = RowTable.open(buckets)
-    recorder = StepRecorder(
-        tmp_path, "cpu", {"loader": "baseline"}, Ranks(), BucketMeasure(buckets)
-    )
+    recorder = StepRecorder(tmp_path, "cpu", {"loader": "baseline"}, Ranks(), MEASURE)
     loader = BaselineLoader(table, BaselinePlan(table, 4, seed=1, epoch=0))
     task = SmallTask(lambda _, start: recorder.watch(loader), 6)
     settings = LoopSettings(max_steps=6, log_steps=2, tensorboard=0, save_steps=0, device="cpu")
@@ -269,7 +269,7 @@ def test_use_is_without_the_first_step_and_the_peak_is_of_all_steps(
     monkeypatch.setattr(memory, "forget_highest_resident", lambda: forgotten.append(1))
     monkeypatch.setattr(memory, "highest_resident", iter((30, 90, 50)).__next__)
     ranks = Ranks(0, 2, 0, 2)
-    with StepRecorder(tmp_path, "cpu", {}, ranks, BucketMeasure(buckets)) as recorder:
+    with StepRecorder(tmp_path, "cpu", {}, ranks, MEASURE) as recorder:
         for step, _ in enumerate(recorder.watch([_dataset(buckets)[0]] * 3), 1):
             recorder.on_step(step)
         recorder.sampler.stop()
@@ -350,7 +350,7 @@ def test_each_rank_reads_its_own_gpu(
     for rank, number in enumerate(read):
         # The second of two nodes: its GPUs are counted from 0 again.
         ranks = Ranks(3 + rank, 6, rank, 3)
-        recorder = StepRecorder(tmp_path, "cuda", {}, ranks, BucketMeasure(buckets))
+        recorder = StepRecorder(tmp_path, "cuda", {}, ranks, MEASURE)
         recorder.sampler.read()
         assert recorder.sampler.readings[0].gpu == number / 10
         assert recorder.device.index == rank

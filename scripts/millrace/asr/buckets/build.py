@@ -21,7 +21,7 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES
 from millrace.asr.buckets.held_out import HeldOut, Rows
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.parquets import TRAIN, BucketFiles, write_tars
-from millrace.asr.buckets.rejects import RejectFile, place_of
+from millrace.asr.buckets.rejects import RejectFile, RejectPart, place_of
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc
@@ -72,7 +72,7 @@ class _Split:
     tars: np.ndarray
     spill: RowSpill
     ledger: Ledger
-    rejects: RejectFile.Part | None = None
+    rejects: RejectPart | None = None
 
     @property
     def name(self) -> str:
@@ -253,7 +253,7 @@ class _Build:
         return members
 
     def _spill(
-        self, split: _Split, rows: RowRange, part: RejectFile.Part, advance: Callable[[int], None]
+        self, split: _Split, rows: RowRange, part: RejectPart, advance: Callable[[int], None]
     ) -> _Spilled:
         """Spill the rows of a range that are good so far."""
         count = 0

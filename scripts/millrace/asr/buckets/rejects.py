@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -38,62 +37,58 @@ class RejectFile:
         self.folder = folder
         self.tars = [*tars, None]
         self.details = details
-        self._parts: list[Path] = []
-        self._lock = threading.Lock()
+        self._parts: list[RejectPart] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    class Part:
-        """The rejects of one task."""
-
-        def __init__(
-            self, owner: RejectFile, split: str, files: Sequence[Path], path: Path
-        ) -> None:
-            self.owner = owner
-            self.split = split
-            self.files = files
-            self.path = path
-
-        def add(self, table: pa.Table, problem: np.ndarray) -> dict[str, int]:
-            """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
-            is_bad = problem > 0
-            codes = problem[is_bad]
-            rows = table.filter(pa.array(is_bad)).to_pylist()
-            with open(self.path, "ab") as handle:
-                for row, code in zip(rows, codes.tolist(), strict=True):
-                    record = self._record(row, mc.REASONS[code])
-                    handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-            counts = Counter(codes.tolist())
-            return {mc.REASONS[code]: counts[code] for code in sorted(counts)}
-
-        def _record(self, row: dict[str, Any], reason: str) -> dict[str, Any]:
-            file, number = place_of(self.files, row["row"])
-            tar = self.owner.tars[row["tar"]]
-            record = {
-                "reason": reason,
-                "split": self.split,
-                "file": str(file),
-                "row": number,
-                "tar_path": tar,
-            }
-            record |= {name: row[name] for name in _REJECTED}
-            details = [row.get("detail", "")]
-            if reason in _TAR_REASONS:
-                details.insert(0, self.owner.details.get(tar or "", ""))
-            detail = "; ".join(filter(None, details))
-            if detail:
-                record["detail"] = detail
-            return record
-
-    def part(self, split: str, files: Sequence[Path]) -> Part:
+    def part(self, split: str, files: Sequence[Path]) -> RejectPart:
         """A new part; parts are joined in the order in which `part` made them."""
-        with self._lock:
-            self._parts.append(self.folder / f"{len(self._parts):06d}.jsonl")
-            return self.Part(self, split, files, self._parts[-1])
+        path = self.folder / f"{len(self._parts):06d}.jsonl"
+        self._parts.append(RejectPart(self, split, files, path))
+        return self._parts[-1]
 
     def finish(self) -> None:
         """Write the file, empty if no row was rejected."""
         with atomic.replacing(self.path) as partial, open(partial, "wb") as target:
             for part in self._parts:
-                if part.exists():
-                    with open(part, "rb") as source:
+                if part.path.exists():
+                    with open(part.path, "rb") as source:
                         shutil.copyfileobj(source, target)
+
+
+class RejectPart(NamedTuple):
+    """The rejects of one task, in a file of its own."""
+
+    whole: RejectFile
+    split: str
+    files: Sequence[Path]
+    path: Path
+
+    def add(self, table: pa.Table, problem: np.ndarray) -> Counter[str]:
+        """Write the rows of `table` whose `problem` is not 0; return their number by reason."""
+        is_bad = problem > 0
+        reasons = [mc.REASONS[code] for code in problem[is_bad].tolist()]
+        rows = table.filter(pa.array(is_bad)).to_pylist()
+        with open(self.path, "ab") as handle:
+            for row, reason in zip(rows, reasons, strict=True):
+                record = self._record(row, reason)
+                handle.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        return Counter(reasons)
+
+    def _record(self, row: dict[str, Any], reason: str) -> dict[str, Any]:
+        file, number = place_of(self.files, row["row"])
+        tar = self.whole.tars[row["tar"]]
+        record = {
+            "reason": reason,
+            "split": self.split,
+            "file": str(file),
+            "row": number,
+            "tar_path": tar,
+        }
+        record |= {name: row[name] for name in _REJECTED}
+        details = [row.get("detail", "")]
+        if reason in _TAR_REASONS:
+            details.insert(0, self.whole.details.get(tar or "", ""))
+        detail = "; ".join(filter(None, details))
+        if detail:
+            record["detail"] = detail
+        return record

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.calibration import memory_model, worst_case
 from millrace.asr.calibration.cache import Calibration
 from millrace.asr.calibration.memory_model import MemoryModel, Point
@@ -34,7 +35,7 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     keys that differ.
     """
     given = _given(paths)
-    rows = worst_case.bucket_rows(bucket_config)
+    rows = worst_case.bucket_rows(BucketConfig.read(bucket_config))
     _check_complete(given, rows, str(bucket_config))
 
     # In the order of the buckets: the last bits of the fit depend on it.
@@ -99,7 +100,8 @@ def merge_folder(bucket_config: Path, folder: Path) -> str:
     """calibrated_bs.json of `folder`, merged from its buckets/*.json where there are any; every
     rank may call it, as all write the same."""
     output = folder / "calibrated_bs.json"
-    paths = [folder / "buckets" / f"{name}.json" for name in worst_case.bucket_rows(bucket_config)]
+    names = BucketConfig.read(bucket_config).ids
+    paths = [folder / "buckets" / f"{name}.json" for name in names]
     present = [path for path in paths if path.exists()]
     if present:
         merged = atomic.json_bytes(merge(bucket_config, present))

@@ -32,9 +32,8 @@ class WorstCase:
     text_rows: list[int]
 
 
-def bucket_rows(bucket_config: Path) -> dict[str, int]:
+def bucket_rows(config: BucketConfig) -> dict[str, int]:
     """Rows of every bucket, in their order. Raises MillraceError."""
-    config = BucketConfig.read(bucket_config)
     rows = {}
     try:
         for name, path in zip(config.ids, config.paths, strict=True):
@@ -49,7 +48,8 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
 
     Raises MillraceError for an unknown bucket.
     """
-    rows = bucket_rows(bucket_config)
+    config = BucketConfig.read(bucket_config)
+    rows = bucket_rows(config)
     if bucket not in rows:
         remedy = f"Choose one of {', '.join(rows)}"
         raise MillraceError(f"there is no bucket {bucket!r}", str(bucket_config), remedy)
@@ -57,7 +57,7 @@ def find(bucket_config: Path, bucket: str, max_rows: int) -> WorstCase | None:
         return None
     number = list(rows).index(bucket)
     first = sum(list(rows.values())[:number])
-    path = BucketConfig.read(bucket_config).paths[number]
+    path = config.paths[number]
 
     # Batch by batch: transcripts of a whole bucket may not fit into memory, their lengths do.
     lengths: list[tuple[np.ndarray, np.ndarray]] = []

@@ -51,11 +51,8 @@ class Prepared:
         reasons = [f"unlearned_{reason}" for _, reason in self.dropped]
         reasons += [f"unusable_{sample.reason}" for sample in batch.bad]
         self.counts |= {name: float(number) for name, number in Counter(reasons).items()}
-        self.step = batch.step
         self.filler = batch.filler
         self.sample_ids = np.asarray(batch.sample_ids)
-        self.transcripts = list(batch.transcripts)
-        self.languages = list(batch.languages)
 
     @classmethod
     def of(cls, batch: Batch) -> Prepared:
@@ -67,18 +64,13 @@ class Prepared:
         return self.tensors[name]
 
     def __len__(self) -> int:
-        return len(self.transcripts)
+        return len(self.sample_ids)
 
     def to(self, device: torch.device | str, non_blocking: bool = True) -> Prepared:
         """The same batch with its tensors on `device`."""
         self.tensors = {
             name: t.to(device, non_blocking=non_blocking) for name, t in self.tensors.items()
         }
-        return self
-
-    def pin_memory(self) -> Prepared:
-        """The same batch with its tensors in page-locked memory."""
-        self.tensors = {name: value.pin_memory() for name, value in self.tensors.items()}
         return self
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ def read_budgets(
     except (OSError, ValueError) as error:
         remedy = "Run snakemake asr_calibrate, or train without a calibration"
         raise MillraceError(f"no calibration ({error!r})", str(calibration), remedy) from None
-    return budgets(names, merged, str(calibration))
+    # The original script's flat form is {"b_0_3": {"batch_size": 80}}.
+    table = merged.get("buckets", merged)
+    return [_budget(name, table, str(calibration)) for name in names]
 
 
 def check_calibration(
@@ -63,25 +65,17 @@ def check_calibration(
             log.warning(more, calibration, name)
 
 
-def budgets(names: Sequence[str], calibration: Mapping[str, Any], where: str) -> list[BatchBudget]:
-    """The calibrated budgets; also of the original script's flat form, {"b_0_3": {"batch_size":
-    80}}.
+def _budget(name: str, table: Any, where: str) -> BatchBudget:
+    """The calibrated budget of a bucket.
 
-    A bucket's batch size was found with its longest sample. With the `budget` that the memory model
-    gives (`seconds`, `cost`), batches of shorter samples hold more rows.
+    Its batch size was found with its longest sample. With the `budget` that the memory model gives
+    (`seconds`, `cost`), batches of shorter samples hold more rows.
     """
-    table = calibration.get("buckets", calibration)
-    result = []
-    for name in names:
-        try:
-            entry = table[name]
-            budget = entry.get("budget") or {"rows": entry["batch_size"]}
-            result.append(
-                BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")})
-            )
-        except (KeyError, TypeError, AttributeError, MillraceError) as error:
-            remedy = "Calibrate these buckets, or write {bucket: {batch_size: 1 or more}} of each"
-            raise MillraceError(
-                f"no batch size for bucket {name} ({error!r})", where, remedy
-            ) from None
-    return result
+    try:
+        entry = table[name]
+        budget = entry.get("budget") or {"rows": entry["batch_size"]}
+        return BatchBudget(**{limit: budget.get(limit) for limit in ("seconds", "cost", "rows")})
+    except (KeyError, TypeError, AttributeError, MillraceError) as error:
+        remedy = "Calibrate these buckets, or write {bucket: {batch_size: 1 or more}} of each"
+        problem = f"no batch size for bucket {name} ({error!r})"
+        raise MillraceError(problem, where, remedy) from None

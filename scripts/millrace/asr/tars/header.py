@@ -86,9 +86,6 @@ class Group:
 
 def number(raw: bytes) -> int | None:
     """A numeric field: octal, or base-256 if its first bit is set. None if it is neither."""
-    digits = raw.rstrip(b"\0 ")
-    if digits.isdigit():
-        return int(digits, 8) if not digits.translate(None, b"01234567") else None
     if raw[0] & 0x80:
         if raw[0] not in (0x80, 0xFF):
             return None

@@ -3,29 +3,25 @@ they are."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.loading.collate import Batch
 from millrace.common.loading.decode import SAMPLING_RATE
 from millrace.common.throughput.run import StepLine
 
 
 class BucketMeasure:
-    """Adds a batch to the line of its step; for millrace.common.throughput.recorder."""
+    """Adds a batch to the line of its step; for millrace.common.throughput.recorder.
 
-    def __init__(self, buckets: str | Path) -> None:
-        config = BucketConfig.read(buckets)
-        self._names = config.ids
-        rows = []
-        for path in config.parquets():
-            rows.append(pq.ParquetFile(path).metadata.num_rows)
+    `rows` are the numbers of rows of the buckets, in their order."""
+
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        self._names = list(rows)
         # Where the rows of each bucket end in the concatenation of the bucket parquets.
-        self._ends = np.cumsum(rows)
+        self._ends = np.cumsum(list(rows.values()))
 
     def __call__(self, line: StepLine, batch: Batch) -> None:
         line.setdefault("audio_seconds", 0.0)

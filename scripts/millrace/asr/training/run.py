@@ -107,9 +107,7 @@ def _calibrated(task: AsrTask, settings: LoopSettings, ranks: Ranks) -> LoopSett
     options = task.options
     if not options.calibration:
         return settings
-    names = BucketConfig.read(options.bucket_dir).ids
-    rows = dict(zip(names, map(len, task.durations), strict=True))
-    settings = accumulation.with_grad_acc(settings, options.calibration, rows)
+    settings = accumulation.with_grad_acc(settings, options.calibration, task.bucket_rows)
     budgets.check_calibration(
         options.calibration, options.model, options.model_options, settings, ranks.world_size
     )
@@ -152,7 +150,7 @@ def _measure(
     facts |= {name: getattr(settings, name) for name in of_settings}
     if options.loader == "baseline":
         facts["fixed_batch_size"] = task.fixed_batch_size()
-    return StepRecorder(folder, device, facts, ranks, BucketMeasure(options.bucket_dir))
+    return StepRecorder(folder, device, facts, ranks, BucketMeasure(task.bucket_rows))
 
 
 def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:

@@ -127,11 +127,16 @@ class AsrTask(Task):
         log.info(line, epoch, len(plan), ranks, *shares)
         return plan
 
+    @property
+    def bucket_rows(self) -> dict[str, int]:
+        """The number of rows of each bucket."""
+        names = BucketConfig.read(self.options.bucket_dir).ids
+        return dict(zip(names, map(len, self.durations), strict=True))
+
     def describe_buckets(self) -> None:
         """Log samples, hours, mean and longest of every bucket that holds any."""
-        names = BucketConfig.read(self.options.bucket_dir).ids
         line = "bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s"
-        for name, seconds in zip(names, self.durations, strict=True):
+        for name, seconds in zip(self.bucket_rows, self.durations, strict=True):
             if len(seconds):
                 samples = counted(len(seconds), "sample")
                 hours = seconds.sum() / 3600

@@ -13,10 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.qwen3_asr.configuration_qwen3_asr import Qwen3ASREncoderConfig
-from transformers.models.qwen3_asr.modeling_qwen3_asr import (
-    Qwen3ASRAudioAttention,
-    is_flash_attention_requested,
-)
+from transformers.models.qwen3_asr.modeling_qwen3_asr import Qwen3ASRAudioAttention
 
 from millrace.asr.models.base import Prepared
 
@@ -34,9 +31,6 @@ class WindowedAttention(Qwen3ASRAudioAttention):
         max_seqlen: int | None = None,
         **kwargs: object,
     ) -> Tensor:
-        if is_flash_attention_requested(self.config):
-            return super().forward(hidden_states, cu_seqlens, max_seqlen=max_seqlen, **kwargs)
-
         # Where each token stands in (windows, longest), the windows padded to the longest.
         device = hidden_states.device
         cu_seqlens = cu_seqlens.to(device, torch.int64)
