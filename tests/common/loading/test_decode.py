@@ -77,7 +77,8 @@ def test_flac_of_another_encoder_is_what_soundfile_gives(level):
 )
 @pytest.mark.parametrize("channels", [1, 2])
 def test_other_containers_are_what_soundfile_gives(form, channels):
-    raw = encoded(noise(20_011, 5, channels), *form.split())
+    sound = noise(20_011, 5, channels)
+    raw = encoded(sound / 32768 if form == "WAV FLOAT" else sound, *form.split())
     # mpg123 rounds the last bit by where its buffers lie.
     atol = 1.2e-7 if form == "MP3" else 0
     assert np.allclose(decode_channels(raw)[0], reference(raw), rtol=0, atol=atol)
@@ -196,6 +197,7 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(noise(3000, 1), "WAV", "PCM_24")[:5000], "truncated"),
         (encoded(np.array([0.1, np.nan, 0.2]), "WAV", "FLOAT"), "not_finite"),
         (encoded(np.array([0.1, np.inf]), "WAV", "DOUBLE"), "not_finite"),
+        (encoded(noise(3000, 1), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(noise(3000, 1), rate=10), "damaged"),
         (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
         (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
@@ -248,6 +250,7 @@ def test_any_damage_gives_audio_or_a_decode_error(original, cut, edits):
             "truncated",
             "no_samples",
             "not_finite",
+            "over_full_scale",
         }
     else:
         assert wave.ndim == 1 and wave.dtype == np.float32 and len(wave)

@@ -62,7 +62,8 @@ _STATES_DURATION = ("matroska", "mov")  # others estimate it
 class DecodeError(SampleError):
     """A member that cannot be decoded whole.
 
-    Reasons: empty, not_audio, damaged, truncated, no_samples, not_finite, longer_than_manifest.
+    Reasons: empty, not_audio, damaged, truncated, no_samples, not_finite, over_full_scale,
+    longer_than_manifest.
     """
 
 
@@ -97,6 +98,8 @@ def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, 
     return mono, rate
 
 
+# Times full scale: no sound is so loud.
+_LOUDEST = 100
 # Containers that know the number of their samples.
 _COUNTING = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
 
@@ -118,6 +121,10 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
     frames, rate = _decode_with_libraries(raw, head, max_seconds)
     if not np.isfinite(frames).all():
         raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
+    peak = np.abs(frames).max(initial=0)
+    if peak > _LOUDEST:
+        problem = f"samples up to {peak:,.0f}, where 1 is full scale: floats on the scale of int16?"
+        raise DecodeError("over_full_scale", problem)
     return frames, rate
 
 
