@@ -335,7 +335,7 @@ def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(MillraceError, match=r"b\.json: not a bucket configuration"):
         Throughput({"bench": [str(made)]}, tmp_path / "b.json")
     (made / "metrics.json").write_text('{"cut')
-    with pytest.raises(MillraceError, match=r"metrics\.json: not JSON"):
+    with pytest.raises(MillraceError, match=r"metrics\.json: damaged"):
         Run(made)
 
 
