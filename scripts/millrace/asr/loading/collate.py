@@ -3,7 +3,7 @@ trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -164,29 +164,28 @@ def collate(
             assert not isinstance(raw, ReadError)  # its `sound` would be a BadSample
             clips.append(_Clip(row, raw, sound))
 
-    # Then the memory, then every clip goes to its line of the batch, and zeros after it.
-    longest = max((clip.samples for clip in clips), default=0)
-    audio, slot = _memory(len(clips), longest, slots, worker)
-    failed = {}
-    for place, line in enumerate(audio.numpy()):
-        problem = _fill(line, clips[place])
-        if problem is not None:
-            failed[place] = problem
-    if failed:
-        audio = _without(audio, failed.keys(), clips)
-        clips = [clip for place, clip in enumerate(clips) if place not in failed]
-        # Only what is contiguous from its beginning on can stay in a slot.
-        if slot and slots is not None and not (clips and audio.is_contiguous()):
-            audio = audio.clone(memory_format=torch.contiguous_format)
+    # Then the memory, then every clip goes to its line of the batch, and zeros after it. A FLAC may
+    # break behind its header: then the others are decoded once more, without it.
+    while True:
+        longest = max((clip.samples for clip in clips), default=0)
+        audio, slot = _memory(len(clips), longest, slots, worker)
+        problems = list(map(_fill, audio.numpy(), clips))
+        failed = [problem for problem in problems if problem is not None]
+        if not failed:
+            break
+        bad += failed
+        clips = [clip for clip, problem in zip(clips, problems, strict=True) if problem is None]
+        del audio
+        if slot and slots is not None:
             slots.release(*slot[1:])
-            slot = None
+
     numbers = {row.number: place for place, row in enumerate(rows)}
-    unusable = sorted([*bad, *failed.values()], key=lambda sample: numbers[sample.row])
+    unusable = sorted(bad, key=lambda sample: numbers[sample.row])
     return Batch.of(
         [clip.row for clip in clips],
         [clip.samples for clip in clips],
         step=step,
-        audio=audio.contiguous(),
+        audio=audio,
         planned=len(rows),
         bad=tuple(unusable),
         slot=slot,
@@ -221,16 +220,6 @@ def _memory(
     if free is not None:
         return torch.from_numpy(free[0]), free[1]
     return shared_floats(count * samples).reshape(count, samples), None
-
-
-def _without(audio: torch.Tensor, failed: Collection[int], clips: list[_Clip]) -> torch.Tensor:
-    """The batch without the lines of the clips at the places `failed`."""
-    kept = [place for place in range(len(clips)) if place not in failed]
-    # Line by line towards the front, so that nothing is overwritten before it has moved.
-    for place, source in enumerate(kept):
-        audio[place] = audio[source]
-    longest = max((clips[place].samples for place in kept), default=0)
-    return audio[: len(kept), :longest]
 
 
 def _measure(
