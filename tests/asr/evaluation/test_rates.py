@@ -67,7 +67,8 @@ def test_the_recording_of_a_clip_is_found_by_its_span(key, seconds, recording):
 
 
 def test_hypotheses_stand_in_the_order_of_the_rows_whichever_rank_had_them(tmp_path):
-    pq.write_table(pa.table({"member": ["a.flac", "b.flac"]}), tmp_path / "dev.parquet")
+    members = pa.table({"tar_member_name": ["a.flac", "b.flac"]})
+    pq.write_table(members, tmp_path / "dev.parquet")
     samples = [Transcribed(row, 7, "en", 1.0, "x", f"of {row}", ErrorCounts()) for row in (1, 0)]
     lines = hypotheses.of_split("dev", tmp_path / "dev.parquet", samples)
     said = [(line["key"], line["hypothesis"]) for line in lines]

@@ -3,6 +3,7 @@ move."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -37,7 +38,7 @@ def rows_of(buckets: Path) -> list[dict]:
 
 def test_rows_are_those_of_the_parquets(tmp_path):
     buckets = corpus(tmp_path)
-    table, rows = RowTable.open(buckets, tmp_path / "cache"), rows_of(buckets)
+    table, rows = RowTable.open(buckets), rows_of(buckets)
     assert len(table) == len(rows) == 24
     order = np.random.default_rng(0).permutation(len(rows))
     for number, row in zip(order, table.rows(order), strict=True):
@@ -170,26 +171,28 @@ def test_a_row_without_language_has_none_and_signed_ids_are_unsigned(tmp_path):
     assert [row.sample_id for row in found] == [2**64 - 1, 2**64 - 2, 2**64 - 3]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(MillraceError, match=r"/sys/none: the row table cannot be written here"):
-        RowTable.open(corpus(tmp_path), "/sys/none")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("millrace.asr.loading.row_table.write", refuse)
+    with pytest.raises(MillraceError, match=r"/buckets: the row table cannot be written here"):
+        RowTable.open(corpus(tmp_path))
 
 
-def test_the_table_follows_the_buckets(tmp_path):
-    one, two, cache = corpus(tmp_path / "1"), corpus(tmp_path / "2"), tmp_path / "cache"
-    paths = {RowTable.open(folder, cache).path for folder in (one, two, one, two)}
-    assert len(paths) == 2 and all(path.exists() for path in paths)
-    rows = pq.read_table(one / "train" / "b_0_3.parquet").to_pylist()
-    write_buckets(one, {"b_0_3": rows[:5]}, [])
-    table = RowTable.open(one, cache)
+def test_the_table_follows_the_buckets_and_each_split_has_its_own(tmp_path):
+    buckets = corpus(tmp_path)
+    assert RowTable.open(buckets).path == RowTable.open(buckets).path
+    rows = pq.read_table(buckets / "train" / "b_0_3.parquet").to_pylist()
+    write_buckets(buckets, {"b_0_3": rows[:5]}, [])
+    table = RowTable.open(buckets)
     assert len(table) == 5 and table.tar_state(0).size is None
-    config = json.loads((one / "bucket_config.json").read_bytes())
+    config = json.loads((buckets / "bucket_config.json").read_bytes())
     atomic.write_json(
-        one / "bucket_config.json", {**config, "splits": {"dev": config["buckets"][0]}}
+        buckets / "bucket_config.json", {**config, "splits": {"dev": config["buckets"][0]}}
     )
-    dev = RowTable.open(one, cache, split="dev")
-    tables = {table.path.name, dev.path.name, RowTable.open(two, cache).path.name}
-    assert len(tables) == 3 and {path.name for path in cache.glob("*.table")} == tables
+    dev = RowTable.open(buckets, split="dev")
+    assert set(buckets.glob("*.table")) == {table.path, dev.path} and table.path != dev.path
 
 
 def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):

@@ -198,7 +198,7 @@ def batch_stream(setting: Setting, name: str) -> Iterator[tuple]:
         from millrace.common.loading.loader import BatchLoader
         from tests.asr.audio_tars import ListedPlan
 
-        table = RowTable.open(setting.bucket_dir, setting.scratch)
+        table = RowTable.open(setting.bucket_dir)
         plan = ListedPlan([[corpus.rows[batch]] for batch in batches])
         dataset = BucketedDataset(table, plan)
         return ((batch.audio, batch.lengths) for batch in BatchLoader(dataset, setting.workers))

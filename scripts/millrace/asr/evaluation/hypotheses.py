@@ -42,8 +42,8 @@ def of_split(split: str, parquet: Path, samples: Iterable[Transcribed]) -> list[
     """
     samples = sorted(samples, key=lambda sample: sample.row)
     with own_file(parquet):
-        name = max({"tar_member_name", "member"} & set(pq.read_schema(parquet).names))
-        members = pq.read_table(parquet, columns=[name], partitioning=None).column(0)
+        columns = ["tar_member_name"]
+        members = pq.read_table(parquet, columns=columns, partitioning=None).column(0)
     lines = []
     for sample in samples:
         key = posixpath.splitext(members[sample.row].as_py())[0]

@@ -81,18 +81,16 @@ class RowTable:
     def open(
         cls,
         bucket_dir: str | os.PathLike,
-        cache_dir: str | os.PathLike | None = None,
         split: str = "train",
         tar_root: str | os.PathLike | None = None,
     ) -> RowTable:
         """The table of a bucket folder or of another split in it, made on first use and after a new
         build.
 
-        It lies in `cache_dir` (default: the bucket folder), once per node or on shared storage;
-        several ranks may call this at the same time. Costs about a second for two million rows,
-        once. `tar_root` is the folder of relative tar paths (default: what bucket_config.json says,
-        else the bucket folder); if it is given, also the folder that tars with absolute paths were
-        moved to, in place of the one they share.
+        It lies in the bucket folder; several ranks may call this at the same time. Costs about a
+        second for two million rows, once. `tar_root` is the folder of relative tar paths (default:
+        what bucket_config.json says, else the bucket folder); if it is given, also the folder that
+        tars with absolute paths were moved to, in place of the one they share.
         """
         config = BucketConfig.read(bucket_dir)
         parquets = config.parquets(split)
@@ -100,25 +98,18 @@ class RowTable:
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         arguments = parquets, root, tar_root is not None
         written = [*parquets, tars] if tars.exists() else parquets
-        folder = Path(cache_dir or config.file.parent)
+        folder = config.file.parent
 
-        # A cache folder may serve several bucket folders (train, dev): each sweeps its own old
-        # tables only. In the bucket folder itself no absolute path takes part, so that a moved
-        # folder keeps its table.
-        origin = split
-        if cache_dir is not None:
-            place = os.fsencode(config.file.parent.resolve() / split)
-            origin = hashlib.sha256(place).hexdigest()[:8]
+        # No absolute path takes part, so that a moved folder keeps its table.
         digest = hashlib.sha256(MAGIC)
         for file in written:
             state = f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n"
             digest.update(state.encode(errors="surrogateescape"))
-        path = folder / f"rows-{origin}-{digest.hexdigest()[:16]}.table"
+        path = folder / f"rows-{split}-{digest.hexdigest()[:16]}.table"
         if path.exists():  # also if nothing can be written
             return cls(path, *arguments)
 
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             with open(folder / ".rows.lock", "w") as lock:
                 # One of the node's ranks writes, if the file system has locks; the write is atomic
                 # anyway.
@@ -126,7 +117,7 @@ class RowTable:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 if not path.exists():
                     write(path, parquets, tars if tars.exists() else None)
-                    for old in {*folder.glob(f"rows-{origin}-*.table")} - {path}:
+                    for old in {*folder.glob(f"rows-{split}-*.table")} - {path}:
                         old.unlink(missing_ok=True)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -184,7 +175,7 @@ class RowTable:
         read."""
         for file, first, rows in self.files:
             if first <= number < first + rows:
-                with contextlib.suppress(OSError, pa.ArrowException, StopIteration):
+                with contextlib.suppress(OSError, pa.ArrowException):
                     return _member(pq.ParquetFile(file), number - first)
         return ""
 
@@ -245,14 +236,12 @@ class RowTable:
 
 
 def _member(parquet: pq.ParquetFile, row: int) -> str:
-    """The member name of a row of a file. Raises StopIteration if it has no such column."""
-    present = parquet.schema_arrow.names
-    column = next(name for name in ("tar_member_name", "member") if name in present)
+    """The member name of a row of a file."""
     group = 0
     while row >= parquet.metadata.row_group(group).num_rows:
         row -= parquet.metadata.row_group(group).num_rows
         group += 1
-    names = parquet.read_row_group(group, columns=[column]).column(0)
+    names = parquet.read_row_group(group, columns=["tar_member_name"]).column(0)
     return str(names[row].as_py())
 
 

@@ -54,7 +54,7 @@ _NUMBERS = {
 _TEXTS = ("tar_path", "language", "transcript", "prompt")
 # Between a transcript and its prompt, if the rows have prompts: no byte of UTF-8.
 PROMPT_MARK = b"\xff"
-_REQUIRED = {"tar_path", "offset", "size", "transcript"}
+_REQUIRED = {"tar_path", "tar_member_name", "offset", "size", "transcript"}
 
 
 def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:

@@ -23,7 +23,6 @@ from pyarrow import dataset
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.row_table import RowTable
-from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample, BadSamples
 from millrace.common.loading.decode import SAMPLING_RATE, DecodeError, decode
 from millrace.common.loading.open_files import OpenFiles
@@ -236,8 +235,5 @@ def _tars(table: RowTable) -> np.ndarray:
 def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
     """Member names of `rows`; a part of a file is in memory at a time."""
     files = dataset.dataset([path for path, *_ in table.files])
-    columns = {"tar_member_name", "member"} & set(files.schema.names)
-    if not columns:
-        raise MillraceError("a bucket without member names", str(table.path), "Build it again")
-    names = files.take(pa.array(rows), columns=[max(columns)]).column(0)
+    names = files.take(pa.array(rows), columns=["tar_member_name"]).column(0)
     return names.cast(pa.string()).combine_chunks()
