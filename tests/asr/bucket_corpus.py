@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, build
-from millrace.asr.manifests.manifest import PIECE, manifests_of
+from millrace.asr.manifests.manifest import PIECE, manifest_of
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.scan import scan
 from millrace.common.ledger import Ledger
@@ -80,7 +80,7 @@ def build_from(
         path = rows
         if not isinstance(rows, Path):
             path = write_manifest(target.parent / f"{target.name}_manifests/{split}.parquet", rows)
-        (manifest,) = manifests_of(split, [path])
+        manifest = manifest_of(split, [path])
         manifest.piece_rows = piece_rows
         manifests.append(manifest.scan())
     ledgers = build(manifests, TarIndices([index]), target, choices or BucketChoices())

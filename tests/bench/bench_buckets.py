@@ -143,9 +143,9 @@ def ours(folder: Path, target: Path) -> None:
     """The bucket build, joined with the index."""
     from millrace.asr.buckets import build as buckets
     from millrace.asr.buckets.addresses import TarIndices
-    from millrace.asr.manifests.manifest import manifests_of
+    from millrace.asr.manifests.manifest import manifest_of
 
-    manifest = manifests_of("train", [folder / "train.parquet"])[0].scan()
+    manifest = manifest_of("train", [folder / "train.parquet"]).scan()
     index = TarIndices([folder / "tars.index.parquet"])
     (ledger,) = buckets.build([manifest], index, target, buckets.BucketChoices())
     assert ledger.rows_out == ledger.rows_in == manifest.rows, ledger

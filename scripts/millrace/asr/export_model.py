@@ -65,25 +65,15 @@ def main(args: argparse.Namespace) -> None:
         model = registry.load(args.model)
         name = str(args.model)
     else:
-        if args.metrics.is_dir():
-            run = args.metrics
-        else:
-            run = args.metrics.parent
-        if args.bucket_dir.is_file():
-            buckets = args.bucket_dir.parent
-        else:
-            buckets = args.bucket_dir
-        model, name = training_run.load_model(run, args.checkpoint, buckets)
+        run = args.metrics if args.metrics.is_dir() else args.metrics.parent
+        model, name = training_run.load_model(run, args.checkpoint, args.bucket_dir)
     if args.layout not in model.layouts:
         remedy = f"Its layouts are: {', '.join(model.layouts)}"
         raise MillraceError(
             f"there is no layout {args.layout} of {type(model).__name__}", name, remedy
         )
     model.layout = args.layout
-    if args.output.name == "config.json":
-        folder = args.output.parent
-    else:
-        folder = args.output
+    folder = args.output.parent if args.output.name == "config.json" else args.output
     if args.model and folder.resolve() == args.model.resolve():
         raise MillraceError("--output is the folder of --model", str(folder), "Name another folder")
     model.save_pretrained(folder)

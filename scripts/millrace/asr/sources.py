@@ -84,9 +84,9 @@ class _Manifests:
 
     def _read(self, path: str) -> dict[str, Any]:
         # Here, as it imports pyarrow, which a parse needs only if a manifest is new.
-        from millrace.asr.manifests.manifest import manifests_of
+        from millrace.asr.manifests.manifest import manifest_of
 
-        (manifest,) = manifests_of(
+        manifest = manifest_of(
             self.split_of[path],
             [Path(path)],
             self.settings.tar_root,

@@ -87,15 +87,12 @@ def main(args: argparse.Namespace) -> None:
 
     torch.set_num_threads(args.threads)
     seeding.one_interop_thread()
-    buckets = Path(args.bucket_dir)
     if args.language_tag_mode:
         args.model_options = {**args.model_options, "language_tag_mode": args.language_tag_mode}
     profile_steps = 0
     if args.profile != 0:
         profile_steps = args.profile_steps or 20 * (args.profile or 0)
-    chosen = TrainOptions.from_args(
-        args, bucket_dir=str(buckets.parent if buckets.is_file() else buckets)
-    )
+    chosen = TrainOptions.from_args(args)
     summary = training_run.run(
         chosen, settings.from_args(LoopSettings, args), folder, profile_steps
     )

@@ -15,7 +15,7 @@ import pytest
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices
-from millrace.asr.manifests.manifest import manifests_of, scanned
+from millrace.asr.manifests.manifest import manifest_of, scanned
 from millrace.common.errors import MillraceError
 from tests.asr.bucket_corpus import (
     build_from,
@@ -168,7 +168,7 @@ def test_no_flipped_byte_of_a_parquet_raises_or_loses_rows(tmp_path: Path) -> No
         damaged[rng.integers(0, len(whole))] = rng.integers(0, 256)
         path.write_bytes(damaged)
         try:
-            (manifest,) = (manifest.scan() for manifest in manifests_of("train", [path]))
+            manifest = manifest_of("train", [path]).scan()
             assert (
                 sum(len(table) for rows in manifest.ranges for table in manifest.read(rows)) == 600
             )
@@ -217,7 +217,7 @@ def test_a_shard_id_is_a_whole_number(
 @pytest.mark.parametrize("template", ["audio_{shard}.tar", "audio_{}.tar", "{shard_id:s}.tar"])
 def test_what_is_no_template_is_refused(tmp_path: Path, template: str) -> None:
     with pytest.raises(MillraceError, match="is no template of tars"):
-        manifests_of("train", [tmp_path / "train.jsonl"], tar_template=template)
+        manifest_of("train", [tmp_path / "train.jsonl"], tar_template=template)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -315,7 +315,7 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
 def test_row_groups_are_read_in_pieces_and_keep_the_numbers_of_their_rows(tmp_path: Path) -> None:
     rows, _ = corpus(tmp_path, tars=1, members=14)
     path = write_manifest(tmp_path / "train.parquet", rows, row_group_size=3)
-    (manifest,) = manifests_of("train", [path])
+    manifest = manifest_of("train", [path])
     manifest.piece_rows = 6
     manifest.scan()
     assert [part.groups for part in manifest.ranges] == [(0, 1), (2, 3), (4,)]
@@ -329,5 +329,5 @@ def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path: Path) -
     for name, first in (("a", rows[0]), ("b", rows[1])):
         path = tmp_path / f"{name}.jsonl"
         path.write_text(f"{json.dumps(first)}\n" * 2)
-        contents.add(manifests_of("train", [path])[0].facts(0)["content"])
+        contents.add(manifest_of("train", [path]).facts(0)["content"])
     assert len(contents) == 2

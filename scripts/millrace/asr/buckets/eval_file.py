@@ -7,9 +7,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.asr.buckets.config import NAME, BucketConfig
+from millrace.asr.buckets.config import NAME, BucketConfig, read_ledgers
 from millrace.asr.manifests.manifest import scanned
-from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 
 
@@ -32,14 +31,14 @@ def find(path: str | Path, bucket_dir: str | Path) -> tuple[Path, str]:
         for table in manifest.read(rows):
             names.update(table["tar_member_name"].to_pylist())
 
-    ledgers = jsonl.read_or([], Path(bucket_dir, "ledger.json"))
-    rows_in = {ledger["scope"]: ledger["rows_in"] for ledger in ledgers}
-    for split, parquet in BucketConfig.read(bucket_dir).splits.items():
+    config = BucketConfig.read(bucket_dir)
+    rows_in = {ledger.scope: ledger.rows_in for ledger in read_ledgers(config.file)}
+    for split, parquet in config.splits.items():
         members = pq.read_table(parquet, columns=["tar_member_name"]).column(0)
         if rows_in.get(split) != manifest.rows:
             continue
         if names.issuperset(pc.unique(members).to_pylist()):
-            return Path(bucket_dir), split
+            return config.file.parent, split
     problem = (
         f"its {manifest.rows} rows are not those of a split of {bucket_dir}, and it has no offsets"
     )

@@ -120,19 +120,17 @@ def readable(path: Path) -> Iterator[None]:
         raise MillraceError(problem, str(path), "Write the manifest again") from None
 
 
-def manifests_of(
+def manifest_of(
     split: str,
     files: Sequence[Path],
     tar_root: str = "",
     tar_template: str = TAR_TEMPLATE,
     **more: Any,
-) -> list[Manifest]:
-    """The manifest of a split (none without files), of the kind that the names' suffixes say."""
-    if not files:
-        return []
+) -> Manifest:
+    """The manifest of a split, of the kind that the names' suffixes say."""
     kind = manifest_files.kind_of(files, split, str(files[0].parent))
     reader = manifest_files.KINDS[kind].reader()
-    return [reader(split, list(files), tar_root, tar_template, **more)]
+    return reader(split, list(files), tar_root, tar_template, **more)
 
 
 def scanned(
@@ -156,10 +154,10 @@ def scanned(
             remedy = "Give --manifests, or --train"
             raise MillraceError("no manifest was named", "command line", remedy)
         prefixes = PathMap(path_map or {})
-        manifests = []
-        for split, paths in splits.items():
-            manifests += manifests_of(split, paths, tar_root, tar_template, path_map=prefixes)
-        return [manifest.scan() for manifest in manifests]
+        return [
+            manifest_of(split, paths, tar_root, tar_template, path_map=prefixes).scan()
+            for split, paths in splits.items()
+        ]
 
     path = whole[0]
     kind = kinds[path.name]
