@@ -52,7 +52,7 @@ def test_rates_padding_and_shares_are_sums_over_sums(tmp_path: Path) -> None:
         assert run.rate(count) == pytest.approx(
             sum(line["counts"][count] for line in lines[1:]) / seconds
         )
-    for unit in ("audio_seconds", "tokens"):
+    for unit in ("audio_seconds", "tokens", "flops"):
         useful, padded = (
             sum(line["counts"][name] for line in lines) for name in (unit, f"padded_{unit}")
         )
@@ -206,9 +206,7 @@ def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> Non
 
 
 def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> None:
-    bench = MadeUp(
-        "bench", steps=50, recorded=False, held_out=None, omit=("tokens", "padded_tokens")
-    )
+    bench = MadeUp("bench", steps=50, recorded=False, held_out=None, omit=("flops", "padded_flops"))
     runs = _throughput(tmp_path, False, bench=bench)
     for name in ("Throughput", "Stability", "All buckets sampled", "Loss against"):
         assert _judged(runs, name).status == UNKNOWN, name
@@ -218,7 +216,9 @@ def test_with_bench_alone_what_needs_others_was_not_measured(tmp_path: Path) -> 
         == _judged(runs, "Padding (seconds of audio)").status
     )
     assert runs.ratio("samples") is None
-    assert runs.figure("bench", "padding_tokens") is None
+    assert (
+        runs.figure("bench", "padding_flops") is None is not runs.figure("bench", "padding_tokens")
+    )
     bench.omit = ("audio_seconds", "padded_audio_seconds")
     assert (
         _judged(_throughput(tmp_path, bench=bench), "Padding (seconds of audio)").status == UNKNOWN

@@ -32,6 +32,11 @@ _SHARED = (
 ROLES = ("baseline", "bench", "check", "profile")
 # The roles that are compared, with the name that people read.
 _TITLES = {"baseline": "Baseline", "bench": "Millrace"}
+UNIT_NAMES = {
+    "audio_seconds": "seconds",
+    "tokens": "tokens",
+    "flops": "FLOPs",
+}
 
 
 class Measure(NamedTuple):
@@ -48,6 +53,11 @@ class Measure(NamedTuple):
     scale: float = 1.0
 
 
+def _padding(unit: str, reference: str = "") -> Measure:
+    name = f"Padding in {UNIT_NAMES[unit]}"
+    return Measure(f"padding_{unit}", name, "share", lambda run: run.padding(unit), reference)
+
+
 def _waiting(run: Run) -> float:
     return run.shares["decode"] + run.shares["data_wait"]
 
@@ -57,14 +67,9 @@ _MEASURES = (
     Measure("audio_seconds", "Audio-s/s", "rate", lambda run: run.rate("audio_seconds")),
     Measure("gpu", "GPU use", "share", lambda run: run.use("gpu"), "gpu_use"),
     Measure("cpu", "CPU use", "share", lambda run: run.use("cpu")),
-    Measure(
-        "padding_audio_seconds",
-        "Padding in seconds",
-        "share",
-        lambda run: run.padding("audio_seconds"),
-        "padding",
-    ),
-    Measure("padding_tokens", "Padding in tokens", "share", lambda run: run.padding("tokens")),
+    _padding("audio_seconds", "padding"),
+    _padding("tokens"),
+    _padding("flops"),
     Measure(
         "peak_memory", "Peak memory", "bytes", lambda run: run.peak_memory, "peak_memory_gb", 1e9
     ),

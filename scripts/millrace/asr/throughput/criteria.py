@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
-from millrace.asr.throughput.comparison import MEASURES, ROLES, Throughput
+from millrace.asr.throughput.comparison import MEASURES, ROLES, UNIT_NAMES, Throughput
 
 PASS = "pass"
 FAIL = "fail"
@@ -274,6 +274,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
         comparison[key] = {
             "name": measure.name,
             "kind": measure.kind,
+            "higher_is_better": key in ("samples", "audio_seconds", "gpu", "cpu"),
             **figures,
             "ratio": throughput.ratio(key),
         }
@@ -295,6 +296,7 @@ def result(throughput: Throughput, judged: list[Criterion]) -> dict[str, Any]:
         "machine": throughput.bench[0].machine,
         "differences": throughput.differences(),
         "comparison": comparison,
+        "padding_units": UNIT_NAMES,
         "time_shares": {role: throughput.shares(role) for role in roles},
         "reference": throughput.reference or None,
         "buckets": [asdict(bucket) for bucket in throughput.buckets],
