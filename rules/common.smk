@@ -32,8 +32,6 @@ configfile: "config.yaml"
 config = validate_config(
     config,
     os.path.join(CLONE, "rules", "schemas"),
-    # Of a module --config gives a part of what its statement passes on.
-    command_line=workflow.config_settings.config if IS_MAIN else config,
     files=workflow.configfiles if IS_MAIN else [],
     check=workflow.is_main_process,
 )

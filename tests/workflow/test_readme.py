@@ -301,7 +301,7 @@ def test_the_keys_it_explains_are_in_the_schema():
 def test_the_config_for_an_own_corpus_has_four_lines_and_known_keys():
     text = re.search(r"```yaml\n(.*?)```", PAGES["README"], re.S)[1]
     assert len(text.splitlines()) == 4
-    checked = workflow_config.checked_config(yaml.safe_load(text), ROOT / "rules/schemas", {})
+    checked = workflow_config.checked_config(yaml.safe_load(text), ROOT / "rules/schemas")
     assert checked["speech"]["countries_root"] == "/data/countries"
 
 

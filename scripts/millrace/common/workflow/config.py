@@ -10,7 +10,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from millrace.common.errors import MillraceError
 LANE_NAMES = ("speech", "asr", "music", "image", "audit")
 # Those that are built if the config has no `lanes`.
 DEFAULT_LANES = ["speech", "asr"]
-# YAML 1.1 reads 2e-5, without a point, as text; everybody who writes it means the number.
-EXPONENT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
-JSON_SCALAR = re.compile(
+# Numbers and truth values that arrive as text: YAML 1.1 reads 2e-5, without a point, as such, and
+# Snakemake hands all over so that is nested in --config 'speech={max_cer: 0.2}'.
+_JSON_SCALAR = re.compile(
     r"true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.IGNORECASE
 )
 # Words of JSON Schema, as messages say them.
@@ -44,21 +44,19 @@ _KINDS = {
 def validate_config(
     config: dict,
     schemas: str | os.PathLike,
-    command_line: Mapping[str, Any] | None = None,
     files: Iterable[str | os.PathLike] = (),
     check: bool = True,
 ) -> dict:
     """Check the config against the closed schemas and fill in defaults; return a new dict.
 
-    `command_line` is what of it `--config` gave, `files` are those it was read from. Exits with one
-    line per problem, which names the key, when something is wrong: a traceback out of a Snakefile
-    helps nobody. Without `check` defaults are filled in only: the process of a cluster job reads
-    what was checked already.
+    `files` are those it was read from. Exits with one line per problem, which names the key, when
+    something is wrong: a traceback out of a Snakefile helps nobody. Without `check` defaults are
+    filled in only: the process of a cluster job reads what was checked already.
     """
     try:
         if repeated := [line for path in files if check for line in _duplicate_keys(Path(path))]:
             raise MillraceError("\n".join(repeated))
-        return checked_config(config, schemas, command_line, check)
+        return checked_config(config, schemas, check)
     except MillraceError as error:
         # WorkflowError would print the Snakefile's line instead of the config's key.
         sys.exit(f"Millrace: the config is not valid.\n{error}")
@@ -87,12 +85,7 @@ def check_syntax(path: str | os.PathLike) -> None:
     sys.exit(f"Millrace: {where}: {problem}. Write keys as `lanes: [speech]`, one a line")
 
 
-def checked_config(
-    config: dict,
-    schemas: str | os.PathLike,
-    command_line: Mapping[str, Any] | None = None,
-    check: bool = True,
-) -> dict:
+def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True) -> dict:
     """As validate_config, but of the values only, and raises MillraceError."""
     known = {lane: load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANE_NAMES}
     problems = [
@@ -107,10 +100,7 @@ def checked_config(
     for lane, schema in known.items():
         section = {} if config.get(lane) is None else config[lane]
         if isinstance(section, dict):
-            # Snakemake hands the numbers in --config 'speech={max_cer: 0.2}' over as text.
-            typed = _typed((command_line or {}).get(lane), schema, schema, JSON_SCALAR)
-            section = _overlaid(_typed(section, schema, schema, EXPONENT), typed)
-            section = _with_defaults(section, schema)
+            section = _with_defaults(_typed(section, schema, schema), schema)
         result[lane] = section
         if not check:
             continue
@@ -142,9 +132,8 @@ def load_schema(path: Path) -> dict:
     return schema
 
 
-def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
-    """`value` with text that matches `pattern` read as JSON wherever `rule` wants a number or truth
-    value."""
+def _typed(value: Any, rule: dict, schema: dict) -> Any:
+    """`value` with text read as JSON wherever `rule` wants the number or truth value that it is."""
     if "$ref" in rule:
         rule = schema["$defs"][rule["$ref"].rpartition("/")[2]]
     if isinstance(value, dict):
@@ -152,34 +141,21 @@ def _typed(value: Any, rule: dict, schema: dict, pattern: re.Pattern) -> Any:
         rules = rule.get("properties", {})
         # A run or a country may be called 1.
         named = {str(key): child for key, child in value.items()}
-        return {
-            key: _typed(child, rules.get(key, others), schema, pattern)
-            for key, child in named.items()
-        }
+        return {key: _typed(child, rules.get(key, others), schema) for key, child in named.items()}
     if isinstance(value, list):
         items: dict = next(
             (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
         )
-        return [_typed(child, items, schema, pattern) for child in value]
+        return [_typed(child, items, schema) for child in value]
     wanted = rule.get("type", [])
     wanted = {wanted} if isinstance(wanted, str) else set(wanted)
     if (
         isinstance(value, str)
         and wanted & {"number", "integer", "boolean"}
-        and pattern.fullmatch(value)
+        and _JSON_SCALAR.fullmatch(value)
     ):
         return json.loads(value.lower())
     return value
-
-
-def _overlaid(below: Any, above: Any) -> Any:
-    """`below` with the values of `above`, key by key."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return below if above is None else above
-    overlaid = dict(below)
-    for key, value in above.items():
-        overlaid[key] = _overlaid(below.get(key), value)
-    return overlaid
 
 
 def _duplicate_keys(path: Path) -> list[str]:
