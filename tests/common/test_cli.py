@@ -16,18 +16,21 @@ from millrace.common.errors import MillraceError
 from tests.workflow.workflow import ROOT
 
 
-def test_an_error_is_one_line_with_where_and_remedy(capsys):
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise MillraceError(
-            "the header is cut", where="a.tar, byte 512", remedy="Copy the file again"
-        )
+def said(capsys: pytest.CaptureFixture[str], error: BaseException, code: int = 1) -> str:
+    """The one line that a step says which ends with this error and exit code."""
 
-    assert main([]) == 1
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and said[0].endswith(
-        "ERROR a.tar, byte 512: the header is cut. Copy the file again"
-    )
+    @cli.step(argparse.ArgumentParser)
+    def main(args: argparse.Namespace) -> None:
+        raise error
+
+    assert main([]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_an_error_is_one_line_with_where_and_remedy(capsys):
+    error = MillraceError("the header is cut", where="a.tar, byte 512", remedy="Copy it again")
+    assert said(capsys, error).endswith("ERROR a.tar, byte 512: the header is cut. Copy it again")
 
 
 @pytest.mark.parametrize(
@@ -81,22 +84,16 @@ def test_errors_read_well_with_and_without_their_parts(arguments, text):
     ],
 )
 def test_what_the_system_refuses_is_one_line_with_the_remedy(capsys, number, words):
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise OSError(number, os.strerror(number), "results/x.tar")
-
-    assert main([]) == 1
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    line = said(capsys, OSError(number, os.strerror(number), "results/x.tar"))
     assert "results/x.tar" in line and words in line
 
 
-def test_a_defect_is_not_hidden():
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise KeyError("defect")
-
-    with pytest.raises(KeyError):
-        main([])
+@pytest.mark.parametrize(
+    "error", [KeyError("defect"), RuntimeError("[enforce fail at inline_container.cc:672]")]
+)
+def test_a_defect_is_not_hidden(capsys, error):
+    with pytest.raises(type(error), match=re.escape(str(error))):
+        said(capsys, error)
 
 
 def test_success_is_zero_and_arguments_arrive_as_typed_and_as_spelled():
@@ -218,52 +215,24 @@ def test_counts_and_objects_of_a_command_line():
 
 
 def test_an_interrupt_is_one_line(capsys):
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise KeyboardInterrupt
-
-    assert main([]) == 130
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and "interrupted" in said[0]
+    assert "interrupted" in said(capsys, KeyboardInterrupt(), code=130)
 
 
 @pytest.mark.parametrize("place", ["a step", "a read", "a checkpoint"])
 def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place):
     """torch raises it at any statement; a half written checkpoint then adds an error of its own."""
     killed = RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
-
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        if place == "a step":
-            raise killed
-        try:
-            raise killed
-        except RuntimeError as error:
-            if place == "a read":
-                raise RuntimeError("DataLoader worker (pid(s) 71) exited unexpectedly") from error
-            raise RuntimeError("[enforce fail at inline_container.cc:672]")  # noqa: B904
-
-    assert main([]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in lines[-1]
-    assert len(lines) == 1
+    error = killed
+    if place == "a read":
+        error = RuntimeError("DataLoader worker (pid(s) 71) exited unexpectedly")
+        error.__cause__ = killed
+    elif place == "a checkpoint":
+        error = RuntimeError("[enforce fail at inline_container.cc:672]")
+        error.__context__ = killed
+    assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in said(capsys, error)
 
 
 @pytest.mark.parametrize("end", ["", " with exit code 3"])
 def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsys, end):
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")
-
-    assert main([]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"ERROR a loader worker (pid 71) ended unexpectedly{end}. " in line
-
-
-def test_other_errors_of_torch_keep_their_traceback():
-    @cli.step(argparse.ArgumentParser)
-    def main(args):
-        raise RuntimeError("[enforce fail at inline_container.cc:672]")
-
-    with pytest.raises(RuntimeError, match="enforce fail"):
-        main([])
+    error = RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")
+    assert f"ERROR a loader worker (pid 71) ended unexpectedly{end}. " in said(capsys, error)
