@@ -17,7 +17,7 @@ def measure() -> BucketMeasure:
 
 
 def measured(measure: BucketMeasure, *batches: Batch) -> dict:
-    line = {"step": 0, "batches": 0, "samples": 0, "planned": 0, "wait_seconds": 0.0}
+    line = {"step": 0, "batches": 0, "samples": 0, "wait_seconds": 0.0}
     for batch in batches:
         measure(line, batch)
     return line
@@ -25,14 +25,14 @@ def measured(measure: BucketMeasure, *batches: Batch) -> dict:
 
 def of_rows(rows: list[int], seconds: list[float], filler: bool = False) -> Batch:
     batch = clips.batch(seconds)
-    batch.rows, batch.filler, batch.planned = np.array(rows), filler, len(rows) + 1
+    batch.rows, batch.filler = np.array(rows), filler
     return batch
 
 
 def test_the_batches_of_a_step_add_up_by_bucket(measure):
     line = measured(measure, of_rows([0, 3, 4], [1.0, 2.0, 4.0]), of_rows([3, 7], [1.0, 0.5]))
     assert line["buckets"] == {"b_0_3": (3, 4.0), "b_3_5": (2, 4.5)} and line["bucket"] is None
-    assert (line["samples"], line["planned"]) == (5, 7)
+    assert line["samples"] == 5
     assert (line["audio_seconds"], line["padded_audio_seconds"]) == (8.5, 3 * 4.0 + 2 * 1.0)
     assert measured(measure, of_rows([4], [1.0]))["bucket"] == "b_3_5"
 

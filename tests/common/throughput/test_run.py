@@ -101,13 +101,9 @@ def test_losses_are_means_of_units_over_a_quarter_of_the_lines(tmp_path):
 
 
 def test_what_a_run_lost_and_whether_it_came_to_its_end(tmp_path):
-    steps = [
-        {"step": 1, "seconds": 1.0, "planned": 9, "samples": 7},
-        {"step": 2, "seconds": 1.0, "planned": 5, "samples": 4},
-    ]
     line = window(2, 2.0, 11)
     line["counts"] |= {"unusable_damaged": 2.0, "unusable_text_too_long": 1.0}  # of all ranks
-    run = written(tmp_path / "a", line, steps=steps)
+    run = written(tmp_path / "a", line)
     assert run.lost_samples == 3 and run.finished and run.done_steps == 2 and run.world_size == 2
     failed = written(tmp_path / "b", window(2, 2.0, 11), facts={"failed": "out of memory"})
     assert not failed.finished and failed.failed == "out of memory" and failed.lost_samples == 0

@@ -436,7 +436,7 @@ def test_seconds_and_samples_of_all_parts_of_a_run_are_summed(tmp_path):
     assert summary["samples"] == trained[-1]["samples"] == 21
     assert sum(line["counts"]["samples"] for line in trained) == 21
     evaluations = [summary["first_evaluation"]["step"], summary["last_evaluation"]["step"]]
-    assert evaluations == [3, 7] and summary["world_sizes"] == [[0, 1]]
+    assert evaluations == [3, 7]
     assert summary["loss"] == trained[-1]["loss"] and summary["optimizer_steps"] == 7
 
 
@@ -755,8 +755,7 @@ def test_a_position_keeps_the_plans_that_an_epoch_went_through():
     at.step, at.optimizer_step = 4, 10
     at.enter(2)
     assert (at.step, at.spans) == (0, ((2, 6), (1, 4)))
-    assert at.history == ((0, 2), (6, 1), (10, 2))
-    assert Position.from_dict(orjson.loads(orjson.dumps(at))) == at
+    assert Position.from_dict(asdict(at) | {"of a version before": 1}) == at
     at.end_epoch()
     assert (at.epoch, at.step, at.spans) == (1, 0, ())
 

@@ -34,7 +34,6 @@ class BucketMeasure:
         if not batch.filler:  # whose samples are another batch's
             seconds = batch.lengths.cpu().numpy() / SAMPLING_RATE
             line["samples"] += len(batch)
-            line["planned"] += batch.planned
             line["audio_seconds"] += float(seconds.sum())
             line["padded_audio_seconds"] += batch.audio.numel() / SAMPLING_RATE
             self._add(buckets, batch.rows, seconds)

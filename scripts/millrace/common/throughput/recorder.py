@@ -126,7 +126,6 @@ class StepRecorder:
             "step": 0,
             "batches": 0,
             "samples": 0,
-            "planned": 0,
             "wait_seconds": 0.0,
         }
         self._begin = time.perf_counter(), mark(self.device.type)

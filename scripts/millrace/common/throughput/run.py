@@ -30,7 +30,6 @@ class StepLine(TypedDict, total=False):
     bucket: str | None  # None: samples of several buckets, or a filler's
     batches: int
     samples: int
-    planned: int  # with the unusable samples
     audio_seconds: float
     padded_audio_seconds: float
     wait_seconds: float  # until the batches came; read and decode are parts of it

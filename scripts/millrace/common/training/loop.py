@@ -357,21 +357,15 @@ class _Loop:
         per_rank = self.exchange.gathered(mine)
         self.log.sync()
         if self.ranks.is_main:
-            position = asdict(self.position)
             state = {
                 **self.updates.state_dict(),
                 "schedule": asdict(self.schedule),
                 "length": self.settings.length,
-                "position": position,
+                "position": asdict(self.position),
                 "ranks": per_rank,
                 "task": self.task.state_dict(),
             }
-            header = {
-                "seed": self.settings.seed,
-                "torch": str(torch.__version__),
-                "position": position,
-            }
-            self.checkpoints.save(step, state, header)
+            self.checkpoints.save(step, state, {"seed": self.settings.seed})
         self.exchange.from_main(None)  # barrier: wait until the checkpoint is on disk
         self.saved_step = step
         self.window.clock.lap("save")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass
@@ -12,8 +12,7 @@ class Position:
     A step of the plan is one batch on every rank; `optimizer_step` counts updates of the weights.
     When ranks come or go in the middle of an epoch, the rest of it is planned anew: `spans` holds
     (world size, steps done) of the plans before, `step` begins again at 0. `samples` counts the
-    whole run, `epoch_samples` this epoch; `history` says from which optimiser step on there were
-    how many ranks; `seconds` is the time spent in steps.
+    whole run, `epoch_samples` this epoch; `seconds` is the time spent in steps.
     """
 
     epoch: int = 0
@@ -23,26 +22,20 @@ class Position:
     optimizer_step: int = 0
     samples: int = 0
     epoch_samples: int = 0
-    history: tuple[tuple[int, int], ...] = ()
     seconds: float = 0.0
 
     def enter(self, world_size: int) -> None:
-        if world_size != self.world_size:
-            spans = list(self.spans)
-            if self.step:
-                spans.append((self.world_size, self.step))
-            self.step = 0
-            if spans and spans[-1][0] == world_size:
-                # Nothing was done in between: that plan goes on where it was left.
-                self.step = spans.pop()[1]
-            self.spans = tuple(spans)
-            self.world_size = world_size
-
-        # What began at this very step has done nothing.
-        history = [pair for pair in self.history if pair[0] < self.optimizer_step]
-        if not history or history[-1][1] != world_size:
-            history.append((self.optimizer_step, world_size))
-        self.history = tuple(history)
+        if world_size == self.world_size:
+            return
+        spans = list(self.spans)
+        if self.step:
+            spans.append((self.world_size, self.step))
+        self.step = 0
+        if spans and spans[-1][0] == world_size:
+            # Nothing was done in between: that plan goes on where it was left.
+            self.step = spans.pop()[1]
+        self.spans = tuple(spans)
+        self.world_size = world_size
 
     def end_epoch(self) -> None:
         self.epoch += 1
@@ -52,8 +45,5 @@ class Position:
 
     @classmethod
     def from_dict(cls, value: dict) -> Position:
-        """The position that `asdict` described (tuples may have become lists)."""
-        pairs = {}
-        for name in ("spans", "history"):
-            pairs[name] = tuple((int(a), int(b)) for a, b in value[name])
-        return cls(**{**value, **pairs})
+        """The position that `asdict` described; what a version before knew beside is left out."""
+        return cls(**{item.name: value[item.name] for item in fields(cls)})

@@ -169,7 +169,6 @@ class Result:
             "optimizer_steps": self.position.optimizer_step,
             "samples": self.position.samples,
             "seconds": self.position.seconds,
-            "world_sizes": [list(pair) for pair in self.position.history],
             "loss": self.loss,
             "first_evaluation": evaluations[0] if evaluations else None,
             "last_evaluation": evaluations[-1] if evaluations else None,

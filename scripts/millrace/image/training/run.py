@@ -148,12 +148,7 @@ def _adopt(
             "spans": (),
             "epoch_samples": 0,
         }
-    header = {
-        "seed": source.header["seed"],
-        "torch": source.header["torch"],
-        "position": state["position"],
-    }
-    own.save(source.step, state, header)
+    own.save(source.step, state, {"seed": source.header["seed"]})
 
 
 @contextlib.contextmanager
