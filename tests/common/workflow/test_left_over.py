@@ -89,6 +89,9 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     assert line.endswith(run_lock.remedy(run_lock.UNLOCK))
     # A dry run has no error that would say it.
     assert left_over.check(said.append, acts=False, on_cluster=False) == line and said == [line]
+    other = "snakemake -s ../Snakefile --unlock"
+    line = left_over.check(said.append, acts=True, on_cluster=False, unlock=other)
+    assert line.endswith(run_lock.remedy(other))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert left_over.steps() == []
@@ -125,6 +128,30 @@ def test_a_run_is_refused_while_the_queue_has_jobs_of_this_folder(monkeypatch):
     with pytest.raises(MillraceError, match="Slurm jobs of a killed run go on"):
         left_over.check(said.append, acts=True, on_cluster=True)
     assert not left_over.check(said.append, acts=True, on_cluster=True) and len(said) == 1
+
+
+@pytest.mark.parametrize("name", ["a|b", "link"])
+def test_jobs_are_known_by_their_folder_behind_a_link_or_with_a_bar_in_its_name(
+    tmp_path: Path, monkeypatch, name
+):
+    (tmp_path / "a|b").mkdir()
+    (tmp_path / "link").symlink_to("a|b")
+    monkeypatch.chdir(tmp_path / "a|b")
+    queue(monkeypatch, row(FIRST, "RUNNING", "speech_a", f"{tmp_path}/{name}"))
+    assert left_over.jobs() == [left_over.Job(FIRST, "running", "speech_a")]
+
+
+def test_a_process_of_no_step_beside_one_of_a_step_has_no_name():
+    processes = [left_over.Step(8, 1), left_over.Step(9, 8, "asr_train_model")]
+    (line,) = left_over.describe(processes, [])
+    assert "go on here: asr_train_model. Wait" in line and line.endswith("`kill 8`")
+
+
+def test_a_lock_that_no_dead_run_noted_is_left_to_snakemake():
+    Path(".snakemake/locks").mkdir(parents=True)
+    Path(".snakemake/locks/0.output.lock").touch()
+    said: list[str] = []
+    assert left_over.check(said.append, acts=False, on_cluster=False) == "" and not said
 
 
 def test_a_run_without_slurm_looks_into_the_queue_where_there_was_slurm_before(monkeypatch):

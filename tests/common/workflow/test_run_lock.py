@@ -98,6 +98,21 @@ def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him()
         f"goes on (process {run.pid} on " in line and "Wait until it has ended, or stop it" in line
     )
     assert "unlock" not in line and "killed" not in line
-    run.communicate()
     (run_lock.NOTES / "12-345@elsewhere").touch()
+    assert "or stop it with Ctrl-C there" in run_lock.holder()
+    run.communicate()
     assert "process 12 on elsewhere" in run_lock.holder() and "or was killed" in run_lock.holder()
+
+
+def test_the_holder_is_told_with_the_command_that_unlocks_this_workflow():
+    unlock = "snakemake -s ../Snakefile --unlock"
+    assert run_lock.holder(unlock).endswith(run_lock.remedy(unlock))
+    run_lock.NOTES.mkdir()
+    (run_lock.NOTES / "12-345@elsewhere").touch()
+    assert run_lock.holder(unlock).endswith(run_lock.remedy(unlock))
+
+
+def test_a_file_among_the_notes_that_names_no_process_stops_nothing():
+    run_lock.NOTES.mkdir()
+    (run_lock.NOTES / f"x-1@{socket.gethostname()}").touch()
+    assert run_lock.stale() == ""
