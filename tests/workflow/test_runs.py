@@ -14,7 +14,7 @@ import pytest
 from millrace.asr.inputs import AsrInputs
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.config import checked_config
-from millrace.common.workflow.runs import RunInputs
+from millrace.common.workflow.runs import RunInputs, flags
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
 from millrace.music.inputs import MusicInputs
@@ -63,6 +63,16 @@ def test_each_rank_has_a_gpu_unless_it_trains_on_the_cpu(device, here, gpus):
     assert [inputs(lane, here, **section).gpus(RUN) for lane, section in sections.items()] == [
         gpus
     ] * 3
+
+
+def test_flags_have_one_order_and_are_quoted_for_the_shell():
+    chosen = {"log_steps": 2, "device": "a b", "model_options": {"a": 1}}
+    assert flags(chosen) == """--device 'a b' --log-steps 2 --model-options '{"a": 1}'"""
+
+
+def test_a_loader_is_audited_over_two_epochs_but_for_images_whose_epochs_training_makes():
+    of_lanes = [inputs(lane, runs={"a": {}}) for lane in ("asr", "music", "image")]
+    assert [of.audited("a").epochs for of in of_lanes] == [2, 2, 1]
 
 
 def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
@@ -121,7 +131,14 @@ def test_a_finished_run_waits_for_its_audit_only_if_it_would_be_made_otherwise(
     # Made of other files, by another number of ranks; or lost.
     note.write_text(json.dumps({"input": ["b.json", ACCEPTED], "shellcmd": command}))
     assert of.gate(RUN) == [ACCEPTED]
-    note.write_text(json.dumps({"input": [*of.audited("a").files, ACCEPTED], "shellcmd": command}))
+    made_of = [*of.audited("a").files, ACCEPTED]
+    note.write_text(json.dumps({"input": [*made_of, "b.json"], "shellcmd": command}))
+    assert of.gate(RUN) == [ACCEPTED]
+    # With a seed that only begins like this one.
+    longer = command.replace(" --metrics", "0 --metrics")
+    note.write_text(json.dumps({"input": made_of, "shellcmd": longer}))
+    assert of.gate(RUN) == [ACCEPTED]
+    note.write_text(json.dumps({"input": made_of, "shellcmd": command}))
     assert of.gate(RUN) == [f"old {ACCEPTED}"]
     two = inputs("image", ranks=2, runs={"a": {"epochs": 2}})
     assert two.run_arguments(RUN) == of.run_arguments(RUN) and two.gate(RUN) == [ACCEPTED]
