@@ -44,7 +44,8 @@ def parsed(
 def test_a_lane_is_asked_for_by_the_name_of_a_rule_only(line: str, asked: set[str]):
     for program in (SNAKEMAKE, "/venv/site-packages/snakemake/__main__.py"):
         assert parsed(line, program).lanes() == asked
-    assert parsed(line, "/usr/bin/pytest") == snakemake_state.Call()
+    for program in ("/usr/bin/pytest", "/venv/site-packages/pytest/__main__.py"):
+        assert parsed(line, program) == snakemake_state.Call()
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,9 @@ def test_commands_of_others_keep_their_prefix_and_ours_have_both():
 
 
 def test_a_remedy_names_the_workflow_as_it_was_called():
-    call = parsed("music -s ../Snakefile --config asr={x:1} --cores 2")
-    place = "-s ../Snakefile --config 'asr={x:1}'"
+    line = "music -s ../Snakefile --directory d --configfile c.yaml --config asr={x:1} --cores 2"
+    call = parsed(line)
+    place = "-s ../Snakefile --directory d --configfile c.yaml --config 'asr={x:1}'"
     assert call.command("--unlock") == f"snakemake {place} --unlock"
     assert call.command("--report report.html") == f"snakemake music {place} --report report.html"
     assert parsed("").command("--unlock") == "snakemake --unlock"
