@@ -144,7 +144,12 @@ def _items(results: Path) -> dict[str, Items]:
     outputs = (f"{results}/records/partitions/{{}}.json",)
     return {
         "": Items(
-            "image", _images, lambda *_: ["replaced"], outputs, lambda name: name.rpartition("-")[0]
+            "image",
+            _images,
+            lambda *_: ["replaced"],
+            outputs,
+            group=lambda name: name.rpartition("-")[0],
+            shown=str,  # whole: folders of classes number their images alike
         ),
         "splits": unsaid([f"{results}/records/{{}}/records.json"]),
     }
