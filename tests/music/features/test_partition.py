@@ -371,6 +371,21 @@ def test_a_file_that_is_cut_missing_or_no_hdf5_names_all_that_point_to_it(tmp_pa
         ]
 
 
+def test_pipes_and_folders_that_are_called_like_features_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5")
+    (tmp_path / "folder.h5").mkdir()
+    for file in ("pipe.h5", "folder.h5"):
+        track = only(scanned(tmp_path, [file]))
+        assert (track.refused, "no regular file" in track.problem) == ("file_unreadable", True)
+
+    (tmp_path / "ab").mkdir()
+    os.mkfifo(tmp_path / "ab/ab_pipe.mm")
+    write_mm(tmp_path, "ab_sidecar", cqt(1).astype("<f2"), sidecar=False)
+    os.mkfifo(tmp_path / "ab/ab_sidecar.npy")
+    refused = {track.id: track.refused for track in scanned(tmp_path, [], mm=["ab"])}
+    assert refused == {"ab_pipe": "unreadable", "ab_sidecar": "bad_sidecar"}
+
+
 HUGE = 1 << 44
 
 

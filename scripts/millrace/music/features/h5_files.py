@@ -17,6 +17,7 @@ from millrace.common.loading.h5 import is_swmr, open_h5
 from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import check_duration, check_values, decide_hop, time_axis
 from millrace.music.features.metadata import Record
+from millrace.music.features.roots import regular_file
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
 _BLOCK = 1 << 22  # values read at once when a track is checked
@@ -39,7 +40,7 @@ def read_file(
     path = Path(root) / file
     records = list(records)
     try:
-        status = os.stat(path)
+        status = regular_file(path)
         swmr = is_swmr(path)
         with open_h5(os.fspath(path), swmr) as h5:
             tracks = list(_tracks(h5, file, records, contract))

@@ -24,6 +24,7 @@ from millrace.music.features.decisions import (
     time_axis,
 )
 from millrace.music.features.metadata import Record
+from millrace.music.features.roots import regular_file
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
 
 _REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
@@ -91,8 +92,9 @@ def _check_name(track: Track, folder: str, ids: Sequence[str]) -> None:
 def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     """Decide how an .mm file is to be read. Raises Refused if nothing states it, or it holds no
     CQT."""
+    # Before the values: of a file that is replaced while it is read the index knows the old time.
+    status = regular_file(path)
     raw = path.read_bytes()
-    status = os.stat(path)
     track.size = status.st_size
     track.mtime_ns = status.st_mtime_ns
     track.storage = RAW
@@ -141,6 +143,7 @@ def _check_jsonl(track: Track, values: np.ndarray, shape: Sequence[int]) -> None
 def _shape(sidecar: Path) -> list[int]:
     """The shape that an .npy beside an .mm holds."""
     try:
+        regular_file(sidecar)
         with open(sidecar, "rb") as handle:
             shape = np.lib.format.read_array(handle, allow_pickle=False)
     except Exception:  # NumPy reads the header as Python's text: damage may raise anything

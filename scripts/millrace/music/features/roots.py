@@ -3,8 +3,10 @@ splits."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -122,6 +124,16 @@ class Root:
                 return end
         names = [file for file in places if os.path.basename(file) in ends[-1:]]
         return names[0] if len(names) == 1 else None
+
+
+def regular_file(path: str | os.PathLike) -> os.stat_result:
+    """What the system says of a file. Raises OSError for what is none: a pipe would be read for
+    ever."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        words = "no regular file, but a folder, pipe or device"
+        raise OSError(errno.EINVAL, words)
+    return status
 
 
 def split_name(name: str) -> str:
