@@ -370,6 +370,22 @@ def test_a_large_manifest_that_is_put_back_with_its_time_says_what_it_said(tars,
     )
 
 
+def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
+    manifests = tars.folder / "manifests"
+    (manifests / "dev.parquet").rename(manifests / "valid.parquet")
+    (note,) = tars.sync().notes
+    assert "has no manifest of dev and test, and valid.parquet is not read" in note
+    (manifests / "valid.parquet").rename(manifests / "dev.parquet")
+    assert tars.sync().notes == []
+
+
+def test_a_manifest_that_is_a_pipe_is_refused(tars):
+    pipe = tars.folder / "manifests/test.parquet"
+    os.mkfifo(pipe)
+    with pytest.raises(MillraceError, match="no regular file"):
+        tars.sync()
+
+
 def test_large_jsonl_is_read_once_with_progress_and_known_by_its_rows(tars, monkeypatch, capsys):
     path = jsonl_manifest(tars)
     monkeypatch.setattr(sources, "_COMPARED", 100)

@@ -117,6 +117,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     tars = _stats_of_tars(facts.values(), path_map)
     notes = path_map.warnings("asr.path_map", "tar paths")
     notes += _broken_notes(facts)
+    notes += _unread_notes(files, settings.manifest_dir)
     notes += _missing_notes(tars, notes, settings.manifest_dir)
 
     states = _states(manifests.stats, facts, as_built, table("manifests"))
@@ -155,6 +156,8 @@ def _manifest_files(manifest_dir: str) -> dict[str, list[str]]:
         if "{" in path or "}" in path:
             problem = "Snakemake takes braces in a file's name for wildcards"
             raise MillraceError(problem, path, "Rename file or folder")
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+            raise MillraceError("this is no regular file", path, "Write a manifest there")
     return files
 
 
@@ -197,6 +200,16 @@ def _broken_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
         for path, known in facts.items()
         if known.broken_lines
     ]
+
+
+def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str]:
+    """A line if dev or test is missing beside what sounds like it."""
+    missing = [split for split in manifest_files.SPLITS if split not in files]
+    unread = manifest_files.held_out_unread(manifest_dir, dict(files))
+    if not missing or not unread:
+        return []
+    problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
+    return [f"{problem}, and {', '.join(unread)} is not read: name it like {missing[0]}.parquet"]
 
 
 def _missing_notes(tars: Mapping[str, dict], notes: list[str], manifest_dir: str) -> list[str]:

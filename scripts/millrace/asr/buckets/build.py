@@ -465,9 +465,10 @@ def _check_rows(splits: list[_Split], output_dir: Path) -> None:
         is_needed = split.name == TRAIN or leakage.reasons(ledger)
         if is_needed and not ledger.rows_out:
             where = split.manifest.files[0]
+            problem = f"no {split.name} row is left of {ledger.rows_in}"
             remedy = "The manifest has no rows: write it again"
             if ledger.rows_in:
                 where = output_dir / "rejects.jsonl"
+                problem += f": {ledger.reasons()}"
                 remedy = "The file lists every rejected row with its reason"
-            problem = f"no {split.name} row is left of {ledger.rows_in}: {ledger.reasons()}"
             raise MillraceError(problem, str(where), remedy)

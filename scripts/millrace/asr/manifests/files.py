@@ -53,6 +53,8 @@ _NEMO_WHOLE = re.compile(r"tarred_audio_manifest(_version_\d+)?\.json")
 _NEMO_SHARD = re.compile(r"manifest_\d+\.json")
 _NEMO_BUCKET = re.compile(r"bucket_?\d+")
 _PIECE = re.compile(rf"({'|'.join(SPLITS)})[-_.](.+)")
+# What dev and test are called elsewhere begins so.
+_HELD_OUT = ("dev", "val", "eval", "test")
 # As the Hub names pieces; its older names end in a hash.
 _OF = re.compile(r"(.*?)-?(\d+)-of-(\d+)(?:-[0-9a-f]+)?")
 
@@ -89,6 +91,14 @@ def find(folder: str | os.PathLike) -> dict[str, list[str]]:
             names = _one_of(ways, split, str(folder))
             splits[split] = [str(Path(folder) / name) for name in names]
     return splits
+
+
+def held_out_unread(folder: str | os.PathLike, found: dict[str, list[str]]) -> list[str]:
+    """Names in a folder that sound like dev or test and are read for no split, as valid.parquet."""
+    read = {Path(path) for paths in found.values() for path in paths}
+    read |= {parent for path in read for parent in path.parents}
+    names = [name for name in _names(folder) if name.lower().startswith(_HELD_OUT)]
+    return [name for name in names if Path(folder, name) not in read]
 
 
 def _ways(folder: str | os.PathLike, split: str, is_weak: bool) -> list[list[str]]:
