@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ import time
 open("ready", "w")
 time.sleep(1000)
 """
+UNLOCK = "snakemake --unlock"
+check = partial(left_over.check, unlock=UNLOCK)
 FIRST, SECOND = (f"millrace_0000000{number}-1111-2222-3333-444444444444" for number in (1, 2))
 
 
@@ -57,15 +60,15 @@ def test_a_run_is_refused_while_steps_of_a_killed_one_go_on_and_a_dry_run_says_s
     steps = left_over.steps()
     assert len(steps) == 2
     said: list[str] = []
-    line = left_over.check(said.append, acts=False, on_cluster=False)
+    line = check(said.append, acts=False, on_cluster=False)
     pids = " ".join(str(step.pid) for step in steps)
     assert said == [line] and f"have them save and end: `kill {pids}`" in line
     with pytest.raises(MillraceError, match="steps of a killed run go on here"):
-        left_over.check(said.append, acts=True, on_cluster=False)
+        check(said.append, acts=True, on_cluster=False)
     end(steps)
     while left_over.steps():
         time.sleep(0.01)
-    assert not left_over.check(said.append, acts=True, on_cluster=False)
+    assert not check(said.append, acts=True, on_cluster=False)
 
 
 def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
@@ -82,15 +85,15 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("results/x\n")
     said: list[str] = []
-    line = left_over.check(said.append, acts=True, on_cluster=False)
+    line = check(said.append, acts=True, on_cluster=False)
     assert left_over.steps() == alive and not said
     assert line.startswith("the workflow is locked by a run that was killed (process ")
     assert "steps of a killed run go on here: " in line
-    assert line.endswith(run_lock.remedy(run_lock.UNLOCK))
+    assert line.endswith(run_lock.remedy(UNLOCK))
     # A dry run has no error that would say it.
-    assert left_over.check(said.append, acts=False, on_cluster=False) == line and said == [line]
+    assert check(said.append, acts=False, on_cluster=False) == line and said == [line]
     other = "snakemake -s ../Snakefile --unlock"
-    line = left_over.check(said.append, acts=True, on_cluster=False, unlock=other)
+    line = check(said.append, acts=True, on_cluster=False, unlock=other)
     assert line.endswith(run_lock.remedy(other))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
@@ -121,13 +124,13 @@ def test_a_run_is_refused_while_the_queue_has_jobs_of_this_folder(monkeypatch):
     ours = row(FIRST, "RUNNING", "speech_a") + row(SECOND, "PENDING", "speech_b")
     queue(monkeypatch, others + ours, others + ours, others)
     said: list[str] = []
-    line = left_over.check(said.append, acts=False, on_cluster=True)
+    line = check(said.append, acts=False, on_cluster=True)
     go_on = "Slurm jobs of a killed run go on: 1 running, 1 pending (1 speech_a, 1 speech_b). Wait"
     assert said == [line] and line.startswith(go_on)
     assert line.endswith(f"`scancel --name={FIRST}; scancel --name={SECOND}`")
     with pytest.raises(MillraceError, match="Slurm jobs of a killed run go on"):
-        left_over.check(said.append, acts=True, on_cluster=True)
-    assert not left_over.check(said.append, acts=True, on_cluster=True) and len(said) == 1
+        check(said.append, acts=True, on_cluster=True)
+    assert not check(said.append, acts=True, on_cluster=True) and len(said) == 1
 
 
 @pytest.mark.parametrize("name", ["a|b", "link"])
@@ -151,25 +154,25 @@ def test_a_lock_that_no_dead_run_noted_is_left_to_snakemake():
     Path(".snakemake/locks").mkdir(parents=True)
     Path(".snakemake/locks/0.output.lock").touch()
     said: list[str] = []
-    assert left_over.check(said.append, acts=False, on_cluster=False) == "" and not said
+    assert check(said.append, acts=False, on_cluster=False) == "" and not said
 
 
 def test_a_run_without_slurm_looks_into_the_queue_where_there_was_slurm_before(monkeypatch):
     queue(monkeypatch, row(FIRST, "RUNNING", "speech_a"))
-    assert not left_over.check(print, acts=True, on_cluster=False)
+    assert not check(print, acts=True, on_cluster=False)
     os.makedirs("logs/slurm")
     with pytest.raises(MillraceError, match=r"1 running \(1 speech_a\)"):
-        left_over.check(print, acts=True, on_cluster=False)
+        check(print, acts=True, on_cluster=False)
 
 
 def test_a_queue_that_does_not_answer_stops_a_run_on_the_cluster_only(monkeypatch):
     queue(monkeypatch, *["error: no controller"] * 3)
     os.makedirs("logs/slurm")
     with pytest.raises(MillraceError, match="squeue failed: "):
-        left_over.check(print, acts=True, on_cluster=True)
+        check(print, acts=True, on_cluster=True)
     said: list[str] = []
-    assert not left_over.check(said.append, acts=False, on_cluster=True)
-    assert not left_over.check(said.append, acts=True, on_cluster=False)
+    assert not check(said.append, acts=False, on_cluster=True)
+    assert not check(said.append, acts=True, on_cluster=False)
     assert len(said) == 2 and "squeue failed" in said[0]
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not left_over.check(said.append, acts=True, on_cluster=True)
+    assert not check(said.append, acts=True, on_cluster=True)

@@ -112,9 +112,7 @@ def _tally(words: Iterable[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 
-def check(
-    say: Callable[[str], None], acts: bool, on_cluster: bool, unlock: str = run_lock.UNLOCK
-) -> str:
+def check(say: Callable[[str], None], acts: bool, on_cluster: bool, unlock: str) -> str:
     """Say what a killed run has left, with its lock, which the command `unlock` removes; "" if
     there is nothing.
 
@@ -126,7 +124,7 @@ def check(
         return ""
     lines = describe(steps(), _queue(say, acts, on_cluster))
     if locked:
-        lines = [run_lock.stale(". ".join([*lines, run_lock.remedy(unlock)]))]
+        lines = [". ".join([run_lock.stale(), *lines, run_lock.remedy(unlock)])]
     elif lines and acts:
         raise MillraceError(" ".join(lines))
     if not acts:

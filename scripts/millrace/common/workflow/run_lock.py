@@ -19,7 +19,6 @@ from millrace.common import processes
 from millrace.common.workflow.snakemake_state import is_locked
 
 NOTES = Path(".snakemake/millrace.runs")
-UNLOCK = "snakemake --unlock"
 
 
 def this_run() -> str:
@@ -62,11 +61,10 @@ def remedy(unlock: str) -> str:
     return f"Type `{unlock}`, then the same command again"
 
 
-def stale(left: str = "", unlock: str = UNLOCK) -> str:
-    """What to tell the user if the lock is that of dead processes of this host, else "".
+def stale() -> str:
+    """Who held the lock, if it is that of dead processes of this host, else "".
 
-    `left` says what these left behind, and what to do. Notes of the dead are removed once there is
-    no lock.
+    Notes of the dead are removed once there is no lock.
     """
     dead, others = _notes()
     if not is_locked():
@@ -75,11 +73,10 @@ def stale(left: str = "", unlock: str = UNLOCK) -> str:
                 note.unlink()
     if not dead or others or not is_locked():
         return ""
-    problem = f"the workflow is locked by a run that was killed ({_names(dead)})"
-    return f"{problem}. {left or remedy(unlock)}"
+    return f"the workflow is locked by a run that was killed ({_names(dead)})"
 
 
-def holder(unlock: str = UNLOCK) -> str:
+def holder(unlock: str) -> str:
     """Who holds the lock, and what to do; the command `unlock` removes it."""
     others = [note for note in _notes()[1] if note.name != this_run()]
     if not others:
