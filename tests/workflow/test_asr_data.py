@@ -111,35 +111,6 @@ def test_a_split_in_pieces_makes_only_the_buckets_pending(workflow):
     assert [job.rule for job in workflow.dry("asr_data")] == ["asr_build_bucket_manifests"]
 
 
-def test_a_missing_and_a_cut_tar_are_rejects_with_reasons(workflow):
-    manifest = workflow.folder / "manifests/train.parquet"
-    rows = pq.read_table(manifest).to_pylist()
-    cut = workflow.folder / "data/cut.tar"
-    cut.write_bytes((workflow.folder / "data/shard_000/audio_16k.tar").read_bytes()[:5000])
-    for row in rows[:20]:
-        row["tar_path"] = str(cut)
-    rows += [{**rows[30], "tar_path": str(workflow.folder / "data/nowhere.tar")}]
-    write_manifest(manifest, rows)
-    workflow.run("asr_data")
-    ledger = json.loads((workflow.folder / "results/asr/buckets/ledger.json").read_bytes())
-    text = json.dumps(ledger)
-    assert "tar" in text
-    lines = (workflow.folder / "results/asr/buckets/rejects.jsonl").read_text().splitlines()
-    assert len(lines) >= 2 and any("nowhere.tar" in line for line in lines)
-
-
-def test_too_many_errors_fail_with_reasons(workflow):
-    manifest = workflow.folder / "manifests/train.parquet"
-    rows = pq.read_table(manifest).to_pylist()
-    for number, row in enumerate(rows[:300]):
-        row["tar_member_name"] = f"not/there_{number}.flac"
-    write_manifest(manifest, rows)
-    done = workflow.call("asr_data")
-    assert done.returncode != 0
-    log = (workflow.folder / "logs/asr/build_bucket_manifests/all.log").read_text()
-    assert "max_error_fraction" in log and "Traceback" not in log
-
-
 def test_copies_by_sound_make_the_buckets_pending_once(workflow):
     """The members here are no sound: all of them are counted, and none is lost."""
     section = {**workflow.config["asr"], "copies": "audio"}

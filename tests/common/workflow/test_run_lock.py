@@ -102,9 +102,8 @@ def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him()
     (run_lock.NOTES / "12-345@elsewhere").touch()
     assert "or stop it with Ctrl-C there" in run_lock.holder(UNLOCK)
     run.communicate()
-    assert "process 12 on elsewhere" in run_lock.holder(
-        UNLOCK
-    ) and "or was killed" in run_lock.holder(UNLOCK)
+    line = run_lock.holder(UNLOCK)
+    assert "process 12 on elsewhere" in line and "or was killed" in line
 
 
 def test_the_holder_is_told_with_the_command_that_unlocks_this_workflow():
