@@ -20,18 +20,18 @@ def test_an_address_gives_the_same_seed_for_ever():
     # A change of these would reshuffle every run that is resumed.
     assert seeding.derive(42) == 6090968991249832154
     assert seeding.derive(42, "epoch", 3) == 7503159487316563049
-    assert seeding.derive(2**70, -1, "ä", b"\xff") == 6084004018319064340
+    assert seeding.derive(2**70, -1, "ä") == 6877715260471690468
 
 
 def test_addresses_that_look_alike_differ():
-    addresses = [(1, 2, 3), (1, 23), (12, 3), (1, "2", 3), (1, "23"), (1, b"23")]
+    addresses = [(1, 2, 3), (1, 23), (12, 3), (1, "2", 3), (1, "23")]
     addresses += [(1, "2", "3"), (1, 3, 2), (1, "2,3")]
     seeds = [seeding.derive(*address) for address in addresses]
     assert len(set(seeds)) == len(addresses)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert seeding.derive(1, np.uint64(2**63)) == seeding.derive(1, 2**63)
     assert seeding.derive(1, np.int32(5)) == seeding.derive(np.int64(1), 5)
-    for wrong in (1.0, None, np.float64(2)):
+    for wrong in (1.0, None, b"a", np.float64(2)):
         with pytest.raises(TypeError):
             seeding.derive(1, wrong)
 

@@ -22,7 +22,7 @@ import torch
 from millrace.common.stopping import STOP_SIGNALS
 
 
-def derive(seed: int, *names: int | str | bytes) -> int:
+def derive(seed: int, *names: int | str) -> int:
     """A seed (0 to 2^63 - 1) for the address `names` under `seed`: BLAKE2b, the same everywhere.
 
     `derive(1, "a", "b")` and `derive(1, "ab")` differ, and so do `derive(1, 2)` and `derive(1,
@@ -30,10 +30,7 @@ def derive(seed: int, *names: int | str | bytes) -> int:
     """
     digest = hashlib.blake2b(digest_size=8)
     for name in (seed, *names):
-        if isinstance(name, bytes):
-            kind = b"b"
-            raw = name
-        elif isinstance(name, str):
+        if isinstance(name, str):
             kind = b"s"
             raw = name.encode("utf-8")
         elif isinstance(name, int | np.integer):
@@ -41,17 +38,17 @@ def derive(seed: int, *names: int | str | bytes) -> int:
             kind = b"i"
             raw = str(int(name)).encode("utf-8")
         else:
-            raise TypeError(f"an address is made of int, str and bytes, not {type(name).__name__}")
+            raise TypeError(f"an address is made of int and str, not {type(name).__name__}")
         digest.update(kind + len(raw).to_bytes(8, "little") + raw)
     return int.from_bytes(digest.digest(), "little") >> 1
 
 
-def generator(seed: int, *names: int | str | bytes) -> np.random.Generator:
+def generator(seed: int, *names: int | str) -> np.random.Generator:
     """A numpy generator (Philox) for an address, such as `generator(seed, epoch, sample_id)`."""
     return np.random.Generator(np.random.Philox(derive(seed, *names)))
 
 
-def seed_all(seed: int, *names: int | str | bytes, device: bool = True) -> None:
+def seed_all(seed: int, *names: int | str, device: bool = True) -> None:
     """Seed Python, numpy, torch and (if `device`) its devices, for code that draws without an
     address."""
     random.seed(derive(seed, *names, "python"))
@@ -64,7 +61,7 @@ def seed_all(seed: int, *names: int | str | bytes, device: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def addressed(seed: int, *names: int | str | bytes) -> Iterator[None]:
+def addressed(seed: int, *names: int | str) -> Iterator[None]:
     """Code inside draws from an address (on the host); afterwards the generators are as they
     were."""
     with preserved(device=False):
