@@ -46,4 +46,5 @@ class Position:
     @classmethod
     def from_dict(cls, value: dict) -> Position:
         """The position that `asdict` described; what a version before knew beside is left out."""
-        return cls(**{item.name: value[item.name] for item in fields(cls)})
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: value[name] for name in names & value.keys()})

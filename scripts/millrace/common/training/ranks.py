@@ -161,7 +161,8 @@ class Exchange:
 
     def from_main(self, value: Any) -> Any:
         """The value of rank 0; the others wait for it. Plain values and tensors, no objects."""
-        return self.gathered(value)[0]
+        is_main = self.world_size == 1 or self._dist.get_rank() == 0
+        return self.gathered(value if is_main else None)[0]
 
     def wait(self, seconds: float) -> None:
         """Until all ranks have come here; RuntimeError where one has not after so many seconds."""
