@@ -328,12 +328,6 @@ rule asr_report_throughput:
             category="ASR training",
             labels={"what": "Throughput, baseline against Millrace"},
         ),
-        phases=report(
-            "results/asr/report/phases.svg",
-            caption="report/asr_throughput_phases.rst",
-            category="ASR training",
-            labels={"what": "Time by phase"},
-        ),
         result="results/asr/report/throughput.json",
     log:
         "logs/asr/report_throughput/all.log",
@@ -351,5 +345,4 @@ rule asr_report_throughput:
     shell:
         "python -m millrace.asr.report_throughput --bench {input.bench} --baseline {input.baseline}"
         " --check {input.check} --profile {input.profile} --buckets {input.buckets}"
-        " --reference {params.reference:q} --summary {output.summary} --phases {output.phases}"
-        " --result {output.result} 2> {log}"
+        " --reference {params.reference:q} --summary {output.summary} --result {output.result} 2> {log}"

@@ -42,7 +42,7 @@ def train(buckets: Path, metrics: Path, lr: str) -> int:
 
 def report(buckets: Path, runs: list[Path], target: Path) -> int:
     config = str(buckets / "bucket_config.json")
-    places = ["--buckets", config, "--summary", str(target), "--worst", "3"]
+    places = ["--buckets", config, "--summary", str(target)]
     return report_runs.main(["--runs", *map(str, runs), *places])
 
 
@@ -92,13 +92,13 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     ):
         assert sentence in shown.text
     sounds = re.findall(r'src="data:audio/(\w+);base64,([^"]+)"', html)
-    assert len(sounds) == 3 and all(
+    assert len(sounds) == 12 and all(
         base64.b64decode(of)[:4] in (b"fLaC", b"RIFF") for _, of in sounds
     )
     lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
     worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
     assert f"first, {100 * worst:.0f} %" in shown.text
-    clips = worst_clips([Run(run) for run in runs], BucketConfig.read(buckets), 99)
+    clips = worst_clips([Run(run) for run in runs], BucketConfig.read(buckets))
     assert len(clips) == 12
     assert [clip.rate for clip in clips] == sorted((clip.rate for clip in clips), reverse=True)
 
@@ -114,9 +114,9 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
 def test_a_clip_that_one_run_alone_has_transcribed_has_its_rate(built):
     config = BucketConfig.read(built[0])
     first, second = map(Run, built[1])
-    alone = worst_clips([first], config, 99)
+    alone = worst_clips([first], config)
     second.hypotheses = []
-    both = worst_clips([first, second], config, 99)
+    both = worst_clips([first, second], config)
     assert [clip.rate for clip in both] == [clip.rate for clip in alone]
 
 
@@ -125,7 +125,7 @@ def test_the_rate_of_a_clip_is_the_mean_over_runs_and_without_a_test_it_is_of_de
     for run, share in zip(runs, (0, 1), strict=True):
         dev = [line for line in run.hypotheses if line["split"] == "dev"]
         run.hypotheses = [{**line, "edits": share * line["characters"]} for line in dev]
-    clips = worst_clips(runs, BucketConfig.read(built[0]), 99)
+    clips = worst_clips(runs, BucketConfig.read(built[0]))
     assert [clip.rate for clip in clips] == [0.5] * 12
 
 
@@ -133,7 +133,7 @@ def test_of_clips_of_one_rate_that_of_the_longest_text_comes_first(built):
     run = Run(built[1][0])
     for number, line in enumerate(run.hypotheses):
         line.update(edits=0, characters=1 + number)
-    clips = worst_clips([run], BucketConfig.read(built[0]), 99)
+    clips = worst_clips([run], BucketConfig.read(built[0]))
     lengths = [clip.line["characters"] for clip in clips]
     assert len(lengths) == 12 and lengths == sorted(lengths, reverse=True)
 

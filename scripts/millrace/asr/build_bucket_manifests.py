@@ -117,13 +117,6 @@ def make_parser() -> argparse.ArgumentParser:
         default=0.1,
         help=errors,
     )
-    row_group = "rows per row group (default %(default)s)"
-    add(
-        "--row-group",
-        type=cli.positive_int,
-        default=1 << 16,
-        help=row_group,
-    )
     add(
         "--threads",
         type=cli.positive_int,
@@ -155,7 +148,6 @@ def main(args: argparse.Namespace) -> None:
         keep_over_max=args.over_max == "keep",
         seed=args.seed,
         threads=args.threads,
-        row_group=args.row_group,
         on_leak=args.on_leak,
         copies=args.copies,
     )

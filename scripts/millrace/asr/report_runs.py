@@ -27,12 +27,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="bucket_config.json of the data: the clips' audio",
     )
     add(
-        "--worst",
-        type=cli.count,
-        default=20,
-        help="clips to hear",
-    )
-    add(
         "--summary",
         required=True,
         help="output: tables, figures and clips as one page (HTML)",
@@ -47,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
             "there is no run to report", "asr.runs", "Give asr.runs a run, or --runs a metrics.json"
         )
     runs = [Run(path) for path in args.runs]
-    clips = worst_clips(runs, BucketConfig.read(args.buckets), args.worst)
+    clips = worst_clips(runs, BucketConfig.read(args.buckets))
     atomic.write_text(args.summary, page.render(runs, clips, leak_lines(Path(args.buckets))))
     cli.log.info(
         "%s: %d runs, %d clips to hear",

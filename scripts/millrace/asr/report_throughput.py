@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from millrace.asr.throughput import comparison, criteria
-from millrace.asr.throughput import figures as throughput_figures
-from millrace.asr.throughput import page as throughput_page
+from millrace.asr.throughput import comparison, criteria, page
 from millrace.common import atomic, cli
-from millrace.common.report import figures
 
 ROLES = {
     "bench": "runs of our pipeline, repeats of each other",
@@ -40,11 +37,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--summary", required=True, help="output: tables and figure as one page (HTML)")
     add(
-        "--phases",
-        required=True,
-        help="output: time by phase (SVG)",
-    )
-    add(
         "--result",
         required=True,
         help="output: all figures (JSON)",
@@ -58,10 +50,8 @@ def main(args: argparse.Namespace) -> None:
         {role: getattr(args, role) for role in ROLES}, args.buckets, args.reference
     )
     judged = criteria.criteria(throughput)
-    phases = throughput_figures.phases(throughput)
-    figures.save_svg(args.phases, phases)
     atomic.write_json(args.result, criteria.result(throughput, judged))
-    atomic.write_text(args.summary, throughput_page.render(throughput, judged, phases))
+    atomic.write_text(args.summary, page.render(throughput, judged))
     for criterion in judged:
         cli.log.info(
             "%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.asr.buckets import build as buckets
+from millrace.asr.buckets import parquets
 from millrace.asr.buckets.addresses import TarIndices
 from millrace.asr.buckets.build import BucketChoices, bucket_of, build
 from millrace.asr.buckets.config import BucketConfig
@@ -359,10 +360,10 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
         assert (facts["samples"], facts["max_duration"]) == (len(seconds), max(seconds))
         assert facts["hours"] == pytest.approx(sum(seconds) / 3600)
         assert facts["mean_duration"] == pytest.approx(np.mean(seconds))
-    choices = BucketChoices(keep_over_max=False, seed=7, row_group=32)
+    choices = BucketChoices(keep_over_max=False, seed=7)
     build_from(tmp_path / "out", index, choices, train=rows)
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
-    assert (config["over_max"], config["seed"], config["row_group_rows"]) == ("drop", 7, 32)
+    assert (config["over_max"], config["seed"]) == ("drop", 7)
     assert config["total_samples"] == len(rows) - 12 and config["splits"] == {}
 
 
@@ -456,9 +457,10 @@ def test_what_cannot_be_built_is_said(tmp_path: Path) -> None:
         manifest_of("train", [Path("a.parquet"), Path("b.jsonl")])
 
 
-def test_row_groups_are_bounded(built, tmp_path: Path) -> None:
+def test_row_groups_are_bounded(built, tmp_path: Path, monkeypatch) -> None:
     folder, rows, index = built
-    choices, train = BucketChoices(row_group=16, parts=8), folder / "train.parquet"
+    monkeypatch.setattr(parquets, "ROW_GROUP", 16)
+    choices, train = BucketChoices(parts=8), folder / "train.parquet"
     build_from(tmp_path / "out", index, choices, piece_rows=50, train=train)
     total = 0
     for bucket in bucket_ids(DEFAULT_EDGES):

@@ -49,15 +49,13 @@ class BucketChoices:
     rejected. `on_leak` (leakage.WORDS) is for rows that are also in a held-out split, `copies`
     (leakage.COPIES) says how those are found whose members are others.
 
-    `row_group` in rows; `parts` (a power of two) is for tests: neither it nor `threads` changes the
-    result.
+    `parts` (a power of two) is for tests: neither it nor `threads` changes the result.
     """
 
     edges: tuple[float, ...] = DEFAULT_EDGES
     keep_over_max: bool = True
     seed: int = 42
     threads: int = 2
-    row_group: int = 1 << 16
     parts: int | None = None
     on_leak: str = leakage.REJECT
     copies: str = leakage.BY_BYTES
@@ -185,7 +183,7 @@ class _Build:
         choices = self.choices
         splits = [self._split(manifest) for manifest in self.manifests]
         members = self._spill_all(splits, advance)
-        files = BucketFiles(self.output_dir, choices.edges, self.tars.paths, choices.row_group)
+        files = BucketFiles(self.output_dir, choices.edges, self.tars.paths)
         ledgers = [split.ledger for split in splits]
         with contextlib.ExitStack() as stack:
             for split in splits:
@@ -218,7 +216,6 @@ class _Build:
                 },
                 tars=self.tars.paths,
                 seed=choices.seed,
-                row_group=choices.row_group,
                 over_max="keep" if choices.keep_over_max else "drop",
             ),
         )

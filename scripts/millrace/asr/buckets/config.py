@@ -15,6 +15,7 @@ from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 
 NAME = "bucket_config.json"
+ROW_GROUP = 1 << 16  # rows of a row group of its parquets
 _BUILD = "Build the buckets: snakemake asr_data"
 
 
@@ -124,7 +125,6 @@ class Built:
     splits: dict[str, ParquetFacts]
     tars: list[str]
     seed: int
-    row_group: int
     over_max: str
 
 
@@ -156,7 +156,7 @@ def write(folder: Path, built: Built) -> None:
         "buckets": buckets,
         "edges": list(built.edges),
         "over_max": built.over_max,
-        "row_group_rows": built.row_group,
+        "row_group_rows": ROW_GROUP,
         "seed": built.seed,
         "splits": splits,
         "tar_root": _relative_tar_root(folder, built.tars),

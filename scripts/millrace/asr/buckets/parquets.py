@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.asr.buckets import edges as bucket_edges
-from millrace.asr.buckets.config import ParquetFacts
+from millrace.asr.buckets.config import ROW_GROUP, ParquetFacts
 from millrace.asr.manifests import columns as mc
 from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
@@ -37,11 +37,10 @@ _OF_BUCKET = [pa.field("bucket_id", mc.TEXT), pa.field("bucket_max_duration", pa
 
 @dataclass
 class _Writer:
-    """One parquet, in row groups of exactly `row_group` rows (but for the last) whatever the
+    """One parquet, in row groups of exactly ROW_GROUP rows (but for the last) whatever the
     pieces."""
 
     path: Path
-    row_group: int
     parquet: pq.ParquetWriter
     bucket: tuple[str, float] | None = None  # its name and upper edge; None for another split
     rows: int = 0
@@ -58,11 +57,11 @@ class _Writer:
         self.longest = max(self.longest, float(durations.max()))
         self.waiting.append(table)
         self.waiting_rows += len(table)
-        if self.waiting_rows < self.row_group:
+        if self.waiting_rows < ROW_GROUP:
             return
-        whole = self.waiting_rows // self.row_group * self.row_group
+        whole = self.waiting_rows // ROW_GROUP * ROW_GROUP
         rows = pa.concat_tables(self.waiting)
-        self.parquet.write_table(rows.slice(0, whole), row_group_size=self.row_group)
+        self.parquet.write_table(rows.slice(0, whole), row_group_size=ROW_GROUP)
         # take, not slice: a slice would keep all of the rows in memory
         rest = rows.take(np.arange(whole, len(rows)))
         self.waiting = [rest] if len(rest) else []
@@ -70,7 +69,7 @@ class _Writer:
 
     def finish(self) -> None:
         if self.waiting_rows:
-            self.parquet.write_table(pa.concat_tables(self.waiting), row_group_size=self.row_group)
+            self.parquet.write_table(pa.concat_tables(self.waiting), row_group_size=ROW_GROUP)
         self.parquet.close()
 
     def labelled(self, table: pa.Table) -> pa.Table:
@@ -93,12 +92,9 @@ class _Writer:
 class BucketFiles:
     """`train/<bucket>.parquet` and `<split>.parquet`."""
 
-    def __init__(
-        self, folder: Path, edges: Sequence[float], tars: Sequence[str], row_group: int
-    ) -> None:
+    def __init__(self, folder: Path, edges: Sequence[float], tars: Sequence[str]) -> None:
         self.folder = folder
         self.edges = tuple(edges)
-        self.row_group = row_group
         self.tars = pa.array(tars, mc.TEXT)
         self.ids = bucket_edges.bucket_ids(edges)
         self._writers: dict[str, list[_Writer]] = {}
@@ -130,7 +126,7 @@ class BucketFiles:
                     store_schema=False,
                 )
                 stack.callback(parquet.close)
-                writers.append(_Writer(path, self.row_group, parquet, bucket))
+                writers.append(_Writer(path, parquet, bucket))
             yield
             for writer in writers:
                 writer.finish()

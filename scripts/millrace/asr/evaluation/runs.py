@@ -23,6 +23,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, own_file
 from millrace.common.loading.decode import SAMPLING_RATE, decode
 
+_SHOWN = 20  # clips to hear
 # First bytes of what browsers play as it is; all else becomes FLAC.
 _PLAYED = {
     b"fLaC": "audio/flac",
@@ -74,10 +75,9 @@ class Clip(NamedTuple):
 def worst_clips(
     runs: Sequence[Run],
     config: BucketConfig,
-    count: int = 20,
 ) -> list[Clip]:
-    """The clips with the highest character error rates, as means over the runs; of dev if there is
-    no test.
+    """The _SHOWN clips with the highest character error rates, as means over the runs; of dev if
+    there is no test.
 
     Equal ones: the longest reference first.
     """
@@ -100,7 +100,7 @@ def worst_clips(
         rate = sum(rate for *_, rate in texts) / len(texts)
         _, first = of_runs[0]
         clips.append(Clip(first, rate, texts))
-    clips = sorted(clips, key=_worst_first)[:count]
+    clips = sorted(clips, key=_worst_first)[:_SHOWN]
     ids = [clip.line["sample_id"] for clip in clips]
     audio = {}
     if split in config.splits:

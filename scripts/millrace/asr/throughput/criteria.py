@@ -1,5 +1,4 @@
-"""What the pipeline has to reach (the required criteria, and the project's own), and whether it
-did."""
+"""What the pipeline has to reach, and whether it did."""
 
 from __future__ import annotations
 
@@ -27,7 +26,6 @@ class Criterion:
     """`figure` is what was measured, in words with numbers; `value` the number held against
     `bar`."""
 
-    group: str
     name: str
     bar: str
     status: str
@@ -50,7 +48,6 @@ class _Finding(NamedTuple):
 class _Bar(NamedTuple):
     """`passes` holds the value of what `find` has found against `limit`, or the finding's own."""
 
-    group: str
     name: str
     words: str
     find: Callable[[Throughput], _Finding]
@@ -59,16 +56,14 @@ class _Bar(NamedTuple):
 
 
 def criteria(throughput: Throughput) -> list[Criterion]:
-    """The required criteria in their order, then the project's own bars."""
+    """What is required, in its order."""
     judged = []
     for bar in _BARS:
         if bar.find is _over_reference and not throughput.reference:
             continue
         finding = bar.find(throughput)
         status = finding.status or _status(bar, finding)
-        judged.append(
-            Criterion(bar.group, bar.name, bar.words, status, finding.words, finding.value)
-        )
+        judged.append(Criterion(bar.name, bar.words, status, finding.words, finding.value))
     return judged
 
 
@@ -225,7 +220,6 @@ def _loss_against_baseline(throughput: Throughput) -> _Finding:
 
 _GPU = _share("gpu", "the GPU's counters could not be read")
 _PADDING = _share("padding_audio_seconds", "no counts")
-_WAITING = _share("waiting", "no times")
 _SAME = "times the baseline's samples/s, same machine"
 _REFERRED = "at least 2.4 times the rate of throughput.reference, measured elsewhere"
 _CLEAN = f"{STEPS} steps without running out of memory, a hang or a stop"
@@ -234,18 +228,15 @@ _RANDOM = "each within three standard deviations of random batches"
 _FALLS = "last quarter of the steps below the first"
 _CLOSE = f"at most {100 * _COMPARABLE:.0f} % above, after as many samples"
 _BARS = (
-    _Bar("required", "Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
-    _Bar("required", "Throughput against the reference", _REFERRED, _over_reference, ge, 2.4),
-    _Bar("required", "GPU use", "above 85 %", _GPU, gt, 0.85),
-    _Bar("required", "Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
-    _Bar("required", "Stability", _CLEAN, _clean_steps, ge, STEPS),
-    _Bar("required", "All buckets sampled", _ALL, _sampled_buckets, ge),
-    _Bar("required", "Buckets in proportion to hours", _RANDOM, _gap_to_hours, le),
-    _Bar("required", "Loss falls", _FALLS, _last_loss, lt),
-    _Bar("required", "Loss against the baseline", _CLOSE, _loss_against_baseline, le),
-    _Bar("project", "Throughput", f"at least 3 {_SAME}", _speedup, ge, 3.0),
-    _Bar("project", "GPU use", "above 90 %", _GPU, gt, 0.9),
-    _Bar("project", "Waiting for data", "below 5 % of the time", _WAITING, lt, 0.05),
+    _Bar("Throughput", f"at least 2.4 {_SAME}", _speedup, ge, 2.4),
+    _Bar("Throughput against the reference", _REFERRED, _over_reference, ge, 2.4),
+    _Bar("GPU use", "above 85 %", _GPU, gt, 0.85),
+    _Bar("Padding (seconds of audio)", "below 20 %", _PADDING, lt, 0.2),
+    _Bar("Stability", _CLEAN, _clean_steps, ge, STEPS),
+    _Bar("All buckets sampled", _ALL, _sampled_buckets, ge),
+    _Bar("Buckets in proportion to hours", _RANDOM, _gap_to_hours, le),
+    _Bar("Loss falls", _FALLS, _last_loss, lt),
+    _Bar("Loss against the baseline", _CLOSE, _loss_against_baseline, le),
 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from millrace.asr.throughput import figures
 from millrace.asr.throughput.comparison import (
     MEASURES,
     ROLES,
@@ -29,18 +30,13 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "bytes": human_bytes,
 }
 _SIGNS = {PASS: "✓\u00a0pass", UNKNOWN: "not\u00a0measured"}
-_GROUPS = {
-    "required": "What a run of 200 steps has to reach",
-    "project": "What the project wants beyond that",
-}
 
 
 def render(
     throughput: Throughput,
     judged: list[Criterion],
-    phases_svg: str,
 ) -> str:
-    """The page, with the figure of the phases."""
+    """The page of these runs."""
     bench = throughput.bench[0]
     workers = bench.use("workers_cpu")
     profile = next((run for run in throughput.profile if run.profile), None)
@@ -48,8 +44,8 @@ def render(
         Path(__file__).with_name("throughput.html.j2"),
         tiles=_tiles(throughput, judged),
         throughput=throughput,
-        phases_svg=phases_svg,
-        criteria=[_criteria(group, judged) for group in _GROUPS],
+        phases_svg=figures.phases(throughput),
+        criteria=_criteria(judged),
         comparison=_comparison(throughput),
         phases=_phases(throughput),
         workers=percent(workers) if workers else "",
@@ -100,13 +96,13 @@ def _tiles(
     return [*tiles, ("Criteria met", Number(passed, f"{passed} of {len(judged)}"))]
 
 
-def _criteria(group: str, judged: list[Criterion]) -> Table:
+def _criteria(judged: list[Criterion]) -> Table:
     rows = []
     for criterion in judged:
-        if criterion.group == group:
-            sign = _SIGNS.get(criterion.status, "✗\u00a0fail")
-            rows.append([criterion.name, criterion.bar, sign, criterion.figure])
-    return Table(_GROUPS[group], ["Criterion", "Bar", "Result", "Measured"], rows)
+        sign = _SIGNS.get(criterion.status, "✗\u00a0fail")
+        rows.append([criterion.name, criterion.bar, sign, criterion.figure])
+    columns = ["Criterion", "Bar", "Result", "Measured"]
+    return Table("What a run of 200 steps has to reach", columns, rows)
 
 
 def _comparison(throughput: Throughput) -> Table:
