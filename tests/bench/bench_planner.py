@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from millrace.asr.buckets.build import bucket_of
+from millrace.asr.buckets.edges import bucket_of
 from millrace.asr.planning.cut import BatchBudget
 from millrace.asr.planning.planner import plan_epoch, replan
 from millrace.common import cli

@@ -49,13 +49,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
     add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
-    chains = "chains of headers at once in one tar (default %(default)s)"
-    add(
-        "--chains",
-        type=cli.positive_int,
-        default=CHAINS,
-        help=chains,
-    )
     beside = (
         "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original"
         " script does"
@@ -64,13 +57,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--json",
         action="store_true",
         help=beside,
-    )
-    max_failed = "fail above this share of tars without any index (default %(default)s: never)"
-    add(
-        "--max-failed",
-        type=float,
-        default=1.0,
-        help=max_failed,
     )
     return parser
 
@@ -112,24 +98,13 @@ def _build(
     is_kept = kept == {*partition.tars}
     if is_same and is_kept and Path(report_path).exists():
         return
-    scans = log.watch(scan_all(partition.tars, args.threads, args.chains, known, kept))
+    scans = log.watch(scan_all(partition.tars, args.threads, CHAINS, known, kept))
     records = write_index(output, json_index.written(scans, kept) if args.json else scans)
     report = log.report(records)
     # ASCII JSON: a path that is not UTF-8 is kept as surrogates.
     atomic.write_text(report_path, json.dumps(report, indent=2, sort_keys=True) + "\n")
-    failed = [record for record in records if record.failed]
     statuses = [f"{count} {status}" for status, count in report["statuses"].items()]
     cli.log.info("%s", ", ".join(statuses) or "no tars")
-    if len(failed) > args.max_failed * len(records):
-        first = f"first {failed[0].path}: {failed[0].reason}"
-        raise MillraceError(
-            f"{len(failed)} of {len(records)} tars could not be indexed, {first}",
-            f"partition {partition.id}",
-            (
-                f"See {report_path} for all of them; mend or remove them, then run snakemake"
-                " asr_data"
-            ),
-        )
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ import pytest
 from millrace.asr.buckets import build as buckets
 from millrace.asr.buckets import parquets
 from millrace.asr.buckets.addresses import TarIndices
-from millrace.asr.buckets.build import BucketChoices, bucket_of, build
+from millrace.asr.buckets.build import BucketChoices, build
 from millrace.asr.buckets.config import BucketConfig
-from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_ids, bucket_of
 from millrace.asr.manifests.manifest import manifest_of
 from millrace.asr.tars.index import TarIndex
 from millrace.common.errors import MillraceError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from millrace.asr.buckets.build import bucket_of
-from millrace.asr.buckets.edges import DEFAULT_EDGES, NAMES, bucket_ids, edges_of
+from millrace.asr.buckets.edges import DEFAULT_EDGES, NAMES, bucket_ids, bucket_of, edges_of
 from millrace.common.errors import MillraceError
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.asr.buckets.build import bucket_of
-from millrace.asr.buckets.edges import DEFAULT_EDGES
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
 from millrace.asr.planning.planner import every_bucket_first, plan_epoch, plan_rest, replan

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millrace.asr.buckets import config
 from millrace.asr.buckets.addresses import Addresses, TarIndices
-from millrace.asr.buckets.edges import DEFAULT_EDGES
+from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
 from millrace.asr.buckets.held_out import HeldOut, Rows
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.parquets import TRAIN, BucketFiles, write_tars
@@ -413,16 +413,6 @@ class _Build:
             rest = claims[:number] + claims[number + 1 :]
             others.append(", ".join(rest))
         return others
-
-
-def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
-    """int16 number of the bucket [low, high) of every duration (seconds).
-
-    What is below the first edge joins the first bucket; the last edge itself, and what lies beyond,
-    the last.
-    """
-    inner = np.asarray(edges[1:-1], np.float64)
-    return np.searchsorted(inner, durations, side="right").astype(np.int16)
 
 
 def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -> list[pa.Table]:

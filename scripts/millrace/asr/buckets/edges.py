@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from millrace.common.errors import MillraceError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DEFAULT_EDGES = (0.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 NAMES = ("default", "seed")  # of the default edges; `seed` is the earlier one
@@ -35,3 +39,15 @@ def edges_of(choice: str | Sequence) -> tuple[float, ...]:
 def bucket_ids(edges: Sequence[float]) -> list[str]:
     """`b_<low>_<high>` of every bucket, as in b_0_3 or b_2.5_4."""
     return [f"b_{low:.10g}_{high:.10g}" for low, high in pairwise(edges)]
+
+
+def bucket_of(durations: np.ndarray, edges: Sequence[float]) -> np.ndarray:
+    """int16 number of the bucket [low, high) of every duration (seconds).
+
+    What is below the first edge joins the first bucket; the last edge itself, and what lies beyond,
+    the last.
+    """
+    import numpy as np  # which the parse does without
+
+    inner = np.asarray(edges[1:-1], np.float64)
+    return np.searchsorted(inner, durations, side="right").astype(np.int16)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.asr.buckets.edges import bucket_ids
+from millrace.asr.buckets.edges import bucket_ids, bucket_of
 from millrace.asr.evaluation.hypotheses import Hypothesis
 from millrace.common.errors import counted
 
@@ -31,7 +31,7 @@ def of_split(
     names = bucket_ids(edges)
     by_duration: dict[str, list[Hypothesis]] = {name: [] for name in names}
     durations = [line["duration_s"] for line in lines]
-    buckets = np.searchsorted(list(edges)[1:-1], durations, side="right")
+    buckets = bucket_of(np.array(durations), edges)
     for line, bucket in zip(lines, buckets, strict=True):
         if names:
             by_duration[names[bucket]].append(line)

@@ -19,7 +19,7 @@ from millrace.asr.models.base import Flops, Prepared
 from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.folder import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
-from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to
+from millrace.asr.models.mel import HOP, N_FFT, LogMel, padded_to, standardised
 from millrace.common.errors import MillraceError
 from millrace.common.settings import check, setting
 
@@ -188,15 +188,9 @@ class CtcModel(CtcBase):
         features = features[..., : mel_frames(samples)]
 
         # Mean and variance of each clip's own frames.
-        frames = prepared["frames"]
         places = torch.arange(features.shape[-1], device=audio.device)
-        inside = (places < frames[:, None])[:, None]
-        count = frames[:, None, None]
-        mean = (features * inside).sum(-1, keepdim=True) / count
-        centred = (features - mean) * inside
-        variance = centred.square().sum(-1, keepdim=True) / count
-        features = centred / (variance + 1e-4).sqrt()
-        return features.to(self.head.weight.dtype)
+        inside = (places < prepared["frames"][:, None])[:, None]
+        return standardised(features, inside, 1e-4).to(self.head.weight.dtype)
 
     def _convolve(self, features: Tensor, frames: Tensor) -> Tensor:
         image = features[:, None].transpose(2, 3)

@@ -86,6 +86,15 @@ class LogMel(nn.Module):
         return {**self.__dict__, "_constants": {}}
 
 
+def standardised(values: Tensor, inside: Tensor, epsilon: float) -> Tensor:
+    """Values with mean 0 and variance 1 along the last axis, over those `inside`; zeros outside."""
+    count = inside.sum(-1, keepdim=True).clamp(min=1)
+    mean = (values * inside).sum(-1, keepdim=True) / count
+    centred = (values - mean) * inside
+    variance = centred.square().sum(-1, keepdim=True) / count
+    return centred / (variance + epsilon).sqrt()
+
+
 def padded_to(audio: Tensor, samples: int) -> Tensor:
     """Audio (B, T) with zeros up to `samples`, if it is shorter."""
     missing = samples - audio.shape[1]

@@ -14,7 +14,7 @@ from millrace.asr.loading.collate import Batch
 from millrace.asr.models.base import Prepared
 from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.hf.model import HfModel
-from millrace.asr.models.mel import padded_to
+from millrace.asr.models.mel import padded_to, standardised
 
 
 class Waveforms:
@@ -34,13 +34,7 @@ class Waveforms:
         lengths = prepared["lengths"][:, None]
         places = torch.arange(audio.shape[1], device=audio.device)
         if self.extractor.do_normalize:
-            # Mean 0 and variance 1 over each clip's own samples.
-            inside = places < lengths
-            count = lengths.clamp(min=1)
-            mean = (audio * inside).sum(1, keepdim=True) / count
-            centred = (audio - mean) * inside
-            variance = centred.square().sum(1, keepdim=True) / count
-            audio = centred / (variance + 1e-7).sqrt()
+            audio = standardised(audio, places < lengths, 1e-7)
         inputs = {"input_values": audio.to(dtype)}
         if self.extractor.return_attention_mask:
             # Too short a clip would have no frame at all, which these models cannot take.

@@ -83,10 +83,8 @@ class Seq2SeqPreparer:
         """Ids that the decoder is to write: Whisper's language and task, if the model has them;
         text; end."""
         known = self.tokenizer.get_vocab()
-        control = []
         code = f"<|{_code(language)}|>"
-        if "<|notimestamps|>" in known and code in known:
-            control = [code, "<|transcribe|>"]
+        control = [code, "<|transcribe|>"] if code in known else []
         if "<|notimestamps|>" in known:
             control.append("<|notimestamps|>")
         text = " ".join(transcript.split())
