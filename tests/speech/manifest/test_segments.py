@@ -39,7 +39,10 @@ def reason_of(raw: object) -> str:
         ("time_not_a_number", [{"start": value} for value in ({"s": 1}, True, [1])]),
         ("time_reversed", [{"start": 6.0}, {"start": 5.0}]),
         ("time_out_of_range", [{"end": 100.06, "start": 90.0}, {"start": 100.0, "end": 100.01}]),
-        ("no_human_text", [{"human_text": value} for value in (None, "  \n ", math.nan)]),
+        (
+            "no_human_text",
+            [{"human_text": value} for value in (None, "  \n ", "\u200b\u200b", math.nan)],
+        ),
         ("text_not_a_string", [{"human_text": value} for value in (42, {"a": 1}, True, [])]),
         ("text_not_a_string", [{"asr_text": 42}]),
         ("too_short", [{"end": 3.9}]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,8 +56,9 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
     repairs: list[str] = []
     start, end = _span(raw, audio_seconds, repairs)
     human_text = _text(raw, "human_text", repairs)
-    if not human_text.strip():
-        raise Unusable("no_human_text", "human text is missing, null or blank")
+    if not _is_visible(human_text):
+        problem = "human text is missing, null, blank or invisible"
+        raise Unusable("no_human_text", problem)
     asr_text = _text(raw, "asr_text", repairs)
     if not asr_text.strip():
         repairs.append("asr_text_missing")
@@ -132,6 +134,11 @@ def _text(raw: dict, name: str, repairs: list[str]) -> str:
     if "\0" in value:
         repairs.append("text_nul")
     return alignment.without_nuls(value)
+
+
+def _is_visible(text: str) -> bool:
+    """Whether a text has more than blanks, control characters and zero-width marks."""
+    return any(unicodedata.category(char)[0] not in "ZC" for char in text)
 
 
 def _number(raw: dict, name: str) -> float | None:
