@@ -281,7 +281,7 @@ class AsrInputs(RunInputs):
         steps = self.section["throughput"]
         check, bench, profile = (steps[f"{name}_steps"] for name in ("check", "bench", "profile"))
         return {
-            "check": _measured(check),
+            "check": {**_measured(check), "loader": "every-bucket"},
             "bench": _measured(bench),
             "baseline": {**_measured(bench), "loader": "baseline"},
             "profile": {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
 from millrace.asr.planning.cut import BatchBudget, batch_cost
 from millrace.asr.planning.plan import Plan
-from millrace.asr.planning.planner import plan_epoch, plan_rest, replan
+from millrace.asr.planning.planner import every_bucket_first, plan_epoch, plan_rest, replan
 from millrace.common.errors import MillraceError
 from tests.bench.bench_buckets import seed_durations
 
@@ -237,3 +237,21 @@ def test_arguments_that_cannot_be_planned_are_refused() -> None:
             BatchBudget(seconds)
     with pytest.raises(IndexError):
         plan_epoch(good, BUDGET, 0, 0, 1).batch(5, 0)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_check_takes_a_step_of_every_bucket_first_and_then_all_others(world_size):
+    durations = [
+        part[: 40 if number else 1] for number, part in enumerate(buckets(4000))
+    ]  # one of the shortest
+    plan = plan_epoch(durations, BUDGET, seed=1, epoch=0, world_size=world_size)
+    changed = every_bucket_first(plan)
+    assert_once(seen(changed), sum(map(len, durations)))
+    assert changed.stats() == plan.stats() and not changed.is_filler(0, 0)
+    first = changed.bucket[: len(durations) * world_size]
+    assert set(first) == set(plan.bucket) and 0 in first[:world_size]
+    batches = [
+        {tuple(of.batch(s, r)) for s in range(len(of)) for r in range(world_size)}
+        for of in (plan, changed)
+    ]
+    assert batches[0] == batches[1]

@@ -154,7 +154,7 @@ def test_other_transcripts_make_it_another_run(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "baseline"}, {"longer": 1}],
+    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}, {"longer": 1}],
 )
 def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
     state = task_of(folder := write(tmp_path)).state_dict()

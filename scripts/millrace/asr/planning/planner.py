@@ -3,6 +3,7 @@ machine."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -114,6 +115,43 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     rest = _assign_steps(table, world_size, plan.seed, plan.epoch, key)
     rest.spans = (*plan.spans, (plan.world_size, done_steps))
     return rest
+
+
+def every_bucket_first(plan: Plan) -> Plan:
+    """The same steps in another order: first a step of every bucket, the rarest one's before all
+    others."""
+    buckets = plan.bucket.reshape(len(plan), plan.world_size)
+    counts = np.bincount(plan.bucket, minlength=1)
+    first: list[int] = []
+    for bucket in np.argsort(counts, kind="stable"):
+        is_of_bucket = (buckets == bucket).any(axis=1)
+        steps = np.flatnonzero(is_of_bucket)
+        is_there = (buckets[first] == bucket).any()
+        if len(steps) and not is_there:
+            first.append(int(steps[0]))
+    others = np.setdiff1d(np.arange(len(plan)), first)
+    order = np.concatenate([first, others]).astype(np.int64)
+
+    # Batches move with their steps, rows with their batches; a filler still names the batch that it
+    # repeats.
+    of_steps = np.arange(len(plan.bucket)).reshape(buckets.shape)
+    batches = of_steps[order].ravel()
+    place = np.empty(len(batches), np.int64)
+    place[batches] = np.arange(len(batches))
+    lengths = np.diff(plan.offsets)[batches]
+    of_batches = np.split(plan.rows, plan.offsets[1:-1])
+    parts = [of_batches[batch] for batch in batches]
+    fillers = place[plan.fillers].reshape(-1, 2)
+    fillers = fillers[np.argsort(fillers[:, 0])]
+    return dataclasses.replace(
+        plan,
+        rows=np.concatenate([plan.rows[:0], *parts]),
+        offsets=_ends(lengths).astype(plan.offsets.dtype),
+        longest=plan.longest[batches],
+        seconds=plan.seconds[batches],
+        bucket=plan.bucket[batches],
+        fillers=fillers.astype(plan.fillers.dtype),
+    )
 
 
 def check_rows(

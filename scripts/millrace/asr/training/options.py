@@ -11,8 +11,9 @@ from typing import Any
 from millrace.common import cli, settings
 from millrace.common.settings import loader_setting, setting
 
-# `baseline` is what fine-tuning scripts do, to compare with.
-LOADERS = ("bucketed", "baseline")
+# `baseline` is what fine-tuning scripts do, to compare with. `every-bucket` is `bucketed` with a
+# step of every bucket first, for a short check.
+LOADERS = ("bucketed", "baseline", "every-bucket")
 
 
 @dataclass(frozen=True)

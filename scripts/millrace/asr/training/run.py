@@ -94,7 +94,7 @@ def run(
             "loader": options.loader,
             "ranks": ranks.world_size,
         }
-        if options.loader == "bucketed" and not profile_steps:
+        if options.loader in ("bucketed", "every-bucket") and not profile_steps:
             result.model.save_pretrained(folder / "model")
             summary["test"] = task.test(result.model, settings.precision)
             summary["error_rates"] = _error_rates(task, result.model, settings.precision, folder)

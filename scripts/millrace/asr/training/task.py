@@ -118,6 +118,8 @@ class AsrTask(Task):
             )
 
         plan = planner.plan_rest(whole, spans, world_size)
+        if options.loader == "every-bucket":
+            plan = planner.every_bucket_first(plan)
         stats = plan.stats()
         line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
         ranks = counted(plan.world_size, "rank")
