@@ -611,6 +611,10 @@ def test_a_damaged_assignment_is_never_remade(corpus):
 NONSENSE = [{"subset_id": None}, {"subset_id": "1"}, {"group": "a/../b-train-1"}]
 
 
+# A line of another country took its recordings out of the shards.
+NONSENSE += [{"group": "latvia-train-1"}, {"country": "latvia"}, {"item": None}, {"content": "x"}]
+
+
 @pytest.mark.parametrize("change", [*NONSENSE, {"split": "dev"}, {"split": "test"}])
 def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
     lines = corpus.assigned()

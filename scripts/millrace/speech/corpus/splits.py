@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -75,6 +77,7 @@ def _growth(surplus: float, length: float, target: float) -> float:
     return (after * after - surplus * surplus) / target
 
 
+_CONTENT = re.compile(r"\d+-.*")
 _LABELS = ("country", "video_id", "split", "subset_id")
 
 
@@ -83,21 +86,40 @@ def load(path: str | os.PathLike, partition_hours: float) -> Assignment:
     nonsense."""
     assignment = Assignment(path, partition_hours, _LABELS)
     for placement in assignment.placements.values():
-        split = placement.labels["split"]
-        subset = placement.labels["subset_id"]
-        if split != "train":
-            known = subset is None
-        else:
-            known = type(subset) is int and subset >= 0
-        suffix = f"-{split}-{subset}" if split == "train" else f"-{split}"
-        known = known and split in SPLITS and placement.group.endswith(suffix)
-        if not known or "/" in placement.group:
+        fields = _contradiction(placement)
+        if fields:
+            labels = {"item": placement.item, "group": placement.group} | placement.labels
+            shown = " and ".join(f"{name} {labels[name]!r}" for name in fields)
             raise MillraceError(
-                f"split {split!r}, subset_id {subset!r} and group {placement.group!r} do not agree",
+                f"{shown} do not agree",
                 f"{assignment.path}, {placement.item}",
                 "Restore the line from version control: a recording must not change its split",
             )
     return assignment
+
+
+def _contradiction(placement: Placement) -> tuple[str, ...]:
+    """The fields of a placement that cannot be true together; empty if all can."""
+    country, video_id, split, subset = (placement.labels[name] for name in _LABELS)
+    if type(country) is not str or placement.item != f"{country}/{video_id}":
+        return "item", "country", "video_id"
+    if split == "train":
+        is_known = type(subset) is int and subset >= 0
+        suffix = f"-{split}-{subset}"
+    else:
+        is_known = split in SPLITS and subset is None
+        suffix = f"-{split}"
+    if not is_known or not placement.group.endswith(suffix):
+        return "split", "subset_id", "group"
+    if placement.group != _folder_name(country) + suffix:
+        return "country", "group"
+    # The size of the audio, and a digest.
+    if not _CONTENT.fullmatch(str(placement.labels.get("content", "0-"))):
+        return "item", "content"
+    return ()
+
+
+_folder_name = functools.cache(safe_name)
 
 
 def limit(
