@@ -8,7 +8,6 @@ import ctypes
 import os
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,10 +37,8 @@ def stay_on_loopback() -> None:
 
     By themselves they listen where the whole network can reach them. What the user has set stays.
     """
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if names:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", names[0])
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def take_training_environment() -> None:
