@@ -277,40 +277,40 @@ def _validator(schema: dict) -> Any:
 
 def _sums_to(_: Any, total: float, instance: Any, schema: dict) -> Iterator[Any]:
     """Values of an object that must have this sum."""
-    from jsonschema import ValidationError
-
-    if isinstance(instance, dict):
-        values = list(instance.values())
-    else:
-        values = [total]
-    if all(isinstance(value, int | float) for value in values) and not math.isclose(
-        sum(values), total, abs_tol=1e-6
-    ):
-        yield ValidationError(f"the values must sum to {total}, not {round(sum(values), 6)}")
+    values = instance.values() if isinstance(instance, dict) else ()
+    numbers = _numbers(values)
+    if numbers and not math.isclose(sum(numbers), total, abs_tol=1e-6):
+        yield _error(f"the values must sum to {total}, not {round(sum(numbers), 6)}")
 
 
-def _ascending(_: Any, pairs: list[list[str]], instance: Any, schema: dict) -> Iterator[Any]:
-    """Pairs of keys of an object: the first one's value must be below the second's."""
-    from jsonschema import ValidationError
-
-    for low, high in pairs if isinstance(instance, dict) else []:
-        values = instance.get(low), instance.get(high)
-        if not all(isinstance(value, int | float) for value in values):
-            continue
-        if not values[0] < values[1]:
-            yield ValidationError(
-                f"{values[0]} is not below {high}, which is {values[1]}", path=[low]
-            )
+def _ascending(_: Any, keys: list[str], instance: Any, schema: dict) -> Iterator[Any]:
+    """Two keys of an object: the value of the first must be below that of the second."""
+    values = [instance.get(key) for key in keys] if isinstance(instance, dict) else ()
+    numbers = _numbers(values)
+    if numbers and not numbers[0] < numbers[1]:
+        yield _error(f"{numbers[0]} is not below {keys[1]}, which is {numbers[1]}", keys[:1])
 
 
 def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
     """A list of numbers each of which must be above the one before."""
+    values = instance if isinstance(instance, list) else ()
+    if not all(low < high for low, high in itertools.pairwise(_numbers(values))):
+        yield _error(f"{instance} does not rise")
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    """The values; none of them where one is no number, of which another word of the schema
+    tells."""
+    listed = list(values)
+    if all(isinstance(value, int | float) for value in listed):
+        return listed
+    return []
+
+
+def _error(text: str, path: Iterable[str] = ()) -> Any:
     from jsonschema import ValidationError
 
-    values = instance if isinstance(instance, list) else []
-    numbers = all(isinstance(value, int | float) for value in values)
-    if numbers and not all(low < high for low, high in itertools.pairwise(values)):
-        yield ValidationError(f"{values} does not rise")
+    return ValidationError(text, path=path)
 
 
 def _right_place(name: str, value: Any) -> str:
