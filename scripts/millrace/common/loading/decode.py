@@ -89,6 +89,8 @@ def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, 
     """Decode to the mean of the channels, float32 (samples,), and the sampling rate. Raises
     DecodeError."""
     frames, rate = decode_channels(raw, max_seconds)
+    if not len(frames):
+        raise DecodeError("no_samples", "the audio holds no samples")
     if not _RATES[0] <= rate <= _RATES[1]:
         raise DecodeError("damaged", f"the header says {rate} Hz")
     if frames.shape[1] == 1:
@@ -163,8 +165,6 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
         OverflowError,
     ) as refused:
         frames, rate = _av(raw, head, refused, max_seconds)
-    if not len(frames):
-        raise DecodeError("no_samples", "the audio holds no samples")
     # Lossy containers estimate their length; the others know it.
     if container in _COUNTING and len(frames) < declared:
         problem = f"{container}: {len(frames)} of {declared} samples can be decoded"
@@ -266,8 +266,6 @@ def decode_flac(
     if len(frames) < declared:
         message = f"FLAC, cut or damaged: {len(frames)} of {declared} samples can be decoded"
         raise DecodeError("damaged", message)
-    if not len(frames):
-        raise DecodeError("no_samples", "the FLAC stream holds no samples")
     return frames, rate
 
 
@@ -287,8 +285,6 @@ def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
                 return None
             frame = 2 * layout.channels
             whole = in_file // frame * frame  # half a frame at the end is dropped
-            if not whole:
-                raise DecodeError("no_samples", "the WAV holds no samples")
             _check_length(whole // frame, layout.rate, max_seconds)
             frames = np.frombuffer(view[position : position + whole], "<i2")
             frames = frames.reshape(-1, layout.channels)
