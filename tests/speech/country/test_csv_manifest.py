@@ -259,6 +259,10 @@ def test_splits_come_from_the_manifest_or_the_splits_and_do_not_contradict(manif
             lambda text: text.replace(",train,10\n", ",train\n", 1),
             "line 2: 19 cells for 20 columns",
         ),
+        (
+            lambda text: text.replace(",testland,", ",,", 1),
+            "line 2: the country is empty",
+        ),
         (lambda text: "", "columns key, country"),
     ],
 )

@@ -146,6 +146,8 @@ _AGAIN = (
 def _typed(cells: dict[str, str], where: str) -> dict:
     """A row of the CSV as SCHEMA has it."""
     row: dict = {name: cells.get(name, "") for name in SCHEMA.names}
+    if not row["country"].strip():  # its shards would lie in the root folder
+        raise MillraceError("the country is empty", where, _AGAIN)
     for name in [*_REAL, "subset_id"]:
         try:
             row[name] = float(row[name]) if row[name] else None
