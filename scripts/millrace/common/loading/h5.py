@@ -87,12 +87,12 @@ def is_swmr(path: str | os.PathLike) -> bool:
     return False
 
 
-def open_h5(path: str, swmr: bool = False) -> Any:
-    """Open an HDF5 file for reading; with `swmr`, or a writer that allows readers, as such."""
+def open_h5(path: str) -> Any:
+    """Open an HDF5 file for reading, also beside a writer that allows readers."""
     import h5py
 
     try:
-        return h5py.File(path, "r", swmr=swmr or is_swmr(path))
+        return h5py.File(path, "r", swmr=is_swmr(path))
     except OSError as error:
         if "unable to lock" in str(error):
             raise refused_lock(path, error) from None

@@ -42,7 +42,7 @@ def read_file(
     try:
         status = regular_file(path)
         swmr = is_swmr(path)
-        with open_h5(os.fspath(path), swmr) as h5:
+        with open_h5(os.fspath(path)) as h5:
             tracks = list(_tracks(h5, file, records, contract))
     except labels.UNREADABLE as error:
         words = first_line(error)

@@ -139,7 +139,7 @@ def _open(key: tuple[str, str, int, int, bool, bool]) -> Any:
     if not is_same and not has_grown:
         raise _changed(path, size, mtime_ns, status)
     if by_h5py:
-        return open_h5(path, swmr)
+        return open_h5(path)
     return RawFile(path, lock=source == H5)
 
 
