@@ -304,12 +304,10 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
     assert 3600 * sum(bucket.seen_hours for bucket in runs.buckets) == pytest.approx(every)
 
 
-def test_cut_and_odd_logs_are_read(tmp_path: Path) -> None:
+def test_cut_logs_are_read(tmp_path: Path) -> None:
     made = MadeUp("bench", steps=30).write(tmp_path)
     with open(made / "metrics.jsonl", "ab") as handle:
-        handle.write(
-            b'{"event": "eval", "step": 30, "metrics": {}}\n[]\nnull\n{"event": "train", "st'
-        )
+        handle.write(b'{"event": "eval", "step": 30, "metrics": {}}\n{"event": "train", "st')
     with open(made / "steps.jsonl", "ab") as handle:
         handle.write(b'{"step": 31, "seco')
     run = Run(made)

@@ -225,17 +225,11 @@ def _number(value: Any) -> float | None:
 
 
 def _lines(path: Path) -> list[Any]:
-    """The whole lines of a log (a killed run may have cut its last one) with a step and its
-    seconds."""
+    """The whole lines of a log: a killed run may have cut its last one."""
     if not path.exists():
         return []
-    rows = []
-    for _, row, _ in jsonl.lines(path):
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            continue
-        if _number(row.get("seconds")):
-            rows.append(row)
-    return rows
+    rows = [row for _, row, _ in jsonl.lines(path)]
+    return [row for row in rows if not isinstance(row, jsonl.BadJson)]
 
 
 def _document(path: Path) -> dict[str, Any] | None:
