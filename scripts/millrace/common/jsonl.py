@@ -164,6 +164,13 @@ def lines(
                 yield number, bad, []
 
 
+def whole_lines(path: str | os.PathLike) -> list[Any]:
+    """The lines of a log of ours, if there is one: a killed run may have cut its last one."""
+    if not os.path.exists(path):
+        return []
+    return [value for _, value, _ in lines(path) if not isinstance(value, BadJson)]
+
+
 def _lines(handle: BinaryIO) -> Iterator[bytes]:
     """The lines; of longer ones than LONGEST_LINE the beginning, which is longer than that."""
     while raw := handle.readline(LONGEST_LINE + 1):

@@ -46,18 +46,14 @@ class Run:
         measured = jsonl.read_or({}, folder / "throughput.json")
         self.machine: dict[str, Any] = measured.get("machine") or {}
         self.hypotheses = hypotheses.read(folder)
-        log = folder / "metrics.jsonl"
-        rows = []
-        if log.exists():
-            rows = [row for _, row, _ in jsonl.lines(log)]
-        self._log = [row for row in rows if isinstance(row, dict)]
+        self._log = jsonl.whole_lines(folder / "metrics.jsonl")
 
     def curve(self, event: str, name: str) -> list[tuple[int, float]]:
         """(step, value) of the log: of event `train` a figure, of `eval` a metric of dev."""
         points = []
         for line in self._log:
             value = line.get("metrics", line).get(name)
-            if line.get("event") == event and value is not None:
+            if line["event"] == event and value is not None:
                 points.append((line["step"], value))
         return points
 

@@ -53,7 +53,8 @@ class Run:
         missing."""
         self.folder = folder = Path(folder)
         self.name = folder.name
-        self.windows = [line for line in _lines(folder / METRICS) if line.get("event") == "train"]
+        lines = jsonl.whole_lines(folder / METRICS)
+        self.windows = [line for line in lines if line["event"] == "train"]
         if not self.windows:
             problem = "no training step was logged here"
             remedy = "Run it: snakemake asr_train"
@@ -67,7 +68,7 @@ class Run:
         self.summary = _document(folder / SUMMARY)
         self.finished = self.summary is not None and not self.failed  # metrics.json is written last
         self.profile = _document(folder / PROFILE)
-        self.steps: list[StepLine] = _lines(folder / STEPS)
+        self.steps: list[StepLine] = jsonl.whole_lines(folder / STEPS)
 
         self.steady = self.windows
         self.steady_steps = self.steps
@@ -222,14 +223,6 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return None
-
-
-def _lines(path: Path) -> list[Any]:
-    """The whole lines of a log: a killed run may have cut its last one."""
-    if not path.exists():
-        return []
-    rows = [row for _, row, _ in jsonl.lines(path)]
-    return [row for row in rows if not isinstance(row, jsonl.BadJson)]
 
 
 def _document(path: Path) -> dict[str, Any] | None:

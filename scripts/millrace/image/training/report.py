@@ -48,11 +48,7 @@ def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = 
 
 def _events(log: Path) -> tuple[list[dict], list[dict]]:
     """The lines of training steps and those of evaluations."""
-    rows = []
-    for _, line, _ in jsonl.lines(log):
-        # A killed run may have torn one.
-        if isinstance(line, dict):
-            rows.append(line)
+    rows = jsonl.whole_lines(log)
     train = [row for row in rows if row["event"] == "train" and row["loss"] is not None]
     evals = [row for row in rows if row["event"] == "eval"]
     return train, evals

@@ -3,11 +3,11 @@ versions."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millrace.common import jsonl
 from millrace.common.report import figures, page
 from millrace.common.report.page import Code, Number, Table
 from millrace.music.models.config import CONFIGURATION, flat, read_yaml
@@ -43,10 +43,10 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     """The page of the coverage of an index, and of runs, by the test.json in the folder of each."""
     runs = []
     for test in tests:
-        lines = map(json.loads, test.with_name("metrics.jsonl").read_text().splitlines())
-        validations = [line["metrics"] for line in lines if line.get("event") == "eval"]
+        lines = jsonl.whole_lines(test.with_name("metrics.jsonl"))
+        validations = [line["metrics"] for line in lines if line["event"] == "eval"]
         of_run = flat(read_yaml(test.with_name(CONFIGURATION)))
-        figures_of_test = json.loads(test.read_bytes())
+        figures_of_test = jsonl.read(test)
         runs.append(Run(test.parent, figures_of_test, validations, Monitor.of(of_run)))
     missing = sum(split["missing"] for split in coverage["splits"])
     tiles = [
