@@ -427,6 +427,15 @@ def test_a_flat_val_gets_its_classes_from_the_labels_file(tmp_path, place):
     tree = read_tree(flat(tmp_path, lines, place, "utf-8-sig" if place else "utf-8"))
     assert [row[0][-6] for row in tree.rows["val"]] == ["2", "4", "1", "3"]
     assert [row[3] for row in tree.rows["val"]] == [0, 1, 2, 2]
+    assert tree.notes == []
+
+
+def test_files_of_a_flat_val_that_are_no_images_are_said(tmp_path):
+    raw = flat(tmp_path, ["class 0"] * 4, "val")
+    for name in ("ILSVRC2012_val_2.gif", "ILSVRC2012_val_5.JPEG.part"):
+        (raw / "val" / name).touch()
+    (note, *_) = read_tree(raw).notes
+    assert note.startswith("2 files of val/ left out") and "ILSVRC2012_val_2.gif" in note
 
 
 def vacant(raw: Path) -> None:

@@ -101,7 +101,7 @@ def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
     has_images = any(classes.values())
     if name != "train" and loose and not has_images:
         classes = _flat(root, name, loose)
-        loose = []
+        loose = [each for each in loose if not _is_image(each) and each != LABELS]
     elif not has_images:
         raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
 
@@ -189,11 +189,15 @@ def _images(folder: str, relative: str, left_out: list[str]) -> list[tuple[str, 
     images = []
     for below, place, names in sorted(places):
         for name in names:
-            if name.lower().endswith(EXTENSIONS):
+            if _is_image(name):
                 images.append((f"{below}/{name}", *_stat(f"{place}/{name}")))
             else:
                 left_out.append(f"{below}/{name}")
     return images
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
 
 
 def _check_end(place: str) -> None:
@@ -219,7 +223,7 @@ def _stat(path: str) -> tuple[int, int]:
 
 def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, int, int]]]:
     """The images of a flat val: line n of synset_labels.txt is the class of the n-th name."""
-    images = [name for name in names if name.lower().endswith(EXTENSIONS)]
+    images = [name for name in names if _is_image(name)]
     paths = [path for path in (root / LABELS, root / val / LABELS) if path.is_file()]
     if not paths:
         problem = f"{len(images)} images that lie in no class" if images else "holds no images"
