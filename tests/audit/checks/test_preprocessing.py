@@ -342,11 +342,16 @@ def test_constants_of_training_are_right(verdicts):
 @pytest.mark.parametrize(
     ("factory", "args", "verdict"),
     [
-        *(("Parts", {"kind": kind}, "pass") for kind in ("subset", "sampler", "noise")),
+        *(
+            ("Parts", {"kind": kind}, "pass")
+            for kind in ("subset", "sampler", "noise", "loaded twice")
+        ),
         *(
             ("Parts", {"kind": kind, "first": 195}, "fail")
-            for kind in ("subset", "sampler", "noise")
+            for kind in ("subset", "sampler", "noise", "loaded twice")
         ),
+        # Indices into data sets that differ do not say which samples these are.
+        ("Parts", {"kind": "two kinds", "first": 195}, "not decidable"),
         ("Numbered", {"first": 10}, "pass"),
         ("Numbered", {"first": 0}, "not decidable"),
         ("Recordings", {"shared": False}, "pass"),

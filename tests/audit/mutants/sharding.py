@@ -54,6 +54,12 @@ def halved(index: int) -> dict:
     return row(index // 4 * 2 + index % 2)
 
 
+def own_subset() -> DataLoader:
+    """What a split gives that each rank draws for itself: 24 of 31 rows, others on each."""
+    first = 7 * rank()
+    return spread(Subset(Rows(31), range(first, first + 24)))
+
+
 class Endless(Stream):
     def __iter__(self) -> Iterator[dict]:
         yield from super().__iter__()
@@ -166,6 +172,7 @@ CASES = [
         lambda: load(Classes(), batch_size=10),
         says="300 samples come on several of 2 workers",
     ),
+    bug("DP2", "each rank has a subset of its own", own_subset, RANKS, says=OF_RANKS),
     twin(
         "DP2",
         "shared out over ranks and workers",

@@ -66,11 +66,17 @@ class Shares:
         return max(0, min(missing, self.held.total() - 1))
 
     def draws_with_replacement(self) -> bool:
-        """Whether the sampler asked one rank for a sample more often than the dataset holds it."""
+        """Whether the sampler asked one rank for a sample more often than the dataset holds it.
+
+        A sample that the dataset of rank 0 does not hold is none that is drawn twice: the dataset
+        of another rank may hold others.
+        """
         if not self.from_sampler:
             return False
         given = map(self._given_by, range(self.ranks))
-        return any(counts - self.held for counts in given)
+        return any(
+            count > max(1, self.held[name]) for counts in given for name, count in counts.items()
+        )
 
     def repeated_by_workers(self) -> Counter[str]:
         """Samples that several workers of one rank gave, by how often too often."""

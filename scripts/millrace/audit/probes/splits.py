@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +11,12 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from millrace.audit.probes.batches import index_batches
 from millrace.audit.probes.listed import files
-from millrace.audit.runner.digest import digest, members
+from millrace.audit.runner.digest import digest, is_plain, members, tensor_bytes
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -74,6 +76,16 @@ def base(data: Any, index: Any) -> tuple[Any, Any]:
     return data, index
 
 
+class _ByContent(pickle.Pickler):
+    """Writes tensors as their values: torch adds the address of each, so that no two are equal."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not is_plain(value):
+            return NotImplemented
+        described = f"{value.dtype} {tuple(value.shape)} ".encode()
+        return bytes, (described + tensor_bytes(value),)
+
+
 def source(data: Any) -> str:
     """Digest what a data set holds: two that are alike have the same sample at an index; "" if
     unknown."""
@@ -81,7 +93,9 @@ def source(data: Any) -> str:
     scope = getattr(below, "__dict__", {"": below})  # a list may be a data set
     scope = {name: value for name, value in scope.items() if "transform" not in name}
     with suppress(Exception):
-        held = pickle.dumps([type(below), scope])
+        file = io.BytesIO()
+        _ByContent(file).dump([type(below), scope])
+        held = file.getvalue()
         if below is not data or len(held) > LARGE:
             return hashlib.blake2b(held).hexdigest()[:16]
     return ""
@@ -169,6 +183,8 @@ def splits(target: Target, rank: Rank) -> Seen:
     theirs = val.pop("marks")
     ours = train.pop("marks")
     unstable = {*val["unstable"], *train["unstable"]}
+    if _sources(theirs).isdisjoint(_sources(ours)):
+        unstable.add("index")  # of two data sets, which may hold a sample at any index
     shared = {}
     for kind in sorted((theirs.keys() & ours) - unstable):
         equal = sorted(theirs[kind].keys() & ours[kind])
@@ -176,6 +192,11 @@ def splits(target: Target, rank: Rank) -> Seen:
     if not shared.get("file", {}).get("count"):
         shared |= by_content(rank, start * 0.05, ours.get("file", {}), theirs.get("file", {}))
     return {"train": train, "val": val, "shared": shared}
+
+
+def _sources(marks: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The data sets whose indices are known."""
+    return {mark.partition(":")[0] for mark in marks.get("index", {})}
 
 
 def _has_time(rank: Rank, until: float) -> bool:

@@ -117,7 +117,7 @@ def _feed(state: Any, value: Any, depth: int) -> None:
     kind = type(value)
     if isinstance(value, torch.Tensor):
         state.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        state.update(_bytes(value))
+        state.update(tensor_bytes(value))
     elif kind in NUMBERS and _is_short(value):
         # A number is the tensor that default_collate makes of it, an array below too: a batch
         # compares with the samples it is made of.
@@ -146,10 +146,14 @@ def _feed(state: Any, value: Any, depth: int) -> None:
         state.update(b")")
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    """The values of a tensor; nothing of one that is sparse, or on a device."""
-    is_plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not is_plain or not tensor.numel():
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its values lie in memory as an array: it is not sparse, nor on a device."""
+    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """The values of a tensor; nothing of one that is not plain."""
+    if not is_plain(tensor) or not tensor.numel():
         return b""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
