@@ -10,7 +10,7 @@ from millrace.asr.inputs import BUCKETS, CALIBRATION, PARTITIONS, RUNS_PAGE, VER
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
 from millrace.common.ledger import Ledger
-from millrace.common.workflow.status import partition_files
+from millrace.common.workflow.status import by_partition, partition_files
 
 _THROUGHPUT_PAGE = "results/asr/report/throughput.html"
 _MEASURED = re.compile(r"check|baseline|profile|bench_\d+")  # runs of the throughput report
@@ -18,14 +18,14 @@ _MEASURED = re.compile(r"check|baseline|profile|bench_\d+")  # runs of the throu
 
 def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    tars = partition_files("asr").get("tars", {})
-    before: list[str | Path] = [path for paths in tars.values() for path in paths]
+    groups = partition_files("asr")
+    before: list[str | Path] = [*groups.get("tars", ())]
     before = before or [
         "results/speech/index.parquet",
         *Path("results/speech/partitions").glob("*.json"),
     ]
     return [
-        ("build_tar_indices", "results/asr/tar_index/{}.parquet", tars),
+        ("build_tar_indices", "results/asr/tar_index/{}.parquet", by_partition(groups)),
         ("build_bucket_manifests", BUCKETS, {"all": before}),
         ("calibrate_bucket_bs", "results/asr/calibration/buckets/{}.json", None),
         ("merge_calibration", CALIBRATION, None),
@@ -48,7 +48,7 @@ def facts() -> dict[str, str]:
     lines = {}
     files = partition_files("asr").get("tars")
     if files:
-        tars = sum(len(jsonl.read(path)["tars"]) for (path,) in files.values())
+        tars = sum(len(jsonl.read(path)["tars"]) for path in files)
         lines[f"{PARTITIONS}/index/partitions.json"] = f"{tars} tars"
     if Path(BUCKETS).is_file():
         built = totals(Path(BUCKETS))

@@ -8,7 +8,7 @@ from pathlib import Path
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
 from millrace.common.leaks import leakage
-from millrace.common.workflow.status import partition_files
+from millrace.common.workflow.status import by_partition, partition_files
 from millrace.image.inputs import INDEX
 
 _READERS_PAGE = "results/image/report/readers.html"
@@ -18,11 +18,9 @@ _RUNS = Path("results/image/runs")
 def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
     groups = partition_files("image")
-    partitions = {name: files for of in groups.values() for name, files in of.items()}
-    splits = {split: [path for (path,) in of.values()] for split, of in groups.items()}
     return [
-        ("create_records", "results/image/records/partitions/{}.json", partitions),
-        ("merge_records", INDEX.format(split="{}"), splits),
+        ("create_records", "results/image/records/partitions/{}.json", by_partition(groups)),
+        ("merge_records", INDEX.format(split="{}"), groups),
         ("train_active", "results/image/runs/{}/metrics.json", None),
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
-from millrace.common.workflow.status import partition_files
+from millrace.common.workflow.status import by_partition, partition_files
 from millrace.music.inputs import COVERAGE, INDEX, MERGE, SAMPLE
 
 _PAGE = "results/music/report/training.html"
@@ -17,7 +17,7 @@ _FIGURES = (("valid/m_MAP", "MAP", ".3f"), ("valid/m_ARP", "NAR (%)", ".1f"))
 
 def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    own = partition_files("music").get("features", {})
+    own = by_partition(partition_files("music"))
     tables = [f"results/music/features/{name}.parquet" for name in own]
     return [
         ("build_feature_index", "results/music/features/{}.parquet", own),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.common import jsonl
-from millrace.common.workflow.status import partition_files
+from millrace.common.workflow.status import by_partition, partition_files
 from millrace.speech.country import repeats
 from millrace.speech.inputs import PARTITIONS
 
@@ -17,11 +17,10 @@ _LEDGER = Path("results/speech/ledger.json")
 
 def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
     """Name, output and jobs of each step, over the partitions of the last parse."""
-    groups = partition_files("speech")
-    partitions = {name: files for of in groups.values() for name, files in of.items()}
-    countries = {country: [path for (path,) in of.values()] for country, of in groups.items()}
+    countries = partition_files("speech")
+    partitions = by_partition(countries)
     whole = {}
-    if groups:
+    if countries:
         whole = {"all": [path for paths in countries.values() for path in paths]}
     return [
         ("generate_manifest", "results/speech/manifest/partitions/{}/manifest.parquet", partitions),

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,14 +101,16 @@ def of_lane(lane: str) -> Any:
     return importlib.import_module(f"millrace.{lane}.status")
 
 
-def partition_files(lane: str) -> dict[str, dict[str, list[str]]]:
-    """The partition files of the last parse, as sources of jobs: by group, and by id."""
+def partition_files(lane: str) -> dict[str, list[str]]:
+    """The partition files of the last parse, by group."""
     folder = f"results/{lane}/partitions"
     groups = sources.load(folder).partitions
-    return {
-        group: {name: [f"{folder}/{name}.json"] for name in names}
-        for group, names in groups.items()
-    }
+    return {group: [f"{folder}/{name}.json" for name in names] for group, names in groups.items()}
+
+
+def by_partition(groups: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The file that the job of each partition is made of, by its id."""
+    return {Path(file).stem: [file] for files in groups.values() for file in files}
 
 
 def jobs_of(lane: str, run: Run, now: float) -> Iterator[Job]:
