@@ -26,23 +26,11 @@ PARTITIONS = "results/asr/partitions"
 INDICES = "results/asr/tar_index"
 
 
-class _Removed(argparse.Action):
-    """A flag of earlier versions: the error names what took its place."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _: object, values: object, option: str | None = ""
-    ) -> None:
-        parser.error(
-            f"{option} was removed: write the tars into a partition file, and give --partition"
-        )
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     partition = f"JSON file with id and tars of the partition (default: all in {PARTITIONS})"
     add("--partition", help=partition)
-    add("--tars", "--manifest-dir", nargs="+", action=_Removed, help=argparse.SUPPRESS)
     output = f"index (parquet) to write (default: {INDICES}/<partition>.parquet)"
     add("--output", help=output)
     report = "report (JSON) to write: every tar with status and reason (default: beside the index)"

@@ -62,8 +62,8 @@ class HeldOut:
     """The rows of held-out splits, in the order in which they were added: the first one counts.
 
     Members are compared by their bytes only where their sizes are equal: PAGE bytes of each, and
-    all bytes where these agree. `bytes_read` says how many that were. By sound, all members are
-    decoded, and the fingerprints of held-out ones lie in `folder`.
+    all bytes where these agree. By sound, all members are decoded, and the fingerprints of held-out
+    ones lie in `folder`.
     """
 
     def __init__(self, tars: Sequence[str], copies: str, threads: int, folder: Path) -> None:
@@ -74,7 +74,6 @@ class HeldOut:
         self._splits: list[_Split] = []
         self._unread: set[int] = set()  # keys of samples
         self._told = 0
-        self.bytes_read = 0
 
     def add(self, name: str, parts: Sequence[Rows]) -> None:
         """Add a split, given in parts."""
@@ -154,11 +153,7 @@ class HeldOut:
     def _hashes(self, rows: Rows, numbers: np.ndarray, whole: bool) -> list[bytes]:
         """Hashes of the members of some rows, or of a page of each; empty for one that cannot be
         read."""
-        hashes = []
-        unread = (b"", 0)
-        for digest, size in self._read(rows, numbers, partial(_hash, whole), unread):
-            hashes.append(digest)
-            self.bytes_read += size
+        hashes = self._read(rows, numbers, partial(_hash, whole), b"")
         self._note_unread(rows, numbers, [not digest for digest in hashes])
         return hashes
 
@@ -249,8 +244,8 @@ class _Split:
                 self.by_digest.setdefault(digest, number)
 
 
-def _hash(whole: bool, tar: int, offset: int, size: int) -> tuple[bytes, int]:
-    """The hash of a member or of its page, empty if the tar ends before, and the bytes read."""
+def _hash(whole: bool, tar: int, offset: int, size: int) -> bytes:
+    """The hash of a member or of its page, empty if the tar ends before."""
     start = offset
     stop = offset + size
     if not whole and size > PAGE:
@@ -261,9 +256,9 @@ def _hash(whole: bool, tar: int, offset: int, size: int) -> tuple[bytes, int]:
         wanted = min(_CHUNK, stop - place)
         content = os.pread(tar, wanted, place)
         if len(content) < wanted:
-            return b"", len(content)
+            return b""
         digest.update(content)
-    return digest.digest(), stop - start
+    return digest.digest()
 
 
 def _hear(steps: int, tar: int, offset: int, size: int) -> np.ndarray | None:
