@@ -143,12 +143,6 @@ def test_all_rows_are_tried_although_nearly_all_of_them_fit():
         assert largest(search, device)[0] == 65 == device.tried[-1]
 
 
-def test_a_line_through_the_peaks_saves_trials():
-    device = Device(fixed=31.0, each=0.41, crash=195.0)
-    assert largest(Search(130.0, rows=10**6, start_bs=128), device)[0] in range(235, 242)
-    assert len(device.tried) <= 5
-
-
 def test_a_soak_that_goes_wrong_backs_off_and_says_why():
     device, soaks = Device(), []
     changes = [

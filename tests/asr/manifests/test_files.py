@@ -76,6 +76,13 @@ def test_a_split_in_one_file_in_pieces_or_in_a_folder(
         (["train_0.parquet", "train_dev.parquet"], "train_dev.parquet names two splits"),
         (HUB[:1] + HUB[2:], "2 of 3 pieces of train are there: number 1 is not"),
         ([*HUB, "train-00000-of-00002.parquet"], "pieces of several sets"),
+        (
+            [
+                f"train-0000{n}-of-00002-{hash_}.parquet"
+                for n, hash_ in ((0, "ab"), (1, "ab"), (0, "cd"))
+            ],
+            "pieces of several sets",
+        ),
         (["test/en-00001-of-00002.jsonl"], "1 of 2 pieces of test/en are there: number 0 is not"),
     ],
 )
@@ -123,10 +130,3 @@ def test_pieces_give_the_buckets_that_one_file_gives_and_rejects_name_the_piece(
     assert different == {"rejects.jsonl"}
     places = {(Path(one["file"]).name, one["row"]) for one in rejects(tmp_path / "cut/out")}
     assert places == {("train-00003-of-00004.parquet", 4), ("train-00003-of-00004.parquet", 5)}
-
-
-def test_pieces_of_two_uploads_are_not_one_split(tmp_path: Path) -> None:
-    for name in ("00000-of-00002-abc1", "00001-of-00002-abc1", "00000-of-00002-def2"):
-        (tmp_path / f"train-{name}.parquet").touch()
-    with pytest.raises(MillraceError, match="are pieces of several sets"):
-        manifest_files.find(tmp_path)

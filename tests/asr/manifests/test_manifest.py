@@ -312,17 +312,6 @@ def test_the_speech_lanes_index_needs_no_tar_index(tmp_path: Path) -> None:
     assert rejects(tmp_path / "out")[-1]["detail"] == "No such file or directory"
 
 
-def test_row_groups_are_read_in_pieces_and_keep_the_numbers_of_their_rows(tmp_path: Path) -> None:
-    rows, _ = corpus(tmp_path, tars=1, members=14)
-    path = write_manifest(tmp_path / "train.parquet", rows, row_group_size=3)
-    manifest = manifest_of("train", [path])
-    manifest.piece_rows = 6
-    manifest.scan()
-    assert [part.groups for part in manifest.ranges] == [(0, 1), (2, 3), (4,)]
-    read = [table for part in manifest.ranges for table in manifest.read(part)]
-    assert pa.concat_tables(read)["row"].to_pylist() == list(range(14))
-
-
 def test_rows_that_stand_twice_are_part_of_a_manifests_content(tmp_path: Path) -> None:
     rows, _ = corpus(tmp_path, tars=1, members=2)
     contents = set()

@@ -49,17 +49,6 @@ def digest(plan: Plan) -> str:
     return result.hexdigest()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 8, 16])
-@pytest.mark.parametrize("epoch", range(8))
-def test_every_row_once_over_epochs_and_ranks(epoch: int, world: int) -> None:
-    small = buckets(3000)
-    plan = plan_epoch(small, BUDGET, 7, epoch, world, window=500)
-    assert_once(
-        np.concatenate([rows for rank in range(world) for rows in plan.batches(rank)]), 3000
-    )
-    assert len(plan.fillers) == 0 and (np.diff(plan.offsets) > 0).all()
-
-
 def test_bars_on_the_seeds_durations() -> None:
     parts = buckets(400_000)
     plan = plan_epoch(parts, BUDGET, 42, 0, 8)

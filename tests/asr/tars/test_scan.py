@@ -661,17 +661,6 @@ def test_dense_tars_are_read_in_few_reads(tmp_path):
     assert scanned.bytes_read <= 1.01 * path.stat().st_size
 
 
-def test_chains_find_all_but_few_members_by_themselves(tmp_path, monkeypatch):
-    content, _ = many(400, 2000)
-    path, serial = save(tmp_path, content), []
-    original = tar_chain.Chain.run
-    monkeypatch.setattr(
-        tar_chain.Chain, "run", lambda self: serial.append(original(self)) or serial[-1]
-    )
-    assert len(scan(path, 8).names) == 400
-    assert sum(len(chain.starts) for chain in serial) <= 8
-
-
 @pytest.mark.parametrize(("zeros", "status"), [(1 << 20, "ok"), (3 << 20, "truncated")])
 def test_a_tar_with_very_many_zeros_at_its_end_is_a_copy_that_was_not_finished(
     tmp_path, zeros, status

@@ -40,42 +40,10 @@ def _lines(path: Path) -> list[dict]:
     return [row for _, row, _ in jsonl.lines(path) if isinstance(row, dict)]
 
 
-def test_rates_padding_and_shares_are_sums_over_sums(tmp_path: Path) -> None:
-    run = Run(MadeUp("bench", steps=40).write(tmp_path))
-    lines = _lines(tmp_path / "bench" / "metrics.jsonl")
-    assert len(run.windows) == 4 and run.done_steps == 40
-    seconds = sum(line["seconds"] for line in lines[1:])
-    for count in ("samples", "audio_seconds"):
-        assert run.rate(count) == pytest.approx(
-            sum(line["counts"][count] for line in lines[1:]) / seconds
-        )
-    for unit in ("audio_seconds", "tokens", "flops"):
-        useful, padded = (
-            sum(line["counts"][name] for line in lines) for name in (unit, f"padded_{unit}")
-        )
-        assert run.padding(unit) == pytest.approx(1 - useful / padded)
-    assert run.shares["forward"] == pytest.approx(0.38) and run.shares["decode"] == 0
-    assert run.rate("nothing") is None is run.padding("nothing")
-
-
-def test_short_logs_keep_their_first_line(tmp_path: Path) -> None:
-    run = Run(MadeUp("short", steps=20).write(tmp_path))
-    assert run.steady == run.windows and len(run.steady_steps) == 20
-    long = Run(MadeUp("long", steps=30).write(tmp_path))
-    assert len(long.steady) == 2 and [step["step"] for step in long.steady_steps] == list(
-        range(11, 31)
-    )
-
-
-def test_decoding_in_the_trainer_is_taken_out_of_the_wait(tmp_path: Path) -> None:
+def test_reading_in_the_trainer_is_waiting_for_data(tmp_path: Path) -> None:
     runs = _throughput(tmp_path, bench=MadeUp("baseline", decode=0.25, **BASELINE))
+    assert runs.shares("bench")["decode"] > 0
     assert runs.figure("bench", "waiting") == pytest.approx(0.6)
-    (run,) = runs.bench
-    spent = sum(step["seconds"] for step in run.steady_steps)
-    assert run.shares["decode"] == pytest.approx(0.55 * 0.25 * 190 / spent)
-    assert run.shares["decode"] + run.shares["data_wait"] == pytest.approx(0.6)
-    more = Run(MadeUp("more", decode=3.0, **BASELINE).write(tmp_path))
-    assert more.shares["data_wait"] == 0 and more.shares["decode"] == pytest.approx(0.6)
 
 
 def test_repeats_give_their_median(tmp_path: Path) -> None:
@@ -319,8 +287,6 @@ def test_cut_logs_are_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_names_file_and_remedy(tmp_path: Path) -> None:
-    with pytest.raises(MillraceError, match="no training step was logged"):
-        Run(tmp_path / "nowhere")
     made = MadeUp("bench").write(tmp_path)
     with pytest.raises(MillraceError, match=r"--bench"):
         Throughput({"baseline": [str(made)], "bench": []}, None)
