@@ -61,6 +61,8 @@ def test_rejects_have_a_reason(reason, changes):
         ({"start": 95.0, "end": 100.05}, "end_clipped"),
         ({"asr_text": None}, "asr_text_missing"),
         ({"human_text": "a\0"}, "text_nul"),
+        ({"start_idx": "5"}, "idx_unusable"),
+        ({"end_idx": 3.7}, "idx_unusable"),
     ],
 )
 def test_repairs_are_named(change, repair):

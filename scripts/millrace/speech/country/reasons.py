@@ -27,6 +27,7 @@ MEANINGS = {
     "asr_text_missing": "no ASR text: an empty one is used",
     "text_nul": "NUL characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts, by speech.normalise_text",
+    "idx_unusable": "start_idx or end_idx is no whole number: left empty",
     # warnings and notes
     "no_encoder_delay": (
         "a compressed file that does not state its encoder's delay: all of it is late,"
