@@ -28,26 +28,22 @@ _LIMITS = {
     "at_most": ("maximum", operator.le),
     "below": ("exclusiveMaximum", operator.lt),
 }
-# Flags that the original scripts have, with underscores; all others have hyphens only.
+# Settings whose flags the original scripts have, with underscores; others have hyphens only.
 ORIGINAL_NAMES = {
-    *(
-        "model_path",
-        "bucket_dir",
-        "output_dir",
-        "max_steps",
-        "lr_scheduler_type",
-        "warmup_ratio",
-        "min_bs",
-    ),
-    *(
-        "gradient_checkpointing",
-        "log_steps",
-        "save_steps",
-        "save_total_limit",
-        "eval_steps",
-        "num_workers",
-    ),
-    *("prefetch_factor", "max_open_tars", "profile_steps", "start_bs", "max_memory_gb"),
+    "max_steps",
+    "lr_scheduler_type",
+    "warmup_ratio",
+    "min_bs",
+    "gradient_checkpointing",
+    "log_steps",
+    "save_steps",
+    "save_total_limit",
+    "eval_steps",
+    "num_workers",
+    "prefetch_factor",
+    "max_open_tars",
+    "start_bs",
+    "max_memory_gb",
 }
 
 

@@ -7,9 +7,34 @@ from typing import Any, NamedTuple
 
 # Endings of files with sound, that of videos too, or with a picture.
 MEDIA = (
-    *(".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".aac", ".amr", ".wma", ".aiff"),
-    *(".aif", ".caf", ".w64", ".mp4", ".mkv", ".mka", ".webm", ".mov"),
-    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    ".wav",
+    ".flac",
+    ".mp3",
+    ".ogg",
+    ".oga",
+    ".opus",
+    ".m4a",
+    ".aac",
+    ".amr",
+    ".wma",
+    ".aiff",
+    ".aif",
+    ".caf",
+    ".w64",
+    ".mp4",
+    ".mkv",
+    ".mka",
+    ".webm",
+    ".mov",
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".ppm",
+    ".bmp",
+    ".pgm",
+    ".tif",
+    ".tiff",
+    ".webp",
 )
 # How columns and JSON of others call what is said about a sample; the first one that is there
 # counts.

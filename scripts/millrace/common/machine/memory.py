@@ -24,8 +24,13 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _OUT_OF_MEMORY = (
-    *("out of memory", "can't allocate memory", "Cannot allocate memory", "Unable to allocate"),
-    *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "cudaErrorMemoryAllocation"),
+    "out of memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "Unable to allocate",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "cudaErrorMemoryAllocation",
     "std::bad_alloc",
 )
 

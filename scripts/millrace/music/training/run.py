@@ -36,10 +36,22 @@ from millrace.music.training.task import VersionTask
 
 # What may change without making it another run: its length, speed, and where files lie.
 _FREE = {
-    *("conf", "jobname", "path", "fabric.nnodes", "fabric.ngpus", "fabric.accelerator"),
-    *("data.nworkers", "data.prefetch_factor", "data.persistent_workers", "data.pin_memory"),
-    *("data.mp_context", "data.max_open_files", "data.max_missing_fraction", "data.prefer"),
-    *("training.numepochs", "training.save_freq"),
+    "conf",
+    "jobname",
+    "path",
+    "fabric.nnodes",
+    "fabric.ngpus",
+    "fabric.accelerator",
+    "data.nworkers",
+    "data.prefetch_factor",
+    "data.persistent_workers",
+    "data.pin_memory",
+    "data.mp_context",
+    "data.max_open_files",
+    "data.max_missing_fraction",
+    "data.prefer",
+    "training.numepochs",
+    "training.save_freq",
 }
 
 
