@@ -133,6 +133,18 @@ def test_a_recording_that_ends_early_is_damaged_though_one_packet_is_nothing(tmp
         decode(path)
 
 
+def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(20), RATE)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(Refused, match=r"it is cut: [\d,]+ bytes of 3,528,044 are there"):
+        decode(path)
+
+    path.write_bytes(raw[:4] + b"\xff" * 4 + raw[8:40] + b"\xff" * 4 + raw[44:])
+    assert len(decode(path)) == 20 * 16_000
+
+
 @pytest.mark.long
 def test_several_processes_write_the_bytes_of_one(tmp_path):
     for name in ("one", "two"):

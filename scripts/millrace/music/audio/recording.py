@@ -22,6 +22,7 @@ LOWEST = 32.70  # Hz
 HOP_SECONDS = HOP / RATE
 _ESTIMATED = ("mp3", "aac")  # containers whose length FFmpeg guesses
 _MAX_LOST = 0.02  # of a recording's packets or seconds
+_UNSTATED = 0x7FFFF000  # bytes: a WAV that was written to a pipe says so many, or more
 # A small file may hold days of silence. No music takes fewer bytes a second, but for its pauses.
 _LEAST_BYTES_PER_SECOND = 1000
 _PAUSES = 600  # seconds
@@ -57,6 +58,7 @@ def decode(path: str | os.PathLike) -> np.ndarray:
             if not container.streams.audio:
                 raise Refused("no_audio", "the file has no audio")
             size = os.path.getsize(path)
+            _check_riff(path, size)
             is_guessed = container.format.name in _ESTIMATED
             duration = None if is_guessed else container.duration
             stated = duration / av.time_base if duration else 0.0
@@ -85,6 +87,15 @@ def decode(path: str | os.PathLike) -> np.ndarray:
     if seconds < 1:
         raise Refused("too_short", f"{seconds:.2f} s; one second is the least")
     return samples
+
+
+def _check_riff(path: str | os.PathLike, size: int) -> None:
+    """Raise Refused for a WAV that is cut: FFmpeg takes what is left of it for the whole."""
+    with open(path, "rb") as handle:
+        head = handle.read(8)
+    stated = 8 + int.from_bytes(head[4:], "little")
+    if head[:4] == b"RIFF" and size < (1 - _MAX_LOST) * stated and stated < _UNSTATED:
+        raise Refused("damaged", f"it is cut: {size:,} bytes of {stated:,} are there")
 
 
 def _check_length(seconds: float, size: int) -> None:
