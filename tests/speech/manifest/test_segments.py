@@ -45,6 +45,7 @@ def reason_of(raw: object) -> str:
         ),
         ("text_not_a_string", [{"human_text": value} for value in (42, {"a": 1}, True, [])]),
         ("text_not_a_string", [{"asr_text": 42}]),
+        ("spellings_differ", [{"start_seconds": 1.5}, {"human_transcript": "other"}]),
         ("too_short", [{"end": 3.9}]),
         ("too_long", [{"end": 21.1}]),
     ],

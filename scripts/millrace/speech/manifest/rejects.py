@@ -38,6 +38,7 @@ REJECTS = (
         by_choice=True,
     ),
     Reject("segment_not_an_object", "the segment is not a JSON object"),
+    Reject("spellings_differ", "a field is there in both spellings, with two values"),
     Reject("time_missing", "start or end is missing or null"),
     Reject("time_not_a_number", "start or end is not a number"),
     Reject("time_not_finite", "start or end is NaN or infinite"),

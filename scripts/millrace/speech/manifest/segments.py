@@ -53,6 +53,7 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
         raise Unusable(
             "segment_not_an_object", f"the segment is {alignment.kind_of(raw)}, not an object"
         )
+    _check_spellings(raw)
     repairs: list[str] = []
     start, end = _span(raw, audio_seconds, repairs)
     human_text = _text(raw, "human_text", repairs)
@@ -76,6 +77,15 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
         number=number,
         repairs=repairs,
     )
+
+
+def _check_spellings(raw: dict) -> None:
+    """Raise Unusable if both spellings of a field are there and say different things."""
+    for spellings in alignment.FIELDS.values():
+        given = [name for name in spellings if raw.get(name) is not None]
+        if len(given) > 1 and raw[given[0]] != raw[given[1]]:
+            problem = f"`{given[0]}` and `{given[1]}` are different: delete one"
+            raise Unusable("spellings_differ", problem)
 
 
 def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[float, float]:
