@@ -29,6 +29,7 @@ MARK = f".snakemake/incomplete/{base64.urlsafe_b64encode(OUTPUT.encode()).decode
 GOING_ON, KILLED, FAILED = (
     Run(state, started=NOW - 9000) for state in ("going on", "killed", "failed")
 )
+LATE = Run("going on", started=NOW - 100)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,8 @@ def jobs(run: Run) -> dict[str, status.Job]:
             "running",
         ),  # Snakemake was killed, its job goes on
         (KILLED, {LOG: 70, MARK: 71, OUTPUT: 70}, "failed"),
+        (LATE, {LOG: 190, MARK: 191}, "failed"),  # of the run that was killed before this one
+        (LATE, {LOG: 50, MARK: 101}, "running"),  # the clock of another host is a second late
     ],
 )
 def test_the_state_of_a_job_follows_from_its_files(run, ages, state):
@@ -110,6 +113,8 @@ PROGRESS = "0.05 of 0.13 h (38 %), 0:00:09 left, errors 0"
             "10:00:00 INFO a\n10:00:01 ERROR a.wav: cut. Mend it\n  list\n",
             "a.wav: cut. Mend it",
         ),
+        (FAILED, "10:00:00 ERROR a\n10:00:01 WARNING b\n", "a"),
+        (FAILED, "10:00:00 ERROR a\n" + "  its traceback\n" * 1000, "a"),
         (FAILED, "Traceback\nKilled\n", "ended without an error message; last line: Killed"),
     ],
 )
@@ -217,6 +222,19 @@ def test_the_screen_lists_the_latest_failures_and_says_how_many_more_there_are()
     ]
 
 
+def test_the_screen_shows_a_lane_of_which_only_results_are_left_with_its_size(folder):
+    write(OUTPUT, 100)
+    os.truncate(OUTPUT, 2_400_000_000)
+    os.symlink("nowhere", "results/speech/link")
+    assert "speech: 2.4 GB on disk" in status.screen(NOW)
+
+
+def test_the_screen_names_the_log_of_a_run_that_was_killed():
+    log = ".snakemake/log/2026-11-21T235901.123456.snakemake.log"
+    write(log, 0, HEAD + HALF)
+    assert status.screen(NOW)[1] == f"  log: {log}"
+
+
 def test_the_screen_says_for_how_long_a_job_has_been_silent():
     begun = time.strftime("%Y-%m-%dT%H%M%S", time.localtime(NOW - 9000))
     write(f".snakemake/log/{begun}.1.snakemake.log", 100, HEAD + HALF)
@@ -243,6 +261,7 @@ def test_only_ten_failures_of_a_run_are_named_at_its_end():
         write(f"logs/speech/create_shards/{name}.log", age, "10:00:01 ERROR cut\n")
     lines = ended("speech", NOW - 21.5, failed=True)
     assert len(lines) == 11 and lines[-1] == "failed: 2 more jobs"
+    assert len(ended("speech", NOW - 19.5, failed=True)) == 10
 
 
 def test_a_page_of_an_earlier_run_is_not_opened():
@@ -257,6 +276,13 @@ def test_a_folder_that_is_missing_is_an_error():
     assert (
         done.returncode == 1 and done.stderr.startswith("Millrace: ") and "no/such" in done.stderr
     )
+
+
+def test_closing_lines_that_cannot_be_made_fail_no_run(monkeypatch, capsys):
+    monkeypatch.setattr(status.atexit, "register", lambda say: say())
+    write("results/image/runs/demo/metrics.json", 50, {"first_evaluation": {}})
+    status.say_last(status.Ended(["image"], NOW - 60, False, [], REPORT))
+    assert capsys.readouterr().err.startswith("Millrace: no summary of the run: ")
 
 
 def test_the_closing_lines_of_a_failed_run_name_its_jobs_and_logs():
@@ -331,6 +357,7 @@ def test_the_closing_lines_of_music_say_figures_of_the_same_split_before_and_aft
     write("results/music/runs/demo/metrics.json", 50, metrics)
     test = {"figures": {"m_MAP": 0.701, "m_ARP": 14.04}}
     write("results/music/runs/demo/test.json", 40, test)
+    assert ended("music", NOW - 45) == ["music: run demo: test MAP 0.701, NAR 14.0 %"]
     write("results/music/report/training.html", 30)
     assert ended("music", NOW - 60) == [
         "music: run demo: valid MAP 0.310 -> 0.750, valid NAR (%) 40.2 -> 12.3,"
