@@ -73,6 +73,9 @@ def test_a_module_may_rename_the_rules(pattern: str, word: str):
         ("--unlock", True),
         ("--list-changes code", True),
         ("--archive a.tar.gz", True),
+        ("--cleanup-shadow", True),
+        ("--list-conda-envs", True),
+        ("--delete-all-output", True),
     ],
 )
 def test_what_runs_nothing_is_told_from_a_run(line: str, only_reads: bool):
@@ -108,6 +111,8 @@ def test_a_module_that_moves_our_files_is_refused_by_name(prefix: str):
         snakemake_state.refuse_other_paths(lambda path: f"{prefix}{path}")
     with pytest.raises(SystemExit, match=r"logs/ would be notes/.*--directory"):
         snakemake_state.refuse_other_paths(lambda path: path.replace("logs/", "notes/"))
+    with pytest.raises(SystemExit, match=r"benchmarks/ would be times/"):
+        snakemake_state.refuse_other_paths(lambda path: path.replace("benchmarks/", "times/"))
     snakemake_state.refuse_other_paths(str)
 
 
