@@ -133,7 +133,10 @@ def test_steps_and_config_have_the_same_defaults(lane):
             speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}),
             ["tset", "`test`"],
         ),
-        (speech(split_fractions={"train": 1}), ["speech.split_fractions", "validation"]),
+        (
+            speech(split_fractions={"train": 1}),
+            ["speech.split_fractions: validation, test is missing"],
+        ),
         (
             speech(split_fractions={"train": 0.9, "validation": 0.05, "test": 0.0501}),
             ["speech.split_fractions: the values must sum to 1, not 1.0001"],
@@ -160,6 +163,8 @@ def test_steps_and_config_have_the_same_defaults(lane):
         (speech(sampling_rate=16000.5), ["speech.sampling_rate", "a whole number, not"]),
         (speech(sampling_rate=True), ["speech.sampling_rate"]),
         (speech(audio_format="ogg"), ["speech.audio_format", "flac", "opus"]),
+        (speech(max_cer=True), ["speech.max_cer", "a number, not True"]),
+        (speech(countries=7), ["speech.countries", "a list", "write [7]"]),
         (speech(countries="malta"), ["speech.countries", "a list", "write [malta]"]),
         (speech(path_map=["a", "b"]), ["speech.path_map: must be keys with values"]),
         (speech(countries_root=""), ["speech.countries_root"]),
@@ -224,10 +229,11 @@ def test_what_is_wrong_is_named(config, words):
 
 
 def test_a_token_that_was_typed_into_the_endpoint_is_not_shown():
-    for endpoint in ("https://me:hf_secret@example.org", "https://example.org/?token=hf_secret"):
-        message = problem(speech(hub={"endpoint": endpoint, "repo": "a/b"}))
+    tokens = ("me:hf_secret@example.org", "example.org/?token=hf_secret", "me:secret@example.org")
+    for token in tokens:
+        message = problem(speech(hub={"endpoint": f"https://{token}", "repo": "a/b"}))
         assert (
-            "hf_secret" not in message
+            "secret" not in message
             and "speech.hub.endpoint: what stands there (not shown" in message
         )
 
