@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.asr.inputs import BUCKETS, AsrInputs
+from millrace.asr.inputs import BUCKETS, CALIBRATION, RUNS_PAGE, VERIFICATION, AsrInputs
+from millrace.common import atomic
 from millrace.common.workflow.config import checked_config
-from millrace.common.workflow.sources import Sources
+from millrace.common.workflow.sources import Sources, SourcesMissing
 from tests.workflow.workflow import ROOT
 
 
@@ -34,6 +35,8 @@ def test_a_pinned_run_is_asked_for_until_it_is_finished(tmp_path, monkeypatch):
     touch(BUCKETS, 100)
     touch("results/asr/runs/a/metrics.json", 200)
     assert asr.runs() == [asr.metrics("b")] and asr.pending_notes() == []
+    assert asr.audited_runs() == ["b"]
+    assert asr.receipts() == ["results/asr/hub/b/receipt.json"]
 
 
 def test_each_run_has_a_repository_of_its_own():
@@ -54,7 +57,10 @@ def test_each_run_has_a_repository_of_its_own():
         inputs(runs={"a": {}, "b": {}}, hub=hub | {"repo": "me/asr"}).receipts()
 
 
-@pytest.mark.parametrize("newer", [BUCKETS, "results/speech/partitions/malta-test-00000.json"])
+NEWER = [BUCKETS, "results/speech/index.parquet", "results/speech/partitions/malta-test-00000.json"]
+
+
+@pytest.mark.parametrize("newer", NEWER)
 def test_a_pinned_run_that_is_older_than_its_data_is_said(tmp_path, monkeypatch, newer):
     monkeypatch.chdir(tmp_path)
     touch("results/asr/runs/a/metrics.json", 200)
@@ -125,6 +131,12 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
         asr.calibration(SimpleNamespace(run="a"))
     touch("results/asr/runs/a/metrics.json", 100)
     assert asr.calibration(SimpleNamespace(run="a")) == []
+    # A bucket is calibrated in one process; only their verification needs all nodes.
+    assert len(asr.bucket_calibrations()) == 7
+    with pytest.raises(SystemExit, match=r"asr\.nodes is 2"):
+        asr.calibrate()
+    touch(VERIFICATION, 100)
+    assert asr.calibrate() == [CALIBRATION, VERIFICATION]
     assert inputs(nodes=2).calibration(SimpleNamespace(run="b")) == []
 
 
@@ -152,6 +164,8 @@ def test_several_nodes_without_slurm_end_the_workflow_where_training_is_pending(
             20_304,
         ),
         ({"ranks": 2, "calibration": {"device": "cpu", "max_memory_gb": 30}}, "all", 92_160),
+        # A limit below what the process itself takes: 4 GB, and 20 bytes a parameter.
+        ({"calibration": {"device": "cpu", "max_memory_gb": 1}}, "bucket", 4_200),
     ],
 )
 def test_memory_follows_ranks_workers_batches_and_the_size_of_the_model(
@@ -159,3 +173,96 @@ def test_memory_follows_ranks_workers_batches_and_the_size_of_the_model(
 ):
     monkeypatch.chdir(tmp_path)  # where nothing is calibrated
     assert inputs(**section).training_mb(calibrates) == round(mb)
+
+
+def test_of_foreign_tars_the_config_says_where_they_lie():
+    files = {"train": ["m/train.jsonl"], "dev": ["m/dev.jsonl"]}
+    found = Sources({"tars": ["tars-00000"]}, files, unchanged={"m/dev.jsonl"})
+    section = {"tar_root": "/t", "path_map": {"/a": "/b"}, "edges": [0, 2.5]}
+    section |= {"source": "manifests", "manifest_dir": "m"}
+    checked = checked_config({"asr": section}, ROOT / "rules/schemas")["asr"]
+    asr = AsrInputs(checked, found, list, ancient="old {}".format)
+    assert asr.indices() == ["results/asr/tar_index/tars-00000.parquet"]
+    assert asr.manifests() == ["m/train.jsonl", "old m/dev.jsonl"]
+    assert (asr.manifest_place(), asr.tar_root(), asr.path_map()) == ("m", "/t", '{"/a": "/b"}')
+    assert (asr.sweep(), asr.edges()) == ("--sweep results/asr/tar_index", "--edges 0 2.5")
+
+    found.missing = SourcesMissing("no manifests")
+    for read in (asr.indices, asr.manifests):
+        with pytest.raises(SourcesMissing):
+            read()
+
+
+def test_of_the_shards_of_speech_the_config_says_nothing_of_where_tars_lie():
+    asr = inputs(tar_root="/t", path_map={"/a": "/b"})
+    assert (asr.tar_root(), asr.path_map()) == ("results/speech/shards", "{}")
+    assert (asr.sweep(), asr.indices()) == ("", [])
+    asr.speech_shards = list  # there is no corpus
+    assert asr.data() == asr.targets() == []
+
+
+def test_the_rows_of_dev_are_among_the_files_that_may_be_lost(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    buckets = [{"bucket_id": "b_3_5"}]
+    atomic.write_json(BUCKETS, {"buckets": buckets, "splits": {"dev": {"path": "dev.parquet"}}})
+    lost = [f"results/asr/buckets/{name}.parquet" for name in ("b_3_5", "dev")]
+    assert inputs().listed.lost() == dict.fromkeys(lost, BUCKETS)
+
+
+def test_the_longest_bucket_is_calibrated_first_and_on_the_device_that_is_asked_for():
+    names = inputs(edges=[0, 5, 10]).bucket_calibrations()
+    folder = "results/asr/calibration/buckets"
+    assert names == [f"{folder}/b_5_10.json", f"{folder}/b_0_5.json"]
+    cuda = {"device": "cuda"}
+    with pytest.raises(SystemExit, match=r"asr\.calibration\.device is cuda"):
+        inputs(0, calibration=cuda).bucket_calibrations()
+    assert inputs(2, calibration={"device": "cpu"}).bucket_gpus() == 0
+    assert inputs(calibration={"soak_steps": 0}).calibrate() == [CALIBRATION]
+    assert "--nproc-per-node 2" in inputs(ranks=2).verifier()
+
+
+def test_calibration_and_verification_train_as_the_runs_do():
+    training = {"precision": "bf16-mixed", "grad_acc": 2, "max_bad_fraction": 0.2}
+    asr = inputs(training=training, seed=7, calibration={"headroom": 0.2, "device": "cpu"})
+    for arguments in (asr.calibration_arguments(), asr.verification_arguments()):
+        for flag in (
+            "--precision bf16-mixed",
+            "--grad-acc 2",
+            "--max-bad-fraction 0.2",
+            "--seed 7",
+            "--headroom 0.2",
+            "--device cpu",
+            "--soak-steps 200",
+        ):
+            assert flag in arguments
+
+
+def test_runs_of_the_throughput_report_differ_in_length_loader_and_draw():
+    steps = {"check_steps": 5, "bench_steps": 200, "profile_steps": 20, "repeats": 2}
+    asr = inputs(throughput=steps)
+    assert asr.bench() == [asr.metrics("bench_1"), asr.metrics("bench_2")]
+    flags = {
+        "check": ["--max-steps 5", "--log-steps 1 ", "--loader every-bucket", "--seed 42"],
+        "bench_1": ["--max-steps 200", "--log-steps 20", "--eval-samples 64", "--seed 42"],
+        "bench_2": ["--max-steps 200", "--seed 43"],
+        "baseline": ["--max-steps 200", "--loader baseline"],
+        "profile": ["--max-steps 24", "--profile-steps 20"],
+    }
+    for run, expected in flags.items():
+        arguments = f"{asr.run_arguments(SimpleNamespace(run=run))} "
+        assert all(flag in arguments for flag in expected), (run, arguments)
+
+
+def test_the_audit_of_a_run_has_its_seed_its_batches_and_all_ranks(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    shared = {"seed": 7, "model_path": f"{tmp_path}", "ranks": 2, "nodes": 3}
+    asr = inputs(**shared, calibration={"enabled": True}, runs={"a": {"batch_seconds": 9}})
+    audited = asr.audited("a")
+    chosen = {"seed": 7, "model": f"{tmp_path}", "batch_seconds": 9, "calibration": CALIBRATION}
+    assert chosen.items() <= audited.arguments.items()
+    assert (audited.files, audited.ranks) == ([BUCKETS, CALIBRATION], 6)
+    assert f"--model {tmp_path}" in asr.run_arguments(SimpleNamespace(run="a"))
+
+
+def test_without_runs_there_is_no_page_of_them():
+    assert inputs().runs_page() == [] and inputs(runs={"a": {}}).runs_page() == [RUNS_PAGE]
