@@ -15,6 +15,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from millrace.audit.checks.entries import ENTRIES
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config as workflow_config
 from tests.workflow import configuration
@@ -168,6 +169,18 @@ def test_steps_and_config_have_the_same_defaults(lane):
         (speech(countries="malta"), ["speech.countries", "a list", "write [malta]"]),
         (speech(path_map=["a", "b"]), ["speech.path_map: must be keys with values"]),
         (speech(countries_root=""), ["speech.countries_root"]),
+        (speech(assignment_file=""), ["speech.assignment_file"]),
+        (speech(audio_roots=[""]), ["speech.audio_roots.0"]),
+        (speech(hub={"endpoint": "https://hub.org"}), ["speech.hub.repo", "needs it"]),
+        ({"asr": {"hub": {"endpoint": "https://hub.org"}}}, ["asr.hub.repo", "needs it"]),
+        ({"asr": {"hub": {"repo": "a/bc/d"}}}, ["asr.hub.repo", "namespace/name"]),
+        ({"asr": {"runs": {"bench_2": {}}}}, ["asr.runs", "'bench_2'", "are taken"]),
+        ({"asr": {"runs": {"profile": {}}}}, ["asr.runs", "'profile'", "are taken"]),
+        ({"asr": {"edges": [3]}}, ["asr.edges: cannot be [3]"]),
+        ({"asr": {"tar_template": "a}.tar"}}, ["asr.tar_template", "{shard_id}"]),
+        ({"audit": {"refuse": ["DP16"]}}, ["audit.refuse: cannot be ['DP16']"]),
+        ({"audit": {"ignore": {"DP1": ""}}}, ["audit.ignore.DP1"]),
+        ({"music": {"splits": {"trian": "a.json"}}}, ["music.splits", "trian"]),
         (speech(countries=["denmark", False]), ["speech.countries.1", "quotes"]),
         (speech(sampling_rate=16000.0), ["speech.sampling_rate", "a whole number, not"]),
         ({"speech": [1]}, ["speech: must be keys with values"]),
@@ -226,6 +239,13 @@ def test_steps_and_config_have_the_same_defaults(lane):
 def test_what_is_wrong_is_named(config, words):
     message = problem(config)
     assert all(word in message for word in words), message
+
+
+def test_each_entry_of_the_audit_may_be_refused_or_ignored():
+    for name in ENTRIES:
+        section = {"refuse": [name], "ignore": {name: "known"}}
+        checked = workflow_config.checked_config({"audit": section}, SCHEMAS)["audit"]
+        assert checked["refuse"] == [name]
 
 
 def test_a_token_that_was_typed_into_the_endpoint_is_not_shown():
