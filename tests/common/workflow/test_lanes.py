@@ -20,6 +20,7 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config, lanes, placements, snakemake_state
 from millrace.common.workflow.differences import Items
+from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.snakemake_state import Call
 from millrace.common.workflow.sources import Found, Partitions, Sources, SourcesMissing, Write
@@ -188,13 +189,13 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     old = {
         "cer": 0.3,
         "quiet": 1,
-        "runs": {"a": {"lr": 1}},
+        "runs": {"a": {"lr": 1, "quiet": 1}},
         "bench": {"enabled": False, "steps": 3},
     }
     new = {
         "cer": 0.2,
         "quiet": 2,
-        "runs": {"a": {"lr": 2}},
+        "runs": {"a": {"lr": 2, "quiet": 2}},
         "bench": {"enabled": False, "steps": 4},
         "b": 1,
     }
@@ -293,7 +294,15 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
     make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
     assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
-    assert said("speech", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"
+    for words in ("speech", "speech_manifest speech_shards"):
+        assert said(words, **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"
+    # A key of a stage may be an object.
+    atomic.write_json(
+        "results/speech/partitions/index/choices.json",
+        {"results/speech/shards/a": {"max_cer.a": 1, "hub.a": 1}},
+    )
+    nested = {"max_cer": {"a": 2}, "hub": {"a": 2}}
+    assert said("speech_shards", **nested) == "max_cer.a 1 -> 2"
 
 
 @pytest.mark.parametrize(
@@ -417,6 +426,44 @@ def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp
     assert "a run that was killed (process 1 on" in of.lock_message()
 
 
+def test_what_is_said_of_a_lock_unlocks_this_workflow(tmp_path: Path):
+    asked = Call(place="-s ../Snakefile")
+    (tmp_path / ".snakemake/locks").mkdir(parents=True)
+    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
+    notes = tmp_path / ".snakemake/millrace.runs"
+    notes.mkdir()
+    for name in ("12-345@elsewhere", f"1-0@{os.uname().nodename}"):
+        (notes / name).touch()
+        of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, asked=asked)
+        assert "`snakemake -s ../Snakefile --unlock`" in of.lock_message()
+        (notes / name).unlink()
+
+
+def test_a_step_is_marked_as_one_of_this_run_by_the_main_process_only():
+    assert "MILLRACE_RUN=" in lanes_of().shell_prefix("set()")
+    assert "MILLRACE_RUN=" not in lanes_of(main=False).shell_prefix("set()")
+
+
+def test_a_lane_that_is_asked_for_by_name_is_no_part_of_all():
+    asked = Call(frozenset({"asr_data", "all"}))
+    of = lanes.Lanes({"lanes": ["speech"]}, ROOT, is_main_process=True, dry_run=True, asked=asked)
+    of.register_targets("speech", lambda: ["x"])
+    of.register_targets("asr", lambda: ["y"])
+    assert of.targets() == ["x"]
+
+
+def test_a_target_that_ends_before_them_says_nothing_of_files_that_are_lost(capsys):
+    listed = Listed(lambda: ["results/speech/shards/a.tar"], lambda path: "index", ["manifest"])
+    stages = {"manifest": lanes.Stage(lambda: ["results/speech/manifest/a"], ())}
+    for target, line in (("speech_manifest", ""), ("speech", "Millrace: speech: lost: a.tar\n")):
+        asked = Call(frozenset({target}))
+        section = {"lanes": ["speech"], "speech": {}}
+        some = lanes.Lanes(section, ROOT, is_main_process=True, asked=asked)
+        ask(some, synced)
+        some.register_targets("speech", lambda: ["x"], stages=stages, listed=listed)
+        assert capsys.readouterr().err == line
+
+
 def test_a_parse_leaves_the_garbage_collector_as_it_was():
     for collects in (False, True):
         (gc.enable if collects else gc.disable)()
@@ -437,5 +484,7 @@ def test_what_is_shown_once_is_made_again_by_each_run_and_a_dry_run_deletes_noth
     run = parse(dry_run=False)
     assert not diff.exists()
     diff.write_text("add nothing")
+    lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, asked=Call(only_reads=True))
+    assert diff.exists()
     run.say_end(failed=False, logs=[])
     assert not diff.exists()
