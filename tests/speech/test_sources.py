@@ -330,10 +330,9 @@ CHANGES = {
 def test_what_differs_from_what_was_built_is_said_until_it_is_built(corpus, change, kind):
     corpus.options["partition_hours"] = 0.02
     total = len(corpus.contents())
-    assert (
-        corpus.dry(**corpus.options).changes
-        == f"17 recordings new -> {total} of {total} partitions"
-    )
+    for _ in range(2):
+        changes = corpus.dry(**corpus.options).changes
+        assert changes == f"17 recordings new -> {total} of {total} partitions"
     build(corpus)
     assert corpus.sync().changes == ""
     path = corpus.aligned("germany", "rec_0007")

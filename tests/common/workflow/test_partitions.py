@@ -95,6 +95,20 @@ def test_a_partition_is_filled_up_to_its_limit(tmp_path: Path):
     assert numbers == [0, 0, 1]
 
 
+def test_the_last_partition_is_the_highest_whatever_the_order_of_the_lines(tmp_path: Path):
+    """A merge in version control may have put them in another one."""
+    path = tmp_path / "a.jsonl"
+    rows = [{**GOOD, "number": 1, "cost": 0.5}, {**GOOD, "item": "w", "cost": 2.0}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert table(path, limit=2.0).place("y", "a", 1.0, {"split": "x"}).number == 1
+
+
+def test_many_small_items_fill_a_partition_too(tmp_path: Path):
+    of = table(tmp_path / "a.jsonl", limit=1.0)
+    numbers = {of.place(f"{name}", "g", 0.004, {"split": "x"}).number for name in range(300)}
+    assert numbers == {0, 1}
+
+
 def test_a_known_item_stays_where_it_is(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     assignment = table(path)

@@ -11,7 +11,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items
 from millrace.common.workflow.partitions import Assignment
-from millrace.common.workflow.sources import Found, Partitions, Sources, Write, sync
+from millrace.common.workflow.sources import Found, Partitions, Sources, Write, load, sync
 
 OUTPUTS = ["results/jobs/{}/index", "results/jobs/{}/status"]
 ITEMS = Items("recording", lambda content: content, lambda *_: [], OUTPUTS)
@@ -111,12 +111,27 @@ def test_new_settings_count_for_new_items_and_are_kept_with_the_next_job(lane: L
     lane.parse()
     lane.read()
     lane.settings = {"share": 0.7}
+    lane.state = "as it was at the last parse"
     for _ in range(2):
         assert lane.parse().notes == ["share 0.5 -> 0.7: stay"]
     draft = json.loads((lane.folder / placements.DRAFT).read_text())
     assert [Path(path).name for path in draft] == ["assignment.settings.json"]
     lane.read()
     assert lane.parse().notes == [] and lane.rows() == {"a": 0, "b": 1}
+
+
+def test_settings_of_placements_that_were_deleted_count_for_nothing(lane: Lane):
+    lane.parse()
+    lane.read()
+    lane.file.unlink()
+    lane.settings = {"share": 0.7}
+    assert lane.parse().notes == []
+
+
+def test_an_index_of_an_earlier_version_counts_as_none(lane: Lane):
+    lane.parse()
+    (lane.folder / "index/partitions.json").write_text('{"groups": {"g": ["p0"]}}')
+    assert load(lane.folder) == Sources()
 
 
 def test_after_a_parse_that_found_all_as_it_was_the_settings_are_kept_too(lane: Lane):
