@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
-from millrace.audit.inputs import CODE
+from millrace.audit.inputs import CODE, AuditInputs
+from millrace.common.workflow.runs import Audited
 
 # What the task of a run loads, and the audit does not look at.
 NOT_OF_THE_LOADER = {"asr/evaluation", "asr/throughput"}
@@ -23,3 +25,39 @@ def test_a_loader_is_audited_anew_when_any_room_that_its_task_loads_has_changed(
     places = ["/".join(place) for place in json.loads(done.stdout)]
     rooms = {place for place in places if place.partition("/")[0] in CODE and place not in CODE}
     assert rooms - NOT_OF_THE_LOADER == {room for of_lane in CODE.values() for room in of_lane}
+
+
+RUN = SimpleNamespace(lane="asr", run="a")
+
+
+def inputs(*on: str, refuse: object = "all", **ignore: str) -> AuditInputs:
+    """The rules of the audit, over two lanes of which those in `on` are switched on."""
+    arguments = {"seed": 7, "fast": True, "place": "a b", "keys": {"b": 1, "a": 2}}
+    audited = Audited("task:audited", arguments, ["a.json"], ranks=8, epochs=1)
+    lane = SimpleNamespace(audited=lambda run: audited, audited_runs=lambda: ["a"])
+    section = {"refuse": refuse, "ignore": ignore}
+    return AuditInputs(section, {"asr": lane, "music": lane}, on)
+
+
+def test_two_ranks_of_a_loader_are_run_with_its_arguments_quoted():
+    assert inputs().loader(RUN) == (
+        "--loader task:audited --ranks 2 --epochs 1"
+        " --val-loader task:audited_validation --model task:audited_model"
+        """ --arg seed=7 --arg fast=true --arg 'place=a b' --arg 'keys={"a": 2, "b": 1}'"""
+    )
+    assert "OMP_NUM_THREADS=1" in inputs().environment(RUN)
+
+
+def test_pages_are_of_the_lanes_that_are_on_and_no_run_waits_if_nothing_is_refused():
+    assert inputs("music").targets() == ["results/audit/music/a/findings.html"]
+    findings = ["results/audit/asr/a/findings.json"]
+    assert inputs("asr").findings(RUN) == inputs("audit", refuse="none").findings(RUN) == findings
+    assert inputs("asr", refuse="none").findings(RUN) == []
+
+
+def test_entries_that_are_refused_and_ignored_are_flags():
+    assert inputs(refuse="none").choices() == inputs(refuse=[]).choices() == "--refuse none"
+    chosen = inputs(refuse=["DP1", "end"], splits="it's wanted", DP9="b")
+    assert chosen.choices() == (
+        """--refuse DP1,end --ignore DP9=b --ignore 'splits=it'"'"'s wanted'"""
+    )
