@@ -332,7 +332,7 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
         "last_evaluation": {"wer": 0.5, "cer": 0.25},
     }
     metrics = {**rates, "test": {"wer": 0.6}, "optimizer_steps": 600, "seconds": 228.0}
-    for run in ("demo", "bench_1"):
+    for run in ("demo", "bench_12"):
         write(f"results/asr/runs/{run}/metrics.json", 40, metrics)
     write("results/asr/report/throughput.html", 30)
     assert ended("asr", NOW - 60) == [
@@ -345,6 +345,78 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
         f"all pages in one: {REPORT}",
     ]
     assert ended("asr", NOW) == []
+
+
+def test_a_run_without_figures_is_said_too_and_one_that_is_called_like_a_measured_one():
+    metrics = {"first_evaluation": None, "last_evaluation": None}
+    metrics |= {"optimizer_steps": 1, "seconds": 60.0}
+    write("results/asr/runs/check_lr/metrics.json", 10, metrics)
+    write("results/music/runs/demo/metrics.json", 10, metrics)
+    (line,) = ended("asr", NOW - 60)
+    assert line == "asr: run check_lr: no error rates, 1 steps in 0:01:00"
+    (line,) = ended("music", NOW - 60)
+    assert line == "music: run demo: no figures on the valid split, 1 step in 0:01:00"
+
+
+def test_leaks_are_said_with_what_was_made_of_the_rows():
+    ledger = Ledger("step", "train", "image", 5, 2, {"also_in_val": 2, "unreadable": 1})
+    leaks = "2 images of train that are also in val: rejected"
+    write("results/image/partitions/index/partitions.json", 60, {"partitions": {"train": []}})
+    records = {"classes": ["a", "b"], "files": [{}, {}, {}]}
+    write("results/image/records/train/records.json", 10, records)
+    write("results/image/records/train/ledger.json", 10, ledger.as_dict())
+    (line,) = ended("image", NOW - 60)
+    assert line == f"image: train: 2 records of 2 classes in 3 files, 3 rejected; {leaks}"
+
+    config = {"buckets": [], "total_samples": 2, "total_hours": 0.5, "splits": {}}
+    write("results/asr/buckets/bucket_config.json", 10, config)
+    write("results/asr/buckets/ledger.json", 10, [ledger.as_dict()])
+    (line,) = ended("asr", NOW - 60)
+    assert f" 1 unreadable); {leaks}; hours: " in line
+
+    coverage = {"tracks": 1234, "splits": [{"line": "train: all"}], "hop_note": "hop 0.02"}
+    write("results/music/index/coverage.json", 10, coverage | {"leak_lines": [leaks]})
+    (line,) = ended("music", NOW - 60)
+    assert line == f"music: 1,234 tracks in the index; train: all; hop 0.02; {leaks}"
+
+
+def test_the_verdicts_on_a_loader_are_said_by_lane_and_run():
+    write("results/audit/asr/a/accepted.json", 10, {"counts": {"pass": 5, "fail": 0}})
+    write("results/audit/asr/b/accepted.json", 10, {"counts": {}})
+    assert ended("audit", NOW - 60) == [
+        "audit: loader of asr a: 5 pass",
+        "audit: loader of asr b: not audited",
+    ]
+
+
+def test_rejects_of_a_corpus_are_said_by_their_number_and_two_of_its_repeats(folder):
+    write("results/speech/index.parquet", 10)
+    pq.write_table(pa.table({"duration_seconds": [1800.0]}), "results/speech/index.parquet")
+    rejected = {"no_text": 1, "too_long": 5, "cut": 1}
+    pair = {"recording": "italy/cut", "split": "train", "of_recording": "spain/whole"}
+    pair |= {"of_split": "test", "offset": 0.0, "segments": 3}
+    for repeats, end in ((2, "left out of train"), (3, "; and 1 more pairs, see the report")):
+        pairs = [{"left_out_copies": [pair] * repeats}]
+        total = {"rows_in": 9, "rows_out": 2, "rows_rejected": 7, "rejected": rejected}
+        write("results/speech/ledger.json", 10, {"total": total, "countries": pairs})
+        (line,) = ended("speech", NOW - 60)
+        assert (
+            "0.50 hours, 2 segments in shards, 7 rejected (5 too_long, 1 cut, 1 no_text);" in line
+        )
+        assert line.count("italy/cut") == 2 and line.endswith(end)
+
+
+def test_buckets_are_pending_while_a_partition_of_speech_is_newer():
+    write("results/speech/index.parquet", 200)
+    write("results/asr/buckets/bucket_config.json", 100)
+
+    def state() -> str:
+        jobs_of_asr = {job.step: job for job in status.jobs_of("asr", FAILED, NOW)}
+        return jobs_of_asr["build_bucket_manifests"].state
+
+    assert state() == "done"
+    write(SOURCE, 50)
+    assert state() == "pending"
 
 
 def test_the_closing_lines_of_music_say_figures_of_the_same_split_before_and_after(folder):
