@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,31 @@ def test_new_tars_move_none(tars):
     assert all(tars.home(path) for path in added)
 
 
+def test_a_tar_that_comes_and_goes_is_said(tars):
+    raw = tars.paths[0].read_bytes()
+    build(tars)
+    tars.sync()
+    name = "audio_16k.tar"
+    os.unlink(tars.paths[0])
+    assert f"({name}: missing)" in tars.sync().changes
+    build(tars)
+    tars.sync()
+    tars.paths[0].write_bytes(raw)
+    assert f"({name}: no longer missing)" in tars.sync().changes
+
+
+def test_another_template_is_looked_at_though_the_manifests_are_as_they_were(tars):
+    row = {"audio_filepath": "a0.flac", "duration": 4.0, "text": "x", "lang": "en", "shard_id": 0}
+    (tars.folder / "manifests/train.parquet").unlink()
+    (tars.folder / "manifests/train.jsonl").write_text(json.dumps(row) + "\n")
+    tars.settings.tar_root = str(tars.folder)
+    tars.sync()
+    tars.settings.tar_template = "shard_0{shard_id}/audio_16k.tar"
+    tars.sync()
+    paths = [tar["path"] for partition in tars.contents().values() for tar in partition]
+    assert str(tars.paths[0]) in paths and len(paths) == 3
+
+
 def test_a_tar_that_is_not_there_is_kept_without_size_and_found_when_it_comes(tars):
     raw, home = tars.paths[0].read_bytes(), tars.home(tars.paths[0])
     os.unlink(tars.paths[0])
@@ -180,9 +206,11 @@ def test_without_manifests_the_lane_names_what_is_not_read_and_keeps_its_partiti
 
 
 def test_braces_in_the_name_of_a_manifest_are_an_error(tars):
-    tars.write("test_{lang}", tars.paths[:1])
-    with pytest.raises(MillraceError, match=r"test_\{lang\}.parquet.*braces.*Rename"):
-        tars.sync()
+    for name in ("{lang}", "lang}"):
+        tars.write(f"test_{name}", tars.paths[:1])
+        with pytest.raises(MillraceError, match=rf"test_{re.escape(name)}.parquet.*braces.*Rename"):
+            tars.sync()
+        (tars.folder / f"manifests/test_{name}.parquet").unlink()
 
 
 def test_pieces_of_a_split_are_read_as_one_and_each_when_it_changes(tars, monkeypatch):
@@ -253,7 +281,7 @@ def test_a_path_no_file_can_have_does_not_stop_the_parse(tars):
 
 
 def test_with_the_speech_lane_as_source_there_are_no_partitions(tmp_path):
-    settings = sources.Settings("speech", "", "", "", 1.0)
+    settings = sources.Settings("speech", "tars/manifests", "", "", 1.0)
     assert sync(sources.collect, settings, tmp_path / "partitions") == Sources()
     assert not (tmp_path / "partitions").exists()
 
@@ -415,3 +443,5 @@ def test_a_broken_line_is_named_at_every_parse_and_a_change_says_how_many_rows(t
     lines = text.splitlines(keepends=True)
     path.write_text("".join([*lines[2:], *lines[:1], *lines[:1], *lines[:1]]))
     assert "(train.jsonl: 1 rows more)" in tars.sync().changes
+    path.write_text("".join([*lines[2:], *lines[:1]]))
+    assert "(train.jsonl: 1 rows fewer)" in tars.sync().changes
