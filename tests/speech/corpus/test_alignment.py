@@ -81,6 +81,16 @@ def test_both_spellings_give_the_same_digest():
     assert one.digest == two.digest
 
 
+def test_a_second_spelling_that_differs_is_a_change():
+    plain = {"start": 1.0, "end": 5.0}
+    both = plain | {"start_seconds": 1.0}
+    differing = plain | {"start_seconds": 1.5}
+    digests = [
+        alignment.parse(encode(of([segment]))).digest for segment in (plain, both, differing)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize("field", SEGMENT)
 def test_every_field_that_is_used_changes_the_digest(field):
     changed = {**SEGMENT, field: "other" if isinstance(SEGMENT[field], str) else 0.25}

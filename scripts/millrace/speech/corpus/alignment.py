@@ -165,6 +165,14 @@ def field_of(segment: dict, name: str) -> Any:
     return None
 
 
+def differing(segment: dict, name: str) -> list[str]:
+    """The spellings of a field, if the segment has both with two values; else none."""
+    given = [spelling for spelling in FIELDS[name] if segment.get(spelling) is not None]
+    if len(given) > 1 and segment[given[0]] != segment[given[1]]:
+        return given
+    return []
+
+
 def stem(audio_file: str) -> str:
     """The video id: the file name of `audio_file` (POSIX or Windows path) without its media
     suffix."""
@@ -192,7 +200,14 @@ def without_nuls(text: str) -> str:
 def _used(segment: Any) -> Any:
     if not isinstance(segment, dict):
         return _jsonable(segment)
-    return [_jsonable(field_of(segment, name)) for name in FIELDS]
+    values = []
+    for name in FIELDS:
+        value = field_of(segment, name)
+        both = differing(segment, name)
+        if both:  # the segment is rejected until one is mended
+            value = [segment[spelling] for spelling in both]
+        values.append(_jsonable(value))
+    return values
 
 
 def _jsonable(value: Any) -> Any:

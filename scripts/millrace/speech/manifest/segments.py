@@ -81,10 +81,10 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
 
 def _check_spellings(raw: dict) -> None:
     """Raise Unusable if both spellings of a field are there and say different things."""
-    for spellings in alignment.FIELDS.values():
-        given = [name for name in spellings if raw.get(name) is not None]
-        if len(given) > 1 and raw[given[0]] != raw[given[1]]:
-            problem = f"`{given[0]}` and `{given[1]}` are different: delete one"
+    for name in alignment.FIELDS:
+        both = alignment.differing(raw, name)
+        if both:
+            problem = f"`{both[0]}` and `{both[1]}` are different: delete one"
             raise Unusable("spellings_differ", problem)
 
 
