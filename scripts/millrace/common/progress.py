@@ -9,10 +9,11 @@ _LINE = re.compile(r"(\d[\d.]* of \d[\d.]* \S+) \((\d+) %\).*")
 
 
 class Position(NamedTuple):
-    """How far a step is: in words, such as `120 of 600 steps`, and as a share of the whole."""
+    """How far a step is."""
 
-    text: str
-    share: float
+    line: str  # what it says of it, without what a log has before
+    text: str  # such as `120 of 600 steps`
+    share: float  # of the whole, 0 to 1
 
 
 def line(done: float, total: float, unit: str, seconds_left: float | None, *details: str) -> str:
@@ -38,16 +39,9 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def parse(text: str) -> str:
-    """What `line` made, without what a log has before it; "" if the text is about something
-    else."""
-    match = _LINE.search(text)
-    return match[0] if match else ""
-
-
 def position(text: str) -> Position | None:
     """How far a step is, by a line that `line` made; None if the text is about something else."""
     match = _LINE.search(text)
     if match:
-        return Position(match[1], int(match[2]) / 100)
+        return Position(match[0], match[1], int(match[2]) / 100)
     return None

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from millrace.common.errors import MillraceError
@@ -123,13 +124,11 @@ class Exchange:
         self.world_size = world_size
         self._group = None
         if world_size > 1:
-            import datetime
-
             import torch.distributed as dist
 
             self._dist = dist
             if dist.get_backend() != "gloo":
-                timeout = datetime.timedelta(seconds=timeout_seconds)
+                timeout = timedelta(seconds=timeout_seconds)
                 self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def sums(self, values: Sequence[float]) -> list[float]:
@@ -167,9 +166,7 @@ class Exchange:
     def wait(self, seconds: float) -> None:
         """Until all ranks have come here; RuntimeError where one has not after so many seconds."""
         if self.world_size > 1:
-            import datetime
-
-            timeout = datetime.timedelta(seconds=seconds)
+            timeout = timedelta(seconds=seconds)
             self._dist.monitored_barrier(group=self._group, timeout=timeout)
 
 

@@ -47,8 +47,8 @@ class Job(NamedTuple):
         lines = [line for line in text.splitlines() if line.strip()]
         for line in reversed(lines):
             stamp = _STAMP.match(line)
-            if self.state == "running" and (known := progress.parse(line)):
-                return known
+            if self.state == "running" and (known := progress.position(line)):
+                return known.line
             if self.state == "failed" and stamp and stamp[1] == "ERROR":
                 return line[stamp.end() :]
         last = "nothing in the log"
