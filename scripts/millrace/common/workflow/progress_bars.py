@@ -13,9 +13,9 @@ from snakemake_logger_plugin_rich import LogHandler
 from snakemake_logger_plugin_rich.event_handler import LogEvent, prettyprint_rule
 
 from millrace.common import progress
+from millrace.common.workflow.status import last_lines
 
 _LOOK_SECONDS = 1.0
-_TAIL_BYTES = 4096
 
 
 class _Job(NamedTuple):
@@ -28,7 +28,7 @@ class _Job(NamedTuple):
     def position(self) -> progress.Position | None:
         """How far the job's log says it is."""
         for log in self.logs:
-            for line in reversed(_last_lines(log)):
+            for line in reversed(last_lines(log)):
                 position = progress.position(line)
                 if position is not None:
                     return position
@@ -102,13 +102,3 @@ class ProgressBars(LogHandler):
         self.console.print(
             "\n".join(lines), style="yellow", markup=False, highlight=False, soft_wrap=True
         )
-
-
-def _last_lines(log: Path) -> list[str]:
-    try:
-        with log.open("rb") as handle:
-            size = handle.seek(0, 2)
-            handle.seek(max(size - _TAIL_BYTES, 0))
-            return handle.read().decode(errors="replace").splitlines()
-    except OSError:  # not begun yet
-        return []

@@ -25,6 +25,7 @@ _STAMP = re.compile(r"\d\d:\d\d:\d\d (\w+) ")  # time and level, before what a s
 # Seconds that a job may be silent and still count as running; the jobs of a killed run may well go
 # on.
 _PATIENCE = {"going on": 3600.0, "killed": 60.0}
+_TAIL_BYTES = 20_000
 _LISTED = {"running": 5, "failed": 3}
 
 
@@ -41,10 +42,7 @@ class Job(NamedTuple):
     def last_words(self) -> str:
         """How far a running job is, the error of one that has failed; else the last line of its
         log."""
-        with open(self.log, "rb") as handle:
-            handle.seek(max(handle.seek(0, 2) - 20_000, 0))
-            text = handle.read().decode(errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = last_lines(self.log)
         for line in reversed(lines):
             stamp = _STAMP.match(line)
             if self.state == "running" and (known := progress.position(line)):
@@ -84,6 +82,17 @@ def last_run() -> Run:
     else:
         state = "succeeded" if 0 < log.done == log.total else "failed"
     return Run(state, log.path, log.started, log.written, log.steps)
+
+
+def last_lines(log: str | os.PathLike) -> list[str]:
+    """The last lines of a log that are not blank; none of one that has not begun."""
+    try:
+        with open(log, "rb") as handle:
+            handle.seek(max(handle.seek(0, 2) - _TAIL_BYTES, 0))
+            text = handle.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def mtime(path: str | os.PathLike) -> float:
