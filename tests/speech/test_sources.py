@@ -255,6 +255,19 @@ def test_audio_is_found_by_map_by_relative_path_or_by_stem(made, written):
     assert made.audio("rec") == path
 
 
+@pytest.mark.parametrize("folder", ["mp4_converted", "generic_video", "mp3_audio"])
+def test_of_two_recordings_of_one_name_the_folder_decides(made, folder):
+    for place in ("mp4_converted", "generic_video", "mp3_audio"):
+        path = made.root / f"spain/downloaded_audio/{place}/rec.wav"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"bytes")
+    written = f"/old/downloaded_audio/{folder}/rec.opus"
+    value = {"audio_file": written, "segments": [{"start": 1, "end": 5}]}
+    corpora.write_alignment(made.root, "spain", "rec_t", value)
+    made.sync()
+    assert made.audio("rec").parent.name == folder
+
+
 def test_no_corpus_and_an_empty_folder_keep_what_is_there(corpus):
     before = corpus.files()
     shutil.move(corpus.root, corpus.root.with_name("away"))

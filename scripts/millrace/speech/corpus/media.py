@@ -158,6 +158,7 @@ class MediaFolder:
         Tried in this order: the path as `path_map` maps it, the path itself (absolute, or relative
         to the country, the corpus, or the corpus' parent), the same file name in the country's
         audio folders, the same stem there; name and stem as written, else in Unicode's normal form.
+        Of several that which lies in a folder of the same name comes first.
         A path that `audio_roots` do not hold is passed over; AudioOutside if there is nothing else.
         """
         refused: Stat | None = None
@@ -187,7 +188,10 @@ class MediaFolder:
         for table, title in zip(
             self._tables, _titles(os.path.basename(written.rstrip("/"))), strict=True
         ):
-            yield from (self.stats[path] for path in table.get(title, ()))
+            paths = table.get(title, ())
+            # Of several the one in a folder of the same name: mp3_audio/x.opus is mp3_audio/x.mp3.
+            ordered = sorted(paths, key=lambda path: _folder(path) != _folder(written))
+            yield from (self.stats[path] for path in ordered)
 
     def _stat(self, path: str) -> Stat | None:
         """The stat of a regular file; a folder that is missing is asked for once."""
@@ -227,6 +231,11 @@ def _titles(name: str) -> tuple[str, str, str, str]:
     form."""
     stem = alignment.stem(name)
     return name, _normal(name), stem, _normal(stem)
+
+
+def _folder(path: str) -> str:
+    """The name of the folder that a file lies in."""
+    return os.path.basename(os.path.dirname(path))
 
 
 def _suffix(name: str) -> str:
