@@ -15,17 +15,17 @@ from millrace.common.errors import printable
 
 
 def steps() -> dict[str, str]:
-    """Module of every step -> first line of its docstring. Nothing is imported: that would load
-    torch."""
+    """Module of every step -> first paragraph of its docstring. Nothing is imported: that would
+    load torch."""
     table = {}
     for path in sorted(Path(__file__).parent.glob("*/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(
             isinstance(node, ast.FunctionDef) and node.name == "make_parser" for node in tree.body
         ):
-            line = (ast.get_docstring(tree) or "").partition("\n")[0]
+            summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
             name = f"millrace.{path.parent.name}.{path.stem}"
-            table[name.removesuffix(".__main__")] = line
+            table[name.removesuffix(".__main__")] = " ".join(summary.split())
     return table
 
 

@@ -142,7 +142,7 @@ def test_options_may_not_be_abbreviated(capsys):
 
 
 def test_the_help_shows_every_default_and_no_missing_one():
-    parser = cli.parser("What it does.\n\n  Indented,\n  as written.", "millrace.speech.step")
+    parser = cli.parser("What\nit does.\n\n  Indented,\n  as written.", "millrace.speech.step")
     for name, default in {
         "a": 0,
         "b": ["x", "y"],
@@ -154,6 +154,7 @@ def test_the_help_shows_every_default_and_no_missing_one():
         parser.add_argument(f"--{name}", default=default, nargs="*", help="some text")
     parser.add_argument("--g", default=3, help="default: three")
     parser.add_argument("--h", action="store_true", help="some text")
+    assert parser.description == "What\nit does."
     text = " ".join(parser.format_help().split())
     assert re.findall(r"--([a-h]) (?:\[\S+ \.\.\.\] )?some text \(default: ([^)]*)\)", text) == [
         *(("a", "0"), ("b", "x y"), ("c", "50 %"))

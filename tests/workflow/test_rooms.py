@@ -163,4 +163,4 @@ def test_the_package_lists_its_steps():
     )
     for step in ("millrace.speech.create_shards", "millrace.asr.train_model", "millrace.tars "):
         line = next(line for line in done.stdout.splitlines() if line.startswith(step))
-        assert len(line) > len(step) + 10
+        assert len(line) > len(step) + 10 and line.endswith("."), line

@@ -61,7 +61,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def parser(doc: str | None, module: ModuleSpec | str | None) -> argparse.ArgumentParser:
     """The parser of a step: `doc` is its module docstring, `module` its `__spec__`, or a name."""
     name = module.name if isinstance(module, ModuleSpec) else module
-    summary, _, rest = (doc or "").strip().partition("\n")
+    summary, _, rest = (doc or "").strip().partition("\n\n")
     return argparse.ArgumentParser(
         prog=f"python -m {name}" if name else None,
         description=summary,
