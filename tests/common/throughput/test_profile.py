@@ -74,8 +74,6 @@ def test_the_table_has_the_phases_of_a_step(profiled: Path) -> None:
     assert outer == pytest.approx(result["seconds"], rel=0.02)
     assert host["forward: power"] <= host["forward"]
     assert all(seconds > 0 for seconds in host.values())
-    calls = {operator["operator"]: operator["calls"] for operator in result["operators"]}
-    assert calls["aten::addmm"] == 3 * 4  # three linear layers in four steps
 
 
 def test_the_trace_is_chromes_and_holds_the_profiled_steps_only(profiled: Path) -> None:
@@ -114,7 +112,7 @@ def test_communication_of_any_backend_is_a_phase_and_counts_once() -> None:
         for name in ("nccl:all_reduce", "gloo:all_reduce"):
             with record_function("c10d::allreduce_"), record_function(name):
                 torch.ones(1000).sum()
-    result = table(running.events(), running.key_averages(), "cpu")
+    result = table(running.events(), "cpu")
     host = {phase["phase"]: phase["host_seconds"] for phase in result["phases"]}
     assert list(host) == ["communication", "idle"] and result["steps"] == 1
     assert 0 < host["communication"] <= result["seconds"] == pytest.approx(sum(host.values()))
@@ -154,7 +152,7 @@ def _recorded(name: str) -> list[FunctionEvent]:
 def test_on_a_gpu_a_moment_counts_in_one_phase_and_nccl_apart() -> None:
     # Two ranks: the sum of the gradients runs beside the backward pass for 32 ms, and alone for 13
     # ms.
-    result = table(_recorded("ddp_step.json"), [], "cuda")
+    result = table(_recorded("ddp_step.json"), "cuda")
     rows = {row["phase"]: (row["host_seconds"], row["device_seconds"]) for row in result["phases"]}
     expected = {
         "data wait": (0.010, 0.0),
@@ -182,7 +180,7 @@ def test_kernels_of_earlier_steps_do_not_fill_them() -> None:
     events = _recorded("ddp_step.json")
     step = next(event for event in events if event.name == "millrace: step")
     step.time_range.start = 60_000  # the kernels before were another step's
-    result = table(events, [], "cuda")
+    result = table(events, "cuda")
     assert result["device_seconds"] == pytest.approx(0.045)
     assert sum(row["device_seconds"] for row in result["phases"]) <= result["device_seconds"]
     assert result["device_busy_seconds"] == pytest.approx(0.032)

@@ -51,7 +51,7 @@ def render(
         workers=percent(workers) if workers else "",
         buckets=_buckets(throughput.buckets),
         profile=profile,
-        profile_tables=_profile(profile.profile) if profile and profile.profile else [],
+        profiled_phases=_profile(profile.profile) if profile and profile.profile else None,
         runs=_runs(throughput),
         worker_ms=_worker_ms(bench),
         use_by_rank=_use_by_rank(bench),
@@ -211,31 +211,18 @@ def _bucket(bucket: Bucket, seen: float, hours: float) -> list[Cell]:
     ]
 
 
-def _profile(facts: dict[str, Any]) -> list[Table]:
+def _profile(facts: dict[str, Any]) -> Table:
     clocks = {"host_seconds": "Host, per step (ms)"}
     if facts["device"] == "cuda":
         clocks["device_seconds"] = "GPU, per step (ms)"
 
-    def times(row: dict[str, Any]) -> list[Cell]:
-        return [_number(1000 * row[clock] / facts["steps"], rate) for clock in clocks]
-
     phases = []
     for row in facts["phases"]:
+        times = [_number(1000 * row[clock] / facts["steps"], rate) for clock in clocks]
         share = row["host_seconds"] / facts["seconds"] if facts["seconds"] else None
-        phases.append([row["phase"], *times(row), _number(share, human_share)])
-    operators = [
-        [Code(row["operator"]), _number(row["calls"], human_count), *times(row)]
-        for row in facts["operators"]
-    ]
-    names = list(clocks.values())
-    return [
-        Table("Time of the profiled steps by phase", ["Phase", *names, "Share of host"], phases),
-        Table(
-            "Operators that take most, without what they call",
-            ["Operator", "Calls", *names],
-            operators,
-        ),
-    ]
+        phases.append([row["phase"], *times, _number(share, human_share)])
+    columns = ["Phase", *clocks.values(), "Share of host"]
+    return Table("Time of the profiled steps by phase", columns, phases)
 
 
 def _runs(throughput: Throughput) -> Table:

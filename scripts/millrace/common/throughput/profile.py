@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch.autograd import DeviceType
-from torch.autograd.profiler_util import EventList, FunctionEvent
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from millrace.common import atomic
@@ -40,7 +40,6 @@ _ORDER = {
     "idle": 6,
 }
 _COLLECTIVES = ("nccl:", "gloo:", "c10d::")  # how torch.distributed names what it does
-_OPERATORS = 15
 
 
 class StepProfiler:
@@ -91,7 +90,7 @@ class StepProfiler:
     def _write(self, running: profile) -> None:
         if self._failed:
             return
-        phases = table(running.events(), running.key_averages(), self.device.type)
+        phases = table(running.events(), self.device.type)
         if not phases["steps"]:
             return
         with (
@@ -103,8 +102,8 @@ class StepProfiler:
         atomic.write_json(self.folder / PROFILE, phases)
 
 
-def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str) -> dict[str, Any]:
-    """Times of the profiled steps by phase, and the operators that take most.
+def table(events: Iterable[FunctionEvent], device_type: str) -> dict[str, Any]:
+    """Times of the profiled steps by phase; operators are in the trace.
 
     `phases`: host seconds within the phase, and device seconds of the kernels it started; no moment
     counts in two phases, but for the parts of "forward". "idle" is host time of the steps in no
@@ -123,10 +122,6 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
     in_run = {phase: _within(spans, run) for phase, spans in kernels.items()}
     device = _by_phase(in_run)
     busy = _of_phases(device) - device.get("communication", 0.0)
-    operators = [
-        op for op in averages if op.device_type == DeviceType.CPU and op.key.startswith("aten::")
-    ]
-    operators.sort(key=lambda op: (-op.self_device_time_total, -op.self_cpu_time_total, op.key))
     phases = sorted(host, key=lambda phase: (_ORDER.get(phase, 2), phase))
     return {
         "steps": len(steps),
@@ -137,15 +132,6 @@ def table(events: Iterable[FunctionEvent], averages: EventList, device_type: str
         "phases": [
             {"phase": phase, "host_seconds": host[phase], "device_seconds": device.get(phase, 0.0)}
             for phase in phases
-        ],
-        "operators": [
-            {
-                "operator": op.key,
-                "host_seconds": op.self_cpu_time_total / 1e6,
-                "device_seconds": op.self_device_time_total / 1e6,
-                "calls": op.count,
-            }
-            for op in operators[:_OPERATORS]
         ],
         "trace": TRACE,
     }
