@@ -263,6 +263,10 @@ def test_splits_come_from_the_manifest_or_the_splits_and_do_not_contradict(manif
             lambda text: text.replace(",testland,", ",,", 1),
             "line 2: the country is empty",
         ),
+        (
+            lambda text: text.replace(",train,10", ",validation,", 1),
+            "is in validation there and train here",
+        ),
         (lambda text: "", "columns key, country"),
     ],
 )

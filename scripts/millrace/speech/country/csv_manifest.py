@@ -77,6 +77,7 @@ class CsvManifest:
 
         cells: list[list[str]] = []
         rows: list[dict] = []
+        splits: dict[tuple[str, str], tuple[str, str]] = {}  # of recordings, and who says so
         for written in reader:
             where = f"{path}, line {reader.line_num}"
             if len(written) != len(columns):
@@ -84,6 +85,13 @@ class CsvManifest:
                 raise MillraceError(problem, where, _AGAIN)
             row = _typed(dict(zip(columns, written, strict=True)), where)
             row |= _split_of(row, given.of(country, row["video_id"]), where)
+            recording = row["country"], row["video_id"]
+            split, first = splits.setdefault(recording, (row["split"], where))
+            if row["video_id"] and split != row["split"]:
+                problem = (
+                    f"recording {row['video_id']!r} is in {split} there and {row['split']} here"
+                )
+                raise MillraceError(problem, f"{first}, and {where}", "Keep one of them")
             row[NUMBER] = len(cells)
             rows.append(row)
             cells.append(written)
