@@ -10,17 +10,34 @@ from millrace.image.inputs import ImageInputs
 from tests.workflow.workflow import ROOT
 
 
+def inputs(sources: Sources, **section: object) -> ImageInputs:
+    checked = checked_config({"image": section}, ROOT / "rules/schemas")["image"]
+    return ImageInputs(checked, sources, gpus=None, ancient=str)
+
+
+def test_a_run_its_producer_and_its_audit_have_the_seed_of_the_lane():
+    run = Namespace(run="a")
+    of = inputs(Sources({"train": ["x"]}), seed=7, runs={"a": {"epochs": 2, "shuffle_pool": 4}})
+    assert of.run_arguments(run) == "--epochs 2 --producer child --seed 7 --shuffle-pool 4"
+    assert of.producer_arguments(run) == "--seed 7 --shuffle-pool 4"
+    assert of.audited("a").arguments["seed"] == 7
+    assert set(of.stages["records"].keys) == {"records", "on_leak"}
+
+
+def test_there_are_no_runs_before_there_are_images():
+    assert inputs(Sources(), runs={"a": {}}).targets() == []
+
+
 def test_only_the_index_of_train_depends_on_val_and_on_what_becomes_of_leaks():
-    section = checked_config({"image": {"on_leak": "keep"}}, ROOT / "rules/schemas")["image"]
     sources = Sources({"train": ["train-00000"], "validation": ["validation-00000"]})
-    inputs = ImageInputs(section, sources, gpus=None, ancient=str)
+    of = inputs(sources, on_leak="keep")
 
     train = Namespace(split="train")
     place = "results/image/records/partitions"
-    assert inputs.reports(train) == [f"{place}/train-00000.json", f"{place}/validation-00000.json"]
-    assert inputs.held_out(train) == ["results/image/partitions/splits/validation.json"]
-    assert inputs.on_leak(train) == "--on-leak keep"
+    assert of.reports(train) == [f"{place}/train-00000.json", f"{place}/validation-00000.json"]
+    assert of.held_out(train) == ["results/image/partitions/splits/validation.json"]
+    assert of.on_leak(train) == "--on-leak keep"
 
     validation = Namespace(split="validation")
-    assert inputs.reports(validation) == [f"{place}/validation-00000.json"]
-    assert (inputs.held_out(validation), inputs.on_leak(validation)) == ([], "")
+    assert of.reports(validation) == [f"{place}/validation-00000.json"]
+    assert (of.held_out(validation), of.on_leak(validation)) == ([], "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from millrace.common import jsonl
+from millrace.common.errors import MillraceError
 from millrace.common.workflow import placements
-from millrace.common.workflow.sources import Sources, sync
+from millrace.common.workflow.sources import Sources, SourcesMissing, sync
 from millrace.image import sources
 from tests.image.trees import small_tree
 
@@ -102,3 +104,46 @@ def test_the_order_of_an_earlier_run_is_kept_and_another_seed_draws_anew(tree):
     assert images(tree) == before
     tree.sync(seed=43)
     assert images(tree) != before and order.read_text().splitlines()[0] == "seed 43"
+
+
+def test_an_order_that_is_kept_is_no_draft_of_the_next_parse(tree):
+    tree.sync()
+    tree.dry()
+    assert not (tree.partitions / placements.DRAFT).exists()
+
+
+def test_without_shuffling_images_have_the_order_of_their_paths(tree):
+    tree.dry(shuffle=0)
+    assert images(tree) == sorted(images(tree))
+
+
+def test_an_image_that_is_touched_is_named_with_its_class(tree):
+    tree.sync()
+    image = next(tree.root.glob("train/class 1/*"))
+    os.utime(image, (1, 1))
+    line = f"1 image changed (train/class 1/{image.name}: replaced), 0 new, 0 gone -> "
+    assert tree.dry().changes.startswith(line)
+
+
+def test_a_partition_holds_one_file_at_least(tree):
+    settings = sources.Settings(str(tree.root), 1, RECORDS)
+    assert len(sync(sources.collect, settings, tree.partitions).partitions["train"]) == 6
+
+
+def test_a_class_without_images_is_refused_unless_it_is_allowed(tree):
+    (tree.root / "train/empty").mkdir()
+    with pytest.raises(MillraceError, match="empty"):
+        tree.dry()
+    tree.dry(allow_empty=1)
+
+
+def test_a_folder_of_the_demo_that_holds_no_train_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = sources.Settings(str(sources.DEMO_ROOT), 10, RECORDS)
+
+    def missing() -> SourcesMissing:
+        return sync(sources.collect, settings, tmp_path / "partitions").missing
+
+    assert missing().pristine
+    sources.DEMO_ROOT.mkdir(parents=True)
+    assert not missing().pristine and "snakemake image_fetch_demo" in str(missing())
