@@ -99,6 +99,26 @@ def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
     assert of.gpus(RUN) == 1  # as the configuration's own default is cuda
 
 
+def test_the_audit_of_music_has_the_choices_and_ranks_of_its_run_and_not_the_rates_of_training():
+    own = {"fabric.ngpus": 2, "training.numepochs": 3, "training.batchsize": 8}
+    of = inputs("music", prefer="mm", runs={"a": own})
+    audited = of.audited("a")
+    keys = audited.arguments["keys"]
+    assert (audited.ranks, keys["data.prefer"], keys["training.batchsize"]) == (2, "mm", 8)
+    assert "training.numepochs" not in keys
+    assert "data.prefer=mm" in of.run_arguments(RUN).split()
+
+
+def test_music_without_features_asks_for_nothing_and_before_a_merge_no_table_is_lost(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    of = inputs("music")
+    assert of.listed.lost() == {} and of.merge() != []
+    of.sources = Sources()
+    assert of.merge() == of.targets() == []
+
+
 def test_runs_of_music_need_splits():
     assert inputs("music", splits="s", runs={"a": {}}).audited_runs() == ["a"]
     assert inputs("music", splits="", runs={"a": {}}).audited_runs() == []
