@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from millrace.common import atomic
 from millrace.common.workflow.sources import Sources
-from millrace.speech.inputs import SpeechInputs
+from millrace.speech.inputs import GONE, HELD_OUT, SpeechInputs
+from tests.workflow.workflow import ROOT
 
 SHARDS = Path("results/speech/shards")
 INDEX = SHARDS / "partitions/malta-train-1-00000/index.parquet"
@@ -33,9 +37,9 @@ def inputs(tmp_path, monkeypatch) -> SpeechInputs:
         (SHARDS / f"malta_{split}_shards.txt").write_text(
             "".join(f"malta/{folder}/{tar}\n" for tar in tars)
         )
-    return SpeechInputs(
-        Sources({"malta": ["malta-train-1-00000", "malta-test-00000"]}), {"repo": ""}
-    )
+    hub = {"enabled": False, "endpoint": "local", "repo": "", "private": True, "licence": ""}
+    hub["max_delete_fraction"] = 0.25
+    return SpeechInputs(Sources({"malta": ["malta-train-1-00000", "malta-test-00000"]}), hub)
 
 
 def test_a_lost_tar_is_made_again_by_the_job_of_its_partition(inputs):
@@ -63,3 +67,60 @@ def test_tars_of_a_country_that_is_no_more_are_not_lost(inputs):
     (SHARDS / "malta/train-1/malta-train-1-00001.tar").unlink()
     inputs.sources.partitions = {"estonia": []}
     assert inputs.listed.lost() == {}
+
+
+MALTA = SimpleNamespace(country="malta")
+
+
+def test_a_country_is_merged_of_all_that_its_partitions_write(inputs):
+    manifests = {Path(path).name for path in inputs.manifest_files(MALTA)}
+    assert manifests == {"manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json"}
+    shards = {Path(path).name for path in inputs.shard_files(MALTA)}
+    assert shards == {"index.parquet", "statuses.parquet", "prints.parquet"}
+    assert len(inputs.manifest_files(MALTA)) == 2 * 4 and len(inputs.shard_files(MALTA)) == 2 * 3
+    names = ["malta-test-00000", "malta-validation-00000"]
+    atomic.write_json(HELD_OUT, {"partitions": names})
+    prints = [f"{SHARDS}/partitions/{name}/prints.parquet" for name in names]
+    assert inputs.held_out_prints(MALTA) == prints
+
+
+def test_the_list_of_countries_that_are_no_more_is_an_input_once_there_is_one(inputs):
+    assert inputs.gone() == []
+    atomic.write_json(GONE, ["estonia"])
+    assert inputs.gone() == [GONE]
+
+
+def test_the_lane_ends_with_tables_shards_report_and_what_is_published_if_that_is_on(inputs):
+    built = [
+        "results/speech/manifest/malta_manifest.csv",
+        "results/speech/manifest/malta_splits.csv",
+        "results/speech/index.parquet",
+        "results/speech/shards/malta_index.parquet",
+        "results/speech/report/summary.html",
+    ]
+    assert inputs.targets() == built
+    inputs.hub["enabled"] = True
+    assert inputs.targets() == [*built, "results/speech/hub/receipt.json"]
+
+
+def test_only_the_comparison_with_the_hub_sends_nothing(inputs):
+    flags = [
+        inputs.hub_flags(SimpleNamespace(publication=name)) for name in ("receipt.json", "diff.txt")
+    ]
+    assert ["--diff" in text for text in flags] == [False, True]
+    for text in flags:
+        assert "--repo local/speech" in text and "--max-delete-fraction 0.25" in text
+
+
+def test_a_stage_knows_each_key_that_its_rules_pass_on(inputs):
+    text = (ROOT / "rules/speech.smk").read_text()
+    keys: set[str] = set()
+    rules = {"manifest": ["generate_manifest"], "shards": ["create_shards", "merge_shards"]}
+    for stage, steps in rules.items():
+        for step in steps:
+            body = text.partition(f"rule speech_{step}:")[2].partition("\nrule ")[0]
+            keys |= set(re.findall(r'LANES\.flag\("speech", "(\w+)"\)', body))
+        assert keys and keys <= set(inputs.stages[stage].keys)
+    assert "max_cer" not in inputs.stages["manifest"].keys
+    # Manifests are made before any tar, and need none.
+    assert set(inputs.listed.before) == {"manifest"}
