@@ -121,6 +121,11 @@ CHANGES = {
         set(),
         "1 list changed (train.json: 1 versions more), 0 new, 0 gone -> the index",
     ),
+    "fewer of a split": (
+        lambda t: (t.folder / "splits/train.json").write_text('{"C-1": []}'),
+        set(),
+        "1 list changed (train.json: 1 versions fewer), 0 new, 0 gone -> the index",
+    ),
     "new ids": (
         lambda t: t.write([*t.rows, *({"youtube_id": f"new{n}"} for n in range(20))]),
         set(),
@@ -258,3 +263,20 @@ def test_what_jobs_read_is_written_again_if_it_is_lost(tmp_path, name):
     (tree.partitions / f"{name}.json").unlink()
     tree.sync()
     assert tree.contents() == before
+
+
+def test_the_demo_is_a_hint_until_it_is_fetched_and_no_features_at_all_are_an_error(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def found(h5_root: str) -> Sources:
+        return sync(sources.collect, sources.Settings(h5_root, "", "", ""), tmp_path / "partitions")
+
+    demo = f"{sources.DEMO}/h5"
+    assert found(demo).missing.pristine
+    (tmp_path / demo / "below").mkdir(parents=True)
+    (tmp_path / demo / "below/chunk.h5").touch()
+    # A partition's name is that of a file, also of what lies one folder below.
+    assert found(demo).partitions == {"features": ["h5-below%2Fchunk.h5"]}
+    assert "neither music.h5_root nor music.mm_root is set" in str(found("").missing)
