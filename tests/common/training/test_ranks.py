@@ -463,8 +463,8 @@ def test_a_failing_rank_is_reported_with_exit_code_1_and_each_rank_has_a_log(tmp
     assert ended.returncode == 1
     # Both ranks say it, because both must stop; here, rank 0's lines and the launcher's.
     for log in ("rank-0.log", "rank-1.log"):
-        assert "all 1 checkpoints are damaged" in (tmp_path / "logs" / log).read_text()
-    said = [line for line in ended.stderr.splitlines() if "all 1 checkpoints are damaged" in line]
+        assert "no checkpoint is whole: step" in (tmp_path / "logs" / log).read_text()
+    said = [line for line in ended.stderr.splitlines() if "no checkpoint is whole: step" in line]
     assert len(said) == 2 and "ERROR failed: rank " in said[1], ended.stderr
     assert "Traceback" not in ended.stderr
 

@@ -146,9 +146,8 @@ class Checkpoints:
             return WholeCheckpoint(folder, step, header)
         if damaged:
             remedy = "Restore one from a backup, or remove the folder to train from the beginning"
-            raise MillraceError(
-                f"all {len(damaged)} checkpoints are damaged", str(self.folder), remedy
-            )
+            words = f"no checkpoint is whole: {', '.join(damaged)}"
+            raise MillraceError(words, str(self.folder), remedy)
         return None
 
     def mark_best(self, step: int) -> None:
