@@ -21,7 +21,6 @@ def test_a_run_its_producer_and_its_audit_have_the_seed_of_the_lane():
     assert of.run_arguments(run) == "--epochs 2 --producer child --seed 7 --shuffle-pool 4"
     assert of.producer_arguments(run) == "--seed 7 --shuffle-pool 4"
     assert of.audited("a").arguments["seed"] == 7
-    assert set(of.stages["records"].keys) == {"records", "on_leak"}
 
 
 def test_there_are_no_runs_before_there_are_images():

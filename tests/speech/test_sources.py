@@ -126,9 +126,11 @@ def test_a_transcript_that_comes_when_another_is_in_shards_has_a_later_number(tm
 def test_countries_without_a_language_or_alignments_are_said(tmp_path):
     corpus = Corpus(tmp_path)
     corpus.add("atlantis", "one")
-    (corpus.root / "latvia/Alignment/alignment_output").mkdir(parents=True)
+    for empty in ("latvia", "lemuria"):
+        (corpus.root / empty / ALIGNED).mkdir(parents=True)
     assert corpus.sync().notes == [
         "latvia: no *_aligned.json in its Alignment/alignment_output",
+        "lemuria: no *_aligned.json in its Alignment/alignment_output",
         "the language of atlantis is unknown (und): set speech.language_map",
     ]
 
@@ -727,6 +729,14 @@ def test_with_max_recordings_a_new_recording_replaces_none(made):
     assert made.splits("malta") == before and sorted(before) == ["rec_0000", "rec_0001"]
     # What was left out was never placed: it is not bound to a split.
     assert len(made.assigned()) == 2
+
+
+def test_what_a_trial_leaves_out_and_a_list_does_not_know_is_counted_over_all_countries(made):
+    corpora.make_corpus(made.root, {"malta": 3, "spain": 2}, seconds=8)
+    (made.folder / "list.csv").write_text(f"{NAMED}malta,rec_0000,train\nspain,rec_0000,train\n")
+    made.options |= {"max_recordings": 1, "splits_file": str(made.folder / "list.csv")}
+    (note,) = made.sync().notes
+    assert note.startswith("speech.max_recordings is 1: a trial, 3 recordings are left out;")
 
 
 def test_a_trial_takes_nothing_from_what_a_full_run_has_made_and_is_said(tmp_path):
