@@ -112,6 +112,40 @@ def test_the_audit_of_the_config_is_what_is_run_and_judged(dry_run: list[Job]):
     assert (given["timeout"], given["exit_zero"], given["refuse"]) == (99, True, "DP1")
 
 
+def test_a_parameter_that_is_a_flag_is_called_like_its_key_and_is_one_of_its_own_lane():
+    count = 0
+    for path in (ROOT / "rules").glob("*.smk"):
+        text = path.read_text()
+        for name, lane, key in re.findall(r'(\w+)=LANES\.flag\("(\w+)", "(\w+)"\)', text):
+            assert (name, lane) == (key, path.stem), f"{path.name}: {name}"
+            count += 1
+        lanes = set(re.findall(r'\bconfig\["(\w+)"\]', text))
+        assert lanes <= {path.stem}, f"{path.name} reads the section of another lane"
+    assert count > 15
+
+
+@pytest.mark.parametrize(
+    ("lane", "wildcard", "names"),
+    [
+        ("speech", "partition", ["new zealand-train-12-123456", "malta-validation-00000"]),
+        ("speech", "publication", ["receipt.json", "diff.txt"]),
+        ("asr", "tars", ["tars-00000", "tars-123456"]),
+        ("asr", "bucket", ["b_0_3", "b_7.5_10"]),
+        ("asr", "run", ["qwen3-asr-1.7b", "bench_12"]),
+        ("asr", "checkpoint", ["best", "last", "step-00000500"]),
+        ("asr", "layout", ["transformers", "qwen-asr"]),
+        ("music", "features", ["mm-ab", "h5-below%2Fchunk 1.h5"]),
+        ("image", "block", ["train-00000", "val-00000", "validation-00000"]),
+        ("image", "split", ["train", "val", "validation"]),
+        ("audit", "lane", ["asr", "music", "image"]),
+    ],
+)
+def test_a_wildcard_admits_each_name_that_its_lane_gives(lane, wildcard, names):
+    text = (ROOT / f"rules/{lane}.smk").read_text()
+    (pattern,) = re.findall(rf'^    {wildcard}=r"(.*)",$', text, re.MULTILINE)
+    assert [name for name in names if not re.fullmatch(pattern, name)] == []
+
+
 def keys_given(job: Job) -> set[str]:
     """The keys of the lane's config that are flags in a command."""
     lane, _, step = job.rule.partition("_")
