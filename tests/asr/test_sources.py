@@ -168,15 +168,19 @@ def test_without_any_tar_the_keys_to_set_are_named_and_partitions_stay(tars):
     (tars.folder / "manifests/dev.parquet").unlink()
     tars.write("train", [Path("/nowhere/0.tar")])
     keys = "Set asr.tar_root, asr.tar_template or asr.path_map"
-    with pytest.raises(
-        MillraceError, match=f"1 of 1 tars are missing, for example /nowhere/0.tar. {keys}"
-    ):
+    missing = "1 of 1 tars are missing, for example /nowhere/0.tar."
+    with pytest.raises(MillraceError, match=f"{missing} {keys}"):
+        tars.sync()
+    tars.settings.path_map = {"/other": "/x"}
+    with pytest.raises(MillraceError, match=f"{missing} asr.path_map: none of .*{keys}"):
         tars.sync()
     (tars.folder / "manifests/train.parquet").unlink()
     (tars.folder / "manifests/train.json").write_text(
         '{"audio_filepath": "/a.wav", "duration": 1, "text": "x"}'
     )
-    with pytest.raises(MillraceError, match=r"the manifests name no tars.*tar_path, or shard_id"):
+    with pytest.raises(
+        MillraceError, match=r"/manifests: the manifests name no tars.*tar_path, or shard_id"
+    ):
         tars.sync()
     assert tars.files() == before
 
