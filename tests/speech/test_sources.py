@@ -561,6 +561,12 @@ def test_a_country_that_has_gone_is_said_and_listed_for_the_merge_and_one_not_ch
     assert not gone.exists()  # no merge has read it
 
 
+def test_a_country_that_goes_before_anything_was_built_of_it_is_not_listed_for_the_merge(corpus):
+    shutil.move(corpus.root / "estonia", corpus.folder)
+    corpus.sync()
+    assert not (corpus.partitions / "gone/groups.json").exists()
+
+
 def test_a_country_that_is_back_for_a_dry_run_only_stays_in_the_list_that_the_merge_has_read(
     corpus,
 ):
