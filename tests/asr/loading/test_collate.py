@@ -97,6 +97,17 @@ def test_a_clip_may_be_twice_as_long_as_its_manifest_says_and_a_second_more():
         assert [sample.reason for sample in batch.bad] == ["longer_than_manifest"] * 2
 
 
+def test_a_clip_may_be_half_as_long_as_its_manifest_says_less_half_a_second():
+    lengths = (RATE, RATE - 16)
+    raws = [encoded(noise(count, 6), form) for form in ("FLAC", "WAV") for count in lengths]
+    rows = [row._replace(duration_s=3.0) for row in rows_of(raws)]
+    batch = collate(0, rows, raws)
+    assert batch.rows.tolist() == [100, 102]
+    assert [sample.reason for sample in batch.bad] == ["shorter_than_manifest"] * 2
+    # One that leaves out silence is the user's choice.
+    assert len(collate(0, rows, raws, own_decode=decode)) == 4
+
+
 def test_a_small_member_that_holds_minutes_is_refused_before_it_fills_memory():
     raws = [RAWS[0], silence_as("OGG", 400), silence_as("WAV", 400)]
     tracemalloc.start()

@@ -22,9 +22,10 @@ from millrace.common.loading.decode import (
 )
 from millrace.common.loading.slots import BatchSlots, leased, shared_floats
 
-# A clip this much longer than its manifest says would break the memory budget of its batch.
-_LONGER_FACTOR = 2.0
-_LONGER_SECONDS = 1.0
+# A clip this much longer than its manifest says would break the memory budget of its batch; of one
+# that is so much shorter the words of its end are not heard.
+_MOST_FACTOR = 2.0
+_MOST_SECONDS = 1.0
 
 
 @dataclass
@@ -230,19 +231,27 @@ def _measure(
     try:
         if isinstance(raw, ReadError):
             raise raw
-        longest = _LONGER_FACTOR * row.duration_s + _LONGER_SECONDS
+        longest = _at_most(row.duration_s)
         sound: int | np.ndarray
         if own is not None:
             sound = own(raw)
         else:
             sound = flac_samples(raw, SAMPLING_RATE) or decode(raw, SAMPLING_RATE, longest)
         seconds = (sound if isinstance(sound, int) else len(sound)) / SAMPLING_RATE
+        message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
         if seconds > longest:
-            message = f"{seconds:.2f} s of sound where the manifest says {row.duration_s:.2f} s"
             raise DecodeError("longer_than_manifest", message)
+        # A decoder of the user's may leave out silence.
+        if own is None and row.duration_s > _at_most(seconds):
+            raise DecodeError("shorter_than_manifest", message)
         return sound
     except SampleError as error:
         return BadSample(row.number, row.sample_id, error.reason, str(error))
+
+
+def _at_most(seconds: float) -> float:
+    """How long a clip may be that is said to last so long."""
+    return _MOST_FACTOR * seconds + _MOST_SECONDS
 
 
 def _fill(line: np.ndarray, clip: _Clip) -> BadSample | None:

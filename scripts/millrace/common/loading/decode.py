@@ -63,7 +63,7 @@ class DecodeError(SampleError):
     """A member that cannot be decoded whole.
 
     Reasons: empty, not_audio, damaged, truncated, no_samples, not_finite, over_full_scale,
-    longer_than_manifest.
+    longer_than_manifest, shorter_than_manifest.
     """
 
 
