@@ -136,6 +136,15 @@ def test_splits_that_share_nothing_have_no_pair(check, tmp_path):
     assert (found.code, found.pairs) == (0, []) and found.printed.endswith("no pairs\n")
 
 
+def test_files_behind_a_link_to_a_folder_and_of_long_names_are_compared(check, tmp_path):
+    long = "n" * 250
+    elsewhere = folder(tmp_path / "elsewhere", {long: noise(6, 1)})
+    train = folder(tmp_path / "train", {"a": noise(6, 2)})
+    (train / "class").symlink_to(elsewhere)
+    found = check(train, folder(tmp_path / "test", {"x": noise(6, 1)}))
+    assert found.names() == [(f"class/{long}.flac", "x.flac", "bytes")]
+
+
 def test_equal_bytes_under_another_name_are_found_by_them(check, tmp_path):
     train = folder(tmp_path / "train", {"a": noise(6, 1), "b": noise(6, 2), "c": noise(6, 2)})
     found = check(train, folder(tmp_path / "test", {"x": noise(6, 2), "y": noise(6, 2)}))

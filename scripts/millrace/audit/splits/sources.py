@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.audit.splits.samples import MEDIA, Place, Sample, described, first
-from millrace.common import jsonl
+from millrace.common import jsonl, links
 from millrace.common.errors import MillraceError
 
 log = logging.getLogger("millrace")
@@ -55,7 +55,8 @@ def _read_one(path: Path) -> Iterator[Sample]:
 def _folder(folder: Path) -> Iterator[Sample]:
     """Audio and images below a folder, with the `.txt` or `.json` beside them; or else the tars and
     tables in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = (Path(place, name) for place, names in links.walk(folder) for name in names)
+    files = sorted(path for path in paths if path.is_file())
     files = [path for path in files if not path.name.startswith(".")]
     media = [path for path in files if path.suffix.lower() in MEDIA]
     if media:
@@ -78,9 +79,9 @@ def _folder(folder: Path) -> Iterator[Sample]:
 
 
 def _texts(path: Path) -> dict[str, Path]:
-    """The texts beside a file, by their endings."""
+    """The texts beside a file, by their endings. A name may be too long to have any."""
     texts = {ending: path.with_suffix(ending) for ending in _TEXTS}
-    return {ending: text for ending, text in texts.items() if text.is_file()}
+    return {ending: text for ending, text in texts.items() if os.path.isfile(text)}
 
 
 def _with_words(sample: Sample, texts: Mapping[str, bytes]) -> Sample:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace.common import links
 from millrace.common.errors import MillraceError, counted
 
 # ImageFolder's, in any case.
@@ -176,13 +177,8 @@ def _shown(names: list[str]) -> str:
 def _images(folder: str, relative: str, left_out: list[str]) -> list[tuple[str, int, int]]:
     """(path, size, mtime_ns) of the images below `folder`, whose path in the split's is `relative`,
     by the paths of their folders, then by their names; other files are added to `left_out`."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
     places = []
-    for place, _, names in os.walk(folder, onerror=refuse, followlinks=True):
-        _check_end(place)
+    for place, names in links.walk(folder):
         below = f"{relative}{place[len(folder) :]}"
         places.append((below, place, sorted(names)))
 
@@ -198,17 +194,6 @@ def _images(folder: str, relative: str, left_out: list[str]) -> list[tuple[str, 
 
 def _is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
-
-
-def _check_end(place: str) -> None:
-    """Raise MillraceError for a link to a folder that it lies in."""
-    if not os.path.islink(place):
-        return
-    target = Path(os.path.realpath(place))
-    folders = [Path(os.path.realpath(above)) for above in Path(place).parents]
-    if any(folder.is_relative_to(target) for folder in folders):
-        problem = "a link to a folder that it lies in"
-        raise MillraceError(problem, place, "Remove it: it has no end")
 
 
 def _stat(path: str) -> tuple[int, int]:
