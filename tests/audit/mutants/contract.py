@@ -21,6 +21,10 @@ def ragged(index: int) -> dict:
     return {"x": numbers(index, 3 + index % 4), "id": index}
 
 
+def labelled(index: int) -> dict:
+    return {"x": numbers(index), "label": index % 2}
+
+
 def one_long(index: int) -> dict:
     return {"x": numbers(index, 5 if index == 17 else 4), "id": index}
 
@@ -43,6 +47,20 @@ def padded(samples: list) -> dict:
         "x": pad_sequence([sample["x"] for sample in samples], batch_first=True),
         "lengths": lengths,
     }
+
+
+class CountsEpochs:
+    """An order of 24 rows that is new whenever it is asked for."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = torch.randperm(24, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order.tolist())
 
 
 class Batch:
@@ -324,6 +342,12 @@ CASES = [
         "DP6",
         "a file opened by each worker",
         lambda folder: load(Rows(make=FromFile(folder, False))),
+    ),
+    twin(
+        "DP6",
+        "a sampler that counts its epochs",
+        lambda: load(Rows(make=labelled), sampler=CountsEpochs()),
+        methods=PICKLED,
     ),
     bug(
         "DP7",

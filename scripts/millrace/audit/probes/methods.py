@@ -51,9 +51,11 @@ def methods(target: Target, rank: Rank) -> Seen | None:
 
     seen["vanished"] = _vanished(loader.dataset)
     _set_main(target.options.loader)
+    reseed()
+    drawn = _drawn(loader)  # once: a sampler may count its own epochs
     for method in ("fork", "fork", seen["sent"]):
         reseed()
-        seen["runs"].append(_run(loader, method, rank))
+        seen["runs"].append(_run(loader, drawn, method, rank))
     return seen
 
 
@@ -66,10 +68,9 @@ def _set_main(loader: str) -> None:
         main.__spec__ = None
 
 
-def _run(loader: Any, method: str, rank: Rank) -> Seen:
+def _run(loader: Any, drawn: list[Any], method: str, rank: Rank) -> Seen:
     """`digests` of the same samples, twice, or what a run `raised`; `unguarded`: a script starts
     workers when it is imported."""
-    drawn = _drawn(loader)
     try:
         notes = _notes(loader, drawn, method, rank)
     except Exception as error:
