@@ -175,13 +175,34 @@ def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
     assert finding.verdict == verdict
 
 
+def dropping(samples: int, replicas: int = 1) -> dict:
+    """A loader of batches of 8 with drop_last."""
+    return {"samples": samples, "batch_size": 8, "drop_last": True, "replicas": replicas}
+
+
 @pytest.mark.parametrize(("name", "verdict"), [("train", "pass"), ("val", "fail")])
 def test_samples_that_drop_last_loses_are_counted_for_the_loader_that_loses_them(name, verdict):
-    whole, losing = ({"samples": n, "batch_size": 8, "drop_last": True} for n in (24, 29))
+    whole, losing = (dropping(samples) for samples in (24, 29))
     model = {"train": whole, "val": whole, name: losing}
     [finding] = judged("edges", model=[model], epochs=[])
     words = f"drop_last=True on the {name} loader loses 5 of 29 samples"
     assert (finding.verdict, finding.cause) == (verdict, words)
+
+
+@pytest.mark.parametrize(
+    ("samples", "lost"),
+    [
+        (46, 14),  # 23 on each rank
+        (45, 13),  # the same, one of which is repeated
+        (15, 0),  # 8 on each rank
+        (56, 8),  # 28 on each rank
+    ],
+)
+def test_samples_that_drop_last_loses_are_counted_by_the_shares_of_the_ranks(samples, lost):
+    model = {"train": dropping(24), "val": dropping(samples, replicas=2)}
+    [finding] = judged("edges", model=[model], epochs=[])
+    words = f"drop_last=True on the val loader loses {lost} of {samples} samples"
+    assert finding.cause == (words if lost else "no sample is lost")
 
 
 def test_a_check_whose_probe_did_not_end_well_says_which_and_why():

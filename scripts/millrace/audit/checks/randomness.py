@@ -376,7 +376,10 @@ def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
 
 
 def _dropped(loader: Seen) -> int:
-    """Samples that drop_last leaves out."""
+    """Samples that drop_last leaves out, on all ranks."""
     if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
         return 0
-    return loader["samples"] % loader["batch_size"]
+    # A DistributedSampler repeats samples until all ranks have as many.
+    share = -(-loader["samples"] // loader["replicas"])
+    kept = loader["replicas"] * (share - share % loader["batch_size"])
+    return max(0, loader["samples"] - kept)
