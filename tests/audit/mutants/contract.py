@@ -174,6 +174,16 @@ class Items(Rows):
         return self.make(self.items[index % len(self.items) if self.wraps else index])
 
 
+class Skips(Items):
+    """Gives the next row for one that cannot be read."""
+
+    def __getitem__(self, index: int) -> dict:
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            return self[(index + 1) % len(self)]
+
+
 class Repeating(Items):
     """Gives its rows several times in an epoch, on purpose: as often as `times` says."""
 
@@ -356,6 +366,12 @@ CASES = [
         says="[24] gives sample 0 again",
     ),
     bug("DP7", "a length twice the list", lambda: train(Items(24, 48, wraps=True))),
+    bug(
+        "DP7",
+        "a length of one list and a quarter",
+        lambda: train(Items(24, 30, wraps=True)),
+        says="[30] gives sample 6 again",
+    ),
     bug("DP7", "rows three times on purpose, but twice", lambda: train(Repeating(3))),
     bug(
         "DP7",
@@ -376,6 +392,7 @@ CASES = [
         lambda: load(Sized(20), num_workers=0),
         says="gives 24 samples",
     ),
+    twin("DP7", "the next row for one that fails", lambda: train(Skips(24, 24)), verdict="pass"),
     twin(
         "DP7",
         "rows twice on purpose",

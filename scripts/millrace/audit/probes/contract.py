@@ -168,7 +168,9 @@ def items(data: Any, size: int, until: float) -> Seen:
     seen["equals"] = None
     for place in takewhile(lambda _: time.monotonic() < until, places):
         if [get(place), get(place + 1)] == beyond:
-            seen["equals"] = place
+            # One that gives the next sample for one it cannot read wraps around nothing.
+            starts_again = place == 0 or get(size - place) == get(0)
+            seen["equals"] = place if starts_again else None
             break
     seen |= {"lists": {}, "longer": {}, "numbers": {}}
     for name, value in members(data):
