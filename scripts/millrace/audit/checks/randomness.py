@@ -297,19 +297,23 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
     lost = shared.lost() if read_to_the_end else Counter()
     # Less than one step may be dropped (drop_last), to give all ranks full batches.
     if lost.total() >= shared.one_step:
-        cause = (
-            f"{lost.total()} of {shared.held.total()} samples come nowhere: they are shared out"
-            " twice"
-        )
-        fix = (
-            "Share out over ranks in one place, the dataset or its sampler; over workers in"
-            " __iter__ only"
-        )
-        return failed(cause, {"lost": list(lost)[:EXAMPLES]}, fix)
+        return _lost(lost, shared)
 
     places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
     samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
     return passed(f"{places} share out {samples}, of {shared.held.total()}")
+
+
+def _lost(lost: Counter[str], shared: Shares) -> Finding:
+    """The finding where samples came on no rank."""
+    cause = f"{lost.total()} of {shared.held.total()} samples come nowhere"
+    evidence = {"lost": list(lost)[:EXAMPLES]}
+    # What is shared out twice loses half or more, but for what comes of rounding.
+    if 3 * lost.total() < shared.held.total():
+        fix = "Let each rank and worker give its share to the end: no batch that is held back, no"
+        return failed(cause, evidence, f"{fix} remainder of a division")
+    fix = "Share out over ranks in one place, the dataset or its sampler; over workers in"
+    return failed(f"{cause}: they are shared out twice", evidence, f"{fix} __iter__ only")
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
