@@ -42,7 +42,7 @@ def methods(target: Target, rank: Rank) -> Seen | None:
         "workers": loader.num_workers,
         "own": own,
         "sent": own if own in SENT else "spawn",
-        "files": files,
+        "files": outermost(files),
         "runs": [],
         "pickled": _unpicklable_parts(loader),
     }
@@ -159,6 +159,11 @@ def unpicklable(value: Any, path: str) -> dict[str, str] | None:
             if not is_deep:
                 below = [(f"{path}.{name}", part) for name, part in parts(value)]
     return bad
+
+
+def outermost(paths: list[str]) -> list[str]:
+    """Paths that lie below no other: an open HDF5 file has handles and properties of its own."""
+    return [path for path in paths if not any(path.startswith(f"{above}.") for above in paths)]
 
 
 def _is_open(value: Any) -> bool:
