@@ -60,6 +60,12 @@ def own_subset() -> DataLoader:
     return spread(Subset(Rows(31), range(first, first + 24)))
 
 
+def drawn_again(seed: int) -> DataLoader:
+    """Draws with replacement, from a generator of this seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return load(Rows(), sampler=WeightedRandomSampler(WEIGHTS, 24, generator=generator))
+
+
 class Endless(Stream):
     def __iter__(self) -> Iterator[dict]:
         yield from super().__iter__()
@@ -198,6 +204,17 @@ CASES = [
         "DP2",
         "drawn with replacement",
         lambda: load(Rows(), sampler=WeightedRandomSampler(WEIGHTS, 24)),
+    ),
+    twin(
+        "DP2", "drawn with replacement, by rank", lambda: drawn_again(rank()), RANKS, verdict="pass"
+    ),
+    twin(
+        "DP2",
+        "drawn with replacement, on all ranks alike",
+        lambda: drawn_again(0),
+        RANKS,
+        verdict="not decidable",
+        says="several ranks draw the same samples",
     ),
     twin("DP2", "one worker needs no sharding", lambda: load(Stream(shard="none"), num_workers=1)),
     twin("DP2", "every row twice on purpose", lambda: load(Stream(32, make=halved)), RANKS),

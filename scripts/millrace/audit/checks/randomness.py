@@ -224,7 +224,7 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
         return
 
     if shared.draws_with_replacement():
-        yield passed("the sampler draws with replacement")
+        yield _drawn_again(shared)
         return
 
     findings = []
@@ -235,6 +235,15 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
     if not findings:
         findings.append(_shared_out(shared, first_epochs, dataset))
     yield from findings
+
+
+def _drawn_again(shared: Shares) -> Finding:
+    """The finding of a sampler that draws with replacement: ranks may meet, but not all the way."""
+    cause = "the sampler draws with replacement"
+    if _begin_alike(shared, axis=0):
+        cause += ", and several ranks draw the same samples in the same order"
+        return undecided(cause, "a generator of the sampler that is seeded by the rank")
+    return passed(cause)
 
 
 def _repeated(kind: str, shared: Shares, dataset: Dataset) -> Finding | None:
