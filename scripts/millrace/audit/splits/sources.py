@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from millrace.audit.splits.samples import MEDIA, Place, Sample, described, first
-from millrace.common import jsonl, links
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
+from millrace.common.loading import links
 
 log = logging.getLogger("millrace")
 Read = Callable[[Path], Iterator[Sample]]

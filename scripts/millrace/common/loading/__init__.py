@@ -1,1 +1,1 @@
-"""From a dataset to training: plans, workers, shared memory, open files, unusable samples."""
+"""From files to training: folders, plans, workers, shared memory, open files, unusable samples."""

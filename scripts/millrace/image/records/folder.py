@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.common import links
 from millrace.common.errors import MillraceError, counted
+from millrace.common.loading import links
 
 # ImageFolder's, in any case.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
