@@ -409,6 +409,10 @@ def test_a_manifest_that_sounds_like_a_missing_split_is_named(tars):
     assert "has no manifest of dev and test, and valid.parquet is not read" in note
     (manifests / "valid.parquet").rename(manifests / "dev.parquet")
     assert tars.sync().notes == []
+    # Nothing is missing beside it.
+    for name in ("test.parquet", "valid.parquet"):
+        shutil.copy(manifests / "dev.parquet", manifests / name)
+    assert tars.sync().notes == []
 
 
 def test_a_manifest_that_is_a_pipe_is_refused(tars):

@@ -205,8 +205,10 @@ def _broken_notes(facts: Mapping[str, ManifestFacts]) -> list[str]:
 def _unread_notes(files: Mapping[str, list[str]], manifest_dir: str) -> list[str]:
     """A line if dev or test is missing beside what sounds like it."""
     missing = [split for split in manifest_files.SPLITS if split not in files]
+    if not missing:
+        return []
     unread = manifest_files.held_out_unread(manifest_dir, dict(files))
-    if not missing or not unread:
+    if not unread:
         return []
     problem = f"{manifest_dir} has no manifest of {' and '.join(missing)}"
     return [f"{problem}, and {', '.join(unread)} is not read: name it like {missing[0]}.parquet"]

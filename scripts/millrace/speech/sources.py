@@ -278,7 +278,7 @@ def _contents_of_renamed(
 ) -> dict[str, str]:
     """Content of the audio of recordings that may have been placed under another name: theirs has
     the same size."""
-    sizes = {int(content.partition("-")[0]) for content in earlier}
+    sizes = set(map(audio_digests.size_of, earlier))
     if not sizes:
         return {}
 

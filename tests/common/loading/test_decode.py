@@ -198,6 +198,7 @@ WAV = encoded(noise(3000, 2), "WAV")
         (encoded(np.array([0.1, np.nan, 0.2]), "WAV", "FLOAT"), "not_finite"),
         (encoded(np.array([0.1, np.inf]), "WAV", "DOUBLE"), "not_finite"),
         (encoded(noise(3000, 1), "WAV", "FLOAT"), "over_full_scale"),
+        (encoded(np.array([0.1, -100.5]), "WAV", "FLOAT"), "over_full_scale"),
         (encoded(noise(3000, 1), rate=10), "damaged"),
         (encoded(noise(9000, 1), "AIFF")[:9000], "truncated"),
         (encoded(noise(9000, 1), "W64")[:9000], "truncated"),
@@ -209,6 +210,10 @@ def test_what_cannot_be_decoded_has_a_reason(raw, reason):
         decode(raw)
     assert error.value.reason == reason, str(error.value)
     assert str(error.value)
+
+
+def test_a_float_may_be_a_hundred_times_full_scale():
+    assert decode(encoded(np.array([0.1, -100.0]), "WAV", "FLOAT")).min() == -100
 
 
 def test_no_cut_of_a_flac_is_taken_for_the_whole():

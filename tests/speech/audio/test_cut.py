@@ -89,6 +89,15 @@ def test_absurd_floats_do_not_spread(tmp_path, subtype, rate):
     assert np.abs(ends - 8192).max() < 400
 
 
+@pytest.mark.parametrize(("broken", "is_refused"), [(160, False), (161, True)])
+def test_of_floats_one_in_a_hundred_may_be_broken(tmp_path, broken, is_refused):
+    samples = np.full(16000, 100.0)
+    samples[:broken] = 100.5
+    soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+    (cut,) = audio.cut(tmp_path / "a.wav", [(0, 1)], 16000)
+    assert isinstance(cut, audio.AudioError) == is_refused
+
+
 @pytest.mark.parametrize("spoil", [lambda span: span * np.nan, lambda span: span * 32768])
 def test_floats_that_are_no_sound_are_refused(tmp_path, spoil):
     samples = signal(4, 16000) / 32768

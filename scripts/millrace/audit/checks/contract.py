@@ -19,6 +19,7 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.records import Epoch, parse
+from millrace.audit.checks.shares import share_of_rank
 from millrace.common.errors import counted
 
 NO_BATCH = "no batch could be made in one process"
@@ -245,7 +246,7 @@ def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:
         return None
     size = loader["batch_size"]
-    share = -(-loader["samples"] // loader["replicas"])
+    share = share_of_rank(loader)
     if not size or size == 1 or share % size != 1:
         return None
     return share // size

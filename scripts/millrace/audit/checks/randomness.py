@@ -319,10 +319,16 @@ def _lost(lost: Counter[str], shared: Shares) -> Finding:
     evidence = {"lost": list(lost)[:EXAMPLES]}
     # What is shared out twice loses half or more, but for what comes of rounding.
     if 3 * lost.total() < shared.held.total():
-        fix = "Let each rank and worker give its share to the end: no batch that is held back, no"
-        return failed(cause, evidence, f"{fix} remainder of a division")
-    fix = "Share out over ranks in one place, the dataset or its sampler; over workers in"
-    return failed(f"{cause}: they are shared out twice", evidence, f"{fix} __iter__ only")
+        fix = (
+            "Let each rank and worker give its share to the end: no batch that is held back, no"
+            " remainder of a division"
+        )
+        return failed(cause, evidence, fix)
+    fix = (
+        "Share out over ranks in one place, the dataset or its sampler; over workers in"
+        " __iter__ only"
+    )
+    return failed(f"{cause}: they are shared out twice", evidence, fix)
 
 
 def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
@@ -392,7 +398,6 @@ def _dropped(loader: Seen) -> int:
     """Samples that drop_last leaves out, on all ranks."""
     if not loader.get("drop_last") or not loader["samples"] or not loader["batch_size"]:
         return 0
-    # A DistributedSampler repeats samples until all ranks have as many.
-    share = -(-loader["samples"] // loader["replicas"])
+    share = shares.share_of_rank(loader)
     kept = loader["replicas"] * (share - share % loader["batch_size"])
     return max(0, loader["samples"] - kept)

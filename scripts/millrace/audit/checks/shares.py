@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.records import Batch, Epoch, Sample
+from millrace.audit.runner.probes import Seen
 
 Place = tuple[int, int | None]  # rank, worker (None: the loader has no workers)
+
+
+def share_of_rank(loader: Seen) -> int:
+    """Samples that each rank takes: a DistributedSampler repeats some until all have as many."""
+    return -(-loader["samples"] // loader["replicas"])
 
 
 class Dataset(NamedTuple):

@@ -31,6 +31,9 @@ SAMPLING_RATE = 16_000
 _STDERR = threading.Lock()
 _PROBLEMS = itertools.count(1)
 _PCM16 = np.float32(1 / 32768)
+LOUDEST = 100
+"""Times full scale: floats above are no sound, but on the scale of whole numbers."""
+
 _CHUNK_FRAMES = 1 << 20
 _RATES = (
     2_000,
@@ -100,8 +103,6 @@ def decode_mono(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarray, 
     return mono, rate
 
 
-# Times full scale: no sound is so loud.
-_LOUDEST = 100
 # Containers that know the number of their samples.
 _COUNTING = {"WAV", "WAVEX", "FLAC", "AIFF", "RF64", "W64", "CAF"}
 
@@ -124,7 +125,7 @@ def decode_channels(raw: bytes, max_seconds: float = math.inf) -> tuple[np.ndarr
     if not np.isfinite(frames).all():
         raise DecodeError("not_finite", "the audio holds NaN or infinite samples")
     peak = np.abs(frames).max(initial=0)
-    if peak > _LOUDEST:
+    if peak > LOUDEST:
         problem = f"samples up to {peak:,.0f}, where 1 is full scale: floats on the scale of int16?"
         raise DecodeError("over_full_scale", problem)
     return frames, rate

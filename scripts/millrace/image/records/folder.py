@@ -102,7 +102,7 @@ def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
     has_images = any(classes.values())
     if name != "train" and loose and not has_images:
         classes = _flat(root, name, loose)
-        loose = [each for each in loose if not _is_image(each) and each != LABELS]
+        loose = [file for file in loose if not _is_image(file) and file != LABELS]
     elif not has_images:
         raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
 

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import soundfile
 
+from millrace.common.loading.decode import LOUDEST
 from millrace.speech.audio.recording import (
     AudioError,
     AudioInfo,
@@ -32,9 +33,7 @@ _READ_AS |= {
 _LARGEST_RIFF = 0xFFFFFFFF
 # What programs that write to a pipe state for a size that they don't know yet.
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
-# A few broken samples are mended (see `recording.mono`). More of them, or samples on the scale of
-# int16, are no sound.
-_LOUDEST_FLOAT = 100.0
+# A few broken samples are mended (see `recording.mono`). More of them are no sound.
 _MAX_ABSURD = 0.01
 _TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
 
@@ -135,12 +134,12 @@ def _check_floats(path: str, block: np.ndarray, start: int) -> None:
     if block.dtype.kind != "f":
         return
     # NaN compares as false.
-    absurd = block.size - np.count_nonzero(np.abs(block) <= _LOUDEST_FLOAT)
+    absurd = block.size - np.count_nonzero(np.abs(block) <= LOUDEST)
     if absurd <= _MAX_ABSURD * block.size:
         return
     problem = (
         f"{absurd:,} of {block.size:,} values from sample {start} on are NaN, infinite or over"
-        f" {_LOUDEST_FLOAT:g}, where 1 is full scale"
+        f" {LOUDEST:g}, where 1 is full scale"
     )
     remedy = "If they are on the scale of int16, divide them by 32768; else make it again"
     raise AudioError("audio_load", path, problem, remedy)

@@ -26,6 +26,9 @@ FIELDS = {
     "start_idx": ("start_idx", "original_transcript_start_idx"),
     "end_idx": ("end_idx", "original_transcript_end_idx"),
 }
+_TWICE_SPELLED = {name: spellings for name, spellings in FIELDS.items() if len(spellings) > 1}
+_FIRST_SPELLINGS = {first for first, _ in _TWICE_SPELLED.values()}
+_SECOND_SPELLINGS = {second for _, second in _TWICE_SPELLED.values()}
 # What a user calls the fields, by where they stand in FIELDS.
 PARTS = {
     "times": (0, 2),
@@ -165,12 +168,17 @@ def field_of(segment: dict, name: str) -> Any:
     return None
 
 
-def differing(segment: dict, name: str) -> list[str]:
-    """The spellings of a field, if the segment has both with two values; else none."""
-    given = [spelling for spelling in FIELDS[name] if segment.get(spelling) is not None]
-    if len(given) > 1 and segment[given[0]] != segment[given[1]]:
-        return given
-    return []
+def differing(segment: dict) -> dict[str, tuple[str, ...]]:
+    """The fields of which the segment has both spellings with two values, and these spellings."""
+    # Nearly all segments keep to one spelling, and each is looked at twice.
+    if _FIRST_SPELLINGS.isdisjoint(segment) or _SECOND_SPELLINGS.isdisjoint(segment):
+        return {}
+    fields = {}
+    for name, spellings in _TWICE_SPELLED.items():
+        first, second = map(segment.get, spellings)
+        if first is not None and second is not None and first != second:
+            fields[name] = spellings
+    return fields
 
 
 def stem(audio_file: str) -> str:
@@ -200,14 +208,11 @@ def without_nuls(text: str) -> str:
 def _used(segment: Any) -> Any:
     if not isinstance(segment, dict):
         return _jsonable(segment)
-    values = []
-    for name in FIELDS:
-        value = field_of(segment, name)
-        both = differing(segment, name)
-        if both:  # the segment is rejected until one is mended
-            value = [segment[spelling] for spelling in both]
-        values.append(_jsonable(value))
-    return values
+    values = {name: field_of(segment, name) for name in FIELDS}
+    # The segment is rejected until one of the two is mended.
+    for name, spellings in differing(segment).items():
+        values[name] = [segment[spelling] for spelling in spellings]
+    return list(map(_jsonable, values.values()))
 
 
 def _jsonable(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,16 @@ from millrace.common.workflow.partitions import DigestCache, Stat
 
 # Country by country: size, video id and path of its audio files.
 Audio = Iterable[tuple[str, list[list]]]
+
+
+# As `of` writes it: the size in bytes, and a digest.
+_CONTENT = re.compile(r"(\d+)-.*")
+
+
+def size_of(content: object) -> int | None:
+    """The size in bytes that a content begins with; None if this is none."""
+    match = _CONTENT.fullmatch(str(content))
+    return int(match[1]) if match else None
 
 
 def of(audio: Audio, wanted: Callable[[str, int], bool], digests: DigestCache) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
+from millrace.speech.corpus import audio_digests
 from millrace.speech.corpus.country_folder import Country
 from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 from millrace.speech.names import safe_name
@@ -77,7 +77,6 @@ def _growth(surplus: float, length: float, target: float) -> float:
     return (after * after - surplus * surplus) / target
 
 
-_CONTENT = re.compile(r"\d+-.*")
 _LABELS = ("country", "video_id", "split", "subset_id")
 
 
@@ -113,8 +112,8 @@ def _contradiction(placement: Placement) -> tuple[str, ...]:
         return "split", "subset_id", "group"
     if placement.group != _folder_name(country) + suffix:
         return "country", "group"
-    # The size of the audio, and a digest.
-    if not _CONTENT.fullmatch(str(placement.labels.get("content", "0-"))):
+    has_content = "content" in placement.labels
+    if has_content and audio_digests.size_of(placement.labels["content"]) is None:
         return "item", "content"
     return ()
 

@@ -81,11 +81,9 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
 
 def _check_spellings(raw: dict) -> None:
     """Raise Unusable if both spellings of a field are there and say different things."""
-    for name in alignment.FIELDS:
-        both = alignment.differing(raw, name)
-        if both:
-            problem = f"`{both[0]}` and `{both[1]}` are different: delete one"
-            raise Unusable("spellings_differ", problem)
+    for first, second in alignment.differing(raw).values():
+        problem = f"`{first}` and `{second}` are different: delete one"
+        raise Unusable("spellings_differ", problem)
 
 
 def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[float, float]:
