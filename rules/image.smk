@@ -152,51 +152,6 @@ rule image_train_active:
         " results/image/records 2> {log:q}"
 
 
-rule image_create_epochs:
-    """Make the epochs of one run beside its training, as a job of its own; training starts its own otherwise."""
-    input:
-        records=IMAGE.records,
-    output:
-        report="results/image/producer/{run}.json",
-    log:
-        "logs/image/create_epochs/{run}.log",
-    benchmark:
-        "benchmarks/image/create_epochs/{run}.tsv"
-    conda:
-        "../envs/train.yaml"
-    threads: 2
-    resources:
-        mem_mb=LANES.memory_mb(32000),
-        runtime=LANES.runtime(1440),
-    params:
-        scratch="results/image/epochs/{run}",
-        arguments=IMAGE.producer_arguments,
-    message:
-        "Make the epochs of the run {wildcards.run}"
-    shell:
-        "python -m millrace.image.create_epochs --raw-data-dir results/image/records"
-        " --local-scratch-dir {params.scratch:q} {params.arguments} --report {output.report:q} 2> {log:q}"
-
-
-rule image_check_producer:
-    """Say where trainer and producer of one run are; to be forced, as it is never out of date."""
-    output:
-        status="results/image/producer/{run}.txt",
-    log:
-        "logs/image/check_producer/{run}.log",
-    benchmark:
-        "benchmarks/image/check_producer/{run}.tsv"
-    localrule: True
-    conda:
-        "../envs/data.yaml"
-    params:
-        scratch="results/image/epochs/{run}",
-    message:
-        "Look where the producer of the run {wildcards.run} is"
-    shell:
-        "python -m millrace.image.check_producer {params.scratch:q} --output {output.status:q} 2> {log:q}"
-
-
 rule image_benchmark_readers:
     """Measure the image folder against record files."""
     input:

@@ -17,50 +17,30 @@ def images_of(ids: np.ndarray, size: tuple[int, int] = (4, 6)) -> np.ndarray:
     return images
 
 
-def write_records(path: Path, images: object, labels: object, ids: object) -> RecordFile:
-    """A record file: `images` uint8 (N, H, W, 3), or a list of encoded bytes."""
-    is_fixed = isinstance(images, np.ndarray)
-    size, encoded_bytes = (images.shape[1:3], 0) if is_fixed else (None, sum(map(len, images)))
-    with record_writer(path, len(labels), size, encoded_bytes) as writer:
+def write_records(path: Path, images: np.ndarray, labels: object, ids: object) -> RecordFile:
+    """A record file of images uint8 (N, H, W, 3)."""
+    with record_writer(path, len(labels), images.shape[1:3]) as writer:
         writer.append(images, labels, ids)
     return writer.file
 
 
 def write_set(
-    root: Path,
-    lengths: list[int],
-    folder: str = "train",
-    classes: int = 3,
-    layout: str = "fixed",
-    **facts: object,
+    root: Path, lengths: list[int], folder: str = "train", classes: int = 3, **facts: object
 ) -> RecordSet:
     """A set whose ids count up from file to file; labels are the id modulo `classes`."""
-    split, files, start = folder.partition("_")[0], [], 0
+    split = folder.partition("_")[0]
+    files = []
+    start = 0
     for number, length in enumerate(lengths):
-        ids = np.arange(start, start := start + length)
-        images = images_of(ids)
-        content = (
-            images
-            if layout == "fixed"
-            else [image.tobytes()[: 1 + i % 50] for i, image in zip(ids, images, strict=True)]
-        )
-        name = file_name(split, number, len(lengths))
-        files.append(write_records(root / folder / name, content, ids % classes, ids))
-    names, counts = (
-        [f"class {number}" for number in range(classes)],
-        np.bincount(np.arange(start) % classes),
-    )
-    digest, size = multiset_digest([np.arange(start)]), (4, 6) if layout == "fixed" else None
+        ids = np.arange(start, start + length)
+        start += length
+        path = root / folder / file_name(split, number, len(lengths))
+        files.append(write_records(path, images_of(ids), ids % classes, ids))
+    names = [f"class {number}" for number in range(classes)]
+    counts = np.bincount(np.arange(start) % classes).tolist()
+    digest = multiset_digest([np.arange(start)])
     records = RecordSet(
-        root / folder,
-        split,
-        names,
-        files,
-        counts.tolist(),
-        layout,
-        size,
-        ids_digest=digest,
-        **facts,
+        root / folder, split, names, files, counts, (4, 6), ids_digest=digest, **facts
     )
     records.write()
     return records

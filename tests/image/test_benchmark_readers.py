@@ -9,16 +9,15 @@ from millrace.image import benchmark_readers
 from tests.image.record_sets import write_set
 from tests.image.trees import write_picture
 
-FIXED = {"H5 fixed, on_group": 120, "H5 fixed, on_demand": 120}
-ENCODED = {"H5 encoded, on_group": 6, "H5 encoded, on_demand": 6}
+RECORDS = {"H5, on_group": 120, "H5, on_demand": 120}
 
 
 @pytest.mark.parametrize(
     ("only", "images"),
     [
-        ("h5", FIXED | ENCODED),
+        ("h5", RECORDS),
         ("image_folder", {"image folder": 6}),
-        ("", {"image folder": 6} | FIXED | ENCODED),
+        ("", {"image folder": 6} | RECORDS),
     ],
 )
 def test_each_reader_is_measured_warm_with_each_number_of_workers_and_cold(tmp_path, only, images):

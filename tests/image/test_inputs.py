@@ -15,11 +15,10 @@ def inputs(sources: Sources, **section: object) -> ImageInputs:
     return ImageInputs(checked, sources, gpus=None, ancient=str)
 
 
-def test_a_run_its_producer_and_its_audit_have_the_seed_of_the_lane():
+def test_a_run_and_its_audit_have_the_seed_of_the_lane():
     run = Namespace(run="a")
     of = inputs(Sources({"train": ["x"]}), seed=7, runs={"a": {"epochs": 2, "shuffle_pool": 4}})
     assert of.run_arguments(run) == "--epochs 2 --producer child --seed 7 --shuffle-pool 4"
-    assert of.producer_arguments(run) == "--seed 7 --shuffle-pool 4"
     assert of.audited("a").arguments["seed"] == 7
 
 

@@ -40,11 +40,12 @@ def build(
 ) -> Path:
     """Parse, and run all jobs that a run would have; returns the records' folder."""
     found, records = parse(**options), Path("results/image/records")
-    for split, blocks in found.partitions.items():
+    for blocks in found.partitions.values():
         for block in blocks:
             partition, report = f"{PARTITIONS}/{block}.json", f"{records}/partitions/{block}.json"
             argv = ["--partition", partition, "--local-scratch-dir", str(records)]
             assert create_records.main([*argv, "--report", report]) == 0
+    for split in found.partitions:
         held_out = []
         if split == "train":
             held_out = ["--held-out", f"{PARTITIONS}/splits/val.json", "--on-leak", on_leak]

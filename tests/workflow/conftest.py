@@ -67,10 +67,9 @@ def dry_run(fresh: Workflow, tmp_path_factory: pytest.TempPathFactory) -> list[J
     by_hand += ("speech_hub", "speech_hub_diff", "results/asr/hub/check/receipt.json")
     by_hand += ("results/asr/export/check/last/qwen-asr/config.json",)
     by_hand += ("results/asr/report/runs.html",)
-    producer = [f"results/image/producer/demo.{kind}" for kind in ("json", "txt")]
     text = (
         fresh.dry("all", *by_hand)
         + tars.dry("asr_data")
         + music.dry("music", "music_fetch_demo", "music_create_features")
     )
-    return text + image.dry("image", "image_readers", *producer)
+    return text + image.dry("image", "image_readers")

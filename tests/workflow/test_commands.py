@@ -22,7 +22,6 @@ from tests.workflow.workflow import ROOT, Job, Workflow
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command
 # line.
 FOUND_BY_THE_STEP = {
-    "image_create_epochs": {"records"},
     "image_merge_records": {"reports"},
     "image_train_active": {"records", "audit"},
     "image_benchmark_readers": {"records"},

@@ -1,14 +1,12 @@
 """Measure ways of reading images: an image folder, record files whole or by record.
 
 `--only h5` does what the original h5_test.py does, `--only image_folder` what image_folder_test.py
-does. Some images of the folder are converted to encoded records (JPEG), beside the page, while this
-runs.
+does.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from millrace.common import atomic, cli
@@ -43,17 +41,16 @@ def main(args: argparse.Namespace) -> None:
     from millrace.image.training import readers, report
 
     rows = []
+    text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
+    cold = (args.workers[0], True)
+    states = [*((count, False) for count in args.workers), cold]
+    which = (args.raw_data_dir, args.records, args.only, args.images, args.seed)
+    for name, reader in readers.readers(*which):
+        for workers, is_cold in states:
+            row = readers.measure(name, reader, workers, is_cold)
+            cli.log.info("%s", text.format(**row))
+            rows.append(row)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=args.output.parent, prefix=".readers.") as scratch:
-        which = args.raw_data_dir, args.records, args.only, args.images, args.seed, Path(scratch)
-        for name, reader in readers.readers(*which):
-            for workers, is_cold in [
-                *((count, False) for count in args.workers),
-                (args.workers[0], True),
-            ]:
-                rows.append(row := readers.measure(name, reader, workers, is_cold))
-                text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
-                cli.log.info("%s", text.format(**row))
     atomic.write_json(args.output.with_suffix(".json"), {"readers": rows})
     atomic.write_text(args.output, report.readers_page(rows))
 

@@ -1,5 +1,4 @@
-"""Convert an image folder to record files (HDF5): decoded at a fixed size, or the images' bytes as
-they are.
+"""Convert an image folder to record files (HDF5): images of a fixed size.
 
     python -m millrace.image.create_records --raw_data_dir=ImageNet --local_scratch_dir=records
 
@@ -58,7 +57,7 @@ def main(args: argparse.Namespace) -> None:
         return
     options = settings.from_args(RecordOptions, args)
     options.check("create_records")
-    tree = read_tree(args.raw_data_dir, bool(options.allow_empty))
+    tree = read_tree(args.raw_data_dir)
     for note in tree.notes:
         cli.log.warning("%s", note)
     conversions = [of_tree(tree, name, options, args.local_scratch_dir) for name in tree.rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -94,15 +94,13 @@ class ImageInputs(RunInputs):
         """The page of measured readers; nothing before the demo is fetched."""
         return ["results/image/report/readers.html"] if self.partitions else []
 
-    def run_arguments(self, wildcards: Any, names: Collection[str] = ()) -> str:
-        """The flags of train_active for a run, or those of them that are named."""
+    def run_arguments(self, wildcards: Any) -> str:
+        """The flags of train_active for a run."""
         chosen = {
             "seed": self.section["seed"],
             "producer": "child",
             **self.of_run(wildcards.run),
         }
-        if names:
-            chosen = {key: value for key, value in chosen.items() if key in names}
         return flags(chosen)
 
     def audited(self, run: str) -> Audited:
@@ -120,10 +118,6 @@ class ImageInputs(RunInputs):
     def audited_runs(self) -> list[str]:
         """The runs of the config; none before the demo is fetched."""
         return [run for run in self.section["runs"] if self.partitions]
-
-    def producer_arguments(self, wildcards: Any) -> str:
-        """The flags of create_epochs for a run."""
-        return self.run_arguments(wildcards, ("allowed_ahead", "seed", "shuffle_pool"))
 
     def threads(self, wildcards: Any) -> int:
         """The ranks' own, their workers, and the producer's."""

@@ -41,18 +41,18 @@ class Order:
     """The ids of train's images, for ever once a run has started: path number n, from 0, is record
     n."""
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, seed: int) -> None:
         self.path = path
-        self.kind = kind
+        self.seed = seed
         self.added = list[str]()
         self.saved = path.read_text().split("\n")[:-1] if path.exists() else []
 
-    def apply(self, rows: list[Row], seed: int) -> list[Row]:
+    def apply(self, rows: list[Row]) -> list[Row]:
         """The rows by id; their order is `added` if it is new."""
-        if self.kind != "sorted":
-            is_same_kind = self.saved[:1] == [self.kind]
-            rows = in_order(rows, seed, self.saved[1:] if is_same_kind else [])
-        lines = [self.kind, *(row[0] for row in rows)]
+        head = f"seed {self.seed}"
+        before = self.saved[1:] if self.saved[:1] == [head] else []
+        rows = in_order(rows, self.seed, before)
+        lines = [head, *(row[0] for row in rows)]
         self.added = lines if lines != self.saved else []
         return rows
 
@@ -77,7 +77,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     """
     options = RecordOptions(**settings.records)
     options.check("image.records")
-    tree = read_tree(_image_folder(settings), bool(options.allow_empty))
+    tree = read_tree(_image_folder(settings))
     blocks = {
         split: _blocks(split, len(rows), options, settings.partition_images)
         for split, rows in tree.rows.items()
@@ -87,15 +87,14 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         split: options.of_split(tree, split) | {"partitions": names}
         for split, names in groups.items()
     }
-    is_shuffled = bool(options.shuffle)
-    order = Order(folder / "index/train.txt", f"seed {options.seed}" if is_shuffled else "sorted")
+    order = Order(folder / "index/train.txt", options.seed)
 
     def build(write: Write) -> Partitions:
         for split, listed in tree.rows.items():
             is_train = split == "train"
-            rows = order.apply(listed, options.seed) if is_train else listed
+            rows = order.apply(listed) if is_train else listed
             files = options.files(split, len(rows))
-            plans = list(deal(split, rows, files, is_shuffled and is_train))
+            plans = list(deal(split, rows, files, is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
             for block in blocks[split]:
                 of_block = plans[block.start : block.stop]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
@@ -27,11 +28,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")
     options.add_arguments(parser)
     add("--resume", help="checkpoint, or folder of a run, that a run that begins takes up")
-    add(
-        "--start-epoch",
-        type=cli.count,
-        help="first epoch of a run that begins (default: 0, or --resume's)",
-    )
     add(
         "-e",
         "--evaluate",
@@ -52,7 +48,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--shuffle-pool", default="10", help="of a child: files shuffled together, or all")
     add("--allowed-ahead", type=cli.count, default=1, help="of a child: epochs made ahead")
-    add("--sentry-dir", help="folder of the pointers (default: sentry/ beside the epochs)")
     settings.add_arguments(group, Times)
     return parser
 
@@ -73,23 +68,14 @@ def main(args: argparse.Namespace) -> None:
         training_run.evaluate(chosen, Path(args.data), folder, args.resume)
         return
     scratch = args.local_scratch_dir or args.data
-    words = ["{folder}" if word == scratch else word for word in args.typed]
-    names = (
-        "seed",
-        "shuffle_pool",
-        "allowed_ahead",
-        "sentry_dir",
-        "beat",
-        "dead_after",
-        "wait_limit",
-    )
-    given = {"raw_data_dir": args.data, "local_scratch_dir": scratch}
-    given |= {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    side = Trainer(scratch, args.sentry_dir, times, words)
-    producer = flags if args.producer == "child" else ()
-    beginning = training_run.Beginning(args.resume, args.start_epoch)
-    summary = training_run.run(chosen, Path(args.data), side, folder, beginning, producer)
+    producer: list[str] = []
+    if args.producer == "child":
+        given = {"raw_data_dir": args.data, "local_scratch_dir": scratch}
+        for name in ("seed", "shuffle_pool", "allowed_ahead", *asdict(times)):
+            given[name] = getattr(args, name)
+        producer = [f"--{name}={value}" for name, value in given.items()]
+    side = Trainer(scratch, times)
+    summary = training_run.run(chosen, Path(args.data), side, folder, args.resume, producer)
     if summary:
         from millrace.image.training import report
 

@@ -1,24 +1,21 @@
-"""One epoch: each record once, the same bytes when made again, memory as said; and how well it is
-mixed."""
+"""One epoch: each record once, the same bytes when made again, memory as said."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import shutil
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.image.producer import epochs, production, quality, shuffle
-from millrace.image.producer.sentry import Wanted
+from millrace.image.producer import epochs, production, shuffle
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
-from tests.image.record_sets import images_of, write_records, write_set
+from tests.image.record_sets import images_of, write_set
 
 LENGTHS = [9, 9, 8, 8, 8, 8, 8]
 
@@ -33,12 +30,9 @@ def read_ids(root, epoch) -> list[np.ndarray]:
     return [reader.ids(file) for file in range(len(records.files))]
 
 
-@pytest.mark.parametrize("layout", ["fixed", "encoded"])
 @pytest.mark.parametrize("pool", [1, 3, 7])
-def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(
-    tmp_path, layout, pool
-):
-    source = write_set(tmp_path, LENGTHS, layout=layout)
+def test_an_epoch_holds_each_record_once_and_has_the_same_bytes_when_made_again(tmp_path, pool):
+    source = write_set(tmp_path, LENGTHS)
     maker = EpochMaker(source, tmp_path, pool, seed=5)
     maker.make(2, nothing)
     made, ids = RecordSet.open(tmp_path, "train_2"), read_ids(tmp_path, 2)
@@ -161,58 +155,6 @@ def test_memory_that_does_not_suffice_is_refused_with_what_fits(tmp_path):
         production.check_memory(records, 4, 100)
 
 
-def test_a_class_that_lies_in_few_files_is_found_in_little_of_the_epoch(tmp_path):
-    (tmp_path / "train").mkdir()
-    for file in range(4):
-        with h5py.File(tmp_path / f"train/{file}.h5", "w") as h5:
-            h5["images"], h5["labels"] = images_of(np.arange(6)), np.full(6, file)
-    spreads = [
-        quality.expected_spread(RecordSet.open(tmp_path, "train"), pool)[1:]
-        for pool in (1, 2, 3, 4)
-    ]
-    # Pools of 3 and 1 file: 3/4 of the epoch with a chance of 3/4, and 1/4 with a chance of 1/4.
-    assert spreads == [(x, x, x) for x in (0.25, 0.5, 0.625, 1.0)]
-
-
-@pytest.mark.parametrize(
-    ("pool", "mean", "worst"), [(1, 0.625, 0.25), (2, 0.75, 0.5), (4, 1.0, 1.0)]
-)
-def test_the_worst_class_is_the_one_in_fewest_files_and_one_without_records_is_none(
-    tmp_path, pool, mean, worst
-):
-    files = []
-    for number in range(4):
-        labels = [0, 1] if number == 2 else [0, 0]
-        path = tmp_path / "train" / f"train-{number}.h5"
-        files.append(
-            write_records(path, images_of(np.arange(2)), labels, [2 * number, 2 * number + 1])
-        )
-    records = RecordSet(tmp_path / "train", "train", ["a", "b", "none"], files, [7, 1], size=(4, 6))
-    spread = quality.expected_spread(records, pool)
-    assert (spread.mean_class, spread.worst_class, spread.record) == (mean, worst, pool / 4)
-    assert f"{mean:.1%} of the epoch, at worst in {worst:.1%}" in spread.line(8)
-
-
-def test_disk_is_for_the_epochs_that_are_wanted_and_those_there_give_way(tmp_path, monkeypatch):
-    records = write_set(tmp_path, LENGTHS)
-    each = sum(file.bytes for file in records.files)
-    free = SimpleNamespace(free=2 * each)
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
-    production.check_disk(
-        records, tmp_path, 5, Wanted(0, 3, 1, [])
-    )  # epochs 1 and 2, whatever is allowed
-    for wanted in (None, Wanted(0, 4, 1, []), Wanted(3, 3, 1, [])):
-        with pytest.raises(
-            MillraceError, match=r"at most [36] epochs? of .* or give --allowed-ahead 1"
-        ):
-            production.check_disk(records, tmp_path, 5, wanted)
-    EpochMaker(records, tmp_path, 2, seed=0).make(1, nothing)
-    free.free = 0
-    production.check_disk(records, tmp_path, 0, None)
-    with pytest.raises(MillraceError, match="at most 2 epochs"):
-        production.check_disk(records, tmp_path, 1, None)
-
-
 def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
     left = [".train_1.0a.partial", ".train_12.b.removed"]
     others = [
@@ -226,16 +168,3 @@ def test_only_what_a_producer_left_half_made_is_swept_away(tmp_path):
         (tmp_path / name).mkdir()
     epochs.sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
-
-
-def test_records_spread_with_the_pool_up_to_a_full_shuffle(tmp_path):
-    in_class_order = write_set(tmp_path, [30] * 10)
-    moves, spreads = [], []
-    for pool in (1, 5, 10):
-        EpochMaker(in_class_order, tmp_path, pool, seed=3).make(pool, nothing)
-        places = np.argsort(np.concatenate(read_ids(tmp_path, pool)))
-        # How far neighbours of the conversion have moved apart: a third if mixed.
-        moves.append(np.abs(np.diff(places)).mean() / 300)
-        spreads.append(quality.expected_spread(in_class_order, pool).record)
-    assert moves == sorted(moves) and moves[-1] == pytest.approx(1 / 3, rel=0.1)
-    assert spreads == pytest.approx([0.1, 0.5, 1.0])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from millrace.common.errors import MillraceError
 from millrace.image.records.dataset import HDF5Record
 from tests.image.record_sets import write_set
 from tests.workflow.workflow import ROOT
@@ -59,14 +58,6 @@ def test_it_has_what_imagefolder_has(tmp_path):
     for index in (5, -6):
         with pytest.raises(IndexError):
             records[index]
-
-
-def test_a_record_that_is_no_image_is_named(tmp_path):
-    write_set(tmp_path, [3, 2], layout="encoded")
-    with pytest.raises(
-        MillraceError, match=r"train-00001-of-00002.h5, record 1: no image of a known"
-    ):
-        HDF5Record(tmp_path / "train")[4]
 
 
 def test_the_snippet_of_the_lanes_page_runs(tmp_path, monkeypatch, capsys):

@@ -13,8 +13,8 @@ from sklearn.datasets import load_sample_images
 
 from millrace.common import jsonl
 from millrace.image import create_records, fetch_demo, status
-from millrace.image.records.conversion import Conversion
-from millrace.image.records.deal import deal
+from millrace.image.records import convert
+from millrace.image.records.conversion import of_tree
 from millrace.image.records.folder import read_tree
 from millrace.image.records.leaks import find
 from millrace.image.records.options import RecordOptions
@@ -59,7 +59,7 @@ def raw(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-def convert(raw: Path, *flags: str, code: int = 0) -> Path:
+def converted(raw: Path, *flags: str, code: int = 0) -> Path:
     out = Path("results/image/records")
     argv = ["--raw-data-dir", str(raw), "--local-scratch-dir", str(out), "--threads", "2"]
     assert create_records.main([*argv, *SMALL, *flags]) == code
@@ -77,7 +77,7 @@ def rows(path: Path) -> dict[str, dict]:
 def test_what_val_holds_leaves_train_or_stays_and_is_said(
     raw, capsys, monkeypatch, on_leak, verdict, records
 ):
-    train = convert(raw, "--on-leak", on_leak)
+    train = converted(raw, "--on-leak", on_leak)
     assert len(RecordSet.open(train.parent)) == records
     ledger = jsonl.read(train / "ledger.json")
     counts = ledger["rejected" if on_leak == "reject" else "warnings"]
@@ -106,19 +106,19 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
 def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw):
     brighter = photo(3).point([min(value + 9, 255) for value in range(256)] * 3)
     write(raw / "val/dog/0.png", brighter)
-    found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
+    found = rows(converted(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
 
 
 def test_of_two_files_with_the_same_bytes_the_first_is_the_original(raw):
     (raw / "val/dog/twin.png").write_bytes((raw / "val/cat/0.png").read_bytes())
-    found = rows(convert(raw, "--on-leak", "keep") / "leaks.jsonl")
+    found = rows(converted(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["cat/same.png"]["original"] == "cat/0.png"
 
 
 def test_an_error_writes_no_index_and_names_the_first(raw, capsys):
-    convert(raw, "--on-leak", "keep")
-    train = convert(raw, "--on-leak", "error", code=1)
+    converted(raw, "--on-leak", "keep")
+    train = converted(raw, "--on-leak", "error", code=1)
     words = "4 images of train that are also in val, the first: cat/alike.jpg, the same picture as"
     seen = capsys.readouterr().err
     assert words in seen and "set image.on_leak to reject" in seen
@@ -127,45 +127,38 @@ def test_an_error_writes_no_index_and_names_the_first(raw, capsys):
 
 
 def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw):
-    train = convert(raw, "--on-leak", "keep")
+    train = converted(raw, "--on-leak", "keep")
     kept = {path.name: path.read_bytes() for path in train.iterdir()}
-    convert(raw)
+    converted(raw)
     assert (train / "records.json").read_bytes() != kept["records.json"]
-    convert(raw, "--on-leak", "keep")
+    converted(raw, "--on-leak", "keep")
     assert {path.name: path.read_bytes() for path in train.iterdir()} == kept
 
 
-def test_prints_that_are_missing_are_made_of_the_images(raw):
-    train = convert(raw)
-    before = {path: path.read_bytes() for path in train.parent.rglob("*.prints.json")}
-    assert len(before) == 4
-    for path in before:
+def test_a_file_whose_prints_are_missing_is_converted_again(raw):
+    train = converted(raw)
+    before = {path: path.read_bytes() for path in train.parent.rglob("*.*")}
+    for path in train.parent.rglob("*.prints.json"):
         path.unlink()
-    convert(raw)
-    assert {path: path.read_bytes() for path in train.parent.rglob("*.prints.json")} == before
-    assert rows(train / "rejects.jsonl").keys() == LEAKS.keys()
+    converted(raw)
+    assert {path: path.read_bytes() for path in train.parent.rglob("*.*")} == before
 
 
 def test_an_image_of_val_that_goes_comes_back_to_train(raw):
-    convert(raw)
+    converted(raw)
     (raw / "val/cat/0.png").unlink()
-    train = convert(raw)
+    train = converted(raw)
     assert rows(train / "rejects.jsonl").keys() == LEAKS.keys() - {"cat/same.png"}
     assert len(RecordSet.open(train.parent)) == 7
 
 
 def test_the_demos_digits_have_no_false_pair(tmp_path):
     assert fetch_demo.main(["--index", str(tmp_path / "demo.json")]) == 0
-    options = RecordOptions()
+    options = RecordOptions(train_files=1, val_files=1, val_size=8, val_resize=8, train_size=8)
     tree = read_tree(tmp_path / "demo")
-    train, val = (
-        Conversion(
-            list(deal(split, listed, 1, shuffled=False)),
-            options.of_split(tree, split),
-            tmp_path / split,
-        )
-        for split, listed in tree.rows.items()
-    )
+    train, val = (of_tree(tree, split, options, tmp_path) for split in ("train", "val"))
+    for conversion in (train, val):
+        convert.convert(conversion, threads=2)
     with ThreadPoolExecutor(2) as pool:
         assert find(train, val, pool) == []
         # All pictures are there: each is found in its own split.

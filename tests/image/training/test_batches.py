@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
 from millrace.image.training.task import ImageTask
 from tests.image.record_sets import write_records, write_set
-from tests.image.trees import picture
 
 
 def batches(
@@ -29,23 +27,17 @@ def batches(
 ):
     dataset = RecordBatches(records, records.folder.parent, size, 12, augment, 1)
     dataset.plan = BlockPlan(len(records), 1, {1: Shape(6, max(workers, 1), 2)}, epoch)
-    loader = BatchLoader(dataset, workers, max_bad_fraction=0.5)
+    loader = BatchLoader(dataset, workers)
     parts = list(loader)
     loader.close()
     order = np.argsort(np.concatenate([part.ids for part in parts]))
     images = np.concatenate([part.images.numpy() for part in parts])[order]
-    return images, np.concatenate([part.labels.numpy() for part in parts])[order], loader.bad
-
-
-def encoded(image: Image.Image, format: str = "JPEG") -> np.ndarray:
-    buffer = io.BytesIO()
-    image.save(buffer, format)
-    return np.frombuffer(buffer.getvalue(), np.uint8)
+    return images, np.concatenate([part.labels.numpy() for part in parts])[order]
 
 
 def test_a_record_is_cropped_the_same_by_any_worker_and_differently_in_the_next_epoch(tmp_path):
     records = write_set(tmp_path, [9, 8])
-    first, labels, _ = batches(records, 5, workers=0)
+    first, labels = batches(records, 5, workers=0)
     assert np.array_equal(batches(records, 5, workers=2)[0], first)
     assert labels.tolist() == [number % 3 for number in range(17)]
     # Every pixel holds the id: red its low byte.
@@ -79,10 +71,22 @@ def test_crops_are_mirrored_if_that_is_asked_for(tmp_path, augment, mirrored):
     place = tmp_path / "train" / "train-00000-of-00001.h5"
     file = write_records(place, images, labels, range(40))
     records = RecordSet(place.parent, "train", ["a"], [file], [40], size=(30, 40))
-    given, _, _ = batches(records, 20, 0, augment=augment)
+    given, _ = batches(records, 20, 0, augment=augment)
     steps = np.diff(given[:, 0, :, 0].astype(int), axis=1)
     rising, falling = (steps >= 0).all(axis=1), (steps <= 0).all(axis=1)
     assert (rising != falling).all() and abs(falling.sum() - mirrored) <= 12 * bool(mirrored)
+
+
+def test_without_random_crops_the_middle_is_given(tmp_path):
+    images = np.random.default_rng(1).integers(0, 256, (2, 9, 12, 3), np.uint8)
+    file = write_records(tmp_path / "train" / "train-0.h5", images, [0, 0], [0, 1])
+    records = RecordSet(tmp_path / "train", "train", ["a"], [file], [2], size=(9, 12))
+    for size in (5, 6, 9):
+        given, _ = batches(records, size, 0, augment="none")
+        box = (round((12 - size) / 2), round((9 - size) / 2))
+        whole = [Image.fromarray(image) for image in images]
+        expected = [image.crop((*box, box[0] + size, box[1] + size)) for image in whole]
+        assert np.array_equal(given, np.stack(expected))
 
 
 def test_a_reader_goes_on_with_the_files_of_the_next_epoch_and_leaves_none_open(tmp_path):
@@ -100,31 +104,6 @@ def test_a_reader_goes_on_with_the_files_of_the_next_epoch_and_leaves_none_open(
     assert opened_by(0, np.arange(3)) == {"train"}
     assert opened_by(1, np.arange(3)) == {"train_1"}
     assert opened_by(1, None) == set()
-
-
-def test_encoded_records_are_decoded_while_reading_and_damaged_ones_left_out(tmp_path):
-    images = [encoded(picture(number, (90, 60))) for number in range(7)]
-    images[3] = images[3][:40]
-    images.append(
-        encoded(Image.new("L", (1, 90000)), "PNG")
-    )  # of a shorter side of 32 it would be too long
-    place = tmp_path / "train" / "train-00000-of-00001.h5"
-    RecordSet(
-        place.parent,
-        "train",
-        ["a"],
-        [write_records(place, images, [0] * 8, range(8))],
-        [8],
-        "encoded",
-    ).write()
-    records = RecordSet.open(tmp_path)
-    val, _, bad = batches(records, 28, 0, augment="none")
-    first = Image.open(io.BytesIO(images[0])).resize((48, 32), Image.Resampling.BILINEAR)
-    assert val.shape == (6, 28, 28, 3) and np.array_equal(val[0], np.asarray(first)[2:30, 10:38])
-    assert bad.count == 2 and "train-00000-of-00001.h5, record 3" in bad.examples[0].message
-    shutil.copytree(place.parent, tmp_path / "train_1")
-    one, two = (batches(records, 28, 0, epoch)[0] for epoch in (0, 1))
-    assert (one != two).any()
 
 
 def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):

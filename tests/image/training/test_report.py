@@ -20,7 +20,6 @@ SUMMARY = {
     "epochs": 1,
     "samples": 64,
     "optimizer_steps": 1,
-    "spread": None,
     "best": {"acc1": 62.5},
 }
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,8 +13,6 @@ from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue, StopSignals
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.image.producer.shuffle import EpochMaker
-from millrace.image.training.batches import Batch
-from millrace.image.training.epoch_meter import EpochMeter
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.task import ImageTask
 from tests.image.record_sets import write_set
@@ -28,42 +25,6 @@ def small_task(root: Path, val: int = 9, **options: object) -> ImageTask:
     write_set(root, [10, 10])
     write_set(root, [val], "val")
     return ImageTask(dataclasses.replace(OPTIONS, **options), root, root)
-
-
-def batch(epoch: int, step: int) -> Batch:
-    images, labels = torch.zeros(2, 4, 4, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
-    return Batch(step, epoch, images, labels, np.arange(2), 2, [])
-
-
-def test_a_line_has_means_since_the_last_one_and_in_brackets_since_the_epoch_began(tmp_path):
-    task = small_task(tmp_path)
-    model = task.build_model()
-
-    def line(epoch: int, step: int, images: int, right: int, seconds: float) -> str:
-        task.training_step(model, batch(epoch, step))
-        counts = {"batches": 2, "samples": images, "top1": right, "top5": images}
-        share = {"data_wait": 0.25}
-        figures = {"counts": counts, "seconds": seconds, "time_share": share, "loss": float(right)}
-        return " ".join(task.describe("train", figures).split())
-
-    assert line(0, 1, 10, 1, 4.0).endswith(
-        "Time 2.000 ( 2.000) Data 0.500 ( 0.500) Loss 1.0000e+00 (1.0000e+00)"
-        " Acc@1 10.00 ( 10.00) Acc@5 100.00 (100.00)"
-    )
-    assert line(0, 3, 30, 9, 2.0).endswith(
-        "Time 1.000 ( 1.500) Data 0.250 ( 0.375) Loss 9.0000e+00 (7.0000e+00)"
-        " Acc@1 30.00 ( 25.00) Acc@5 100.00 (100.00)"
-    )
-    assert line(1, 1, 10, 5, 2.0).startswith("Epoch: [1][2/")
-    assert "Acc@1 50.00 ( 50.00)" in line(2, 1, 10, 5, 2.0)
-
-
-def test_a_step_is_one_of_all_ranks_in_a_line():
-    meter = EpochMeter(world_size=2)
-    meter.begin(0, 10, 20)
-    counts = {"batches": 20, "samples": 40, "top1": 10, "top5": 40}
-    figures = {"counts": counts, "seconds": 5.0, "time_share": {"data_wait": 0.5}, "loss": 1.0}
-    assert "Time  0.500 ( 0.500)\tData  0.250 ( 0.250)" in meter.line(figures)
 
 
 def test_the_rate_falls_to_a_tenth_every_so_many_epochs(tmp_path):

@@ -75,7 +75,7 @@ class _Loop:
         task.stop = stop
         task.exchange = self.exchange
         self.updates = Updates(task, settings, self.fabric)
-        self.position = Position(task.first_epoch, world_size=ranks.world_size)
+        self.position = Position(world_size=ranks.world_size)
         self._schedule: Schedule | None = None
         self.window = Window(self.device)
         self.stopping = False

@@ -18,11 +18,21 @@ from millrace.common.errors import MillraceError
 
 NOTE = "run.json"
 PREVIOUS = "previous"
+_REMEDY = (
+    "Wait for it, end it, or name another --output-dir. Start the ranks of one run with"
+    " millrace.common.training.launch, not with srun alone"
+)
 
 
 @contextlib.contextmanager
-def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
-    """Keep other processes out of `folder` while this one trains in it.
+def held(
+    folder: str | os.PathLike,
+    patience: float = 60.0,
+    lock: str = ".lock",
+    problem: str = "another process is training here",
+    remedy: str = _REMEDY,
+) -> Iterator[None]:
+    """Keep other processes out of `folder` while this one trains in it; `lock` is a file there.
 
     Waits `patience` seconds, for the ranks of a launcher that was killed end their step first; then
     raises MillraceError. Call it on one rank. Where the file system has no locks, nobody is kept
@@ -32,7 +42,7 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     # Of the process (lockf), not of the open file: workers inherit files, and may live a little
     # longer.
-    with open(folder / ".lock", "ab") as handle:
+    with open(folder / lock, "ab") as handle:
         deadline = time.monotonic() + patience
         is_said = False
         while True:
@@ -43,15 +53,9 @@ def held(folder: str | os.PathLike, patience: float = 60.0) -> Iterator[None]:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     break
             if time.monotonic() >= deadline:
-                remedy = (
-                    "Wait for it, end it, or name another --output-dir. Start the ranks of one run "
-                )
-                remedy += "with millrace.common.training.launch, not with srun alone"
-                raise MillraceError("another process is training here", str(folder), remedy)
+                raise MillraceError(problem, str(folder), remedy)
             if not is_said:
-                log.warning(
-                    "%s: another process is training here; waiting %.0f s", folder, patience
-                )
+                log.warning("%s: %s; waiting %.0f s", folder, problem, patience)
             is_said = True
             time.sleep(0.2)
         yield

@@ -26,7 +26,6 @@ class Task:
     """
 
     every_epoch = False  # save, evaluate and write a line at the end of every epoch too
-    first_epoch = 0  # where a run without a checkpoint begins
     stop: StopSignals | None = (
         None  # set by the loop, for a loader that waits long (see StopSignals.leave)
     )

@@ -3,10 +3,8 @@ needs."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from millrace.common.cli import log
@@ -30,34 +28,12 @@ def check_memory(records: RecordSet, pool: int, memory: int) -> int:
     )
     if sizes[pool - 1] > memory:
         fitting = int((sizes <= memory).sum())
-        remedy = f"Give --shuffle_pool {fitting}, the most that fits, or more --memory"
+        remedy = f"Give --shuffle_pool {fitting}, the most that fits"
         if not fitting:
-            remedy = "Not one file fits: give more --memory, or convert to smaller files"
+            remedy = "Not one file fits: convert to smaller files"
         raise MillraceError(f"{text}, above {memory / GB:.3g} GB", str(records.folder), remedy)
     log.info("%s: %s%s", records.folder, text, " (a full shuffle)" if pool == files else "")
     return pool
-
-
-def check_disk(records: RecordSet, root: Path, ahead: int, wanted: Wanted | None) -> None:
-    """Say the bytes of all epochs that lie on disk at once. Raises MillraceError if they do not
-    fit."""
-    each = sum(file.bytes for file in records.files)
-    # No more are made than a trainer wants; epoch 0 is `train/` itself.
-    number = ahead + 1
-    if wanted and wanted.slow < wanted.top:
-        number = min(number, max(wanted.top - 1, 0))
-    folders = [epochs.folder_of(root, epoch) for epoch in epochs.whole(root)]
-    free = shutil.disk_usage(root).free
-    free += sum(path.stat().st_size for folder in folders for path in folder.iterdir())
-    text = (
-        f"at most {counted(number, 'epoch')} of {each / GB:.3g} GB on disk at once, {free / GB:.3g}"
-        " GB free"
-    )
-    if number * each > free:
-        most = free // each - 1
-        remedy = f"Free space, or give --allowed-ahead {most}" if most >= 0 else "Free space"
-        raise MillraceError(text, str(root), remedy)
-    log.info("%s: %s", root, text)
 
 
 def produce(maker: EpochMaker, side: Producer, ahead: int) -> int:
@@ -130,7 +106,7 @@ def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) ->
         is_ours = mark == maker.mark(epoch)
         if is_wanted and is_ours and is_trusted:
             left.append(epoch)
-        elif is_wanted and side.counting("trainer", 3 * side.times.beat):
+        elif is_wanted and side.is_counting("trainer", 3 * side.times.beat):
             # The trainer may read the epoch.
             if not is_ours:
                 raise _other_flags(maker, epoch, mark)

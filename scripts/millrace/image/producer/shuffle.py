@@ -22,7 +22,7 @@ from millrace.common.cli import Progress
 from millrace.common.errors import MillraceError
 from millrace.image.producer import epochs
 from millrace.image.records.reader import RecordReader, Records
-from millrace.image.records.record_file import FIXED, RecordFile, multiset_digest, record_writer
+from millrace.image.records.record_file import RecordFile, multiset_digest, record_writer
 from millrace.image.records.record_set import RecordSet, file_name
 
 _THREADS = 2  # files that are read or written at once
@@ -50,11 +50,7 @@ def groups(
 
 def pool_bytes(records: RecordSet) -> np.ndarray:
     """Bytes of memory that pools of 1, 2, ... files take at most."""
-    if records.layout == FIXED:
-        assert records.size is not None  # of the fixed layout
-        sizes = records.lengths * math.prod((*records.size, 3))
-    else:
-        sizes = np.array([file.bytes for file in records.files])
+    sizes = records.lengths * math.prod((*records.size, 3))
     return np.cumsum(np.sort(sizes)[::-1])
 
 
@@ -71,11 +67,10 @@ class EpochMaker:
         self.root = Path(root)
         self.pool = pool
         self.seed = seed
-        self._size = records.size if records.layout == FIXED else None
-        if self._size:  # one array for the fixed images of all groups
-            longest = np.sort(records.lengths)[::-1][:pool]
-            most = int(longest.sum())
-            self._buffer = np.empty((most, *self._size, 3), np.uint8)
+        # One array for the images of all groups.
+        longest = np.sort(records.lengths)[::-1][:pool]
+        most = int(longest.sum())
+        self._buffer = np.empty((most, *records.size, 3), np.uint8)
         self.digest = _digest_of(records)
         self._source = jsonl.digest([dataclasses.astuple(file) for file in records.files])
         if records.ids_digest not in ("", self.digest):
@@ -141,7 +136,6 @@ class EpochMaker:
                     written.append(file)
                     progress.advance(1)
                     report(f"makes epoch {epoch}: {len(written)} of {total} files")
-                del content  # before the next group is read
         return dataclasses.replace(
             self.records,
             folder=folder,
@@ -154,26 +148,24 @@ class EpochMaker:
         )
 
     def _read(self, group: np.ndarray, threads: ThreadPoolExecutor) -> Records:
-        """The records of a group of files; `images` is a list."""
+        """The records of a group of files."""
         ends = np.cumsum(self.records.lengths[group])
 
         def read(number: int) -> Records:
             count = int(self.records.lengths[group[number]])
             end = int(ends[number])
-            out = self._buffer[end - count : end] if self._size else None
+            out = self._buffer[end - count : end]
             with closing(RecordReader(self.records)) as reader:
                 return reader.read(int(group[number]), 0, count, out)
 
         parts = list(threads.map(read, range(len(group))))
-        images = [image for part in parts for image in part.images]
         labels = np.concatenate([part.labels for part in parts])
         ids = np.concatenate([part.ids for part in parts])
-        return Records(images, labels, ids)
+        return Records(self._buffer[: len(ids)], labels, ids)
 
     def _write_file(self, group: Records, path: Path, rows: np.ndarray) -> RecordFile:
         """Write the rows of a group as a file."""
         images = [group.images[row] for row in rows]
-        encoded = 0 if self._size else sum(image.nbytes for image in images)
-        with record_writer(path, len(rows), self._size, encoded, is_scratch=True) as writer:
+        with record_writer(path, len(rows), self.records.size, is_scratch=True) as writer:
             writer.append(images, group.labels[rows], group.ids[rows])
         return writer.file

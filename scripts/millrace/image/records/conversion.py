@@ -39,22 +39,19 @@ class Conversion(NamedTuple):
         source = self.source(path)
         try:
             content = source.read_bytes()
-            limits = (source.suffix, self.pixels["max_pixels"])
-            return content, read_image(content, self.pixels["exif"], *limits)[0]
+            image, _ = read_image(content, source.suffix)
+            return content, image
         except (OSError, Unusable) as error:
             problem = f"cannot be read any more: {error}"
             raise MillraceError(problem, str(source), "Run it again") from None
 
 
-def of_tree(
-    tree: ImageTree, split: str, options: RecordOptions, root: Path, images: int = 0
-) -> Conversion:
-    """The conversion of a split of an image folder, or of so many of its images, into a folder
-    below `root`."""
-    rows = tree.rows[split]
-    is_shuffled = bool(options.shuffle) and split == "train"
-    order = in_order(rows, options.seed) if is_shuffled else rows
-    order = order[: images or None]
+def of_tree(tree: ImageTree, split: str, options: RecordOptions, root: Path) -> Conversion:
+    """The conversion of a split of an image folder into a folder below `root`."""
+    order = tree.rows[split]
+    is_shuffled = split == "train"
+    if is_shuffled:
+        order = in_order(order, options.seed)
     files = options.files(split, len(order))
     plans = list(deal(split, order, files, is_shuffled))
     return Conversion(plans, options.of_split(tree, split), root / split)

@@ -26,7 +26,6 @@ from millrace.image.records.folder import Row
 from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.prints import Print
 from millrace.image.records.record_file import (
-    ENCODED,
     RecordFile,
     RecordWriter,
     multiset_digest,
@@ -99,12 +98,9 @@ def convert(conversion: Conversion, threads: int) -> list[dict]:
         for plan in plans:
             dealt = plan.digest(split["pixels"])
             noted = read_facts(folder / plan.name)
-            # What could not be read may be readable now.
-            is_read = all(reason != "unreadable" for _, reason, _ in noted.get("rejects", ()))
-            if is_read and noted.get("dealt") == dealt:
+            if _is_kept(folder / plan.name, noted, dealt):
                 kept += 1
                 progress.advance(len(plan.rows), len(noted["rejects"]))
-                prints.ensure(plan, conversion, pool)
             else:
                 # An index never lists files that are not its own.
                 (folder / INDEX).unlink(missing_ok=True)
@@ -113,6 +109,14 @@ def convert(conversion: Conversion, threads: int) -> list[dict]:
             facts.append(noted)
     cli.log.info("%s, %d of them kept", counted(len(plans), "record file"), kept)
     return facts
+
+
+def _is_kept(path: Path, noted: Mapping, dealt: str) -> bool:
+    """Whether a record file and its prints are of the plan with the digest `dealt`."""
+    if noted.get("dealt") != dealt or prints.read(path, dealt) is None:
+        return False
+    # What could not be read may be readable now.
+    return all(reason != "unreadable" for _, reason, _ in noted["rejects"])
 
 
 def _write(
@@ -127,14 +131,11 @@ def _write(
     Of a file with rejects only the facts count: it is always written again.
     """
     pixels = conversion.pixels
-    size = None
-    if pixels["layout"] != ENCODED:
-        size = (pixels["crop"], pixels["crop"])
-    encoded_bytes = sum(max(row[1], 0) for row in plan.rows)
+    size = (pixels["crop"], pixels["crop"])
     load = partial(_load, conversion)
     outcome = _Outcome()
     path = conversion.folder / plan.name
-    with record_writer(path, len(plan.rows), size, encoded_bytes) as writer:
+    with record_writer(path, len(plan.rows), size) as writer:
         for start in range(0, len(plan.rows), _BATCH):
             rows = plan.rows[start : start + _BATCH]
             rejects = outcome.append(writer, plan, start, pool.map(load, rows))
@@ -168,10 +169,8 @@ def _load(conversion: Conversion, row: Row) -> _Loaded:
             raise MillraceError(
                 "has changed since it was listed", str(path), "Run the same command again"
             )
-        image, odd = read_image(content, pixels["exif"], path.suffix, pixels["max_pixels"])
-        record: Any = content
-        if pixels["layout"] != ENCODED:
-            record = resized(image, pixels["resize"], pixels["crop"])
+        image, odd = read_image(content, path.suffix)
+        record = resized(image, pixels["resize"], pixels["crop"])
         return _Loaded(record, odd, prints.of_image(row[0], content, image))
     except OSError as error:
         return _Loaded(Unusable("unreadable", error.strerror or str(error)), [])
@@ -214,7 +213,6 @@ def finish(
     for line in (ledger.line(), *leakage.lines(ledger)):
         cli.log.info("%s", line)
     _check_number(ledger, final, rejects, split["folder"], max_error_fraction)
-    _tell_lost_classes(plans, final, split)
 
     files = _write_changed(final, facts, conversion, threads)
     _remove_others(plans, name, folder)
@@ -225,9 +223,7 @@ def finish(
         split["classes"],
         files,
         np.bincount([row[3] for plan in final for row in plan.rows]).tolist(),
-        layout=pixels["layout"],
-        size=(pixels["crop"], pixels["crop"]) if "crop" in pixels else None,
-        exif=pixels["exif"],
+        size=(pixels["crop"], pixels["crop"]),
         seed=split["seed"],
         ids_digest=multiset_digest([np.arange(ledger.rows_out)]),
     )
@@ -282,15 +278,6 @@ def _leaks(
         ledger.warnings[leakage.reason(held_out.name)] = len(found)
         return []
     return [{name: row[name] for name in ("image", "reason", "detail")} for row in rows]
-
-
-def _tell_lost_classes(plans: Sequence[FilePlan], kept: Sequence[FilePlan], split: Mapping) -> None:
-    """Warn of classes that lose their last image of the split."""
-    listed = {label for plan in plans for *_, label in plan.rows}
-    left = {label for plan in kept for *_, label in plan.rows}
-    for label in sorted(listed - left):
-        words = "%s: all images of class %s are rejected: nothing of it is left in this split"
-        cli.log.warning(words, split["folder"], split["classes"][label])
 
 
 def _check_number(

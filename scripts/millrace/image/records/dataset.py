@@ -13,10 +13,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from millrace.common.errors import MillraceError, Unusable
-from millrace.image.records.pixels import read_image
 from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_file import ENCODED
 from millrace.image.records.record_set import RecordSet
 
 
@@ -64,18 +61,11 @@ class HDF5Record(Dataset):
         """Raises IndexError past the end, on which `for` loops over a data set rely."""
         number = operator.index(index)
         file, record = self.records.locate(number + len(self) if number < 0 else number)
-        (content,), (label,), _ = self.reader.read(file, record, 1)
-        is_encoded = self.records.layout == ENCODED
-        try:
-            if is_encoded:
-                image = read_image(content, self.records.exif)[0]
-            else:
-                image = Image.fromarray(content)
-        except Unusable as error:
-            where = f"{self.records.path(file)}, record {record}"
-            raise MillraceError(
-                str(error), where, "Leave it out, or write the file again"
-            ) from None
-        image = self.transform(image) if self.transform else image
-        label = int(label)
-        return image, self.target_transform(label) if self.target_transform else label
+        (pixels,), (label,), _ = self.reader.read(file, record, 1)
+        image: Any = Image.fromarray(pixels)
+        target: Any = int(label)
+        if self.transform:
+            image = self.transform(image)
+        if self.target_transform:
+            target = self.target_transform(target)
+        return image, target

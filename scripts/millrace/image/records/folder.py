@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +44,12 @@ class _Split:
     left_out: list[str]
 
 
-def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
+def read_tree(root: str | os.PathLike) -> ImageTree:
     """List the images below `root`. Raises MillraceError for what is no such folder."""
     root = Path(root)
     _check_folders(root)
     val = validation_folder(root)
-    splits = [_read_split(root, name, allow_empty) for name in ("train", val)]
+    splits = [_read_split(root, name) for name in ("train", val)]
     train_classes, val_classes = (split.classes.keys() for split in splits)
     if not train_classes & val_classes:
         shown = " and ".join(_shown(sorted(split.classes)) for split in splits)
@@ -61,7 +60,6 @@ def read_tree(root: str | os.PathLike, allow_empty: bool = False) -> ImageTree:
     labels = {name: label for label, name in enumerate(classes)}
     rows = {split.name: _labelled(split, labels) for split in splits}
     _check_names(classes)
-    _check_forms(classes, root)
     for of_split in rows.values():
         _check_names(path for path, *_ in of_split)
     return ImageTree(root, classes, rows, _notes(splits, classes))
@@ -86,7 +84,7 @@ def validation_folder(root: str | os.PathLike) -> str:
     raise MillraceError(problem, os.fspath(root), remedy)
 
 
-def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
+def _read_split(root: Path, name: str) -> _Split:
     """The images of a split. Raises MillraceError for one without images, and for empty classes."""
     place = root / name
     left_out: list[str] = []
@@ -102,14 +100,14 @@ def _read_split(root: Path, name: str, allow_empty: bool) -> _Split:
     has_images = any(classes.values())
     if name != "train" and loose and not has_images:
         classes = _flat(root, name, loose)
-        loose = [file for file in loose if not _is_image(file) and file != LABELS]
+        loose = [file for file in loose if not _is_image(file)]
     elif not has_images:
         raise MillraceError("holds no images", str(place), f"Expected: {EXPECTED}")
 
     empty = sorted(each for each, images in classes.items() if not images)
-    if empty and not allow_empty:
+    if empty:
         words = f"classes without images: {_shown(empty)} ({len(empty)} of {len(classes)})"
-        raise MillraceError(words, str(place), "Bring their images, or set allow_empty to 1")
+        raise MillraceError(words, str(place), "Bring their images, or remove the folders")
     return _Split(name, classes, [*loose, *left_out])
 
 
@@ -130,20 +128,8 @@ def _check_names(names: Iterable[str]) -> None:
             raise MillraceError(problem, repr(name), "Rename it")
 
 
-def _check_forms(classes: Iterable[str], root: Path) -> None:
-    """Raise MillraceError for two classes of one name, whose accents are written differently."""
-    names: dict[str, str] = {}
-    for name in classes:
-        other = names.setdefault(unicodedata.normalize("NFC", name), name)
-        if other != name:
-            problem = (
-                f"two classes look alike: {other!a} and {name!a}, in composed and other letters"
-            )
-            raise MillraceError(problem, str(root), "Give their folders one name (convmv -f utf8)")
-
-
 def _notes(splits: Sequence[_Split], classes: list[str]) -> list[str]:
-    """What a person is told: files that are left out, classes that a split lacks, hidden ones."""
+    """What a person is told: files that are left out, classes that a split lacks."""
     notes = []
     why = "as they lie in no class, or their names end like no image's"
     for split in splits:
@@ -155,15 +141,6 @@ def _notes(splits: Sequence[_Split], classes: list[str]) -> list[str]:
         if missing:
             count = f"{len(missing)} of {len(classes)} classes"
             notes.append(f"{count} not in {split.name}/: {_shown(missing)}")
-    cases: dict[str, list[str]] = {}
-    for name in classes:
-        cases.setdefault(name.casefold(), []).append(name)
-    for alike in cases.values():
-        if len(alike) > 1:
-            notes.append(f"classes that differ in upper and lower case only: {_shown(alike)}")
-    hidden = [name for name in classes if name.startswith(".")]
-    if hidden:
-        notes.append(f"hidden folders are classes too: {_shown(hidden)}")
     return notes
 
 
@@ -209,10 +186,10 @@ def _stat(path: str) -> tuple[int, int]:
 def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, int, int]]]:
     """The images of a flat val: line n of synset_labels.txt is the class of the n-th name."""
     images = [name for name in names if _is_image(name)]
-    paths = [path for path in (root / LABELS, root / val / LABELS) if path.is_file()]
-    if not paths:
+    path = root / LABELS
+    if not path.is_file():
         problem = f"{len(images)} images that lie in no class" if images else "holds no images"
-        remedy = f"Bring {LABELS}, line n for the n-th name. {EXPECTED}"
+        remedy = f"Bring {LABELS} beside train/, line n for the n-th name. {EXPECTED}"
         raise MillraceError(problem, str(root / val), remedy)
     if images != sorted(images, key=_by_numbers):
         problem = f"the numbers in names differ in length ({images[0]})"
@@ -220,13 +197,13 @@ def _flat(root: Path, val: str, names: list[str]) -> dict[str, list[tuple[str, i
         raise MillraceError(f"{problem}, so the n-th name is ambiguous", str(root / val), remedy)
 
     try:
-        lines = paths[0].read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise MillraceError("is not UTF-8", str(paths[0]), "Save it as UTF-8") from None
+        raise MillraceError("is not UTF-8", str(path), "Save it as UTF-8") from None
     labels = [line.strip() for line in lines if line.strip()]
     if len(labels) != len(images):
         words = f"{len(labels)} lines for {len(images)} images of {val}/"
-        raise MillraceError(words, str(paths[0]), "Line n is the class of the n-th name: mend it")
+        raise MillraceError(words, str(path), "Line n is the class of the n-th name: mend it")
 
     classes: dict[str, list] = {}
     for label, name in zip(labels, images, strict=True):

@@ -49,13 +49,13 @@ class Leak(NamedTuple):
 
 def find(conversion: Conversion, held_out: Conversion, pool: Executor) -> list[Leak]:
     """The images of a split that are also in a held-out one, each once, by their paths."""
-    known = list(of_split(held_out, pool))
+    known = list(of_split(held_out))
     by_digest: dict[str, Labelled] = {}
     for image in known:
         by_digest.setdefault(image.print.digest, image)
     leaks = []
     others = []
-    for image in of_split(conversion, pool):
+    for image in of_split(conversion):
         original = by_digest.get(image.print.digest)
         if original is None:
             others.append(image)

@@ -9,7 +9,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.settings import setting
 from millrace.image.records.folder import ImageTree
 
-_MOST_PIXELS = 178956970  # Pillow refuses more, twice its MAX_IMAGE_PIXELS
+MAX_PIXELS = 50_000_000  # width x height of an image; one of more is rejected
 
 
 @dataclass(frozen=True)
@@ -18,29 +18,14 @@ class RecordOptions:
 
     train_files: int = setting(100, "record files of train", at_least=1, at_most=99999)
     val_files: int = setting(2, "record files of val", at_least=1, at_most=99999)
-    records_per_file: int = setting(
-        0, "records of a file at most; 0: by the number of files", at_least=0
-    )
-    layout: str = setting(
-        "fixed", "pixels of one size, or the images' bytes", among=("fixed", "encoded")
-    )
     train_size: int = setting(256, "pixels: shorter side and centre crop of train", at_least=1)
     val_resize: int = setting(256, "pixels: shorter side of val", at_least=1)
     val_size: int = setting(224, "pixels: centre crop of val, at most val_resize", at_least=1)
-    max_pixels: int = setting(
-        50_000_000,
-        "width x height of an image; one of more is rejected",
-        at_least=1,
-        at_most=_MOST_PIXELS,
-    )
-    exif: str = setting(
-        "ignore", "orientation in EXIF; ImageFolder ignores it", among=("ignore", "apply")
-    )
-    shuffle: int = setting(1, "1: train is shuffled; 0: class after class", at_least=0, at_most=1)
-    seed: int = setting(42, "of the shuffle", at_least=0, at_most=2147483647)
-    allow_empty: int = setting(0, "1: classes without images are allowed", at_least=0, at_most=1)
     max_error_fraction: float = setting(
         0.1, "share of damaged images allowed", at_least=0, at_most=1
+    )
+    seed: int = setting(
+        42, "of the shuffle of train", at_least=0, at_most=2147483647, in_config=False
     )
 
     def check(self, where: str) -> None:
@@ -53,30 +38,22 @@ class RecordOptions:
     def of_split(self, tree: ImageTree, split: str) -> dict:
         """What the conversion of a split needs beside its images, ready for JSON.
 
-        `pixels` is what decides on the bytes of its records.
+        `pixels` is what decides on the bytes of its records: the digests in them are of it.
         """
-        resize, crop = (
-            (self.train_size,) * 2 if split == "train" else (self.val_resize, self.val_size)
-        )
-        sizes = {}
-        if self.layout == "fixed":
-            sizes = {"resize": resize, "crop": crop}
-        pixels = {
-            "layout": self.layout,
-            "exif": self.exif,
-            "max_pixels": self.max_pixels,
-            **sizes,
-        }
-        facts = {
+        if split == "train":
+            sizes = {"resize": self.train_size, "crop": self.train_size}
+        else:
+            sizes = {"resize": self.val_resize, "crop": self.val_size}
+        pixels = {"layout": "fixed", "exif": "ignore", "max_pixels": MAX_PIXELS, **sizes}
+        return {
             "split": split,
             "folder": str(tree.root / split),
             "classes": tree.classes,
+            "pixels": pixels,
+            "seed": self.seed,
         }
-        return facts | {"pixels": pixels, "seed": self.seed}
 
     def files(self, split: str, records: int) -> int:
         """How many files so many records of a split go into; none is empty."""
         files = self.train_files if split == "train" else self.val_files
-        if self.records_per_file:
-            files = -(-records // self.records_per_file)
         return max(1, min(files, records))

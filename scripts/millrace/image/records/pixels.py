@@ -10,40 +10,36 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from millrace.common.errors import Unusable, first_line
+from millrace.image.records.options import MAX_PIXELS
 
 # Of ImageFolder's extensions. Pillow knows many more, and starts Ghostscript for one of them (EPS).
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 _ORIENTATION = 0x0112
-# What its values from 2 to 8 undo; PIL's own exif_transpose fails on some damaged EXIF.
-_TURNS = dict(enumerate((0, 3, 1, 5, 4, 6, 2), 2))
+_TURNED = range(2, 9)  # values of it
 # Corrupt EXIF, large images: said of no file, and nothing that a user could mend.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-def read_image(
-    content: Any, exif: str = "ignore", suffix: str = "", max_pixels: int = 0
-) -> tuple[Any, list[str]]:
+def read_image(content: Any, suffix: str = "") -> tuple[Any, list[str]]:
     """The image in encoded bytes as RGB (PIL), and what is odd about it. Raises Unusable.
 
     Its format is told by the content, and is one of FORMATS; a file whose name says JPEG and that
-    is none is odd. One of more than `max_pixels` (0: than Pillow opens) is refused by its header.
+    is none is odd. One of more than MAX_PIXELS is refused by its header. A rotation in EXIF is
+    only counted, as ImageFolder ignores it.
     """
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         width, height = image.size
-        if max_pixels and width * height > max_pixels:
-            raise Unusable(
-                "too_large", f"{width} x {height} pixels, more than max_pixels {max_pixels}"
-            )
+        if width * height > MAX_PIXELS:
+            raise Unusable("too_large", f"{width} x {height} pixels, more than {MAX_PIXELS}")
         odd = _oddities(image, suffix)
         whole = image.convert("RGB")
-        turn = None
         try:
-            turn = _TURNS.get(image.getexif().get(_ORIENTATION))
-            odd += ["exif_orientation"] if turn is not None else []
+            if image.getexif().get(_ORIENTATION) in _TURNED:
+                odd.append("exif_orientation")
         except Exception:  # as below; ImageFolder does not look at EXIF
             odd.append("damaged EXIF")
-        return (whole if turn is None or exif == "ignore" else whole.transpose(turn)), odd
+        return whole, odd
     except Unusable:
         raise
     except UnidentifiedImageError:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import atomic, jsonl
+from millrace.common.errors import MillraceError
 from millrace.common.fingerprints import pictures
 from millrace.image.records.conversion import Conversion
-from millrace.image.records.deal import FilePlan
-from millrace.image.records.record_file import read_facts
 
 
 class Print(NamedTuple):
@@ -52,29 +50,18 @@ class Labelled(NamedTuple):
     label: int
 
 
-def of_split(conversion: Conversion, pool: Executor) -> Iterator[Labelled]:
-    """The prints of all usable images of a split, in the order of its files."""
+def of_split(conversion: Conversion) -> Iterator[Labelled]:
+    """The prints of all usable images of a split, in the order of its files. Raises MillraceError
+    where they are missing."""
     for plan in conversion.plans:
         labels = {path: label for path, _, _, label in plan.rows}
-        for row in ensure(plan, conversion, pool):
+        records = conversion.folder / plan.name
+        known = read(records, plan.digest(conversion.pixels))
+        if known is None:
+            remedy = "Convert again: its job, or the same command"
+            raise MillraceError("is missing, or of other images", str(file_of(records)), remedy)
+        for row in known:
             yield Labelled(row, labels[row.path])
-
-
-def ensure(plan: FilePlan, conversion: Conversion, pool: Executor) -> list[Print]:
-    """The prints of a record file, made of the images if there are none of its plan: it was
-    converted before there were prints."""
-    records = conversion.folder / plan.name
-    dealt = plan.digest(conversion.pixels)
-    known = read(records, dealt)
-    if known is not None:
-        return known
-
-    rejects = read_facts(records).get("rejects", ())
-    rejected = {path for path, *_ in rejects}
-    paths = [row[0] for row in plan.rows if row[0] not in rejected]
-    made = list(pool.map(lambda path: of_image(path, *conversion.content(path)), paths))
-    write(records, dealt, made)
-    return made
 
 
 def read(records: Path, dealt: str) -> list[Print] | None:

@@ -12,7 +12,7 @@ from millrace.common.errors import MillraceError, own_file
 from millrace.common.loading.h5 import open_h5
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
-from millrace.image.records.record_file import FIXED, Records, shape_of
+from millrace.image.records.record_file import Records, shape_of
 from millrace.image.records.record_set import RecordSet
 
 
@@ -22,8 +22,8 @@ class RecordReader:
         reader = RecordReader(records, max_open_files=4)
         images, labels, ids = reader.read(file=0, start=0, count=256)
 
-    A slice of a contiguous layout is one positioned read, into `out` if it is given; bytes are not
-    mapped, as a file that is cut meanwhile would be a crash. All else goes through h5py.
+    A slice of contiguous images is one positioned read, into `out` if it is given; bytes are not
+    mapped, as a file that is cut meanwhile would be a crash. Chunked ones go through h5py.
     """
 
     def __init__(self, records: RecordSet, max_open_files: int = 4) -> None:
@@ -41,7 +41,9 @@ class RecordReader:
         stop = min(start + count, entry.records)
         if not 0 <= start <= stop:
             raise IndexError(f"records {start} to {start + count} of {self.records.path(file)}")
-        return self._files.get(file).read(start, stop, out)
+        opened = self._files.get(file)
+        images = opened.images(start, stop, out)
+        return Records(images, opened.labels[start:stop], opened.ids[start:stop])
 
     def labels(self, file: int) -> np.ndarray:
         """All labels of a file."""
@@ -73,7 +75,6 @@ class _File:
                 self.ids = h5["ids"][()]
             else:
                 self.ids = np.arange(*records.starts[number : number + 2])
-            self._offsets: Any = h5["offsets"][()] if "offsets" in h5 else None
         # h5py lets one thread of a process read at a time, so it reads only what is in pieces.
         self._source: Any = None
         if self.shape.offset is None:
@@ -85,13 +86,13 @@ class _File:
     def _check_shape(self, records: RecordSet, number: int) -> None:
         entry = records.files[number]
         shape = self.shape
-        stated = (records.layout, records.size, entry.records, entry.bytes)
-        found = (shape.layout, shape.size, shape.records, os.path.getsize(self.path))
+        stated = (records.size, entry.records, entry.bytes)
+        found = (shape.size, shape.records, os.path.getsize(self.path))
         if stated == found:
             return
         problem = (
-            f"the index says {entry.records} records ({records.layout}, {records.size})"
-            f" in {entry.bytes} bytes, the file has {shape.records} ({shape.layout}, {shape.size})"
+            f"the index says {entry.records} records of {records.size} pixels"
+            f" in {entry.bytes} bytes, the file has {shape.records} of {shape.size}"
         )
         raise MillraceError(problem, self.path, "Make the set again")
 
@@ -104,16 +105,9 @@ class _File:
             problem = f"has labels from {low} to {high}, of {classes} classes"
             raise MillraceError(problem, self.path, "Convert it again")
 
-    def read(self, start: int, stop: int, out: np.ndarray | None) -> Records:
-        labels = self.labels[start:stop]
-        ids = self.ids[start:stop]
-        if self.shape.layout == FIXED:
-            return Records(self._fixed(start, stop, out), labels, ids)
-        return Records(self._encoded(start, stop), labels, ids)
-
-    def _fixed(self, start: int, stop: int, out: np.ndarray | None) -> np.ndarray:
+    def images(self, start: int, stop: int, out: np.ndarray | None) -> np.ndarray:
+        """Images [start, stop), in `out` if it is given."""
         count = stop - start
-        assert self.shape.size is not None  # of the fixed layout
         if out is None:
             images = np.empty((count, *self.shape.size, 3), np.uint8)
         else:
@@ -121,28 +115,14 @@ class _File:
         if not count:
             return images
         if self.shape.offset is None:
-            dataset = self._source[self.shape.dataset]
-            dataset.read_direct(images, np.s_[start:stop])
+            self._source["images"].read_direct(images, np.s_[start:stop])
         else:
-            self._fill(images, start * images[0].nbytes)
+            self._fill(images, self.shape.offset + start * images[0].nbytes)
         return images
 
-    def _encoded(self, start: int, stop: int) -> list[np.ndarray]:
-        if start == stop:
-            return []
-        offsets = self._offsets[start : stop + 1]
-        edges = offsets - offsets[0]
-        content = np.empty(edges[-1], np.uint8)
-        self._fill(content, int(offsets[0]))
-        return np.split(content, edges[1:-1])
-
-    def _fill(self, array: np.ndarray, at: int) -> None:
-        """Fill `array` with the bytes `at` in the data set."""
-        if not array.size:
-            return
-        assert self.shape.offset is not None  # what is in pieces is read by h5py
+    def _fill(self, array: np.ndarray, place: int) -> None:
+        """Fill `array` with the bytes that begin at `place` in the file."""
         view = array.data.cast("B")
-        place = at + self.shape.offset
         while len(view):
             count = os.preadv(self._source.fileno(), [view], place)
             if not count:

@@ -1,8 +1,6 @@
-"""One record file (HDF5): images of a fixed size or encoded bytes, with labels and ids, written
-whole.
+"""One record file (HDF5): images of a fixed size, with labels and ids, written whole.
 
-Layouts that are written: `images` uint8 (N, H, W, 3), contiguous; or `encoded` uint8, all bytes one
-after the other, with `offsets` (N + 1). Beside them `labels` and `ids` (N), and `facts`, JSON. Read
+Written are `images` uint8 (N, H, W, 3), contiguous, `labels` and `ids` (N), and `facts`, JSON. Read
 are also the original's `images`, in any chunking.
 """
 
@@ -23,9 +21,6 @@ import orjson
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
-FIXED = "fixed"
-ENCODED = "encoded"
-
 
 @dataclass(frozen=True)
 class RecordFile:
@@ -39,22 +34,20 @@ class RecordFile:
 
 
 class Records(NamedTuple):
-    """Records that follow one another in a file. `images` is uint8 (n, H, W, 3), RGB; or a list of
-    encoded bytes, each a uint8 array. `labels` and `ids` are int64."""
+    """Records that follow one another in a file: images uint8 (n, H, W, 3), RGB; labels and ids
+    int64 (n,)."""
 
-    images: Any
+    images: np.ndarray
     labels: np.ndarray
     ids: np.ndarray
 
 
 class Shape(NamedTuple):
-    """What lies in a record file: FIXED or ENCODED, number of records, (H, W) of a fixed layout.
-    `dataset` holds the images, at `offset` in the file if they are contiguous, else None."""
+    """What lies in a record file: number of records, (H, W) of the images, and where in the file
+    they begin, if they are contiguous."""
 
-    layout: str
     records: int
-    size: tuple[int, int] | None
-    dataset: str
+    size: tuple[int, int]
     offset: int | None
 
 
@@ -62,7 +55,7 @@ class RecordWriter:
     """What `record_writer` gives: `facts` may be set until its end; after it `file` is the index
     entry."""
 
-    def __init__(self, raw: BinaryIO, size: tuple[int, int] | None, with_digest: bool) -> None:
+    def __init__(self, raw: BinaryIO, size: tuple[int, int], with_digest: bool) -> None:
         self._raw = raw
         self.size = size
         self._with_digest = with_digest
@@ -71,28 +64,23 @@ class RecordWriter:
         self.crc = 0
         self.labels = list[int]()
         self.ids = list[int]()
-        self.lengths = list[int]()
 
     def append(self, images: Iterable[Any], labels: Iterable[int], ids: Iterable[int]) -> None:
-        """Add records; each image uint8 (H, W, 3) or encoded bytes, written from where it lies."""
+        """Add records; each image uint8 (H, W, 3), written from where it lies."""
         for image in images:
-            if self.size and (image.dtype, image.shape) != (np.uint8, (*self.size, 3)):
-                raise ValueError(
-                    f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)"
-                )
-            self.crc = zlib.crc32(image, self.crc) if self._with_digest else 0
-            self.lengths.append(self._raw.write(image))
+            if (image.dtype, image.shape) != (np.uint8, (*self.size, 3)):
+                problem = f"an image is {image.dtype} {image.shape}, not uint8 ({self.size}, 3)"
+                raise ValueError(problem)
+            if self._with_digest:
+                self.crc = zlib.crc32(image, self.crc)
+            self._raw.write(image)
         self.labels.extend(labels)
         self.ids.extend(ids)
 
 
 @contextlib.contextmanager
 def record_writer(
-    path: str | os.PathLike,
-    records: int,
-    size: tuple[int, int] | None = None,
-    encoded_bytes: int = 0,
-    is_scratch: bool = False,
+    path: str | os.PathLike, records: int, size: tuple[int, int], is_scratch: bool = False
 ) -> Iterator[RecordWriter]:
     """Write one record file piece by piece; it appears at its place when it is whole.
 
@@ -100,18 +88,13 @@ def record_writer(
             writer.append(images, labels, ids)
         index_entry = writer.file
 
-    `records` and, without `size`, `encoded_bytes` say how much comes. If less comes (some images
-    turn out to be damaged), `facts` can be read, but no records. `is_scratch`: in a folder that is
-    renamed when it is whole, and can be made again: no fsync, no digest.
+    `records` says how many come. If fewer come (some images turn out to be damaged), `facts` can
+    be read, but no records. `is_scratch`: in a folder that is renamed when it is whole, and can be
+    made again: no fsync, no digest.
     """
     import h5py
 
     path = Path(path)
-    name = "encoded"
-    shape: tuple[int, ...] = (encoded_bytes,)
-    if size:
-        name = "images"
-        shape = (records, *size, 3)
     # Without fill values, which would be written first; the place in the file is known at once.
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -125,17 +108,20 @@ def record_writer(
         h5py.File(partial, "w") as h5,
         open(partial, "r+b", buffering=1 << 16) as raw,
     ):
-        images = h5.create_dataset(name, shape, np.uint8, **options)
+        images = h5.create_dataset("images", (records, *size, 3), np.uint8, **options)
         # Images are written past h5py, which lets one thread of a process write at a time.
         raw.seek(images.id.get_offset() or 0)
-        yield (writer := RecordWriter(raw, size, not is_scratch))
-        columns: dict[str, Any] = {"labels": writer.labels, "ids": writer.ids}
-        if size is None:
-            columns["offsets"] = np.cumsum([0, *writer.lengths])
-        columns = {name: np.asarray(values, np.int64) for name, values in columns.items()}
+        writer = RecordWriter(raw, size, not is_scratch)
+        yield writer
+
+        columns = {
+            "labels": np.asarray(writer.labels, np.int64),
+            "ids": np.asarray(writer.ids, np.int64),
+        }
         for values in columns.values():
             writer.crc = zlib.crc32(values, writer.crc)
-        digest = writer.facts["digest"] = "" if is_scratch else f"{writer.crc:08x}"
+        digest = "" if is_scratch else f"{writer.crc:08x}"
+        writer.facts["digest"] = digest
         facts = orjson.dumps(writer.facts, option=orjson.OPT_SORT_KEYS)
         columns["facts"] = np.frombuffer(facts, np.uint8)
         for name, values in columns.items():
@@ -161,56 +147,38 @@ def shape_of(h5: Any, path: str | os.PathLike) -> Shape:
     import h5py
 
     datasets = {name: item for name in h5 if isinstance(item := h5.get(name), h5py.Dataset)}
-    problem = _missing(datasets, list(h5)) or _wrong_images(datasets)
-    if not problem:
-        shape = _shape(datasets)
-        labels = datasets["labels"]
-        if labels.shape == (shape.records,) and labels.dtype.kind in "iu":
-            return shape
-        problem = f"`labels` is {labels.dtype} {labels.shape}, of {shape.records} images"
-    remedy = "Convert the images again: python -m millrace.image.create_records"
-    raise MillraceError(problem, os.fspath(path), remedy)
+    problem = _problem(datasets, list(h5))
+    if problem:
+        remedy = "Convert the images again: python -m millrace.image.create_records"
+        raise MillraceError(problem, os.fspath(path), remedy)
+    images = datasets["images"]
+    # No offset if it is chunked.
+    return Shape(len(images), images.shape[1:3], images.id.get_offset())
 
 
-def _missing(datasets: Mapping[str, Any], names: list[str]) -> str:
-    """What is missing in a file of these names; "" if nothing is."""
-    has_images = "images" in datasets or ("encoded" in datasets and "offsets" in datasets)
-    if "labels" in datasets and has_images:
-        return ""
-    return f"`images` and `labels` are needed, the file holds {', '.join(names) or 'nothing'}"
-
-
-def _wrong_images(datasets: Mapping[str, Any]) -> str:
-    """Why `images` are none of the original's: uint8 (N, H, W, 3), RGB, all of them written."""
-    images = datasets.get("images")
-    if images is None:
-        return ""
-    if images.dtype == np.uint8 and images.shape[3:] == (3,):
-        # The rest would be read as black images.
-        return "" if _is_written(images) else "`images` was not written to its end"
-    return f"`images` is {images.dtype} {images.shape}, not uint8 (N, H, W, 3), RGB"
+def _problem(datasets: Mapping[str, Any], names: list[str]) -> str:
+    """Why a file of these names is none of the original's; "" if it is one."""
+    if not {"images", "labels"} <= datasets.keys():
+        return f"`images` and `labels` are needed, the file holds {', '.join(names) or 'nothing'}"
+    images = datasets["images"]
+    if images.dtype != np.uint8 or images.shape[3:] != (3,):
+        return f"`images` is {images.dtype} {images.shape}, not uint8 (N, H, W, 3), RGB"
+    # The rest would be read as black images.
+    if not _is_written(images):
+        return "`images` was not written to its end"
+    labels = datasets["labels"]
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        return f"`labels` is {labels.dtype} {labels.shape}, of {len(images)} images"
+    return ""
 
 
 def _is_written(images: Any) -> bool:
     """Whether the file has room for all values: it is made when they are written."""
-    if images.is_virtual or images.external:
-        return True
     if not images.chunks:
         return images.id.get_storage_size() > 0 or not images.size
     sides = zip(images.shape, images.chunks, strict=True)
     chunks = math.prod(-(-side // chunk) for side, chunk in sides)
     return images.id.get_num_chunks() == chunks
-
-
-def _shape(datasets: Mapping[str, Any]) -> Shape:
-    """What lies in a file of a layout that is read."""
-    if "images" not in datasets:
-        records = len(datasets["offsets"]) - 1
-        offset = datasets["encoded"].id.get_offset() or 0
-        return Shape(ENCODED, records, None, "encoded", offset)
-    images = datasets["images"]
-    # No offset if it is chunked.
-    return Shape(FIXED, len(images), images.shape[1:3], "images", images.id.get_offset())
 
 
 def multiset_digest(ids: Iterable[np.ndarray]) -> str:

@@ -18,7 +18,6 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, first_line, own_file
 from millrace.image.records.deal import file_name as file_name
 from millrace.image.records.record_file import (
-    FIXED,
     RecordFile,
     Shape,
     multiset_digest,
@@ -27,8 +26,9 @@ from millrace.image.records.record_file import (
 
 INDEX = "records.json"
 LENGTHS = "length.npy"
-_VERSION = 1
-_NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)\.h5")
+# What an index says beside the fields of its set.
+_SAME = {"version": 1, "layout": "fixed", "exif": "ignore"}
+_NUMBERED = re.compile(r".+-\d+-of-(\d+)\.h5")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class RecordSet:
         file, record = records.locate(12345)
 
     `split` is what the files' names begin with. `classes` are in sorted order over train and val; a
-    label is the number of its class; `counts`: records of each. `size` is (H, W) of the fixed
-    layout, `seed` shuffled the conversion. A produced epoch has its number in `epoch`, else 0,
+    label is the number of its class; `counts`: records of each. `size` is (H, W) of all images,
+    `seed` shuffled the conversion. A produced epoch has its number in `epoch`, else 0,
     `pool` files shuffled together, and in `source` the `ids_digest` of what it was made from: the
     multiset digest of all records' ids, which are their numbers in the converted set, 0 to N - 1,
     whatever file and epoch they lie in.
@@ -51,9 +51,7 @@ class RecordSet:
     classes: list[str]
     files: list[RecordFile]
     counts: list[int]
-    layout: str = FIXED
-    size: tuple[int, int] | None = None
-    exif: str = "ignore"
+    size: tuple[int, int]
     seed: int = 0
     epoch: int = 0
     pool: int = 0
@@ -65,77 +63,79 @@ class RecordSet:
     def open(cls, root: str | os.PathLike, folder: str = "train") -> RecordSet:
         """The set in `root`/`folder` (train, val, validation, train_3).
 
-        Without an index (files of other programs) the files are opened and counted. Raises
+        Without an index (files of the original) the files are opened and counted. Raises
         MillraceError for what is missing, incomplete or of a layout that is not read.
         """
         place = Path(root, folder)
         if not place.is_dir():
-            raise MillraceError(
-                "there is no such folder", str(place), "Make it with millrace.image.create_records"
-            )
+            problem = "there is no such folder"
+            raise MillraceError(problem, str(place), "Make it with millrace.image.create_records")
         if (place / INDEX).exists():
-            with own_file(place / INDEX):
-                content = jsonl.read(place / INDEX)
-                if content.pop("version") != _VERSION:
-                    words = "was written by another version"
-                    remedy = "Convert again, or use that version"
-                    raise MillraceError(f"{words} of Millrace", str(place / INDEX), remedy)
-                content["files"] = [RecordFile(**each) for each in content["files"]]
-                content["size"] = tuple(content["size"]) if content["size"] else None
-                records = cls(place, **content)
-            if missing := {file.name for file in records.files}.difference(os.listdir(place)):
-                words = (
-                    f"{len(missing)} of its {len(records.files)} files are missing: {min(missing)}"
-                )
-                raise MillraceError(
-                    words, str(place), "Bring them, or convert again: the others are kept"
-                )
-            if len(records.counts) > len(records.classes):
-                words = (
-                    f"labels up to {len(records.counts) - 1}, but {len(records.classes)} classes"
-                )
-                raise MillraceError(words, str(place / INDEX), "Convert train and val together")
+            records = cls._indexed(place)
         else:
             records = cls._counted(place)
-        if (place / LENGTHS).exists():
-            try:
-                lengths = np.ravel(np.load(place / LENGTHS)).tolist()
-            except (ValueError, EOFError):
-                lengths = ["nothing that can be read"]
-            if lengths != records.lengths.tolist():
-                shown = f"{lengths[:3]}..., the files hold {records.lengths[:3].tolist()}..."
-                words = f"says {shown} ({len(records.files)} files in sorted order)"
-                raise MillraceError(
-                    words, str(place / LENGTHS), "Delete it: records are then counted"
-                )
+        records._check_lengths()
+        return records
+
+    @classmethod
+    def _indexed(cls, place: Path) -> RecordSet:
+        """The set of an index, all of whose files are there."""
+        with own_file(place / INDEX):
+            content = jsonl.read(place / INDEX)
+            same = {name: content.pop(name) for name in _SAME}
+            if same != _SAME:
+                problem = f"was written by another version of Millrace ({same})"
+                raise MillraceError(problem, str(place / INDEX), "Convert again")
+            content["files"] = [RecordFile(**each) for each in content["files"]]
+            content["size"] = tuple(content["size"])
+            records = cls(place, **content)
+
+        missing = {file.name for file in records.files}.difference(os.listdir(place))
+        if missing:
+            problem = f"{len(missing)} of its {len(records.files)} files are missing"
+            remedy = "Bring them, or convert again: the others are kept"
+            raise MillraceError(f"{problem}: {min(missing)}", str(place), remedy)
         return records
 
     @classmethod
     def _counted(cls, place: Path) -> RecordSet:
         """A set without an index: its files in sorted order."""
         files: list[RecordFile] = []
-        kinds: dict[tuple[str, tuple[int, int] | None], None] = {}
+        sizes: dict[tuple[int, int], None] = {}
         counts = Counter[int]()
         for path in sorted(place.glob("*.h5")):
             shape, labels = _opened(path)
             files.append(RecordFile(path.name, shape.records, path.stat().st_size))
-            kinds[shape.layout, shape.size] = None
+            sizes[shape.size] = None
             counts.update(labels)
         if not files:
             problem = f"there is no {INDEX} and no *.h5"
             raise MillraceError(problem, str(place), "Is it being written?")
         _check_whole(files, place)
-        kind, *others = kinds
+        size, *others = sizes
         if others:
-            words = f"holds files of different layouts, {kind} and {others[0]}"
-            raise MillraceError(words, str(place), "Keep each layout in a folder of its own")
+            problem = f"holds images of different sizes, {size} and {others[0]}"
+            raise MillraceError(problem, str(place), "Keep each size in a folder of its own")
 
         totals = [counts[label] for label in range(max(counts, default=-1) + 1)]
         classes = [str(label) for label in range(len(totals))]
         split = files[0].name.partition("-")[0]
-        layout, size = kind
-        records = cls(place, split, classes, files, totals, layout, size, has_index=False)
-        return dataclasses.replace(records, ids_digest=multiset_digest([np.arange(len(records))]))
+        digest = multiset_digest([np.arange(sum(totals))])
+        return cls(place, split, classes, files, totals, size, ids_digest=digest, has_index=False)
+
+    def _check_lengths(self) -> None:
+        """Raise MillraceError if `length.npy` is there and says something else."""
+        path = self.folder / LENGTHS
+        if not path.exists():
+            return
+        try:
+            lengths = np.ravel(np.load(path)).tolist()
+        except (ValueError, EOFError):
+            lengths = ["nothing that can be read"]
+        if lengths != self.lengths.tolist():
+            shown = f"{lengths[:3]}..., the files hold {self.lengths[:3].tolist()}..."
+            problem = f"says {shown} ({len(self.files)} files in sorted order)"
+            raise MillraceError(problem, str(path), "Delete it: records are then counted")
 
     def write(self, is_scratch: bool = False) -> None:
         """Write `length.npy` and then the index, each whole; `is_scratch` as for RecordWriter."""
@@ -143,7 +143,7 @@ class RecordSet:
         buffer = io.BytesIO()
         np.save(buffer, self.lengths)
         write(self.folder / LENGTHS, buffer.getvalue())
-        content = dataclasses.asdict(self) | {"version": _VERSION}
+        content = dataclasses.asdict(self) | _SAME
         del content["folder"], content["has_index"]
         write(self.folder / INDEX, atomic.json_bytes(content))
 
@@ -179,14 +179,14 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
     try:
         with open_h5(str(path)) as h5:
             if "facts" in h5:
-                words = f"{INDEX} is missing: these records are not finished"
+                problem = f"{INDEX} is missing: these records are not finished"
                 remedy = "Wait for their writer, or start it again"
-                raise MillraceError(words, str(path.parent), remedy)
+                raise MillraceError(problem, str(path.parent), remedy)
             shape = shape_of(h5, path)
             labels = h5["labels"][()]
     except OSError as error:
-        words = f"cannot be read ({first_line(error)})"
-        raise MillraceError(words, str(path), "Write it again, or move it away") from None
+        problem = f"cannot be read ({first_line(error)})"
+        raise MillraceError(problem, str(path), "Write it again, or move it away") from None
     if labels.min(initial=0) < 0:
         raise MillraceError(f"has the label {labels.min()}", str(path), "Labels count from 0")
     return shape, labels.tolist()
@@ -194,13 +194,12 @@ def _opened(path: Path) -> tuple[Shape, list[int]]:
 
 def _check_whole(files: list[RecordFile], place: Path) -> None:
     """Raise MillraceError if the names of files say that they are of another number."""
-    names = (_NUMBERED.fullmatch(file.name) for file in files)
-    sets = Counter(name.groups() for name in names if name)
-    if any(len(files) != int(total) for _, total in sets):
-        parts = (f"{count} of {int(total)} {name}" for (name, total), count in sets.items())
-        words = f"{len(files)} record files that are not one whole set: {', '.join(parts)}"
-        remedy = "Bring what is missing, and move away what is of another set"
-        raise MillraceError(words, str(place), remedy)
+    for file in files:
+        name = _NUMBERED.fullmatch(file.name)
+        if name and int(name[1]) != len(files):
+            problem = f"{len(files)} record files that are not one whole set ({file.name})"
+            remedy = "Bring what is missing, and move away what is of another set"
+            raise MillraceError(problem, str(place), remedy)
 
 
 def check_classes(train: RecordSet, val: RecordSet) -> None:

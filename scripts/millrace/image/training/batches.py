@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
-from millrace.common.errors import MillraceError, Unusable
+from millrace.common.errors import MillraceError
 from millrace.common.loading.bad_samples import BadSample
 from millrace.common.loading.plan import BatchRequest, Plan
 from millrace.common.loading.slots import BatchSlots, require_room
 from millrace.image.producer import epochs
-from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_file import FIXED
 from millrace.image.records.record_set import RecordSet
 from millrace.image.training.augment import crop, random_crops
 
@@ -75,7 +72,7 @@ class RecordBatches:
 
     `size` is that of the images given: centre crops, or random crops, mirrored or not with
     `crop_flip`. The blocks of `window` records stay in memory, so that batches that share one read
-    it once. Damaged images of encoded records are left out.
+    it once.
     """
 
     plan: Plan | None = None
@@ -159,24 +156,16 @@ class RecordBatches:
         pictures: list[np.ndarray] = []
         labels: list[int] = []
         ids: list[int] = []
-        bad: list[BadSample] = []
         for row in request.rows.tolist():
             file, at = reader.records.locate(row)
             number = at % BLOCK
             block = self._block(file, at - number, BLOCK)
-            record = int(block.ids[number])
-            try:
-                picture = self._picture(block.images[number], reader.records)
-            except Unusable as error:
-                message = f"{reader.records.path(file)}, record {record}: {error}"
-                bad.append(BadSample(row, record, error.reason, message))
-                continue
-            pictures.append(picture)
+            pictures.append(block.images[number])
             labels.append(int(block.labels[number]))
-            ids.append(record)
+            ids.append(int(block.ids[number]))
 
         record_ids = np.array(ids, np.int64)
-        images = self._stacked(pictures, record_ids)
+        images = self._cropped(pictures, record_ids)
         if request.following is None:
             self.close()  # the end of the epoch, whose folder may be removed now
         return Batch(
@@ -186,7 +175,7 @@ class RecordBatches:
             labels=torch.tensor(labels, dtype=torch.int64),
             ids=record_ids,
             planned=len(request.rows),
-            bad=bad,
+            bad=[],
             filler=request.filler,
         )
 
@@ -199,24 +188,10 @@ class RecordBatches:
             self._block = lru_cache(self.blocks)(self._reader.read)
         return self._reader
 
-    def _picture(self, image: np.ndarray, records: RecordSet) -> np.ndarray:
-        """The RGB pixels of a record; without random crops its middle, at `size`. Raises
-        Unusable."""
-        is_fixed = records.layout == FIXED
-        if not is_fixed:
-            image = read_image(image, records.exif)[0]
-        if self.augment != "none":
-            return np.asarray(image)
-        if is_fixed:  # has been resized
-            return resized(Image.fromarray(image), min(image.shape[:2]), self.size)
-        return resized(image, round(self.size * 256 / 224), self.size)  # 256 for 224
-
-    def _stacked(self, pictures: list[np.ndarray], ids: np.ndarray) -> np.ndarray:
+    def _cropped(self, pictures: list[np.ndarray], ids: np.ndarray) -> np.ndarray:
         """The pictures at their size, uint8 (n, size, size, 3)."""
-        if not pictures:
-            return np.zeros((0, 1, 1, 3), np.uint8)
         if self.augment == "none":
-            return np.stack(pictures)
+            return np.stack([self._middle(picture) for picture in pictures])
 
         assert self._epoch is not None  # it is that of the reader
         sizes = np.array([picture.shape[1::-1] for picture in pictures])
@@ -226,3 +201,10 @@ class RecordBatches:
         for picture, box, flip in zip(pictures, boxes, flips, strict=True):
             cropped.append(crop(picture, box, self.size, flip))
         return np.stack(cropped)
+
+    def _middle(self, picture: np.ndarray) -> np.ndarray:
+        """The centre crop of torchvision."""
+        height, width = picture.shape[:2]
+        top = round((height - self.size) / 2.0)
+        left = round((width - self.size) / 2.0)
+        return picture[top : top + self.size, left : left + self.size]

@@ -29,8 +29,13 @@ _TORCHRUN += (
 _PRETRAINED = (
     "Weights are random here: no model is downloaded. Leave it out, or --resume a checkpoint"
 )
+_START = "The same command goes on where it was left; --resume takes up a checkpoint"
 _OF_RANKS = ("gpu", "world-size", "rank", "dist-url", "dist-backend", "multiprocessing-distributed")
-_REFUSED = {**dict.fromkeys(_OF_RANKS, _TORCHRUN), "pretrained": _PRETRAINED}
+_REFUSED = {
+    **dict.fromkeys(_OF_RANKS, _TORCHRUN),
+    "pretrained": _PRETRAINED,
+    "start-epoch": _START,
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class TrainOptions:
     decay_epochs: int = setting(
         30, "epochs after which the learning rate is divided by 10", at_least=1
     )
-    momentum: float = setting(0.9, "momentum of SGD", at_least=0, below=1)
+    momentum: float = setting(0.9, "momentum of SGD", at_least=0, below=1, in_config=False)
     weight_decay: float = setting(1e-4, "weight decay of all weights", at_least=0)
     print_freq: int = setting(10, "steps between lines", at_least=1)
     save_steps: int = setting(500, "steps between checkpoints inside an epoch; 0: none", at_least=0)
@@ -61,15 +66,17 @@ class TrainOptions:
     mixed_batches: int = loader_setting(
         4, "neighbouring batches of a worker that are shuffled", at_least=1
     )
-    max_bad_fraction: float = loader_setting(
-        0.01, "share of damaged images allowed", at_least=0, at_most=1
-    )
     precision: str = setting("32-true", "number format of the training", among=PRECISIONS)
     device: str = setting("auto", "auto: a GPU where there is one", among=DEVICES)
     log_ids: int = setting(
-        0, "1: write the ids of every step to sample_ids.<rank>.jsonl", at_least=0
+        0,
+        "1: write the ids of every step to sample_ids.<rank>.jsonl",
+        at_least=0,
+        in_config=False,
     )
-    timeout_seconds: float = setting(600.0, "how long a rank waits for another one", above=0)
+    timeout_seconds: float = setting(
+        600.0, "how long a rank waits for another one", above=0, in_config=False
+    )
     seed: int = setting(
         42, "seed of weights, crops and the order in memory", at_least=0, in_config=False
     )

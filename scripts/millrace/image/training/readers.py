@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from millrace.common.leaks import leakage
-from millrace.image.records.conversion import of_tree
-from millrace.image.records.convert import convert, finish
 from millrace.image.records.folder import read_tree
-from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import read_image
 from millrace.image.records.reader import RecordReader
-from millrace.image.records.record_file import FIXED
 from millrace.image.records.record_set import RecordSet
 
 CHUNK = 64  # images of a batch; on_group reads so many at once, file after file
@@ -29,7 +24,7 @@ class FolderReader(Dataset):
     """ImageFolder's way: each image of a folder is opened and decoded, in random order."""
 
     def __init__(self, root: Path, images: int, seed: int) -> None:
-        rows = read_tree(root, allow_empty=True).rows["train"]
+        rows = read_tree(root).rows["train"]
         order = np.random.default_rng(seed).permutation(len(rows))
         chosen = order[: images or None]
         self.paths = [root / "train" / rows[number][0] for number in chosen]
@@ -42,7 +37,8 @@ class FolderReader(Dataset):
         start = chunk * CHUNK
         paths = self.paths[start : start + CHUNK]
         for path in paths:
-            _decode(path.read_bytes())
+            image, _ = read_image(path.read_bytes())
+            np.asarray(image)  # Pillow decodes when its pixels are asked for
         return len(paths)
 
 
@@ -68,14 +64,7 @@ class H5Reader(Dataset):
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> int:
-        is_encoded = self.reader.records.layout != FIXED
-        count = 0
-        for place in self.chunks[chunk]:
-            images = self.reader.read(*place).images
-            count += len(images)
-            for image in images if is_encoded else ():
-                _decode(image)
-        return count
+        return sum(len(self.reader.read(*place).images) for place in self.chunks[chunk])
 
 
 def _chunks(records: RecordSet) -> Iterator[tuple[int, int, int]]:
@@ -83,12 +72,6 @@ def _chunks(records: RecordSet) -> Iterator[tuple[int, int, int]]:
     for file, length in enumerate(records.lengths.tolist()):
         for start in range(0, length, CHUNK):
             yield file, start, CHUNK
-
-
-def _decode(content: Any) -> None:
-    """Decode an image: Pillow does so when its pixels are asked for."""
-    image, _ = read_image(content)
-    np.asarray(image)
 
 
 def measure(
@@ -131,28 +114,14 @@ def _forget(paths: Iterable[Path]) -> None:
 
 
 def readers(
-    folder: Path | None, sets: list[Path], only: str, images: int, seed: int, scratch: Path
+    folder: Path | None, sets: list[Path], only: str, images: int, seed: int
 ) -> Iterator[tuple[str, Any]]:
-    """The readers with their names: of the image folder, two of each set of records, and two of
-    encoded records, into which images of the folder are converted in `scratch`."""
+    """The readers with their names: of the image folder, and two of each set of records."""
     if folder and only != "h5":
         yield "image folder", FolderReader(folder, images, seed)
     if only == "image_folder":
         return
-    records = [RecordSet.open(root) for root in sets]
-    if folder and all(each.layout == FIXED for each in records):
-        records.append(encoded_sample(folder, images, seed, scratch))
-    for each in records:
-        yield f"H5 {each.layout}, on_group", H5Reader(each, True, images, seed)
-        yield f"H5 {each.layout}, on_demand", H5Reader(each, False, images, seed)
-
-
-def encoded_sample(folder: Path, images: int, seed: int, scratch: Path) -> RecordSet:
-    """The bytes of some images of train as they are, in record files as create_records makes
-    them."""
-    tree = read_tree(folder, allow_empty=True)
-    options = RecordOptions(layout="encoded", records_per_file=1000, seed=seed)
-    conversion = of_tree(tree, "train", options, scratch, images)
-    convert(conversion, threads=1)
-    finish(conversion, None, leakage.KEEP, max_error_fraction=1.0, threads=1)
-    return RecordSet.open(scratch)
+    for root in sets:
+        records = RecordSet.open(root)
+        yield "H5, on_group", H5Reader(records, True, images, seed)
+        yield "H5, on_demand", H5Reader(records, False, images, seed)

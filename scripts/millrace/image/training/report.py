@@ -12,7 +12,6 @@ from millrace.common import jsonl
 from millrace.common.report import figures, page
 from millrace.common.report.figures import PALETTE, REST, Curves, Panel
 from millrace.common.report.page import Cell, Number, Table
-from millrace.image.producer.quality import Spread
 
 _TEMPLATE = Path(__file__).with_name("image.html.j2")
 
@@ -26,9 +25,6 @@ def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = 
     svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, _curves(train, evals))
 
     lead = f"{summary['samples']:,} images, {summary['optimizer_steps']:,} steps."
-    if summary["spread"]:
-        spread = Spread(**summary["spread"])
-        lead += f" Expected of {spread.line(summary['records'])}."
     for leak in leaks:
         lead += f" {leak}."
     tiles: list[tuple[str, Cell]] = [

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -30,20 +30,11 @@ _FREE = {
     "print_freq",
     "save_steps",
     "mixed_batches",
-    "max_bad_fraction",
     "device",
     "log_ids",
     "timeout_seconds",
 }
 _END_SECONDS = 60.0  # for the producer to end in order
-
-
-class Beginning(NamedTuple):
-    """Where a run begins: with the weights of a checkpoint, in an epoch other than the
-    checkpoint's or the first."""
-
-    checkpoint: str | None = None
-    epoch: int | None = None
 
 
 @devices.leaving_together()
@@ -52,27 +43,23 @@ def run(
     root: Path,
     side: Trainer,
     folder: Path,
-    beginning: Beginning,
+    resume: str | None = None,
     producer: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only.
 
-    Only a run that begins takes up `beginning`. `side`, of the folder of the produced epochs, is
-    entered on rank 0. `producer`: the flags of a producer to start as a child.
+    Only a run that begins takes up the checkpoint `resume`. `side`, of the folder of the produced
+    epochs, is entered on rank 0. `producer`: the flags of a producer to start as a child.
     """
     ranks = Ranks.from_environment()
     own_side = side if ranks.is_main else None
-    task = ImageTask(options, root, side.folder, own_side, beginning.epoch or 0)
-    if task.first_epoch >= options.epochs:
-        flags = f"--start-epoch {beginning.epoch} of --epochs {options.epochs}"
-        problem = f"{flags} leaves nothing to train"
-        raise MillraceError(problem, remedy="Epochs count from 0")
+    task = ImageTask(options, root, side.folder, own_side)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(task))
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
-            _claim(folder, options, task, beginning)
+            _claim(folder, options, task, resume)
             stack.enter_context(side)
             if producer:
                 task.check = stack.enter_context(_child(producer))
@@ -85,21 +72,20 @@ def run(
         "arch": options.arch,
         "records": len(task.train),
         "best": max(result.evaluations.values(), key=lambda figures: figures["acc1"]),
-        "spread": task.spread and task.spread._asdict(),
         "parameters": sum(parameter.numel() for parameter in result.model.parameters()),
     }
 
 
-def _claim(folder: Path, options: TrainOptions, task: ImageTask, beginning: Beginning) -> None:
+def _claim(folder: Path, options: TrainOptions, task: ImageTask, resume: str | None) -> None:
     """Note what the run is trained with, and take up the checkpoint that it begins with. Raises
     MillraceError if the folder is that of another run."""
-    source = find_checkpoint(beginning.checkpoint) if beginning.checkpoint else None
+    source = find_checkpoint(resume) if resume else None
     state = Checkpoints("").load(source) if source else None
     chosen = {**asdict(options), "data": task.state_dict()["data"]}
     noted = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
     run_folder.claim(folder, noted)
     if source and state is not None:
-        _adopt(source, state, folder, beginning.epoch)
+        _adopt(source, state, folder)
 
 
 def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:
@@ -117,8 +103,8 @@ def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None
     )
     with torch.no_grad():
         figures = task.accuracies(model.to(device).eval(), device)
-    log.info("%s: loss %.4f", source.folder, figures["loss"])
-    log.info("%s", task.describe("eval", {"metrics": figures}))
+    text = "{}: loss {loss:.4f}, top-1 {acc1:.3f} %, top-5 {acc5:.3f} %"
+    log.info("%s", text.format(source.folder, **figures))
 
 
 def find_checkpoint(path: str | Path) -> WholeCheckpoint:
@@ -132,22 +118,13 @@ def find_checkpoint(path: str | Path) -> WholeCheckpoint:
     raise MillraceError("holds no checkpoint of Millrace", str(path), remedy)
 
 
-def _adopt(
-    source: WholeCheckpoint, state: dict[str, Any], folder: Path, start_epoch: int | None
-) -> None:
+def _adopt(source: WholeCheckpoint, state: dict[str, Any], folder: Path) -> None:
     """Make `source` the first checkpoint of the run in `folder`, unless that has been trained
     on."""
     own = Checkpoints(folder / "checkpoints")
     if own.newest() is not None:
         log.info("%s goes on from its own newest checkpoint, not from %s", folder, source.folder)
         return
-    if start_epoch is not None:
-        state["position"] |= {
-            "epoch": start_epoch,
-            "step": 0,
-            "spans": (),
-            "epoch_samples": 0,
-        }
     own.save(source.step, state, {"seed": source.header["seed"]})
 
 

@@ -28,13 +28,11 @@ from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Spans, Task
 from millrace.image.models import resnet
 from millrace.image.producer import epochs
-from millrace.image.producer.quality import Spread, expected_spread
 from millrace.image.producer.sentry import Trainer
 from millrace.image.records.folder import validation_folder
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet, check_classes
 from millrace.image.training.batches import Batch, RecordBatches, normalised
-from millrace.image.training.epoch_meter import EpochMeter
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
 
@@ -43,30 +41,23 @@ class ImageTask(Task):
     """Epoch 0 is train/, epoch e is train_<e>/; evaluated on val.
 
     `scratch` holds the produced epochs. `side` is the trainer's side of the sentry, on rank 0 only;
-    `check` raises what ends a wait for the producer. `first_epoch` is where a run without a
-    checkpoint begins.
+    `check` raises what ends a wait for the producer.
     """
 
     every_epoch = True
 
     def __init__(
-        self,
-        options: TrainOptions,
-        root: Path,
-        scratch: Path,
-        side: Trainer | None = None,
-        first_epoch: int = 0,
+        self, options: TrainOptions, root: Path, scratch: Path, side: Trainer | None = None
     ) -> None:
         self.options = options
         self.side = side
-        self.first_epoch = first_epoch
         self.scratch = scratch
         self.ranks = Ranks.from_environment()
         self.check: Callable[[], None] = lambda: None
         self.train = RecordSet.open(root)
         self.val = RecordSet.open(root, validation_folder(root))
         check_classes(self.train, self.val)
-        self.image_size = options.image_size or _size_of(self.val)
+        self.image_size = options.image_size or min(self.val.size)
         self._check_image_size()
         self._shape = _shape_of(options, self.ranks)
         # The shapes that an epoch's plans have had, by number of ranks: they may differ before a
@@ -77,9 +68,7 @@ class ImageTask(Task):
         self._batches = RecordBatches(
             self.train, scratch, self.image_size, window, options.augment, options.seed
         )
-        self.spread: Spread | None = None  # for the K of the epochs that this start has seen
         self._epoch = -1  # in work
-        self._meter = EpochMeter(self.ranks.world_size)
 
     def _check_image_size(self) -> None:
         """Raise MillraceError if records are smaller than the images that are taken of them;
@@ -88,7 +77,7 @@ class ImageTask(Task):
         if self.options.augment == "none":
             record_sets.append(self.train)
         for records in record_sets:
-            if records.size and self.image_size > min(records.size):
+            if self.image_size > min(records.size):
                 pixels = min(records.size)
                 words = f"--image-size {self.image_size} is more than the records' {pixels} pixels"
                 remedy = "Take a smaller one, or 0 for that of val's records"
@@ -135,10 +124,6 @@ class ImageTask(Task):
         records = self._batches.records_of(epoch)
         if epoch:
             self._check_records(records)
-        if records.pool and not self.spread:
-            self.spread = expected_spread(self.train, records.pool)
-            log.info("%s", self.spread.line(len(records)))
-
         plan = self.plan(epoch, world_size, spans)
         log.info(
             "epoch %d: %s in contiguous blocks on %s, 0 dropped, %d repeated",
@@ -150,7 +135,6 @@ class ImageTask(Task):
         loader = self.batch_loader(rank)
         loader.plan = plan
         loader.start_step = start_step
-        self._meter.begin(epoch, start_step, len(plan))
         yield from loader
 
     def _check_records(self, records: RecordSet) -> None:
@@ -170,12 +154,9 @@ class ImageTask(Task):
 
     def _batch_loader(self, batches: RecordBatches) -> BatchLoader:
         workers = self._shape.streams if self.options.workers else 0
-        limit = self.options.max_bad_fraction
         # Pinning makes a context on a GPU, also where the CPU trains.
         pin = devices.kind_of(self.options.device) == "cuda"
-        return BatchLoader(
-            batches, workers, max_bad_fraction=limit, pin_memory=pin, prefetch_batches=2
-        )
+        return BatchLoader(batches, workers, pin_memory=pin, prefetch_batches=2)
 
     def _wait(self, epoch: int) -> None:
         """Wait until all ranks see the epoch; leave in order if a stop signal comes meanwhile."""
@@ -225,7 +206,6 @@ class ImageTask(Task):
 
     def training_step(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, float, Mapping]:
         """(mean loss, images, counts) of a batch; right answers are counted on the device."""
-        self._meter.reached(batch.epoch, batch.step + 1)
         loss, top1, top5 = _answers(model, batch)
         counts = {"batches": 1, "top1": top1, "top5": top5}
         return loss, float(len(batch.ids)), counts
@@ -262,12 +242,6 @@ class ImageTask(Task):
             "images": int(images),
         }
 
-    def describe(self, event: str, figures: Mapping[str, Any]) -> str:
-        """The lines of PyTorch's ImageNet example."""
-        if event == "eval":
-            return " * Acc@1 {acc1:.3f} Acc@5 {acc5:.3f}".format(**figures["metrics"])
-        return self._meter.line(figures)
-
     def state_dict(self) -> dict[str, Any]:
         """A digest of what is trained on, and the shapes of the plans of the epoch in work."""
         train = self.train
@@ -288,11 +262,6 @@ class ImageTask(Task):
         shapes = {world: Shape(*shape) for world, shape in state["shapes"].items()}
         self._shapes[state["epoch"]] = shapes
         self._plans.cache_clear()
-
-
-def _size_of(records: RecordSet) -> int:
-    """The side of images of records: the shorter one of their fixed size, else ImageNet's."""
-    return min(records.size) if records.size else 224
 
 
 def _shape_of(options: TrainOptions, ranks: Ranks) -> Shape:
@@ -326,15 +295,14 @@ def _task(records: str, given: Mapping[str, Any]) -> ImageTask:
 
 
 def _pictures(task: ImageTask, records: RecordSet) -> Iterator[str]:
-    """Digests of stored images; none if train and val store one image in two ways."""
-    if task.train.layout != task.val.layout or task.train.size != task.val.size:
+    """Digests of stored images; none if train and val store one image in two sizes."""
+    if task.train.size != task.val.size:
         return
     reader = RecordReader(records)
     for file, entry in enumerate(records.files):
         for start in range(0, entry.records, 256):
             for image in reader.read(file, start, 256).images:
-                content = np.ascontiguousarray(image).data
-                yield hashlib.blake2b(content, digest_size=8).hexdigest()
+                yield hashlib.blake2b(image.data, digest_size=8).hexdigest()
 
 
 def _answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
