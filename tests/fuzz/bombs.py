@@ -214,7 +214,7 @@ BOMBS = [
         "PNG",
         lambda path: write_png(path, 13_000),
         lambda path: write_png(path, 1000),
-        {"image": (read_picture, "13000 x 13000 pixels, more than max_pixels")},
+        {"image": (read_picture, "13000 x 13000 pixels, more than 50000000")},
     ),
     Bomb(
         "WAV",

@@ -3,7 +3,6 @@ damaged."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import struct
@@ -167,10 +166,9 @@ def test_wav_as_found_in_the_wild():
     expected = samples[:, 0].astype(np.float32) / 32768
     odd = b"LIST" + struct.pack("<I", 5) + b"hello\0"
     variants = [wav(body), wav(body, extra=odd), wav(body) + odd, wav(body, tag=0xFFFE)]
-    pipes = [wav(body, size=0xFFFFFFFF, riff=0xFFFFFFFF), wav(body, size=0, riff=0)]
-    pipes += [wav(body, size=0, riff=36)]
+    piped = wav(body, size=0xFFFFFFFF, riff=0xFFFFFFFF)
     half_a_sample_more = wav(body + b"\x01")
-    for raw in (*variants, *pipes, half_a_sample_more):
+    for raw in (*variants, piped, half_a_sample_more):
         assert np.array_equal(decode(raw), expected)
     stereo = wav(body[: 5000 * 2], channels=2)
     assert np.array_equal(decode(stereo), reference(stereo).mean(axis=1))
@@ -193,6 +191,8 @@ WAV = encoded(noise(3000, 2), "WAV")
         (WAV[:20], "damaged"),
         (WAV[:12], "truncated"),
         (wav(b""), "no_samples"),
+        (wav(b"\1\2", size=0x7FFFF000), "truncated"),
+        (wav(b"\1\2", channels=0), "damaged"),
         (wav(b"", size=0xFFFFFFFF), "no_samples"),
         (encoded(noise(3000, 1), "WAV", "PCM_24")[:5000], "truncated"),
         (encoded(np.array([0.1, np.nan, 0.2]), "WAV", "FLOAT"), "not_finite"),
@@ -278,17 +278,3 @@ def test_no_more_is_decoded_than_a_row_allows(form):
     assert len(decode(silence_as(form, 8.5), max_seconds=9.0)) == pytest.approx(
         8.5 * RATE, rel=0.02
     )
-
-
-def test_what_libmpg123_prints_about_damage_does_not_reach_the_terminal(capfd):
-    """The library writes to the descriptor, past Python."""
-    raw = bytearray(encoded(noise(80_000, 7), "MP3"))
-    for at in range(len(raw) // 4, len(raw) - 300, 400):
-        raw[at : at + 20] = bytes(range(200, 220))
-    with contextlib.suppress(soundfile.LibsndfileError):
-        soundfile.read(io.BytesIO(raw))
-    assert b"libmpg123" in capfd.readouterr().err.encode()
-    with contextlib.suppress(DecodeError):
-        decode(bytes(raw))
-    os.write(2, b"mine\n")
-    assert capfd.readouterr().err == "mine\n"

@@ -8,28 +8,17 @@ the GIL.
 
 from __future__ import annotations
 
-import contextlib
 import io
-import itertools
-import logging
 import math
-import os
 import struct
-import tempfile
-import threading
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import soundfile
 
 from millrace.common.loading.bad_samples import SampleError
 
-log = logging.getLogger("millrace")
 SAMPLING_RATE = 16_000
-# Of libmpg123.
-_STDERR = threading.Lock()
-_PROBLEMS = itertools.count(1)
 _PCM16 = np.float32(1 / 32768)
 LOUDEST = 100
 """Times full scale: floats above are no sound, but on the scale of whole numbers."""
@@ -42,12 +31,8 @@ _RATES = (
 # No FLAC of sound comes near this many samples a byte: if the header claims more, it is read piece
 # by piece.
 _TRUSTED_FRAMES_PER_BYTE = 64
-_UNKNOWN_WAV_SIZES = (
-    0,
-    0x7FFFFFFF,
-    0x7FFFF000,
-    0xFFFFFFFF,
-)  # what writers to a pipe leave in the header
+_PIPED = 0xFFFFFFFF
+_EXTENSIBLE = 0xFFFE
 _NO_SIZE = 1 << 62  # bytes; a size above was never filled in
 # Formats that soundfile may not read, by PyAV's name and their first bytes (mov: bytes 4 to 8).
 # PyAV must not guess: some of the formats it would try (playlists) open other files.
@@ -56,8 +41,6 @@ _AV_MAGICS = {
     "ogg": (b"OggS",),
     "mp3": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"),
     "aac": (b"\xff\xf1", b"\xff\xf9"),
-    "asf": (b"\x30\x26\xb2\x75",),
-    "amr": (b"#!AMR",),
 }
 _STATES_DURATION = ("matroska", "mov")  # others estimate it
 
@@ -143,10 +126,7 @@ def _decode_with_libraries(raw: bytes, head: bytes, max_seconds: float) -> tuple
     declared = 0
     container = ""
     try:
-        counted: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if head.startswith((b"ID3", b"\xff")):
-            counted = _mpg123_counted()
-        with counted, soundfile.SoundFile(io.BytesIO(raw)) as sound:
+        with soundfile.SoundFile(io.BytesIO(raw)) as sound:
             pieces = [np.empty((0, sound.channels), np.float32)]
             count = 0
             chunk = max(1, _CHUNK_FRAMES // sound.channels)
@@ -189,25 +169,6 @@ def _check_length(frames: int, rate: int, max_seconds: float) -> None:
     if frames > max_seconds * rate:
         problem = f"more than {max_seconds:.2f} s of sound, the most that its manifest allows"
         raise DecodeError("longer_than_manifest", problem)
-
-
-@contextlib.contextmanager
-def _mpg123_counted() -> Iterator[None]:
-    """Count what libmpg123 prints about damaged MP3 frames, instead; log at 1, 10, 100, ..."""
-    with _STDERR, tempfile.TemporaryFile() as printed:
-        stderr = os.dup(2)
-        os.dup2(printed.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            printed.seek(0)
-            for line in printed:
-                if not line.startswith((b"[src/libmpg123", b"Note:", b"Warning:")):
-                    os.write(2, line)
-                elif str(count := next(_PROBLEMS)).rstrip("0") == "1":
-                    log.warning("damaged MP3: libmpg123 has reported %d problems", count)
 
 
 def flac_samples(raw: bytes, sampling_rate: int = SAMPLING_RATE) -> int:
@@ -272,66 +233,38 @@ def decode_flac(
 
 def _wav_pcm16(raw: bytes, max_seconds: float) -> tuple[np.ndarray, int] | None:
     """PCM16 in RIFF, or None for another encoding (left to soundfile, which would accept a missing
-    end)."""
+    end). A WAV that was written to a pipe may say _PIPED: sound up to the end."""
     view = memoryview(raw)
-    layout: _WavLayout | None = None
-    for name, position, size in _wav_chunks(view):
-        if name == b"fmt ":
-            layout = _wav_layout(view, position, size)
-        elif name == b"data":
-            if layout is None:
-                raise DecodeError("damaged", "the WAV's data chunk comes before its fmt chunk")
-            in_file = _wav_data_size(view, position, size)
-            if not layout.is_pcm16:
-                return None
-            frame = 2 * layout.channels
-            whole = in_file // frame * frame  # half a frame at the end is dropped
-            _check_length(whole // frame, layout.rate, max_seconds)
-            frames = np.frombuffer(view[position : position + whole], "<i2")
-            frames = frames.reshape(-1, layout.channels)
-            return np.multiply(frames, _PCM16, dtype=np.float32), layout.rate
-    raise DecodeError("truncated", "the WAV has no data chunk")
-
-
-class _WavLayout(NamedTuple):
-    """What the fmt chunk says; `rate` in Hz."""
-
-    is_pcm16: bool
-    channels: int
-    rate: int
-
-
-def _wav_chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
-    """Name, offset and size of the content of every chunk."""
+    channels = rate = 0
+    is_pcm16 = False
     position = 12
     while position + 8 <= len(view):
         name, size = struct.unpack_from("<4sI", view, position)
         position += 8
-        yield name, position, size
+        left = len(view) - position
+        if name == b"fmt ":
+            if size < 16 or left < 16:
+                raise DecodeError("damaged", "the WAV's fmt chunk is cut")
+            tag, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", view, position)
+            if tag == _EXTENSIBLE and 26 <= size <= left:
+                (tag,) = struct.unpack_from("<H", view, position + 24)
+            is_pcm16 = (tag, bits, align) == (1, 16, 2 * channels)
+        elif name == b"data":
+            if not rate or not channels:
+                raise DecodeError("damaged", "the WAV's data comes without channels and rate")
+            if size == _PIPED:
+                size = left
+            if size > left:
+                raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
+            if not is_pcm16:
+                return None
+            count = size // align  # half a frame at the end is dropped
+            _check_length(count, rate, max_seconds)
+            frames = np.frombuffer(view, "<i2", count * channels, position)
+            samples = np.multiply(frames, _PCM16, dtype=np.float32)
+            return samples.reshape(-1, channels), rate
         position += size + (size & 1)
-
-
-def _wav_layout(view: memoryview, position: int, size: int) -> _WavLayout:
-    if size < 16 or position + 16 > len(view):
-        raise DecodeError("damaged", "the WAV's fmt chunk is cut")
-    tag, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", view, position)
-    # WAVE_FORMAT_EXTENSIBLE
-    if tag == 0xFFFE and size >= 26 and position + 26 <= len(view):
-        tag = struct.unpack_from("<H", view, position + 24)[0]
-    is_pcm16 = tag == 1 and bits == 16 and align == 2 * channels and channels > 0 and rate > 0
-    return _WavLayout(is_pcm16, channels, rate)
-
-
-def _wav_data_size(view: memoryview, position: int, size: int) -> int:
-    """Bytes of sound in the data chunk, which says `size`."""
-    left = len(view) - position
-    if size > left and size not in _UNKNOWN_WAV_SIZES:
-        raise DecodeError("truncated", f"WAV: {left} of {size} bytes of sound are there")
-    # A WAV written to a pipe never had its sizes filled in, nor RIFF's: sound up to the end.
-    riff_size = struct.unpack_from("<I", view, 4)[0]
-    if size > left or (size == 0 and riff_size in (*_UNKNOWN_WAV_SIZES, 36)):
-        return left
-    return size
+    raise DecodeError("truncated", "the WAV has no data chunk")
 
 
 def _av(raw: bytes, head: bytes, refused: Exception, max_seconds: float) -> tuple[np.ndarray, int]:

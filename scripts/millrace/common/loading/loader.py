@@ -211,33 +211,31 @@ class _Feed:
     def __iter__(self) -> Iterator[BatchRequest]:
         dataset = self.planned()
         plan = dataset.plan
-        rank = dataset.rank
         if plan is None:
             remedy = "Give the data set a plan, or BatchLoader plans, a function of the epoch"
             raise MillraceError("the data set has no plan", remedy=remedy)
         steps = len(dataset)
+        epoch = getattr(plan, "epoch", 0)
         for step in range(self.start_step, steps):
+            rows = self._rows(plan, step)
             # A DataLoader deals steps to its workers in turn.
             ahead = step + max(self.workers, 1)
-            following = plan.batch(ahead, rank) if ahead < steps else None
-            epoch = getattr(plan, "epoch", 0)
-            yield BatchRequest(
-                step, plan.batch(step, rank), plan.is_filler(step, rank), following, epoch
-            )
+            following = self._rows(plan, ahead) if ahead < steps else None
+            yield BatchRequest(step, rows, plan.is_filler(step, dataset.rank), following, epoch)
+
+    def _rows(self, plan: Plan, step: int) -> np.ndarray:
+        """The rows of a batch. Raises MillraceError for those that the data set does not have."""
+        rows = plan.batch(step, self.dataset.rank)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < self.dataset.rows:
+            problem = f"the plan names rows {rows.min()} to {rows.max()} of {self.dataset.rows}"
+            remedy = "Make plan and data set of the same rows"
+            raise MillraceError(problem, f"step {step}", remedy)
+        return rows
 
     def __getitem__(self, request: BatchRequest) -> tuple[Any, Any]:
         """The batch, which is counted, and what the trainer gets: the same unless there is a
         transform."""
         try:
-            rows = request.rows
-            if not self._has(rows):
-                words = f"the plan names rows {rows.min()} to {rows.max()} of {self.dataset.rows}"
-                raise MillraceError(
-                    words, f"step {request.step}", "Make plan and data set of the same rows"
-                )
-            if request.following is not None and not self._has(request.following):
-                # It is refused in its own place.
-                request = request._replace(following=None)
             batch = self.dataset.load(request, self.slots)
             if self._checked != os.getpid():
                 self.dataset.check(batch)
@@ -246,7 +244,3 @@ class _Feed:
         except MillraceError as error:
             # Returned: raised, it would cross as a traceback in one string.
             return MillraceError(error.problem, error.where, error.remedy), None
-
-    def _has(self, rows: np.ndarray) -> bool:
-        """Whether the data set has all these rows."""
-        return not len(rows) or 0 <= rows.min() <= rows.max() < self.dataset.rows
