@@ -224,10 +224,10 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"asr": {"training": {"lr": "1e-3x"}}}, ["asr.training.lr", "number"]),
         ({"asr": {"seed": 2**31}}, ["asr.seed", "maximum"]),
         (
-            {"asr": {"calibration": {"min_bs": 8}, "runs": {"a": {"adam_beta1": 0.8}}}},
+            {"asr": {"calibration": {"min_bs": 8}, "runs": {"a": {"timeout_seconds": 1}}}},
             [
                 "asr.calibration.min_bs: no such key; it is the flag --min-bs of the step",
-                "asr.runs.a.adam_beta1: no such key; it is the flag --adam-beta1 of the step",
+                "asr.runs.a.timeout_seconds: no such key; it is the flag --timeout-seconds",
             ],
         ),
         ({"speach": {}}, ["speach", "`speech`"]),

@@ -176,8 +176,6 @@ def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Modul
     rest = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-        betas=(0.8, 0.95),
-        eps=1e-4,
     )
     order = seeding.generator(42, "order", 0).permutation(task.size).tolist()
     steps, seen = -(-task.size // group), []
@@ -206,7 +204,6 @@ def test_accumulated_clipped_steps_equal_those_of_whole_batches(tmp_path, batch,
         "warmup_ratio": 0.0,
         "weight_decay": 0.1,
     }
-    settings |= {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-4}
     result = run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
     assert losses(tmp_path) == pytest.approx(expected, rel=1e-5)
     for mine, theirs in zip(result.model.parameters(), model.parameters(), strict=True):
@@ -447,7 +444,6 @@ def test_seconds_and_samples_of_all_parts_of_a_run_are_summed(tmp_path):
             {"warmup_ratio": 0.1, "max_steps": 13},
             [1 / 3, 2 / 3, 1.0, 1.0],
         ),  # 1.3 steps of it are two
-        ({"warmup_ratio": 0.9, "warmup_steps": 1, "max_steps": 13}, [0.5, 1.0, 1.0, 1.0]),
         ({"warmup_ratio": 0.0, "max_steps": 13}, [1.0] * 4),
     ],
 )
@@ -469,8 +465,6 @@ def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(
         ("max_steps", 5),
         ("lr_scheduler_type", "linear"),
         ("warmup_ratio", 0.5),
-        ("warmup_steps", 3),
-        ("min_lr_ratio", 0.1),
     ],
 )
 def test_a_run_with_another_setting_of_the_rate_begins_a_schedule_of_its_own(name, value):
@@ -671,10 +665,9 @@ def test_tensorboard_holds_the_losses(tmp_path):
 
 
 def test_schedule_values():
-    cosine = Schedule("cosine", warmup_steps=4, total_steps=14, min_lr_ratio=0.1)
+    cosine = Schedule("cosine", warmup_steps=4, total_steps=14)
     assert [cosine.factor(step) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert cosine.factor(9) == pytest.approx(0.55) and cosine.factor(14) == pytest.approx(0.1)
-    assert cosine.factor(99) == pytest.approx(0.1)
+    assert [cosine.factor(step) for step in (9, 14, 99)] == pytest.approx([0.5, 0.0, 0.0])
     linear = Schedule("linear", 0, 10)
     assert [linear.factor(step) for step in (0, 5, 9)] == pytest.approx([1, 0.5, 0.1])
     constant = Schedule("constant", 1, 10)

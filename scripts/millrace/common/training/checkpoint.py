@@ -10,7 +10,6 @@ checkpoint.json holds the digest of state.pt: if a byte has changed, the checkpo
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ import torch
 
 from millrace.common import atomic, jsonl
 from millrace.common.cli import log
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, first_line
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -37,26 +36,6 @@ class WholeCheckpoint:
     header: dict[str, Any]
 
 
-class _Digesting(io.RawIOBase):
-    """Writes to a file and digests what goes by. Not seekable, so that torch.save writes front to
-    back."""
-
-    def __init__(self, handle: io.BufferedWriter) -> None:
-        self.handle = handle
-        self.digest = hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, block: bytes) -> int:  # type: ignore[override]
-        view = memoryview(block).cast("B")
-        self.digest.update(view)
-        try:
-            self.handle.write(view)
-        except OSError as error:
-            self.error = error  # torch.save reports a full disk as a defect of its own
-            raise
-        return view.nbytes
-
-
 class Checkpoints:
     """The checkpoints in one folder. Only one process writes (rank 0); `total_limit` 0 keeps
     all."""
@@ -68,8 +47,8 @@ class Checkpoints:
     def save(self, step: int, state: dict[str, Any], header: dict[str, Any]) -> None:
         """Write a checkpoint of optimiser step `step`, then remove the oldest beyond the limit.
 
-        `state` may hold tensors and plain Python values only; `header` is JSON. Raises OSError
-        (disk full) with the older checkpoints untouched.
+        `state` may hold tensors and plain Python values only; `header` is JSON. Raises
+        MillraceError (disk full) with the older checkpoints untouched.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
@@ -77,24 +56,8 @@ class Checkpoints:
         partial = self.folder / f".{final.name}.{os.getpid()}.partial"
         partial.mkdir()
         try:
-            with open(partial / "state.pt", "wb") as handle:
-                digesting = _Digesting(handle)
-                try:
-                    torch.save(state, digesting)
-                except RuntimeError as error:
-                    raise digesting.error or error from None
-                handle.flush()
-                os.fsync(handle.fileno())
-                written = {
-                    "state_bytes": handle.tell(),
-                    "state_sha256": digesting.digest.hexdigest(),
-                }
-            whole = {
-                **header,
-                "format": FORMAT,
-                "step": step,
-                **written,
-            }
+            written = _write_state(partial / "state.pt", state)
+            whole = {**header, "format": FORMAT, "step": step, **written}
             atomic.write_json(partial / "checkpoint.json", whole)
             if final.exists():
                 # Only a damaged one can be there: a whole one would have been resumed from, beyond
@@ -214,17 +177,16 @@ class Checkpoints:
 
     def _prune(self, saved: int) -> None:
         """Remove the oldest beyond the limit, and what is newer than the one just saved, which is
-        damaged.
-
-        What fails the cheap test of size does not count towards the limit.
-        """
-        count = 0
-        for step, folder in reversed(self._steps()):
-            is_full = self.total_limit and count >= self.total_limit
-            if step > saved or is_full:
+        damaged."""
+        kept = []
+        for step, folder in self._steps():
+            if step > saved:
                 self._remove(folder)
-            elif step == saved or _looks_whole(folder):
-                count += 1
+            else:
+                kept.append(folder)
+        if self.total_limit:
+            for folder in kept[: -self.total_limit]:
+                self._remove(folder)
 
     def _remove(self, folder: Path) -> None:
         # Renamed first, so that a kill leaves no half a checkpoint under a good name.
@@ -239,6 +201,19 @@ class Checkpoints:
                 _discard(Path(entry.path))
 
 
+def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Write a state to the disk; what checkpoint.json says of it."""
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # torch says so of a full disk
+        problem = f"cannot be written ({first_line(error)})"
+        raise MillraceError(problem, str(path), "Is the disk full?") from None
+    with open(path, "rb") as handle:
+        os.fsync(handle.fileno())
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        return {"state_bytes": handle.tell(), "state_sha256": digest}
+
+
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -251,11 +226,3 @@ def _discard(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _looks_whole(folder: Path) -> bool:
-    try:
-        size = jsonl.read(folder / "checkpoint.json")["state_bytes"]
-        return size == os.path.getsize(folder / "state.pt")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

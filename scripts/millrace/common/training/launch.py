@@ -199,11 +199,10 @@ def causes_first(failures: Mapping[int, Any]) -> list[int]:
     torchrun has ended. NCCL's watchdog aborts a rank long after another one was lost.
     """
 
-    def order(rank: int) -> tuple[int, int, int]:
+    def order(rank: int) -> tuple[int, bool, bool, int]:
         failure = failures[rank]
-        if failure.exitcode == -signal.SIGTERM:
-            return failure.timestamp, 2, rank
-        return failure.timestamp, int(failure.exitcode >= 0), rank
+        was_ended = failure.exitcode == -signal.SIGTERM
+        return failure.timestamp, was_ended, failure.exitcode >= 0, rank
 
     return sorted(failures, key=order)
 
@@ -212,8 +211,6 @@ def end_in_words(code: int) -> str:
     """How a rank has ended, by its exit code; below 0: by a signal."""
     if code >= 0:
         return f"exit code {code}"
-    if code == -signal.SIGABRT:
-        return "signal SIGABRT (NCCL's watchdog sends it where another rank is lost or silent)"
     return f"signal {signal.Signals(-code).name}"
 
 

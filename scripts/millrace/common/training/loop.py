@@ -185,10 +185,8 @@ class _Loop:
             total = at.optimizer_step + math.ceil((steps - at.step) / settings.grad_acc)
             total += later * math.ceil(whole / settings.grad_acc)
         if self._schedule is None:
-            warmup = settings.warmup_steps or math.ceil(settings.warmup_ratio * total)
-            self._schedule = Schedule(
-                settings.lr_scheduler_type, warmup, total, settings.min_lr_ratio
-            )
+            warmup = math.ceil(settings.warmup_ratio * total)
+            self._schedule = Schedule(settings.lr_scheduler_type, warmup, total)
         self.schedule.move_end(at.optimizer_step, total)
 
     def _optimiser_step(self, batches: Iterator[Any], count: int) -> None:

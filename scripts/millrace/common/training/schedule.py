@@ -14,8 +14,7 @@ class Schedule:
     """The factor of the learning rate at optimiser step 0, 1, ... of `total_steps`.
 
     Warm-up: (step + 1) / (warmup_steps + 1). Then, with the share p of the way from there to the
-    end: cosine m + (1 - m) (1 + cos(pi p)) / 2, linear m + (1 - m) (1 - p), constant 1, where m is
-    `min_lr_ratio`.
+    end: cosine (1 + cos(pi p)) / 2, linear 1 - p, constant 1.
 
     The number of steps ahead changes with the number of ranks and the plan of each epoch.
     `move_end` then leads from the share reached to the new end, without a jump.
@@ -24,7 +23,6 @@ class Schedule:
     kind: str
     warmup_steps: int
     total_steps: int
-    min_lr_ratio: float = 0.0
     anchor_step: int = 0
     anchor_share: float = 0.0
 
@@ -49,10 +47,8 @@ class Schedule:
             return 1.0
         share = self.share(step)
         if self.kind == "cosine":
-            shape = (1.0 + math.cos(math.pi * share)) / 2.0
-        else:
-            shape = 1.0 - share
-        return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * shape
+            return (1.0 + math.cos(math.pi * share)) / 2.0
+        return 1.0 - share
 
     def move_end(self, step: int, total_steps: int) -> None:
         """From `step` on, lead to `total_steps` instead; nothing changes where that was the end

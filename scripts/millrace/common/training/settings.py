@@ -44,27 +44,8 @@ class LoopSettings:
     lr: float = setting(2e-05, "peak learning rate of AdamW", at_least=0)
     lr_scheduler_type: str = setting("cosine", "learning rate after the warm-up", among=KINDS)
     warmup_ratio: float = setting(0.02, "share of all steps that warms up", at_least=0, at_most=1)
-    warmup_steps: int = setting(
-        0, "steps that warm up; above 0 it replaces --warmup-ratio", at_least=0, in_config=False
-    )
-    min_lr_ratio: float = setting(
-        0.0,
-        "share of the learning rate that is left at the end",
-        at_least=0,
-        at_most=1,
-        in_config=False,
-    )
     weight_decay: float = setting(
         0.0, "decoupled weight decay of matrices; biases and norms have none", at_least=0
-    )
-    adam_beta1: float = setting(
-        0.9, "decay of the first moment", at_least=0, below=1, in_config=False
-    )
-    adam_beta2: float = setting(
-        0.999, "decay of the second moment", at_least=0, below=1, in_config=False
-    )
-    adam_epsilon: float = setting(
-        1e-08, "added to the root of the second moment", at_least=0, in_config=False
     )
     max_grad_norm: float = setting(
         1.0, "the gradient's norm is clipped to this; 0: not clipped", at_least=0
@@ -109,14 +90,7 @@ class LoopSettings:
     @property
     def length(self) -> dict:
         """The settings that fix where the learning-rate schedule begins and ends."""
-        names = (
-            "epochs",
-            "max_steps",
-            "lr_scheduler_type",
-            "warmup_ratio",
-            "warmup_steps",
-            "min_lr_ratio",
-        )
+        names = ("epochs", "max_steps", "lr_scheduler_type", "warmup_ratio")
         return {name: getattr(self, name) for name in names}
 
 

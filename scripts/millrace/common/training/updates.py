@@ -48,8 +48,6 @@ class Updates:
         return torch.optim.AdamW(
             self._parameter_groups(),
             lr=settings.lr,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
             # With a scaler, a fused step would unscale for itself, and the gradients could not be
             # clipped.
             fused=True if self.device.type == "cuda" and settings.precision != "16-mixed" else None,
