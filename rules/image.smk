@@ -157,7 +157,7 @@ rule image_benchmark_readers:
     input:
         records=IMAGE.records,
     output:
-        page="results/image/report/readers.html",
+        rates="results/image/report/readers.json",
     log:
         "logs/image/benchmark_readers/all.log",
     benchmark:
@@ -174,4 +174,4 @@ rule image_benchmark_readers:
         "Measure readers of images"
     shell:
         "python -m millrace.image.benchmark_readers --raw-data-dir {params.folder:q} --records results/image/records"
-        " --output {output.page:q} 2> {log:q}"
+        " --output {output.rates:q} 2> {log:q}"

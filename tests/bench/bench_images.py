@@ -62,7 +62,7 @@ def main() -> None:
         rates = []
         for _ in range(5):  # interleaved, as other work on the machine disturbs
             whole, single = (
-                measure("H5", H5Reader(records, way, 0, 42), 0, False, 1) for way in (True, False)
+                measure("H5", H5Reader(records, way, 0), 0, 1) for way in (True, False)
             )
             rates.append((whole["images_per_second"], single["images_per_second"], peer.rate()))
     names = ("H5, on_group", "H5, on_demand", f"webdataset, PNG ({size:,.0f} bytes per image)")

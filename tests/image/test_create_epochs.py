@@ -23,7 +23,7 @@ from tests.image.record_sets import write_set
 
 KILLS = int(os.environ.get("MILLRACE_KILLS", "5"))
 STEP = [sys.executable, "-m", "millrace.image.create_epochs"]
-TIMES = ["--beat=0.1", "--dead-after=1", "--wait-limit=120"]
+TIMES = ["--beat=0.1", "--wait-limit=120"]
 
 
 @pytest.mark.parametrize("ahead", ["--allowed-ahead=2", "--allowed_ahead 2"])

@@ -26,33 +26,23 @@ def make_parser() -> argparse.ArgumentParser:
         help="reading processes, each is measured",
     )
     add("--images", type=cli.count, default=2000, help="images of a pass at most; 0: all")
-    add("--seed", type=cli.count, default=42, help="of random orders")
-    add(
-        "--output",
-        type=Path,
-        required=True,
-        help="page to write; a JSON file of the same name beside it",
-    )
+    add("--output", type=Path, help="JSON file to write: images per second of each reader")
     return parser
 
 
 @cli.step(make_parser, cli.hyphenated)
 def main(args: argparse.Namespace) -> None:
-    from millrace.image.training import readers, report
+    from millrace.image.training import readers
 
     rows = []
-    text = "{reader}, {workers} workers, {state}: {images_per_second:.0f} images/s"
-    cold = (args.workers[0], True)
-    states = [*((count, False) for count in args.workers), cold]
-    which = (args.raw_data_dir, args.records, args.only, args.images, args.seed)
-    for name, reader in readers.readers(*which):
-        for workers, is_cold in states:
-            row = readers.measure(name, reader, workers, is_cold)
+    for name, reader in readers.readers(args.raw_data_dir, args.records, args.only, args.images):
+        for workers in args.workers:
+            row = readers.measure(name, reader, workers)
+            text = "{reader}, {workers} workers: {images_per_second:.0f} images/s"
             cli.log.info("%s", text.format(**row))
             rows.append(row)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(args.output.with_suffix(".json"), {"readers": rows})
-    atomic.write_text(args.output, report.readers_page(rows))
+    if args.output:
+        atomic.write_json(args.output, {"readers": rows})
 
 
 if __name__ == "__main__":

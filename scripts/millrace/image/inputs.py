@@ -91,8 +91,8 @@ class ImageInputs(RunInputs):
         return [self.metrics(run) for run in self.audited_runs()]
 
     def readers(self, wildcards: Any = None) -> list[str]:
-        """The page of measured readers; nothing before the demo is fetched."""
-        return ["results/image/report/readers.html"] if self.partitions else []
+        """What was measured of readers; nothing before the demo is fetched."""
+        return ["results/image/report/readers.json"] if self.partitions else []
 
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_active for a run."""

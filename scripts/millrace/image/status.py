@@ -11,7 +11,6 @@ from millrace.common.leaks import leakage
 from millrace.common.workflow.status import by_partition, partition_files
 from millrace.image.inputs import INDEX
 
-_READERS_PAGE = "results/image/report/readers.html"
 _RUNS = Path("results/image/runs")
 
 
@@ -27,8 +26,7 @@ def steps() -> list[tuple[str, str, dict[str, list[str]] | None]]:
 
 def pages() -> list[str]:
     """The pages for people."""
-    runs = [str(path) for path in sorted(_RUNS.glob("*/report.html"))]
-    return [*runs, _READERS_PAGE]
+    return [str(path) for path in sorted(_RUNS.glob("*/report.html"))]
 
 
 def facts() -> dict[str, str]:

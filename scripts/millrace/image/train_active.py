@@ -27,13 +27,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("data", help="folder of train/ and val/, as create_records has made it")
     add("--local-scratch-dir", help="folder of the produced epochs (default: the same)")
     options.add_arguments(parser)
-    add("--resume", help="checkpoint, or folder of a run, that a run that begins takes up")
-    add(
-        "-e",
-        "--evaluate",
-        action="store_true",
-        help="only evaluate: --resume, or --output-dir's newest",
-    )
     add("--output-dir", help="folder of the run (default: that of --metrics, or named as --arch)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
     add("--report", type=Path, help="page of the run (default: report.html in --output-dir)")
@@ -64,9 +57,6 @@ def main(args: argparse.Namespace) -> None:
     from millrace.image.training import run as training_run
 
     torch.set_num_threads(args.threads)
-    if args.evaluate:
-        training_run.evaluate(chosen, Path(args.data), folder, args.resume)
-        return
     scratch = args.local_scratch_dir or args.data
     producer: list[str] = []
     if args.producer == "child":
@@ -75,7 +65,7 @@ def main(args: argparse.Namespace) -> None:
             given[name] = getattr(args, name)
         producer = [f"--{name}={value}" for name, value in given.items()]
     side = Trainer(scratch, times)
-    summary = training_run.run(chosen, Path(args.data), side, folder, args.resume, producer)
+    summary = training_run.run(chosen, Path(args.data), side, folder, producer)
     if summary:
         from millrace.image.training import report
 

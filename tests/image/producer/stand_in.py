@@ -144,5 +144,5 @@ if __name__ == "__main__":
     clock = time.time
     time.time = lambda: clock() + 3600.0  # a host whose clock is an hour ahead
     logging.basicConfig(level="INFO", format="trainer %(message)s")
-    with Trainer(args.folder, Times(0.1, 1.0, 120.0)) as side:
+    with Trainer(args.folder, Times(0.1, 120.0)) as side:
         train(side, Path(args.notes), int(args.top), float(args.seconds), ranks=2)

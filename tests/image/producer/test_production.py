@@ -25,7 +25,7 @@ from tests.image.producer.stand_in import (
 )
 from tests.image.record_sets import write_set
 
-QUICK = Times(beat=0.05, dead_after=120.0, wait_limit=120.0)
+QUICK = Times(beat=0.05, wait_limit=120.0)
 LENGTHS = [7, 7, 7, 6, 6, 6, 6]
 
 

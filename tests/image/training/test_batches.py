@@ -113,9 +113,7 @@ def test_middles_of_records_that_are_smaller_than_vals_are_refused(tmp_path):
     )
     names = ["class 0", "class 1", "class 2"]
     RecordSet(tmp_path / "val", "val", names, [val], [1, 1], size=(8, 8)).write()
-    with pytest.raises(
-        MillraceError, match="train: --image-size 8 is more than the records' 4 pixels"
-    ):
+    with pytest.raises(MillraceError, match="train: the records of val have 8 pixels, of train 4"):
         ImageTask(TrainOptions(augment="none"), tmp_path, tmp_path)
     assert ImageTask(TrainOptions(), tmp_path, tmp_path).image_size == 8
 

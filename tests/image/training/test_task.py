@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,10 @@ from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue, StopSignals
 from millrace.common.training.ranks import Exchange, Ranks
 from millrace.image.producer.shuffle import EpochMaker
+from millrace.image.records.record_set import RecordSet
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.task import ImageTask
-from tests.image.record_sets import write_set
+from tests.image.record_sets import write_records, write_set
 
 OPTIONS = TrainOptions(arch="resnet_small", batch_size=6, workers=0, augment="none", device="cpu")
 
@@ -52,12 +54,21 @@ def test_an_epoch_of_other_records_is_refused(tmp_path):
 def test_a_checkpoint_of_other_records_or_another_size_is_refused(tmp_path):
     state = small_task(tmp_path / "a").state_dict()
     for other in (
-        small_task(tmp_path / "b", image_size=3),
+        ImageTask(OPTIONS, write_smaller(tmp_path / "b"), tmp_path),
         ImageTask(OPTIONS, write_more(tmp_path / "c"), tmp_path),
     ):
         with pytest.raises(MillraceError, match="trained on other records, classes or image size"):
             other.load_state_dict(state)
     small_task(tmp_path / "d").load_state_dict(state)
+
+
+def write_smaller(root: Path) -> Path:
+    small_task(root)
+    images = np.zeros((3, 3, 3, 3), np.uint8)
+    file = write_records(root / "val/val-00000-of-00001.h5", images, [0, 1, 2], range(3))
+    names = ["class 0", "class 1", "class 2"]
+    RecordSet(root / "val", "val", names, [file], [1, 1, 1], (3, 3)).write()
+    return root
 
 
 def write_more(root: Path) -> Path:

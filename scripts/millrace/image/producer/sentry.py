@@ -3,9 +3,9 @@
 Slow counts the epochs that are trained, so it is also the epoch in work; fast is the newest epoch
 that lies whole on disk; top counts the epochs that are wanted. The trainer writes slow and top, the
 producer fast. Each file has one writer, which holds a lock, and is replaced by a rename: no update
-is lost. Each side counts in a file of its own while it lives, and the other side looks whether that
-count moves. No time stamp is compared, no file holds an absolute path, and files are opened anew
-each time.
+is lost. Each side counts in a file of its own while it lives; the other side, when it waits, looks
+whether that count moves. No time stamp is compared, no file holds an absolute path, and files are
+opened anew each time.
 """
 
 from __future__ import annotations
@@ -43,11 +43,8 @@ class Times:
     """How a side of the sentry keeps time, by its own clock only."""
 
     beat: float = setting(1.0, "seconds between two signs of life", above=0)
-    dead_after: float = setting(
-        120.0, "seconds without a sign of life after which a side is dead", above=0
-    )
     wait_limit: float = setting(
-        1800.0, "seconds to wait for a side that is dead or not there", above=0
+        1800.0, "seconds to wait for a side that gives no sign of life", above=0
     )
 
 
@@ -144,6 +141,7 @@ class _Side(Pointers):
 
     name: str
     other: str
+    patience = 60.0  # seconds to wait for the end of another process of this side
 
     def __init__(
         self,
@@ -161,24 +159,16 @@ class _Side(Pointers):
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._lock = contextlib.ExitStack()
-        self._seen: Beat | None = None
-        self._seen_at = time.monotonic()
-        self._is_dead = False
 
     def __enter__(self) -> Self:
         """Raises MillraceError if another process of this side is at work, and goes on for
-        `dead_after` seconds: one that was told to end may be in the middle of a file."""
+        `patience` seconds: one that was told to end may be in the middle of a file."""
         problem = f"a {self.name} is at work here already"
-        held = run_folder.held(
-            self.place,
-            self.times.dead_after,
-            f"{self.name}.lock",
-            problem,
-            "Wait for it, or end it",
-        )
+        lock = f"{self.name}.lock"
+        remedy = "Wait for it, or end it"
+        held = run_folder.held(self.place, self.patience, lock, problem, remedy)
         self._lock.enter_context(held)
         self._beat(True)
-        self._watch()
         self._thread.start()
         return self
 
@@ -195,48 +185,43 @@ class _Side(Pointers):
             raise Requeue
 
     def wait(self, ready: Callable[[], T | None], what: str) -> T:
-        """Poll `ready` until it gives a value; say who is waited for, and what to start if it is
-        not there.
+        """Poll `ready` until it gives a value; say who is waited for.
 
         Raises MillraceError if the other side gives no sign of life for `wait_limit` seconds.
         """
-        began = time.monotonic()
+        seen = self.beat(self.other)
+        seen_at = time.monotonic()
         is_said = False
         while (value := ready()) is None:
             self.check()
             if not is_said:
-                log.info("waiting for %s: %s", what, self._how())
+                log.info("waiting for %s: %s", what, self._how(seen))
             is_said = True
 
-            silent = time.monotonic() - max(began, self._seen_at)
-            if silent >= self.times.wait_limit and not self._is_there():
-                problem = f"waited {silent:.0f} s for {what}, but {self._how()}"
-                raise MillraceError(problem, str(self.folder), "Then start this again")
+            now = self.beat(self.other)
+            silent = time.monotonic() - seen_at
+            if now != seen:
+                seen = now
+                seen_at = time.monotonic()
+            elif silent >= self.times.wait_limit:
+                problem = f"no sign of life for {silent:.0f} s while waiting for {what}"
+                raise MillraceError(f"{problem}: {self._how(seen)}", str(self.folder))
             time.sleep(self.poll)
         return value
 
-    def _is_there(self) -> bool:
-        return self._seen is not None and self._seen.is_working and not self._is_dead
-
-    def _how(self) -> str:
-        """Where the other side is, and what starts it if it is not there."""
-        start = f"Start millrace.image.{_STEPS[self.other]} for this folder"
-        if self._seen is None:
-            return f"no {self.other} has started. {start}"
-        text = f"the {self.other} ({self._seen.where}) {self._seen.activity}"
-        if self._is_dead:
-            limit = f"{self.times.dead_after:g} s"
-            text = f"the {self.other} ({self._seen.where}) is dead, no sign of life for {limit}"
-            return f"{text} (was: {self._seen.activity}). {start}"
-        return text if self._seen.is_working else f"{text}. {start}"
+    def _how(self, seen: Beat | None) -> str:
+        """What the other side did last, and what starts it."""
+        start = f"start millrace.image.{_STEPS[self.other]} for this folder, if it is not there"
+        if seen is None:
+            return f"no {self.other} has started; {start}"
+        return f"the {self.other} ({seen.where}) {seen.activity}; {start}"
 
     def _live(self) -> None:
         while not self._ending.wait(self.times.beat):
             try:
                 self._beat(True)
-                self._watch()
             # A full disk, a server away: the next beat may do.
-            except (OSError, MillraceError) as error:
+            except OSError as error:
                 log.warning("%s", error)
 
     def _beat(self, is_working: bool) -> None:
@@ -244,20 +229,6 @@ class _Side(Pointers):
         where = f"{socket.gethostname()}, pid {os.getpid()}"
         beat = Beat(self._count, is_working, where, self.activity)
         self.write(f"{self.name}.beat", beat)
-
-    def _watch(self) -> None:
-        """Look whether the other side's count moves; say so once if it is dead."""
-        now = self.beat(self.other)
-        clock = time.monotonic()
-        if now is not None and now != self._seen:
-            self._seen = now
-            self._seen_at = clock
-            self._is_dead = False
-            return
-        is_silent = clock - self._seen_at >= self.times.dead_after
-        if is_silent and self._is_there():
-            self._is_dead = True
-            log.error("%s", self._how())
 
 
 class Trainer(_Side):

@@ -29,12 +29,15 @@ _TORCHRUN += (
 _PRETRAINED = (
     "Weights are random here: no model is downloaded. Leave it out, or --resume a checkpoint"
 )
-_START = "The same command goes on where it was left; --resume takes up a checkpoint"
+_START = "A run goes on from its newest checkpoint by itself: give the same command again"
+_EVALUATE = "Each epoch is evaluated: metrics.jsonl and metrics.json have the figures of val"
 _OF_RANKS = ("gpu", "world-size", "rank", "dist-url", "dist-backend", "multiprocessing-distributed")
 _REFUSED = {
     **dict.fromkeys(_OF_RANKS, _TORCHRUN),
     "pretrained": _PRETRAINED,
     "start-epoch": _START,
+    "resume": _START,
+    "evaluate": _EVALUATE,
 }
 
 
@@ -57,9 +60,6 @@ class TrainOptions:
     weight_decay: float = setting(1e-4, "weight decay of all weights", at_least=0)
     print_freq: int = setting(10, "steps between lines", at_least=1)
     save_steps: int = setting(500, "steps between checkpoints inside an epoch; 0: none", at_least=0)
-    image_size: int = loader_setting(
-        0, "height and width the model sees; 0: val's, or 224", at_least=0
-    )
     augment: str = loader_setting(
         "crop_flip", "random resized crops and flips of train", among=AUGMENTATIONS
     )

@@ -30,7 +30,7 @@ class BlockPlan:
 
     Each rank has a contiguous block, cut into batches whose sizes differ by one at most; each
     stream has contiguous batches of it. Nothing is dropped; with fewer records than ranks the ranks
-    without one repeat a record (`repeated`), with weight 0. `spans`: (world size, steps done) of
+    without one repeat a record, with weight 0. `spans`: (world size, steps done) of
     the plans before this one in the epoch, which had `shapes` by world size: what they have read is
     left out.
     """
@@ -54,7 +54,6 @@ class BlockPlan:
             joined = np.concatenate([positions[:0], *left])
             positions = np.sort(joined)
         self._batches = self._deal(positions, world_size, shapes[world_size])
-        self.repeated = sum(not len(batch) for batch in self._batches)
 
     def _deal(self, positions: np.ndarray, world_size: int, shape: Shape) -> list[np.ndarray]:
         """The batches of all ranks, step after step."""

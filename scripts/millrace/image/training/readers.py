@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,17 @@ from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 
 CHUNK = 64  # images of a batch; on_group reads so many at once, file after file
+_SEED = 42  # of random orders
 
 
 class FolderReader(Dataset):
     """ImageFolder's way: each image of a folder is opened and decoded, in random order."""
 
-    def __init__(self, root: Path, images: int, seed: int) -> None:
+    def __init__(self, root: Path, images: int) -> None:
         rows = read_tree(root).rows["train"]
-        order = np.random.default_rng(seed).permutation(len(rows))
+        order = np.random.default_rng(_SEED).permutation(len(rows))
         chosen = order[: images or None]
         self.paths = [root / "train" / rows[number][0] for number in chosen]
-        self.bytes_per_image = sum(map(os.path.getsize, self.paths)) / len(self.paths)
 
     def __len__(self) -> int:
         return math.ceil(len(self.paths) / CHUNK)
@@ -46,19 +45,17 @@ class H5Reader(Dataset):
     """Record files: `on_group` in order, whole; else (on_demand) one record at a time in random
     order."""
 
-    def __init__(self, records: RecordSet, on_group: bool, images: int, seed: int) -> None:
+    def __init__(self, records: RecordSet, on_group: bool, images: int) -> None:
         self.reader = RecordReader(records, max_open_files=256)
         if on_group:
             chunks = [[place] for place in _chunks(records)]
             self.chunks = chunks[: math.ceil(images / CHUNK) or None]
         else:
-            order = np.random.default_rng(seed).permutation(len(records))
+            order = np.random.default_rng(_SEED).permutation(len(records))
             chosen = order[: images or None].tolist()
             singles = [(*records.locate(number), 1) for number in chosen]
             starts = range(0, len(singles), CHUNK)
             self.chunks = [singles[start : start + CHUNK] for start in starts]
-        self.paths = [records.path(file) for file in range(len(records.files))]
-        self.bytes_per_image = sum(file.bytes for file in records.files) / len(records)
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -74,54 +71,32 @@ def _chunks(records: RecordSet) -> Iterator[tuple[int, int, int]]:
             yield file, start, CHUNK
 
 
-def measure(
-    name: str, reader: Any, workers: int, is_cold: bool, repeats: int = 3
-) -> dict[str, Any]:
-    """The median pass of `repeats`; before a cold one the files leave the page cache.
-
-    Images a second are by the clock, seconds of CPU for 1,000 images those of all processes.
-    """
+def measure(name: str, reader: Any, workers: int, repeats: int = 3) -> dict[str, Any]:
+    """The median pass of `repeats`."""
     passes = []
-    for _ in range(1 if is_cold else repeats):
-        if is_cold:
-            _forget(reader.paths)
-        cpu_before = sum(os.times()[:4])
+    for _ in range(repeats):
         began = time.perf_counter()
         images = sum(DataLoader(reader, batch_size=None, num_workers=workers))
-        seconds = time.perf_counter() - began
-        cpu = sum(os.times()[:4]) - cpu_before
-        passes.append((seconds, cpu, images))
+        passes.append((time.perf_counter() - began, images))
 
-    seconds, cpu, images = sorted(passes)[len(passes) // 2]
+    seconds, images = sorted(passes)[len(passes) // 2]
     return {
         "reader": name,
-        "state": "cold" if is_cold else "warm",
         "workers": workers,
         "images": images,
         "images_per_second": images / seconds,
-        "cpu_seconds_per_1000": 1000 * cpu / images,
-        "disk_bytes_per_image": reader.bytes_per_image,
     }
 
 
-def _forget(paths: Iterable[Path]) -> None:
-    """Let files leave the page cache."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-
-
 def readers(
-    folder: Path | None, sets: list[Path], only: str, images: int, seed: int
+    folder: Path | None, sets: list[Path], only: str, images: int
 ) -> Iterator[tuple[str, Any]]:
     """The readers with their names: of the image folder, and two of each set of records."""
     if folder and only != "h5":
-        yield "image folder", FolderReader(folder, images, seed)
+        yield "image folder", FolderReader(folder, images)
     if only == "image_folder":
         return
     for root in sets:
         records = RecordSet.open(root)
-        yield "H5, on_group", H5Reader(records, True, images, seed)
-        yield "H5, on_demand", H5Reader(records, False, images, seed)
+        yield "H5, on_group", H5Reader(records, True, images)
+        yield "H5, on_demand", H5Reader(records, False, images)

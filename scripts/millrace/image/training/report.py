@@ -1,4 +1,4 @@
-"""Pages for people: a training run, and what readers were measured to do."""
+"""The page of a training run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from millrace.common import jsonl
 from millrace.common.report import figures, page
-from millrace.common.report.figures import PALETTE, REST, Curves, Panel
+from millrace.common.report.figures import PALETTE, Curves
 from millrace.common.report.page import Cell, Number, Table
 
 _TEMPLATE = Path(__file__).with_name("image.html.j2")
@@ -88,36 +88,6 @@ def _validations(evals: Sequence[Mapping], epochs: int) -> Table:
         values = [row["step"], metrics["loss"], metrics["acc1"], metrics["acc5"]]
         cells.append([str(epoch), *map(_number, values)])
     return Table("Validation after each epoch", columns, cells)
-
-
-def readers_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `readers.measure`."""
-    names = ["{reader}, {workers} workers, {state}".format(**row) for row in rows]
-    rates = [row["images_per_second"] for row in rows]
-    colours = [REST if row["state"] == "cold" else PALETTE[0] for row in rows]
-    panel = Panel("images/s", names, [(colours, rates)], [f"{rate:,.0f}" for rate in rates])
-    legend = [("warm page cache", PALETTE[0]), ("cold", REST)]
-    svg = figures.bar_chart("Reading images", "decoded pixels, without crops", [panel], legend)
-    columns = [
-        "Reader",
-        "Page cache",
-        "Workers",
-        "Images",
-        "Images/s",
-        "CPU s per 1,000",
-        "Bytes per image",
-    ]
-    cells: list[list[Cell]] = []
-    for row in rows:
-        cells.append([cell if isinstance(cell, str) else _number(cell) for cell in row.values()])
-    return page.render(
-        _TEMPLATE,
-        title="Image readers",
-        lead="CPU is that of all processes; warm rates are medians.",
-        tiles=[],
-        svgs=[svg],
-        tables=[Table("Readers; bytes per image are those on disk", columns, cells)],
-    )
 
 
 def _number(value: float) -> Number:

@@ -11,13 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import devices, loop, run_folder
-from millrace.common.training.checkpoint import Checkpoints, WholeCheckpoint
 from millrace.common.training.ranks import Ranks
 from millrace.image.producer.sentry import Trainer
 from millrace.image.training.options import TrainOptions
@@ -43,14 +39,13 @@ def run(
     root: Path,
     side: Trainer,
     folder: Path,
-    resume: str | None = None,
     producer: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only.
 
-    Only a run that begins takes up the checkpoint `resume`. `side`, of the folder of the produced
-    epochs, is entered on rank 0. `producer`: the flags of a producer to start as a child.
+    `side`, of the folder of the produced epochs, is entered on rank 0. `producer`: the flags of a
+    producer to start as a child.
     """
     ranks = Ranks.from_environment()
     own_side = side if ranks.is_main else None
@@ -59,7 +54,7 @@ def run(
         stack.enter_context(contextlib.closing(task))
         if ranks.is_main:
             stack.enter_context(run_folder.held(folder))
-            _claim(folder, options, task, resume)
+            _claim(folder, options, task)
             stack.enter_context(side)
             if producer:
                 task.check = stack.enter_context(_child(producer))
@@ -76,56 +71,12 @@ def run(
     }
 
 
-def _claim(folder: Path, options: TrainOptions, task: ImageTask, resume: str | None) -> None:
-    """Note what the run is trained with, and take up the checkpoint that it begins with. Raises
-    MillraceError if the folder is that of another run."""
-    source = find_checkpoint(resume) if resume else None
-    state = Checkpoints("").load(source) if source else None
+def _claim(folder: Path, options: TrainOptions, task: ImageTask) -> None:
+    """Note what the run is trained with. Raises MillraceError for a folder that is none of a
+    run."""
     chosen = {**asdict(options), "data": task.state_dict()["data"]}
     noted = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
     run_folder.claim(folder, noted)
-    if source and state is not None:
-        _adopt(source, state, folder)
-
-
-def evaluate(options: TrainOptions, root: Path, folder: Path, resume: str | None) -> None:
-    """Say the figures on val of a checkpoint: `resume`, or the newest of `folder`; each rank by
-    itself."""
-    task = ImageTask(options, root, root)
-    source = find_checkpoint(resume or folder)
-    task.ranks = Ranks()
-    state = Checkpoints("").load(source)
-    task.load_state_dict(state["task"])
-    model = task.build_model()
-    model.load_state_dict(state["model"])
-    device = torch.device(
-        "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
-    )
-    with torch.no_grad():
-        figures = task.accuracies(model.to(device).eval(), device)
-    text = "{}: loss {loss:.4f}, top-1 {acc1:.3f} %, top-5 {acc5:.3f} %"
-    log.info("%s", text.format(source.folder, **figures))
-
-
-def find_checkpoint(path: str | Path) -> WholeCheckpoint:
-    """The checkpoint in a folder, or the newest one of a run's folder."""
-    path = Path(path)
-    if (path / "checkpoint.json").exists():
-        return Checkpoints("").at(path)
-    if checkpoint := Checkpoints(path / "checkpoints").newest() or Checkpoints(path).newest():
-        return checkpoint
-    remedy = "Name a run's folder (--output-dir), or a checkpoint in it such as checkpoints/best"
-    raise MillraceError("holds no checkpoint of Millrace", str(path), remedy)
-
-
-def _adopt(source: WholeCheckpoint, state: dict[str, Any], folder: Path) -> None:
-    """Make `source` the first checkpoint of the run in `folder`, unless that has been trained
-    on."""
-    own = Checkpoints(folder / "checkpoints")
-    if own.newest() is not None:
-        log.info("%s goes on from its own newest checkpoint, not from %s", folder, source.folder)
-        return
-    own.save(source.step, state, {"seed": source.header["seed"]})
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from millrace.common import jsonl, settings
-from millrace.common.cli import log
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.stopping import StopSignals
@@ -57,7 +56,7 @@ class ImageTask(Task):
         self.train = RecordSet.open(root)
         self.val = RecordSet.open(root, validation_folder(root))
         check_classes(self.train, self.val)
-        self.image_size = options.image_size or min(self.val.size)
+        self.image_size = min(self.val.size)
         self._check_image_size()
         self._shape = _shape_of(options, self.ranks)
         # The shapes that an epoch's plans have had, by number of ranks: they may differ before a
@@ -71,32 +70,16 @@ class ImageTask(Task):
         self._epoch = -1  # in work
 
     def _check_image_size(self) -> None:
-        """Raise MillraceError if records are smaller than the images that are taken of them;
+        """Raise MillraceError if the middles of train's records would be larger than they are;
         random crops are enlarged."""
-        record_sets = [self.val]
-        if self.options.augment == "none":
-            record_sets.append(self.train)
-        for records in record_sets:
-            if self.image_size > min(records.size):
-                pixels = min(records.size)
-                words = f"--image-size {self.image_size} is more than the records' {pixels} pixels"
-                remedy = "Take a smaller one, or 0 for that of val's records"
-                raise MillraceError(words, str(records.folder), remedy)
+        pixels = min(self.train.size)
+        if self.options.augment == "none" and self.image_size > pixels:
+            problem = f"the records of val have {self.image_size} pixels, of train {pixels}"
+            remedy = "Convert train with a larger train_size, or train with --augment crop"
+            raise MillraceError(problem, str(self.train.folder), remedy)
 
     def build_model(self) -> nn.Module:
-        classes = len(self.train.classes)
-        model = resnet.build(self.options.arch, classes)
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        log.info(
-            "%s: %.1f million parameters, %d classes, images of %d pixels; train has %s, val %s",
-            self.options.arch,
-            parameters / 1e6,
-            classes,
-            self.image_size,
-            counted(len(self.train), "record"),
-            counted(len(self.val), "record"),
-        )
-        return model
+        return resnet.build(self.options.arch, len(self.train.classes))
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
         options = self.options
@@ -125,13 +108,6 @@ class ImageTask(Task):
         if epoch:
             self._check_records(records)
         plan = self.plan(epoch, world_size, spans)
-        log.info(
-            "epoch %d: %s in contiguous blocks on %s, 0 dropped, %d repeated",
-            epoch,
-            counted(len(plan), "step"),
-            counted(world_size, "rank"),
-            plan.repeated,
-        )
         loader = self.batch_loader(rank)
         loader.plan = plan
         loader.start_step = start_step
