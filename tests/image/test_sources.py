@@ -90,26 +90,6 @@ def test_other_pixels_change_every_partition_of_train_though_no_image_has_change
     assert tree.inputs() == before
 
 
-def test_the_order_of_an_earlier_run_is_kept_and_another_seed_draws_anew(tree):
-    tree.sync()
-    order, before = tree.partitions / "index/train.txt", images(tree)
-    kind, *paths = order.read_text().splitlines()
-    order.write_text("\n".join([kind, *paths[::-1], ""]))
-    tree.dry()
-    assert images(tree) != before and sorted(images(tree)) == sorted(before)
-    order.write_text("\n".join([kind, *paths, ""]))
-    tree.dry()
-    assert images(tree) == before
-    tree.sync(seed=43)
-    assert images(tree) != before and order.read_text().splitlines()[0] == "seed 43"
-
-
-def test_an_order_that_is_kept_is_no_draft_of_the_next_parse(tree):
-    tree.sync()
-    tree.dry()
-    assert not (tree.partitions / placements.DRAFT).exists()
-
-
 def test_an_image_that_is_touched_is_named_with_its_class(tree):
     tree.sync()
     image = next(tree.root.glob("train/class 1/*"))

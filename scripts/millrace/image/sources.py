@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.workflow.differences import Items, unsaid
+from millrace.common.workflow.partitions import Assignment
 from millrace.common.workflow.sources import (
     Found,
     Partitions,
@@ -19,7 +19,7 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 from millrace.image.records.deal import deal, in_order
-from millrace.image.records.folder import EXPECTED, Row, read_tree
+from millrace.image.records.folder import EXPECTED, read_tree
 from millrace.image.records.options import RecordOptions
 
 # Keys whose effect is said otherwise, or that no job reads.
@@ -35,30 +35,6 @@ class Settings:
     raw_data_dir: str
     partition_images: int
     records: Mapping[str, Any]
-
-
-class Order:
-    """The ids of train's images, for ever once a run has started: path number n, from 0, is record
-    n."""
-
-    def __init__(self, path: Path, seed: int) -> None:
-        self.path = path
-        self.seed = seed
-        self.added = list[str]()
-        self.saved = path.read_text().split("\n")[:-1] if path.exists() else []
-
-    def apply(self, rows: list[Row]) -> list[Row]:
-        """The rows by id; their order is `added` if it is new."""
-        head = f"seed {self.seed}"
-        before = self.saved[1:] if self.saved[:1] == [head] else []
-        rows = in_order(rows, self.seed, before)
-        lines = [head, *(row[0] for row in rows)]
-        self.added = lines if lines != self.saved else []
-        return rows
-
-    def content(self) -> bytes:
-        """What the file is to hold."""
-        return "\n".join([*(self.added or self.saved), ""]).encode()
 
 
 class _Block(NamedTuple):
@@ -87,12 +63,11 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         split: options.of_split(tree, split) | {"partitions": names}
         for split, names in groups.items()
     }
-    order = Order(folder / "index/train.txt", options.seed)
 
     def build(write: Write) -> Partitions:
         for split, listed in tree.rows.items():
             is_train = split == "train"
-            rows = order.apply(listed) if is_train else listed
+            rows = in_order(listed, options.seed) if is_train else listed
             files = options.files(split, len(rows))
             plans = list(deal(split, rows, files, is_train))
             facts = {key: splits[split][key] for key in ("split", "folder", "pixels")}
@@ -100,18 +75,16 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
                 of_block = plans[block.start : block.stop]
                 write(block.name, facts | {"files": [plan.as_dict() for plan in of_block]})
         return Partitions(
-            order,
+            Assignment(folder / "index/assignment.jsonl", 1),  # of nothing: the seed says it all
             groups,
             total=sum(map(len, tree.rows.values())),
             others={"splits": splits},
             notes=tree.notes,
         )
 
-    # The order of an earlier run decides too.
-    decided = os.stat(order.path).st_mtime_ns if order.saved else 0
     return Found(
         build,
-        state=jsonl.digest([asdict(settings), tree.classes, tree.rows, tree.notes, decided]),
+        state=jsonl.digest([asdict(settings), tree.classes, tree.rows, tree.notes]),
         items=_items(folder.parent),
         then="the index",
     )

@@ -51,33 +51,20 @@ def _row(line: str) -> Row:
     return path, int(size), int(mtime), int(label)
 
 
-def in_order(rows: Sequence[Row], seed: int, before: Sequence[str] = ()) -> list[Row]:
-    """The rows by id, shuffled by the seed.
-
-    Images of `before`, an earlier order, keep their ids; new ones take those of images that are
-    gone, then follow; if more are gone than new, the last ones take their ids. So few files change
-    with few images.
-    """
-    known = set(before)
-    by_path = {row[0]: row for row in rows}
-    new = [row for row in rows if row[0] not in known]
-    random.Random(seed).shuffle(new)
-    kept = [by_path.get(path) for path in before]
-    return fill_gaps(kept, new)
+def in_order(rows: Sequence[Row], seed: int) -> list[Row]:
+    """The rows by id, shuffled by the seed."""
+    shuffled = list(rows)
+    random.Random(seed).shuffle(shuffled)
+    return shuffled
 
 
-def fill_gaps(order: Sequence[Row | None], new: Sequence[Row] = ()) -> list[Row]:
-    """The order with new ones, and then the last ones, in its gaps; new ones that are left
-    follow."""
-    gaps = [number for number, row in enumerate(order) if row is None]
-    filled = [*order, *new[len(gaps) :]]
-    for number, row in zip(gaps, new, strict=False):
-        filled[number] = row
-
-    for number in gaps[len(new) :]:
+def fill_gaps(order: Sequence[Row | None]) -> list[Row]:
+    """The order with the last ones in its gaps, so that few files change with few images."""
+    filled = list(order)
+    for number, row in enumerate(order):
         while filled and filled[-1] is None:
             filled.pop()
-        if number < len(filled):
+        if row is None and number < len(filled):
             filled[number] = filled.pop()
     return [row for row in filled if row is not None]
 
