@@ -146,27 +146,6 @@ def test_a_finished_run_is_not_trained_or_evaluated_again(tmp_path):
     assert orjson.loads((tmp_path / "rank.0.json").read_bytes())["digest"] == first.digest
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog):
-    settings = {"epochs": 1, "save_steps": 3, "save_total_limit": 0}
-    alone = run(tmp_path / "alone", settings, {})
-    hurt = tmp_path / "hurt"
-    assert forked(hurt, settings, {"fault": "kill", "at_step": 8}) == -signal.SIGKILL
-    assert saved_steps(hurt) == [3, 6]
-    state = hurt / "checkpoints/step-00000006/state.pt"
-    raw = bytearray(state.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    state.write_bytes(raw)
-    with caplog.at_level(logging.WARNING, "millrace"):
-        result = run(hurt, settings, {})
-    assert result.resumed_step == 3
-    assert (
-        "step-00000006: damaged checkpoint" in caplog.text
-        and "step-00000003: resuming" in caplog.text
-    )
-    assert result.digest == alone.digest and exact(hurt) == exact(tmp_path / "alone")
-    assert saved_steps(hurt) == saved_steps(tmp_path / "alone") == [3, 6, 9, 12, 13]
-
-
 def plain_torch(task: TinyTask, clip: float, group: int) -> tuple[torch.nn.Module, list[float]]:
     """One epoch written down directly: batches of `group` samples, mean over frames, cosine from
     step 0."""

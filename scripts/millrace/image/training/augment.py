@@ -25,12 +25,16 @@ def random_crops(
     wherever it is read.
     """
     draws = _draws(seed, epoch, ids, 4 * TRIES + 1)
+    of_boxes = draws[:, :-1].reshape(-1, TRIES, 4)
+    of_flips = draws[:, -1]
+
     boxes = []
-    for of_record, (width, height) in zip(draws, sizes.tolist(), strict=True):
-        tries = of_record[:-1].reshape(TRIES, 4)
-        box = _first_that_fits(tries.tolist(), width, height)
-        boxes.append(box or _largest_centred(width, height))
-    return np.array(boxes, np.int64), draws[:, -1] < 0.5
+    for tries, (width, height) in zip(of_boxes.tolist(), sizes.tolist(), strict=True):
+        box = _first_that_fits(tries, width, height)
+        if box is None:
+            box = _largest_centred(width, height)
+        boxes.append(box)
+    return np.array(boxes, np.int64), of_flips < 0.5
 
 
 def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
@@ -40,32 +44,35 @@ def _draws(seed: int, epoch: int, ids: np.ndarray, count: int) -> np.ndarray:
     # ^ of all pairs: (records, count)
     pairs = np.bitwise_xor.outer(names, keys)
     mixed = hashing.mix(pairs.ravel())
+
+    # As many bits as a float64 has.
     bits = mixed >> np.uint64(11)
     return bits.reshape(pairs.shape) / 2.0**53
 
 
 def _first_that_fits(tries: list[list[float]], width: int, height: int) -> Box | None:
     """The first box that lies within the image, each drawn by four numbers; None if none does."""
-    narrowest, widest = map(math.log, RATIO)
     for area_draw, ratio_draw, left_draw, top_draw in tries:
-        share = _between(*SCALE, area_draw)
-        area = width * height * share
-        ratio = math.exp(_between(narrowest, widest, ratio_draw))
-        box_width = round(math.sqrt(area * ratio))
-        box_height = round(math.sqrt(area / ratio))
-        across = width - box_width
-        down = height - box_height
-        is_box = box_width > 0 and box_height > 0
-        if is_box and across >= 0 and down >= 0:
-            left = int(left_draw * (across + 1))
-            top = int(top_draw * (down + 1))
-            return left, top, left + box_width, top + box_height
+        box_width, box_height = _sides(area_draw, ratio_draw, width * height)
+        if not 0 < box_width <= width:
+            continue
+        if not 0 < box_height <= height:
+            continue
+
+        left = int(left_draw * (width - box_width + 1))
+        top = int(top_draw * (height - box_height + 1))
+        return left, top, left + box_width, top + box_height
     return None
 
 
-def _between(low: float, high: float, draw: float) -> float:
-    """The number that a draw of [0, 1) is, from low to high."""
-    return low + (high - low) * draw
+def _sides(area_draw: float, ratio_draw: float, whole: int) -> tuple[int, int]:
+    """Width and height of a box in an image of `whole` pixels."""
+    low, high = SCALE
+    area = whole * (low + (high - low) * area_draw)
+
+    low, high = map(math.log, RATIO)
+    ratio = math.exp(low + (high - low) * ratio_draw)
+    return round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
 
 
 def _largest_centred(width: int, height: int) -> Box:

@@ -51,14 +51,7 @@ class Batch:
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
     """float32 (n, 3, height, width) of uint8 (n, height, width, 3) RGB: scaled to [0, 1], then by
-    ImageNet's mean and deviation. Raises MillraceError for what has another type or order of
-    axes."""
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        type_ = f"{images.dtype} {tuple(images.shape)}"
-        problem = f"a batch of images is {type_}, not uint8 (n, height, width, 3)"
-        raise MillraceError(
-            problem, remedy="Give RGB pixels from 0 to 255, channels last, not normalised"
-        )
+    ImageNet's mean and deviation. `RecordBatches.check` has refused what is no such batch."""
     mean = torch.tensor(MEAN, device=images.device)
     std = torch.tensor(STD, device=images.device)
     scaled = images.float() / 255
