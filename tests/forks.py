@@ -19,6 +19,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.training.ranks import listen
 
 LIMIT_SECONDS = 180
+_STORES: list[torch.distributed.TCPStore] = []  # for as long as ranks may meet there
 Work = Callable[[], int | None]
 
 
@@ -35,12 +36,22 @@ def start(work: Work, errors: Path, **environment: str) -> BaseProcess:
 
 
 def start_ranks(count: int, work: Work, errors: Path) -> list[BaseProcess]:
-    """Forks as the ranks of one run, as the tasks of an srun; one of `count` 1 has no peers."""
+    """Forks as the ranks of one run, which meet in a store as torchrun's; one of `count` 1 has no
+    peers."""
     if count == 1:
         return [start(work, errors)]
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    store = torch.distributed.TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    _STORES.append(store)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     return [
         start(work, errors, RANK=str(rank), LOCAL_RANK=str(rank), **place, **sizes)

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from millrace.image import train_active
 from millrace.image.producer.sentry import Pointers
 from millrace.image.records.record_file import multiset_digest
 from millrace.image.records.record_set import RecordSet, file_name
+from tests import forks
 from tests.image.record_sets import write_records
 
 ROOT = Path(__file__).parents[2]
@@ -162,27 +162,6 @@ def test_red_against_blue_is_learnt_resumed_from_and_all_wrong_with_swapped_chan
     assert figures[2]["acc5"] == 100
 
 
-def rank_of(rank: int, port: int, command: list[str]) -> None:
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": "2",
-    }
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    raise SystemExit(train_active.main(command))
-
-
-def start_ranks(command: list[str]) -> list[multiprocessing.Process]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [FORK.Process(target=rank_of, args=(rank, port, command)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    return ranks
-
-
 @pytest.mark.long
 def test_each_record_is_consumed_once_an_epoch_by_two_ranks_whoever_is_killed(data, tmp_path):
     run = tmp_path / "run"
@@ -192,7 +171,7 @@ def test_each_record_is_consumed_once_an_epoch_by_two_ranks_whoever_is_killed(da
     while Pointers(data).beat("producer") is None:  # it waits for a trainer
         time.sleep(0.02)
     for lines_written, killed in ((4, "rank and producer"), (11, "producer")):
-        ranks = start_ranks(command)
+        ranks = forks.start_ranks(2, lambda: train_active.main(command), tmp_path / "errors")
         while not log.exists() or log.read_bytes().count(b"\n") < lines_written:
             assert all(process.is_alive() for process in ranks)
             time.sleep(0.002)

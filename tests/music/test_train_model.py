@@ -15,7 +15,6 @@ import yaml
 
 from millrace.common.errors import MillraceError
 from millrace.common.training import loop
-from millrace.common.training.ranks import Ranks, adopt_slurm_tasks
 from millrace.music import build_feature_index, train_model
 from millrace.music.models.published import load_published
 from millrace.music.training import conf, run
@@ -262,31 +261,3 @@ def is_held(folder: Path) -> bool:
     command = [sys.executable, "-c", program, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     return "another process is training here" in done.stderr
-
-
-def test_tasks_of_srun_are_ranks(monkeypatch):
-    values = {
-        "STEP_NUM_TASKS": 4,
-        "STEP_NUM_NODES": 2,
-        "PROCID": 3,
-        "LOCALID": 1,
-        "JOB_ID": 7,
-        "STEP_ID": 0,
-    }
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    adopt_slurm_tasks()
-    assert Ranks.from_environment() == Ranks()
-    for name, value in values.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
-    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1")
-    with monkeypatch.context() as restored:
-        for name in names:
-            restored.setenv(name, "")
-            restored.delenv(name)
-        adopt_slurm_tasks()
-        assert (
-            Ranks.from_environment() == Ranks(3, 4, 1, 2)
-            and os.environ["MASTER_ADDR"] == "10.0.0.1"
-        )

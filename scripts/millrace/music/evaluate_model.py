@@ -17,7 +17,6 @@ import argparse
 from pathlib import Path
 
 from millrace.common import atomic, cli
-from millrace.common.training import ranks
 from millrace.music.training import conf as configuration
 
 
@@ -36,7 +35,6 @@ def main(args: argparse.Namespace) -> None:
     conf = configuration.read(
         overrides, str(Path(options["checkpoint"]).with_name("configuration.yaml"))
     )
-    ranks.adopt_slurm_tasks()
     import torch
 
     from millrace.music.training import run

@@ -49,7 +49,6 @@ def main(args: argparse.Namespace) -> int | None:
     )
     if not (args.output_dir or args.metrics or conf["jobname"]):
         raise MillraceError("the run has no name", remedy="Write jobname=NAME")
-    ranks.adopt_slurm_tasks()
     count = conf["fabric.ngpus"]
     if count > 1 and conf["fabric.nnodes"] == 1 and "RANK" not in os.environ:
         words = ["--standalone", "--nproc-per-node", str(count), "-m", "millrace.music.train_model"]

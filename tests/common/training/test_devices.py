@@ -60,6 +60,14 @@ def test_fewer_gpus_than_ranks_of_a_node_are_refused(monkeypatch, gpus, problem)
         devices.launch(Ranks(0, 2, 0, 2), LoopSettings(device="cuda", precision="32-true"))
 
 
+@pytest.mark.parametrize(("ranks", "tasks"), [(Ranks(0, 2, 0, 2), "1"), (Ranks(), "2")])
+def test_ranks_that_no_launcher_has_started_are_refused(monkeypatch, ranks, tasks):
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+    with pytest.raises(MillraceError, match=r"not been started by a launcher.*training\.launch"):
+        devices.launch(ranks, LoopSettings(device="cpu", precision="32-true"))
+
+
 @pytest.mark.parametrize(
     ("ranks", "words", "cause"),
     [

@@ -253,30 +253,6 @@ def test_nobody_outside_of_the_machine_can_talk_to_its_ranks(tmp_path):
     assert values and [key for key, value in values.items() if value.startswith(b"\x80")] == []
 
 
-def test_tasks_of_srun_meet_on_loopback_too(tmp_path):
-    """Without torchrun rank 0 opens the store, and torch's own would listen on all interfaces."""
-    task = {"fault": "orphan", "at_step": 10**6}
-    runs = [{"folder": str(tmp_path / "run"), "settings": {"max_steps": 10**6}, "task": task}]
-    (tmp_path / "runs.json").write_bytes(orjson.dumps(runs))
-    path = tmp_path / "runs.json"
-    path.write_bytes(orjson.dumps(runs))
-    ranks = forks.start_ranks(2, lambda: tiny_task.main([str(path)]), tmp_path / "stderr")
-    try:
-        until = time.monotonic() + LIMIT_SECONDS
-        while not list(tmp_path.glob("run/sample_ids.1.jsonl")) and time.monotonic() < until:
-            time.sleep(0.2)
-        opened = [
-            each for rank in ranks for each in psutil.Process(rank.pid).net_connections("inet")
-        ]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
-    listening = {each.laddr for each in opened if each.status == psutil.CONN_LISTEN}
-    assert listening
-    assert {address.ip for address in listening} == {"127.0.0.1"}
-
-
 def test_a_port_that_is_taken_is_named():
     with listen("localhost", 0) as taken:
         port = taken.getsockname()[1]

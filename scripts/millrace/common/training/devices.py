@@ -19,7 +19,7 @@ import torch
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.processes import stay_on_loopback
-from millrace.common.training.ranks import LOOPBACK, Exchange, Ranks, end_with_launcher, listen
+from millrace.common.training.ranks import Exchange, Ranks, end_with_launcher
 from millrace.common.training.settings import LoopSettings
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     several = ranks.world_size > 1
     strategy = "auto"
+    _check_launcher(several)
     if several and ranks.world_size == ranks.local_world_size:
-        with peers(ranks, "the start of the ranks"):
-            _join_on_loopback(ranks, device, settings.timeout_seconds)
+        stay_on_loopback()
     if several or ddp:
         timeout = datetime.timedelta(seconds=settings.timeout_seconds)
         unused = bool(settings.find_unused_parameters)
@@ -113,6 +113,18 @@ def launch(ranks: Ranks, settings: LoopSettings, ddp: bool = False) -> Fabric:
     return fabric
 
 
+def _check_launcher(several: bool) -> None:
+    """Raise MillraceError for processes that srun or another program has started as ranks.
+
+    Rank 0 would open a store that listens on all interfaces, or each would train alone.
+    """
+    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if not has_store and (several or tasks != "1"):
+        remedy = "Start ranks with python -m millrace.common.training.launch, or torchrun"
+        raise MillraceError("these ranks have not been started by a launcher", remedy=remedy)
+
+
 def _switch_tf32(tf32: str) -> None:
     """Let GPUs compute so much of float32 in TF32, whatever torch's defaults are.
 
@@ -127,35 +139,6 @@ def _switch_tf32(tf32: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32" if products else "ieee"
     for part in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
         part.fp32_precision = "tf32" if convolutions else "ieee"
-
-
-def _join_on_loopback(ranks: Ranks, device: str, timeout_seconds: float) -> None:
-    """Connect the ranks of one machine so that the network cannot reach them.
-
-    Under torchrun they meet in its launcher's store. Without it (`srun --ntasks 2`) rank 0 opens
-    one, as torch's own would listen on all interfaces.
-    """
-    stay_on_loopback()
-    address = os.environ.get("MASTER_ADDR", "")
-    port = os.environ.get("MASTER_PORT", "")
-    is_opened = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if is_opened or address not in (LOOPBACK, "localhost") or torch.distributed.is_initialized():
-        return
-    timeout = datetime.timedelta(seconds=timeout_seconds)
-    listener = listen(address, int(port)) if ranks.is_main else None
-    place = (LOOPBACK, int(port), ranks.world_size, ranks.is_main, timeout)
-    store = torch.distributed.TCPStore(
-        *place, master_listen_fd=listener.detach() if listener else None
-    )
-    if device == "cuda":
-        torch.cuda.set_device(ranks.local_rank)
-    torch.distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=store,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        timeout=timeout,
-    )
 
 
 @contextlib.contextmanager

@@ -71,8 +71,8 @@ class Ranks:
         environment = ", ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in names)
         problem = f"the environment does not say which rank this is ({environment})"
         remedy = (
-            "Start ranks with torchrun and one --nproc_per_node on all nodes; unset these for one"
-            " rank"
+            "Start ranks with millrace.common.training.launch or torchrun, one launcher a node;"
+            " unset these for one rank"
         )
         raise MillraceError(problem, remedy=remedy)
 
@@ -86,31 +86,6 @@ def end_with_launcher(signal_number: int) -> None:
     torchrun."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(signal_number)
-
-
-def adopt_slurm_tasks() -> None:
-    """Make the tasks of one srun ranks, as torchrun would; does nothing outside of srun and under
-    torchrun.
-
-    Tasks are those of `srun --ntasks-per-node=N`, the same number on each node.
-    """
-    names = ("STEP_NUM_TASKS", "STEP_NUM_NODES", "PROCID", "LOCALID", "JOB_ID", "STEP_ID")
-    texts = [os.environ.get(f"SLURM_{name}", "") for name in names]
-    if "RANK" in os.environ or texts[0] == "1":
-        return
-    if not all(text.isdecimal() for text in texts):
-        return
-    tasks, nodes, rank, local, job, step = map(int, texts)
-    address = LOOPBACK if nodes == 1 else os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    values = {
-        "RANK": rank,
-        "WORLD_SIZE": tasks,
-        "LOCAL_RANK": local,
-        "LOCAL_WORLD_SIZE": tasks // nodes,
-    }
-    os.environ.update({name: str(value) for name, value in values.items()})
-    os.environ.setdefault("MASTER_ADDR", address)
-    os.environ.setdefault("MASTER_PORT", str(job_port(job, step)))
 
 
 class Exchange:

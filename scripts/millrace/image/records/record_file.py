@@ -114,7 +114,7 @@ def record_writer(
         writer = RecordWriter(raw, size, not is_scratch)
         yield writer
 
-        columns = {
+        columns: dict[str, Any] = {
             "labels": np.asarray(writer.labels, np.int64),
             "ids": np.asarray(writer.ids, np.int64),
         }
