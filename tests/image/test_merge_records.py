@@ -66,15 +66,6 @@ def raw(tmp_path, monkeypatch) -> Path:
     return small_tree(tmp_path / "raw", train=7)
 
 
-def test_an_image_that_changed_after_it_was_listed_ends_its_job(raw, capsys):
-    parse()
-    for path in (raw / "train").rglob("*.png"):
-        write_picture(path, 1, size=(50, 50))
-    argv = ["--partition", f"{PARTITIONS}/train-00000.json", "--local-scratch-dir", "records"]
-    assert create_records.main([*argv, "--report", "records/report.json"]) == 1
-    assert "has changed since it was listed" in capsys.readouterr().err
-
-
 def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images(raw, tmp_path):
     reasons = damage(raw / "train")
     build("0.5", train_files=2)

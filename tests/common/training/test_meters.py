@@ -99,22 +99,19 @@ def test_a_window_sums_all_batches_of_all_ranks_and_begins_anew():
             "right": 3.0,
             "samples": 3.0,
         }
-        assert line["padding"] == {"frames": 0.5} and "own_seconds_by_rank" not in line
+        assert line["padding"] == {"frames": 0.5}
     assert window.close(Exchange(1))["loss"] is None
 
-    for name in ("data_wait", "copy", "forward", "backward"):
-        time.sleep(0.01)
-        window.clock.lap(name)
+    time.sleep(0.01)
+    window.clock.lap("forward")
     window.add(torch.tensor(3.0), micro_batch(2, 4.0, frames=10, padded_frames=20))
     line = window.close(
-        BesideAnother((21.0, 3.0, {"samples": 5.0, "frames": 20.0, "padded_frames": 20.0}, 7.5))
+        BesideAnother((21.0, 3.0, {"samples": 5.0, "frames": 20.0, "padded_frames": 20.0}))
     )
     assert (line["loss"], line["weight"]) == ((3.0 * 4 + 21.0) / 7, 7.0)
     assert line["counts"] == {"frames": 30.0, "padded_frames": 40.0, "samples": 7.0}
-    share, seconds = line["time_share"], line["seconds"]
-    own = seconds * (share["data_wait"] + share["copy"] + share["forward"])
-    assert line["own_seconds_by_rank"] == pytest.approx([own, 7.5]) and own < 0.9 * seconds
-    assert line["per_second"]["samples"] == pytest.approx(7.0 / seconds)
+    assert line["time_share"]["forward"] > 0.9
+    assert line["per_second"]["samples"] == pytest.approx(7.0 / line["seconds"])
 
 
 def test_a_window_goes_on_with_the_sums_of_all_ranks_that_saved_it():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from torch.utils.data import DataLoader
 
 from millrace.image.records.dataset import HDF5Record
 from tests.image.record_sets import write_set
-from tests.workflow.workflow import ROOT
 
 
 def numbers(image) -> int:
@@ -58,11 +56,3 @@ def test_it_has_what_imagefolder_has(tmp_path):
     for index in (5, -6):
         with pytest.raises(IndexError):
             records[index]
-
-
-def test_the_snippet_of_the_lanes_page_runs(tmp_path, monkeypatch, capsys):
-    write_set(tmp_path / "results/image/records", [3, 2])
-    monkeypatch.chdir(tmp_path)
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/image.md").read_text(), re.S)
-    exec(snippet, {})
-    assert capsys.readouterr().out == "5 3 (6, 4) RGB class 0\n"

@@ -142,13 +142,10 @@ class Window:
         """The figures of all ranks (`loss` is None where nothing had weight); begins the next
         window."""
         laps = self.clock.restart()
-        # Before a step's first collective a rank waits for nobody: this is its own time.
-        own_laps = [laps.get(name, 0.0) for name in ("data_wait", "copy", "forward")]
         for name, count in self._on_device.items():
             self.counts[name] += float(count)
-        mine = (float(self._loss), self.weight, dict(self.counts), math.fsum(own_laps))
-        of_ranks = exchange.gathered(mine)
-        losses, weights, counts, seconds = zip(*of_ranks, strict=True)
+        of_ranks = exchange.gathered((float(self._loss), self.weight, dict(self.counts)))
+        losses, weights, counts = zip(*of_ranks, strict=True)
 
         self._on_device = {}
         self._loss.zero_()
@@ -157,14 +154,7 @@ class Window:
 
         weight = math.fsum(weights)
         loss = math.fsum(losses) / weight if weight else None
-        line = {
-            "loss": loss,
-            "weight": weight,
-            **figures(counts, laps),
-        }
-        if len(seconds) > 1:
-            line["own_seconds_by_rank"] = list(seconds)
-        return line
+        return {"loss": loss, "weight": weight, **figures(counts, laps)}
 
     def state_dict(self) -> dict[str, float]:
         """The loss so far. Counts and times belong to the process: rates are not those of two runs
