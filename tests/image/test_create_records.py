@@ -233,6 +233,14 @@ def test_an_image_of_too_many_pixels_is_rejected(tmp_path, monkeypatch):
     assert (reject["image"], reject["reason"]) == ("class 0/large.png", "too_large")
 
 
+def test_a_rotation_is_counted_and_not_applied(tmp_path):
+    for orientation in range(10):
+        path = write_picture(tmp_path / "a.jpg", 3, orientation=orientation, size=(12, 8))
+        image, odd = read_image(path.read_bytes(), ".jpg")
+        assert image.size == (12, 8)
+        assert odd == ["exif_orientation"] * (2 <= orientation <= 8)
+
+
 def test_of_an_image_with_several_frames_the_first_is_taken_and_counted():
     stored = io.BytesIO()
     picture(1).save(stored, "WEBP", lossless=True, save_all=True, append_images=[picture(2)])

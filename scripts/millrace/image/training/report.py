@@ -17,11 +17,11 @@ _TEMPLATE = Path(__file__).with_name("image.html.j2")
 
 
 def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = ()) -> str:
-    """Loss, accuracies and waits of the run in a folder; `summary` is its metrics.json, `leaks`
+    """Loss and accuracies of the run in a folder; `summary` is its metrics.json, `leaks`
     says which of its images are also held out."""
     train, evals = _events(run / "metrics.jsonl")
     waited = _waited(train)
-    subtitle = f"{waited} of the time waited for data; top-5 is dashed"
+    subtitle = f"{waited} of the time waited for data"
     svg = figures.line_chart(f"Training of {summary['arch']}", subtitle, _curves(train, evals))
 
     lead = f"{summary['samples']:,} images, {summary['optimizer_steps']:,} steps."
@@ -30,7 +30,6 @@ def training_page(run: Path, summary: Mapping[str, Any], leaks: Sequence[str] = 
     tiles: list[tuple[str, Cell]] = [
         ("Best top-1", figures.human_share(summary["best"]["acc1"] / 100)),
         ("Waited for data", waited),
-        ("Epochs", _number(summary["epochs"])),
     ]
     return page.render(
         _TEMPLATE,
@@ -53,29 +52,17 @@ def _events(log: Path) -> tuple[list[dict], list[dict]]:
 def _waited(train: Sequence[Mapping]) -> str:
     """The share of the time in which training waited for data."""
     seconds = [row["seconds"] for row in train]
-    percents = [percent for _, percent in _waits(train)]
-    waited = np.dot(percents, seconds) / 100
-    return figures.human_share(waited, sum(seconds))
-
-
-def _waits(train: Sequence[Mapping]) -> list[tuple[int, float]]:
-    """The percent of the time that training waited for data, by step."""
-    return [(row["step"], 100 * row["time_share"]["data_wait"]) for row in train]
+    shares = [row["time_share"]["data_wait"] for row in train]
+    return figures.human_share(np.dot(shares, seconds), sum(seconds))
 
 
 def _curves(train: Sequence[Mapping], evals: Sequence[Mapping]) -> list[Curves]:
-    """Loss, accuracies and waits by step."""
+    """Loss and top-1 by step."""
     losses = [(row["step"], row["loss"]) for row in train]
     top1 = [(row["step"], row["metrics"]["acc1"]) for row in evals]
-    top5 = [(row["step"], row["metrics"]["acc5"]) for row in evals]
-    accuracies = [
-        (PALETTE[0], "-", top1),
-        (PALETTE[1], "--", top5),
-    ]
     return [
         Curves("Training loss", [(PALETTE[0], "-", losses)]),
-        Curves("Top-1 and top-5 of val (%)", accuracies),
-        Curves("Wait for data (% of the time)", [(PALETTE[0], "-", _waits(train))]),
+        Curves("Top-1 of val (%)", [(PALETTE[0], "-", top1)]),
     ]
 
 
