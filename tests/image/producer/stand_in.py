@@ -1,11 +1,9 @@
-"""A trainer that only notes the ids it reads, in processes of its own; runs of both sides with
-kills."""
+"""A trainer that only notes the ids it reads; runs of both sides with kills."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
 import os
 import random
 import subprocess
@@ -25,20 +23,19 @@ from tests.image.record_sets import images_of
 ROOT = Path(__file__).parents[3]
 
 
-def read(folder: Path, rank: int, ranks: int, target: Path) -> None:
-    """Read this rank's block of files, compare images and labels with the ids, note the ids."""
+def read(folder: Path) -> np.ndarray:
+    """The ids of an epoch, whose images and labels are compared with them."""
     records = RecordSet.open(folder.parent, folder.name)
-    reader, ids = RecordReader(records), [np.zeros(0, np.int64)]
-    for file in np.array_split(np.arange(len(records.files)), ranks)[rank].tolist():
-        for start in range(0, records.files[file].records, 5):
+    reader = RecordReader(records)
+    ids = []
+    for file, entry in enumerate(records.files):
+        for start in range(0, entry.records, 5):
             block = reader.read(file, start, 5)
-            assert np.array_equal(block.images, images_of(block.ids)), (
-                f"{records.path(file)} holds others' images"
-            )
+            problem = f"{records.path(file)} holds others' images"
+            assert np.array_equal(block.images, images_of(block.ids)), problem
             assert np.array_equal(block.labels, block.ids % 3)
             ids.append(block.ids)
-    with open(target, "wb") as handle:
-        np.save(handle, np.concatenate(ids))
+    return np.concatenate(ids)
 
 
 def wait_for_epoch(side: Trainer, epoch: int) -> None:
@@ -46,32 +43,18 @@ def wait_for_epoch(side: Trainer, epoch: int) -> None:
     side.wait(lambda: side.is_ready(epoch) or None, f"epoch {epoch} ({folder})")
 
 
-def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0, ranks: int = 1) -> None:
+def train(side: Trainer, notes: Path, top: int, seconds: float = 0.0) -> None:
     """Train the epochs that are not noted yet, as a trainer does that saves a checkpoint after each
     epoch."""
     notes.mkdir(exist_ok=True)
-    side.want(top, start := len(list(notes.glob("*.npy"))))
+    start = len(list(notes.glob("*.npy")))
+    side.want(top, start)
     for epoch in range(start, top):
         wait_for_epoch(side, epoch)
-        folder, parts = (
-            epochs.folder_of(side.folder, epoch),
-            [notes / f"part-{rank}" for rank in range(ranks)],
-        )
-        shares = [(folder, rank, ranks, part) for rank, part in enumerate(parts)]
-        readers = [
-            multiprocessing.get_context("fork").Process(target=read, args=share) for share in shares
-        ]
-        if ranks == 1:  # in this process: a fork would inherit what the producer's thread has open
-            read(*shares[0])
-            readers = []
-        for reader in readers:
-            reader.start()
+        ids = read(epochs.folder_of(side.folder, epoch))
         time.sleep(seconds)
-        for reader in readers:
-            reader.join()
-            assert reader.exitcode == 0, f"epoch {epoch} could not be read"
         with atomic.replacing(notes / f"{epoch:04}.npy") as partial, open(partial, "wb") as handle:
-            np.save(handle, np.concatenate([np.load(part) for part in parts]))
+            np.save(handle, ids)
         side.trained(epoch)
 
 
@@ -145,4 +128,4 @@ if __name__ == "__main__":
     time.time = lambda: clock() + 3600.0  # a host whose clock is an hour ahead
     logging.basicConfig(level="INFO", format="trainer %(message)s")
     with Trainer(args.folder, Times(0.1, 120.0)) as side:
-        train(side, Path(args.notes), int(args.top), float(args.seconds), ranks=2)
+        train(side, Path(args.notes), int(args.top), float(args.seconds))
