@@ -59,20 +59,33 @@ def _first_that_fits(tries: list[list[float]], width: int, height: int) -> Box |
         if not 0 < box_height <= height:
             continue
 
-        left = int(left_draw * (width - box_width + 1))
-        top = int(top_draw * (height - box_height + 1))
-        return left, top, left + box_width, top + box_height
+        across = width - box_width + 1
+        down = height - box_height + 1
+        left = int(left_draw * across)
+        top = int(top_draw * down)
+        return (
+            left,
+            top,
+            left + box_width,
+            top + box_height,
+        )
     return None
 
 
 def _sides(area_draw: float, ratio_draw: float, whole: int) -> tuple[int, int]:
     """Width and height of a box in an image of `whole` pixels."""
-    low, high = SCALE
-    area = whole * (low + (high - low) * area_draw)
+    least, most = SCALE
+    share = least + (most - least) * area_draw
+    area = whole * share
 
-    low, high = map(math.log, RATIO)
-    ratio = math.exp(low + (high - low) * ratio_draw)
-    return round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+    narrowest = math.log(RATIO[0])
+    widest = math.log(RATIO[1])
+    exponent = narrowest + (widest - narrowest) * ratio_draw
+    ratio = math.exp(exponent)
+
+    width = math.sqrt(area * ratio)
+    height = math.sqrt(area / ratio)
+    return round(width), round(height)
 
 
 def _largest_centred(width: int, height: int) -> Box:
@@ -84,7 +97,12 @@ def _largest_centred(width: int, height: int) -> Box:
 
     left = (width - box_width) // 2
     top = (height - box_height) // 2
-    return left, top, left + box_width, top + box_height
+    return (
+        left,
+        top,
+        left + box_width,
+        top + box_height,
+    )
 
 
 def crop(image: np.ndarray, box: np.ndarray, size: int, flip: bool) -> np.ndarray:
