@@ -107,7 +107,7 @@ def config(args: argparse.Namespace) -> dict[str, Any]:
         "runs": {},
     }
     section |= {"training": training, "calibration": calibration}
-    section["throughput"] = {**steps, "reference": example["throughput"]["reference"]}
+    section["throughput"] = steps
     return {"lanes": ["asr"], "asr": section}
 
 
@@ -132,7 +132,7 @@ def page(facts: dict[str, Any]) -> str:
         "| --- | ---: | ---: | ---: |",
     ]
     for measure in result["comparison"].values():
-        values = [measure[role] and f"{measure[role]['value']:.4g}" for role in roles]
+        values = [measure[role] and f"{measure[role]:.4g}" for role in roles]
         ratio = measure["ratio"] and f"{measure['ratio']:.2f}"
         lines.append(
             f"| {measure['name']} | " + " | ".join(str(v or "–") for v in [*values, ratio]) + " |"

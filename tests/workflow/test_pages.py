@@ -46,8 +46,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Workflow:
 
 def test_the_throughput_report_compares_the_baseline_with_the_pipeline(ran: Workflow):
     report = json.loads((ran.folder / "results/asr/report/throughput.json").read_bytes())
-    roles = {run["role"] for run in report["runs"]}
-    assert roles == {"baseline", "bench", "check", "profile"}
+    assert report["profile"]["steps"] == 1 and report["buckets"]
     assert report["comparison"]["samples"]["ratio"] > 0
 
 

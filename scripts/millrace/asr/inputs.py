@@ -229,21 +229,13 @@ class AsrInputs(RunInputs):
     def run_arguments(self, wildcards: Any) -> str:
         """The flags of train_model for a run: the model, `training`, and what the run itself
         says."""
-        name = wildcards.run
-        repeat = ""
-        if name.startswith("bench_"):
-            name, _, repeat = name.rpartition("_")
         chosen = {
             **self._model(),
             "seed": self.section["seed"],
             **self.section["training"],
-            **self.of_run(name),
+            **self.of_run(wildcards.run),
         }
         chosen.pop("pinned", None)
-        # Repeats of the benchmark differ in what they draw, or they would measure one draw many
-        # times.
-        if repeat:
-            chosen["seed"] += int(repeat) - 1
         return flags(chosen)
 
     def audited(self, run: str) -> Audited:
@@ -406,15 +398,6 @@ class AsrInputs(RunInputs):
     def runs_page(self, wildcards: Any = None) -> list[str]:
         """The page of the runs, if there is one to make."""
         return [RUNS_PAGE] if self.runs() else []
-
-    def bench(self, wildcards: Any = None) -> list[str]:
-        """The repeats of the benchmark."""
-        count = self.section["throughput"]["repeats"]
-        return [f"results/asr/runs/bench_{number}/metrics.json" for number in range(1, count + 1)]
-
-    def reference(self, wildcards: Any = None) -> str:
-        """The figures of another system for the throughput report, as JSON."""
-        return json.dumps(self.section["throughput"]["reference"], sort_keys=True)
 
     def throughput(self, wildcards: Any = None) -> list[str]:
         """The throughput report."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from millrace.asr.throughput import comparison, criteria, page
+from millrace.asr.throughput import criteria, page
+from millrace.asr.throughput.comparison import Comparison
 from millrace.common import atomic, cli
 
 ROLES = {
-    "bench": "runs of our pipeline, repeats of each other",
-    "baseline": "runs of the baseline: tarfile, random batches, decoding in the trainer",
-    "check": "short runs over all buckets",
-    "profile": "runs under the profiler",
+    "bench": "the run of our pipeline",
+    "baseline": "that of the baseline: tarfile, random batches, decoding in the trainer",
+    "check": "a short run over all buckets",
+    "profile": "a run under the profiler",
 }
 
 
@@ -19,23 +20,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
     for role, meaning in ROLES.items():
-        runs = f"folders or metrics.json: {meaning}"
         add(
             f"--{role}",
-            nargs="*",
-            default=[],
-            metavar="RUN",
-            help=runs,
+            required=True,
+            metavar="METRICS",
+            help=f"metrics.json, in its folder: {meaning}",
         )
-    add("--buckets", help="bucket_config.json of the buckets that were trained on")
-    reference = "name and figures of another system, as asr.throughput.reference (JSON)"
-    add(
-        "--reference",
-        type=cli.json_object,
-        default={},
-        help=reference,
-    )
-    add("--summary", required=True, help="output: tables and figure as one page (HTML)")
+    add("--buckets", required=True, help="bucket_config.json of what was trained on")
+    add("--summary", required=True, help="output: tables as one page (HTML)")
     add(
         "--result",
         required=True,
@@ -46,12 +38,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    throughput = comparison.Throughput(
-        {role: getattr(args, role) for role in ROLES}, args.buckets, args.reference
-    )
-    judged = criteria.criteria(throughput)
-    atomic.write_json(args.result, criteria.result(throughput, judged))
-    atomic.write_text(args.summary, page.render(throughput, judged))
+    runs = {role: getattr(args, role) for role in ROLES}
+    comparison = Comparison.read(args.buckets, **runs)
+    judged = criteria.criteria(comparison)
+    atomic.write_json(args.result, criteria.result(comparison, judged))
+    atomic.write_text(args.summary, page.render(comparison, judged))
     for criterion in judged:
         cli.log.info(
             "%s: %s (%s; %s)", criterion.status, criterion.name, criterion.figure, criterion.bar

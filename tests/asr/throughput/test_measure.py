@@ -17,7 +17,7 @@ def measure() -> BucketMeasure:
 
 
 def measured(measure: BucketMeasure, *batches: Batch) -> dict:
-    line = {"step": 0, "batches": 0, "samples": 0, "wait_seconds": 0.0}
+    line = {"step": 0, "batches": 0, "samples": 0}
     for batch in batches:
         measure(line, batch)
     return line
@@ -37,12 +37,8 @@ def test_the_batches_of_a_step_add_up_by_bucket(measure):
     assert measured(measure, of_rows([4], [1.0]))["bucket"] == "b_3_5"
 
 
-def test_a_filler_counts_nothing_but_the_time_of_its_workers(measure):
+def test_a_filler_counts_nothing(measure):
     filler = of_rows([0, 1], [1.0, 1.0], filler=True)
-    filler.spent = {"decode": 0.25}
     alone = measured(measure, of_rows([4], [1.0]))
-    assert measured(measure, of_rows([4], [1.0]), filler) == {
-        **alone,
-        "worker_decode_seconds": 0.25,
-    }
+    assert measured(measure, of_rows([4], [1.0]), filler) == alone
     assert measured(measure, filler)["samples"] == 0

@@ -4,7 +4,6 @@ they are."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 
@@ -27,10 +26,6 @@ class BucketMeasure:
         line.setdefault("audio_seconds", 0.0)
         line.setdefault("padded_audio_seconds", 0.0)
         buckets = line.setdefault("buckets", {})
-        of_workers = cast("dict[str, float]", line)  # the names of its keys are made here
-        for name, spent in batch.spent.items():
-            key = f"worker_{name}_seconds"
-            of_workers[key] = of_workers.get(key, 0.0) + spent
         if not batch.filler:  # whose samples are another batch's
             seconds = batch.lengths.cpu().numpy() / SAMPLING_RATE
             line["samples"] += len(batch)

@@ -80,13 +80,14 @@ def run(
             note = known.learning_rate_note(options.model, settings.lr)
             if note:
                 log.warning("%s", note)
-        measure = _measure(task, settings, folder, ranks, profile_steps)
-        task.watch = measure.watch
         stack.enter_context(contextlib.closing(task))
+        if not ranks.is_main:
+            loop.train(task, settings, folder)
+            return {}
+        measure = _measure(task, settings, folder, profile_steps)
+        task.watch = measure.watch
         stack.enter_context(measure)
         result = loop.train(task, settings, folder, measure.on_step)
-        if not ranks.is_main:
-            return {}
         summary = {
             **result.summary(),
             "model": options.model,
@@ -138,19 +139,19 @@ def _error_rates(
 
 
 def _measure(
-    task: AsrTask, settings: LoopSettings, folder: Path, ranks: Ranks, profile_steps: int
+    task: AsrTask, settings: LoopSettings, folder: Path, profile_steps: int
 ) -> StepRecorder | StepProfiler:
     options = task.options
     device = devices.kind_of(settings.device)
     if profile_steps:
-        return StepProfiler(folder, profile_steps, device, rank=ranks.rank)
+        return StepProfiler(folder, profile_steps, device)
     of_options = ("loader", "model", "model_options", "batch_seconds", "num_workers")
     of_settings = ("precision", "tf32", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
     if options.loader == "baseline":
         facts["fixed_batch_size"] = task.fixed_batch_size()
-    return StepRecorder(folder, device, facts, ranks, BucketMeasure(task.bucket_rows))
+    return StepRecorder(folder, device, facts, BucketMeasure(task.bucket_rows))
 
 
 def load_model(run: Path, name: str, bucket_dir: Path) -> tuple[AsrModel, str]:

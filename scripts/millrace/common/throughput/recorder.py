@@ -1,20 +1,18 @@
-"""What each step of a run took: time, batch, memory; and how busy the machine was.
+"""What each step of a run took: time, batch, memory; and how busy the GPU was.
 
-    recorder = StepRecorder(folder, device, {"loader": "bucketed"}, ranks, measure)
+    recorder = StepRecorder(folder, device, {"loader": "bucketed"}, measure)
     with recorder:  # writes throughput.json at the end, also of a run that fails
         loop.train(task, settings, folder, on_step=recorder.on_step)
     # and where the task makes its batches:  for batch in recorder.watch(loader): ...
 
 `measure(line, batch)` adds what the lane counts of a batch (samples, seconds of audio) to the
-step's line. Rank 0, which speaks for the others, writes steps.jsonl (one line a step) and
-throughput.json; the others write what their samplers have seen to throughput.rank-<number>.json.
+step's line. Rank 0 alone records: one line a step in steps.jsonl, and throughput.json.
 """
 
 from __future__ import annotations
 
 import contextlib
 import platform
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,13 +25,11 @@ from millrace.common import atomic
 from millrace.common.machine import memory
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.processes import causes
-from millrace.common.throughput.run import FACTS, RANK_FACTS, STEPS, StepLine
+from millrace.common.throughput.run import FACTS, STEPS, StepLine
 from millrace.common.training import run_log
 from millrace.common.training.meters import mark, seconds_between
-from millrace.common.training.ranks import Ranks
 
 Measure = Callable[[StepLine, Any], None]
-_WAITING = 256  # steps whose end a GPU has not reached yet
 
 
 class StepRecorder:
@@ -46,23 +42,19 @@ class StepRecorder:
     """
 
     def __init__(
-        self, folder: Path, device: str, facts: Mapping[str, Any], ranks: Ranks, measure: Measure
+        self, folder: Path, device: str, facts: Mapping[str, Any], measure: Measure
     ) -> None:
         self.folder = folder
-        self.ranks = ranks
         self._measure = measure
         self.on_gpu = device == "cuda"
-        # Named by its number: of "cuda" alone a thread of its own would read GPU 0, on every rank.
-        self.device = torch.device(device, ranks.local_rank if self.on_gpu else None)
+        # Rank 0's. Named by its number, as a thread of its own has no current device.
+        self.device = torch.device(device, 0 if self.on_gpu else None)
         # What JSON cannot hold fails now and not after the run.
         self.facts = orjson.loads(orjson.dumps(dict(facts), default=str))
-        self.sampler = Sampler(ranks.local_rank if self.on_gpu else None)
-        # Begin and end of the steps so far, by perf_counter.
-        self.spans: list[tuple[float, float]] = []
+        self.sampler = Sampler(0)
         self._line: StepLine | None = None  # of the step that runs
         self._begin: Any = None
         self._pending: deque[tuple[StepLine, Any, Any]] = deque()
-        self._peak = 0
         self._handle: Any = None
 
     def __enter__(self) -> StepRecorder:
@@ -70,13 +62,6 @@ class StepRecorder:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.sampler.stop()
-        # Without the first step, a warm-up.
-        own_cores = cores() / max(self.ranks.local_world_size, 1)
-        use = self.sampler.use(self.spans[1:], own_cores)
-        if self.ranks.rank:
-            seen = {"use": use, "peak_memory_bytes": self._peak or None}
-            atomic.write_json(self.folder / RANK_FACTS.format(self.ranks.rank), seen)
-            return
         if self._handle is not None:
             self._write(wait=error is None)
             self._handle.close()
@@ -84,9 +69,7 @@ class StepRecorder:
             **self.facts,
             "failed": None if error is None else _failure(error),
             "machine": machine(self.device),
-            "use": use,
-            "peak_memory_bytes": self._peak or None,
-            "memory_is": "allocated on the GPU" if self.on_gpu else "resident set of the trainer",
+            "gpu_use": self.sampler.mean,
         }
         atomic.write_json(self.folder / FACTS, facts)
 
@@ -95,12 +78,9 @@ class StepRecorder:
         spent = getattr(batches, "spent", {})
         line = self._begin_step()
         before = dict(spent)
-        begin = time.perf_counter()
         for batch in batches:
-            line["wait_seconds"] += time.perf_counter() - begin
             line["batches"] += 1
-            if not self.ranks.rank:
-                self._measure(line, batch)
+            self._measure(line, batch)
             for name, total in spent.items():
                 seconds = total - before.get(name, 0.0)
                 columns = cast("dict[str, float]", line)  # with names that the loader gives
@@ -108,7 +88,6 @@ class StepRecorder:
             yield batch
             line = self._begin_step()
             before = dict(spent)
-            begin = time.perf_counter()
         if not line["batches"]:
             self._line = None
 
@@ -116,19 +95,12 @@ class StepRecorder:
         """The line of the step that runs, or that begins here."""
         if self._line is not None:
             return self._line
-        if len(self.spans) == 1:
-            self.sampler.start()  # the first step is a warm-up
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             memory.forget_highest_resident()
-        self._line = {
-            "step": 0,
-            "batches": 0,
-            "samples": 0,
-            "wait_seconds": 0.0,
-        }
-        self._begin = time.perf_counter(), mark(self.device.type)
+        self._line = {"step": 0, "batches": 0, "samples": 0}
+        self._begin = mark(self.device.type)
         return self._line
 
     def on_step(self, step: int) -> None:
@@ -138,20 +110,16 @@ class StepRecorder:
         self._line = None
         line["step"] = step
         if self.on_gpu:
-            peak = torch.cuda.max_memory_allocated(self.device)
+            line["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+            self.sampler.start()  # the first step was a warm-up
         else:
-            peak = memory.highest_resident()
-        line["peak_memory_bytes"] = peak
-        self._peak = max(self._peak, peak)
-        self.spans.append((self._begin[0], time.perf_counter()))
-        if self.ranks.rank:
-            return
-        self._pending.append((line, self._begin[1], mark(self.device.type)))
+            line["peak_memory_bytes"] = memory.highest_resident()
+        self._pending.append((line, self._begin, mark(self.device.type)))
         if self._handle is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             run_log.truncate(self.folder / STEPS, step - 1)  # a resumed run writes them again
             self._handle = open(self.folder / STEPS, "ab")  # noqa: SIM115 - closed with the run
-        self._write(wait=len(self._pending) > _WAITING)
+        self._write(wait=False)
 
     def _write(self, wait: bool) -> None:
         """Write the lines of the steps that the device has done; `wait` for all of them."""
@@ -170,17 +138,16 @@ def machine(device: torch.device) -> dict[str, Any]:
         "cores": cores(),
         "cpu": platform.machine(),
         "torch": str(torch.__version__),
+        "device": "cpu",
     }
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         facts["cpu"] = next(
             ln.partition(":")[2].strip() for ln in lines if ln.startswith("model name")
         )
-    facts |= {"device": "cpu", "device_memory_bytes": None}
     # Without a GPU the run has failed, and says so.
     if device.type == "cuda" and torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(device)
-        facts |= {"device": properties.name, "device_memory_bytes": properties.total_memory}
+        facts["device"] = torch.cuda.get_device_name(device)
     return facts
 
 

@@ -17,7 +17,6 @@ SUMMARY = "metrics.json"
 STEPS = "steps.jsonl"
 FACTS = "throughput.json"
 PROFILE = "profile.json"
-RANK_FACTS = "throughput.rank-{}.json"  # of the ranks above 0
 # Of a step's time, in its order. "decode" is what the training process spends on reading and
 # decoding itself.
 PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
@@ -32,13 +31,8 @@ class StepLine(TypedDict, total=False):
     samples: int
     audio_seconds: float
     padded_audio_seconds: float
-    wait_seconds: float  # until the batches came; read and decode are parts of it
     read_seconds: float  # of a loader that reads in the trainer (baseline)
     decode_seconds: float
-    worker_read_seconds: (
-        float  # of a loader whose workers read: of all of them, not part of wait_seconds
-    )
-    worker_decode_seconds: float
     buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
     peak_memory_bytes: int
     seconds: float  # from when the first batch is asked for to the end of the step
@@ -65,8 +59,8 @@ class Run:
         self.facts: dict[str, Any] = _document(folder / FACTS) or {}  # as recorder writes them
         self.machine: dict[str, Any] = self.facts.get("machine") or {}
         self.failed: str | None = self.facts.get("failed")
-        self.summary = _document(folder / SUMMARY)
-        self.finished = self.summary is not None and not self.failed  # metrics.json is written last
+        summary = _document(folder / SUMMARY)
+        self.finished = summary is not None and not self.failed  # metrics.json is written last
         self.profile = _document(folder / PROFILE)
         self.steps: list[StepLine] = jsonl.whole_lines(folder / STEPS)
 
@@ -77,20 +71,14 @@ class Run:
             first = self.windows[0]["step"]
             self.steady = self.windows[1:]
             self.steady_steps = [line for line in self.steps if line["step"] > first] or self.steps
-        self.seconds = math.fsum(line["seconds"] for line in self.steady)
 
-    def use(self, name: str) -> float | None:
-        """A figure of the sampler: `gpu`, `cpu`, `workers_cpu` (0 to 1)."""
-        return _number((self.facts.get("use") or {}).get(name))
+    def rate(self, count: str) -> float | None:
+        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks."""
+        return _ratio((line["counts"].get(count), line["seconds"]) for line in self.steady)
 
-    def rate(self, count: str, *lines: dict[str, Any]) -> float | None:
-        """Units of a count (`samples`, `audio_seconds`) a second, on all ranks; of these lines if
-        given."""
-        return _ratio((line["counts"].get(count), line["seconds"]) for line in lines or self.steady)
-
-    def padding(self, unit: str, *lines: dict[str, Any]) -> float | None:
+    def padding(self, unit: str) -> float | None:
         """Share of a unit (0 to 1) that is padding, over the whole run: a plan has no warm-up."""
-        counts = [line["counts"] for line in lines or self.windows]
+        counts = [line["counts"] for line in self.windows]
         useful = _ratio((count.get(unit), count.get(f"padded_{unit}")) for count in counts)
         return None if useful is None else 1 - useful
 
@@ -100,10 +88,11 @@ class Run:
 
         "decode", of a loader that decodes while training waits, is taken out of the wait for data.
         """
+        seconds = math.fsum(line["seconds"] for line in self.steady)
         shares = {}
         for name in PHASES[1:]:
             spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
-            shares[name] = math.fsum(spent) / self.seconds
+            shares[name] = math.fsum(spent) / seconds
         decode = min(shares["data_wait"], self._decoding)
         shares["data_wait"] -= decode
         return {"decode": decode, **shares}
@@ -124,10 +113,9 @@ class Run:
     def peak_memory(self) -> int | None:
         """Most bytes, of the fullest rank known: of the GPU's allocator, or else resident in the
         trainer."""
-        lines = [self.facts, *self.windows, *self.steps]
+        lines = [*self.windows, *self.steps]
         sizes = [line.get("peak_memory_bytes") for line in lines]
-        known = [int(size) for size in sizes if size]
-        return max(known, default=None)
+        return max((int(size) for size in sizes if size), default=None)
 
     @property
     def lost_samples(self) -> int:
@@ -139,40 +127,14 @@ class Run:
                     lost += count
         return round(lost)
 
-    def worker_seconds(self, name: str) -> float | None:
-        """Seconds a step that workers spend on `read` or `decode`; None if they were not
-        measured."""
-        return _ratio((step.get(f"worker_{name}_seconds"), 1.0) for step in self.steady_steps)
-
-    @cached_property
-    def use_by_rank(self) -> dict[int, dict[str, Any]]:
-        """What the sampler of each rank has seen (see `use`)."""
-        use = {0: self.facts.get("use") or {}}
-        for rank in range(1, self.world_size):
-            if facts := _document(self.folder / RANK_FACTS.format(rank)):
-                use[rank] = facts["use"]
-        return use
-
-    @property
-    def slowest_rank(self) -> tuple[int, float] | None:
-        """The rank that takes most time before it meets the others, and how many times the fastest
-        one's."""
-        lines = [line.get("own_seconds_by_rank", ()) for line in self.steady]
-        whole = [seconds for seconds in lines if len(seconds) == self.world_size]
-        totals = [math.fsum(seconds) for seconds in zip(*whole, strict=True)]
-        if len(totals) < 2 or min(totals) <= 0:
-            return None
-        slowest = max(totals)
-        return totals.index(slowest), slowest / min(totals)
-
     @property
     def samples(self) -> float:
         """Samples trained on, on all ranks."""
         return math.fsum(line["counts"].get("samples", 0) for line in self.windows)
 
     def loss_after(self, samples: float) -> tuple[float | None, int]:
-        """Mean training loss of the last quarter of the first `samples`, and the steps that they
-        took.
+        """Mean training loss of the last quarter of the first `samples`, weighted by its units, and
+        the steps that they took.
 
         By lines of the log: the one in which they end counts whole if most of it is inside.
         """
@@ -184,24 +146,14 @@ class Run:
                 break
             lines.append(line)
             done += count
-        return _losses(lines)[1], int(lines[-1]["step"])
 
-    def training_losses(self) -> list[float | None]:
-        """Mean training loss of the first and of the last quarter of the lines, weighted by their
-        units."""
-        return _losses(self.windows)
-
-
-def _losses(lines: Iterable[dict[str, Any]]) -> list[float | None]:
-    """Of the first and the last quarter of the lines that have a loss."""
-    losses = []
-    for line in lines:
-        loss = _number(line.get("loss"))
-        if loss is not None:
-            weight = line.get("weight", 1.0)
-            losses.append((loss * weight, weight))
-    quarter = max(1, len(losses) // 4)
-    return [_ratio(losses[:quarter]), _ratio(losses[-quarter:])]
+        losses = []
+        for line in lines:
+            if line.get("loss") is not None:
+                weight = line.get("weight", 1.0)
+                losses.append((line["loss"] * weight, weight))
+        quarter = max(1, len(losses) // 4)
+        return _ratio(losses[-quarter:]), int(lines[-1]["step"])
 
 
 def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
@@ -209,19 +161,13 @@ def _ratio(pairs: Iterable[tuple[Any, Any]]) -> float | None:
     parts = []
     wholes = []
     for part, whole in pairs:
-        if _number(part) is None or _number(whole) is None:
+        if part is None or whole is None:
             return None
         parts.append(part)
         wholes.append(whole)
     divisor = math.fsum(wholes)
     if divisor > 0:
         return math.fsum(parts) / divisor
-    return None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
     return None
 
 
