@@ -98,10 +98,6 @@ class MadeUp:
             "tokens": sums["audio_seconds"] * 13,
             "padded_tokens": sums["padded_audio_seconds"] * 13.2,
         }
-        sums |= {
-            "flops": sums["audio_seconds"] * 9e9,
-            "padded_flops": sums["padded_audio_seconds"] * 9.5e9,
-        }
         sums = {name: value for name, value in sums.items() if name not in self.omit}
         units = [name for name in sums if f"padded_{name}" in sums]
         first, last = self.loss

@@ -116,7 +116,7 @@ def test_the_throughput_runs_are_no_part_of_the_lane(fresh: Workflow):
     assert sorted(wildcards) == ["", "run=demo"]
 
 
-def test_the_example_for_qwen_runs_as_it_stands_and_the_demos_learning_rate_is_said(tmp_path: Path):
+def test_the_example_for_qwen_runs_as_it_stands(tmp_path: Path):
     config = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())
     tar = write_tar(tmp_path / "audio.tar", ["a.flac"])
     row = dict(zip(COLUMNS, (str(tar), "a.flac", "text", "en", 4.0), strict=True))
@@ -134,11 +134,6 @@ def test_the_example_for_qwen_runs_as_it_stands_and_the_demos_learning_rate_is_s
         "--num-workers 16",
     ):
         assert flag in run.command
-    assert "pretrained" not in workflow.call("-n", "asr_data").stderr
-    config["asr"]["training"]["lr"] = 4e-3
-    lines = said(Workflow(tmp_path, **config).call("-n", "asr_train"))
-    (line,) = (line for line in lines if "pretrained" in line)
-    assert "run qwen3-asr-1.7b: lr 0.004 fits training from random weights" in line
 
 
 def test_every_pending_job_has_a_reason_and_no_segment_is_a_job(dry_run: list[Job]):

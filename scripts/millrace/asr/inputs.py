@@ -151,12 +151,8 @@ class AsrInputs(RunInputs):
         return [f"results/asr/calibration/buckets/{name}.json" for name in reversed(names)]
 
     def pending_notes(self) -> list[str]:
-        """What of the targets is kept though older than its data, and odd learning rates."""
+        """What of the targets is kept though older than its data."""
         notes = [self._pinned_note(run) for run in self.section["runs"] if self._is_kept(run)]
-        for run in self.section["runs"]:
-            rate = self._training(run).get("lr", 0.0)
-            note = known.learning_rate_note(self._model()["model"], rate)
-            notes.append(f"run {run}: {note}" if note else "")
         return [note for note in notes if note]
 
     def _training(self, run: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from millrace.asr.evaluation import hypotheses
-from millrace.asr.models import known
 from millrace.asr.models.folder import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
@@ -220,19 +219,6 @@ def test_a_calibration_for_another_training_is_refused(tmp_path, caplog):
         with pytest.raises(MillraceError, match=f"another {name}"):
             check({"key": {**key, name: value}})
     check({"b_0_3": {"batch_size": 3}})  # the original script's form
-
-
-def test_buckets_are_described_and_a_pretrained_model_warns_of_the_learning_rate(tmp_path, caplog):
-    task = task_of(write(tmp_path))
-    with caplog.at_level(logging.INFO, "millrace"):
-        task.describe_buckets()
-    seconds = task.durations[0]
-    facts = f"12 samples, 0.00 h, mean {seconds.mean():.2f} s, longest {seconds.max():.2f} s"
-    assert caplog.messages[0] == f"bucket b_0_3: {facts}" and len(caplog.messages) == 2
-    assert "about 2e-5" in known.learning_rate_note(str(tmp_path), 4e-3)
-    assert not known.learning_rate_note(str(tmp_path), 2e-5) and not known.learning_rate_note(
-        "ctc", 4e-3
-    )
 
 
 @pytest.mark.parametrize("loader", ["bucketed", "baseline"])

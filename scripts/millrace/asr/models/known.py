@@ -14,18 +14,8 @@ MODELS = (
     ("hf.ctc", "HfCtcModel", ()),
     ("hf.seq2seq", "Seq2SeqModel", ()),
 )
-_HIGH_LR = 1e-3
 _MILLIONS = {"qwen3-asr-0.6b": 782.0, "qwen3-asr-1.7b": 2038.0}
 NAMES = tuple(name for _, _, names in MODELS for name in names)
-
-
-def learning_rate_note(model: str, lr: float) -> str:
-    """That a learning rate is one for random weights, and the model is a folder's; "" if all is
-    well."""
-    if lr < _HIGH_LR or not Path(model).is_dir():
-        return ""
-    advice = "fits training from random weights; pretrained models are fine-tuned with about 2e-5"
-    return f"lr {lr:g} {advice} ({model} holds one)"
 
 
 def millions(model: str) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.evaluation import hypotheses, rates
-from millrace.asr.models import known
 from millrace.asr.models.base import AsrModel
 from millrace.asr.planning import budgets
 from millrace.asr.throughput.measure import BucketMeasure
@@ -76,10 +75,6 @@ def run(
             }
             of_run = {name: chosen[name] for name in sorted(chosen) if name not in _FREE}
             run_folder.claim(folder, of_run)
-            task.describe_buckets()
-            note = known.learning_rate_note(options.model, settings.lr)
-            if note:
-                log.warning("%s", note)
         stack.enter_context(contextlib.closing(task))
         if not ranks.is_main:
             loop.train(task, settings, folder)

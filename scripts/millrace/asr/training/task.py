@@ -133,15 +133,6 @@ class AsrTask(Task):
         names = BucketConfig.read(self.options.bucket_dir).ids
         return dict(zip(names, map(len, self.durations), strict=True))
 
-    def describe_buckets(self) -> None:
-        """Log samples, hours, mean and longest of every bucket that holds any."""
-        line = "bucket %s: %s, %.2f h, mean %.2f s, longest %.2f s"
-        for name, seconds in zip(self.bucket_rows, self.durations, strict=True):
-            if len(seconds):
-                samples = counted(len(seconds), "sample")
-                hours = seconds.sum() / 3600
-                log.info(line, name, samples, hours, seconds.mean(), seconds.max())
-
     def fixed_batch_size(self) -> int:
         """The batch size of a pipeline without buckets: how many of the longest clip fit its
         bucket's budget.
