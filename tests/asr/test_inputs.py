@@ -223,14 +223,14 @@ def test_the_longest_bucket_is_calibrated_first_and_on_the_device_that_is_asked_
 
 def test_calibration_and_verification_train_as_the_runs_do():
     training = {"precision": "bf16-mixed", "grad_acc": 2, "max_bad_fraction": 0.2}
-    asr = inputs(training=training, seed=7, calibration={"headroom": 0.2, "device": "cpu"})
+    asr = inputs(training=training, seed=7, calibration={"max_memory_gb": 9.0, "device": "cpu"})
     for arguments in (asr.calibration_arguments(), asr.verification_arguments()):
         for flag in (
             "--precision bf16-mixed",
             "--grad-acc 2",
             "--max-bad-fraction 0.2",
             "--seed 7",
-            "--headroom 0.2",
+            "--max-memory-gb 9.0",
             "--device cpu",
             "--soak-steps 200",
         ):

@@ -210,7 +210,7 @@ class AsrInputs(RunInputs):
     def verification_arguments(self, wildcards: Any = None) -> str:
         """The flags of verify_calibration that the config decides."""
         chosen = self._calibrated_training()
-        for name in ("device", "max_memory_gb", "headroom", "soak_steps"):
+        for name in ("device", "max_memory_gb", "soak_steps"):
             chosen[name] = self.section["calibration"][name]
         return flags(chosen)
 

@@ -39,11 +39,8 @@ def main(args: argparse.Namespace) -> None:
     merged = calibration_merge.merge(args.bucket_config, args.calibrations)
     atomic.write_json(args.output, merged)
     for name, bucket in merged["buckets"].items():
-        peak = bucket["peak_memory_gb"]
-        predicted = bucket["predicted_memory_gb"]
-        error = 100 * (predicted / peak - 1)
-        line = "%s: %d rows; peak %.3f GB, predicted %.3f GB (%+.1f %%)"
-        cli.log.info(line, name, bucket["batch_size"], peak, predicted, error)
+        line = "%s: %d rows; peak %.3f GB"
+        cli.log.info(line, name, bucket["batch_size"], bucket["peak_memory_gb"])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.asr.calibration.memory_model import MemoryModel, Point, budget_of, fit, residuals
+from millrace.asr.calibration.memory_model import (
+    MemoryModel,
+    Point,
+    budget_of,
+    fit,
+    worst_underestimate,
+)
 from millrace.asr.planning.cut import BatchBudget
 
 squared, of_text = st.sampled_from([0.0, 1e-4, 3e-3]), st.sampled_from([0.0, 1e-5, 2e-4])
@@ -31,8 +37,15 @@ def points_of(model: MemoryModel, noise: float = 0.0) -> list[Point]:
 def test_the_fit_finds_the_formula_that_made_the_peaks(model):
     points = points_of(model)
     fitted = fit(points)
-    assert residuals(fitted, points)["max_abs"] < 1e-6
+    assert worst_underestimate(fitted, points) <= 1e-6
     assert fitted.predict(11, 7.3, 100) == pytest.approx(model.predict(11, 7.3, 100), rel=1e-4)
+
+
+def test_the_worst_underestimate_is_that_of_the_point_with_the_highest_peak_above_the_model():
+    model = MemoryModel(1.0, 0.1, 0.0, 0.0)
+    points = [Point(10, 4.0, 0, peak) for peak in (4.0, 5.0, 6.25)]
+    assert worst_underestimate(model, points) == 0.2
+    assert worst_underestimate(model, points[:1]) == 0.0
 
 
 @given(models, st.integers(0, 5))

@@ -104,21 +104,14 @@ def fit(points: Sequence[Point]) -> MemoryModel:
     return MemoryModel(*map(float, best))
 
 
-def residuals(
+def worst_underestimate(
     model: MemoryModel,
     points: Sequence[Point],
-) -> dict[str, Any]:
-    """Relative errors of the model (predicted / measured - 1): over all, and the worst
-    underestimate."""
-    errors = np.array([model.predict(*shape) / peak - 1 for *shape, peak in points])
-    sizes = np.abs(errors)
-    lowest = float(errors.min())
-    return {
-        "points": len(errors),
-        "mean_abs": round(float(sizes.mean()), 6),
-        "max_abs": round(float(sizes.max()), 6),
-        "worst_under": round(max(-lowest, 0.0), 6),
-    }
+) -> float:
+    """The share by which the model predicts too little, of the point where that is most; 0 if it
+    never does."""
+    errors = [1 - model.predict(*shape) / peak for *shape, peak in points]
+    return round(max(0.0, *errors), 6)
 
 
 def budget_of(

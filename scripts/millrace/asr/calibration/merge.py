@@ -23,7 +23,6 @@ _TAKEN = (
     *worst_case.LONGEST,
     "limited_by",
     "peak_memory_gb",
-    "backed_off",
 )
 
 
@@ -42,11 +41,11 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
     known = [name for name in rows if name in given]
     points = [point for name in known for point in _points(given[name])]
     model = memory_model.fit(points)
-    errors = memory_model.residuals(model, points)
+    under = memory_model.worst_underestimate(model, points)
     # What the model has underestimated it may underestimate again; lengths between the tried are
     # untested.
     key = given[known[0]]["key"]
-    limit = key["limit_gb"] * (1 - errors["worst_under"] - _BETWEEN)
+    limit = key["limit_gb"] * (1 - under - _BETWEEN)
     buckets: dict[str, Any] = {}
     source = known[-1]
     for name in reversed(rows):
@@ -57,7 +56,7 @@ def merge(bucket_config: Path, paths: Sequence[Path]) -> dict[str, Any]:
             log.warning("%s has no rows; it gets the batch size of %s", name, source)
     return {
         "key": key,
-        "memory_model": {**model.as_dict(), "residuals": errors},
+        "memory_model": {**model.as_dict(), "worst_under": under},
         "limit_gb": key["limit_gb"],
         "buckets": {name: buckets[name] for name in rows},
     }
@@ -147,7 +146,5 @@ def _bucket(calibration: Calibration, model: MemoryModel, limit_gb: float) -> di
     lengths = (calibration["shortest_seconds"], max(near.seconds, longest))
     return {
         **{name: facts[name] for name in _TAKEN},
-        "predicted_memory_gb": model.predict(rows, near.seconds, near.characters),
-        "soak_peak_gb": (calibration["soak"] or {}).get("peak_gb"),
         "budget": memory_model.budget_of(model, limit_gb, rows, *lengths, near.characters),
     }

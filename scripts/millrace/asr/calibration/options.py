@@ -27,10 +27,7 @@ class Choices:
     settings: LoopSettings
     bucket: str = ""
     max_memory_gb: float = setting(
-        0.0, "limit of the peak, GB; 0: what the headroom leaves", at_least=0
-    )
-    headroom: float = setting(
-        0.1, "share of the device left free without a limit", at_least=0, at_most=0.9
+        0.0, "limit of the peak, GB; 0: nine tenths of the device", at_least=0
     )
     start_bs: int = setting(32, "batch size of the first trial", at_least=1, in_config=False)
     min_bs: int = setting(1, "smallest batch size worth training", at_least=1, in_config=False)
@@ -52,9 +49,9 @@ class Choices:
         return settings.from_args(cls, args, options=options, settings=loop)
 
     def limit_gb(self, device: Device) -> float:
-        """The given limit, or what the headroom leaves of the device."""
+        """The given limit, or nine tenths of the device."""
         memory = device["memory_gb"]
-        limit = self.max_memory_gb or memory * (1 - self.headroom)
+        limit = self.max_memory_gb or memory * 0.9
         if not limit > 0:
             raise MillraceError(
                 "the memory of this device is unknown", remedy="Set --max-memory-gb"
@@ -88,27 +85,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", help=calibration)
     training.add_arguments(parser, ("num_workers", "max_bad_fraction"))
     parser.set_defaults(num_workers=0)
-    device = "auto, cpu or cuda: calibrate on the device itself"
     parser.add_argument(
         "--device",
-        type=_device,
+        choices=["auto", "cpu", "cuda"],
         default="auto",
-        help=device,
+        help="calibrate on the device itself",
     )
     loop = ("precision", "gradient_checkpointing", "grad_acc", "seed")
     settings.add_arguments(parser.add_argument_group("training"), LoopSettings, loop)
-    settings.add_arguments(parser, Choices, ("max_memory_gb", "headroom", "soak_steps"))
+    settings.add_arguments(parser, Choices, ("max_memory_gb", "soak_steps"))
 
 
 def verification(args: argparse.Namespace) -> tuple[Choices, Path]:
     """What to verify, and where the result goes."""
     args.calibration = args.calibration or f"{FOLDER}/calibrated_bs.json"
     return Choices.from_args(args), args.output or Path(FOLDER, "verification.json")
-
-
-def _device(name: str) -> str:
-    if name in ("auto", "cpu", "cuda"):
-        return name
-    raise argparse.ArgumentTypeError(
-        f"{name!r} is none of auto, cpu, cuda: calibrate on the device itself"
-    )

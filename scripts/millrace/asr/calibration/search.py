@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
-from millrace.common import progress
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-_FINE = 32  # the search ends when it knows the batch to one part in so many
-_MOST_TRIALS = 12  # each is a process that loads the model
+_GUESSES = 7  # trials after which the search bisects
 _SMALLER = "Raise --max-memory-gb, use --gradient-checkpointing 1 or a smaller model, "
 _SMALLER += "or lower --min-bs or the last edge"
 
@@ -55,7 +53,6 @@ class Found(TypedDict):
     search: dict[str, Any]  # the Search
     trials: list[dict[str, Any]]  # Answers, with `rows` and `fits`
     soak: Answer | None
-    backed_off: list[dict[str, Any]]  # sizes that did not last a soak, and why
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,6 @@ def calibrate(
     size, trials = largest(search, worst)
     by = "rows" if search.max_rows >= search.rows else "max_bs"
     limited_by = "memory" if size < search.max_rows else by
-    backed_off: list[dict[str, Any]] = []
     soaked: Answer | None = None
     while soak is not None:
         soaked = soak(size)
@@ -118,9 +114,8 @@ def calibrate(
             )
             break
         why = search.why_not(soaked)
-        smaller = backed_off_size(search, size, soaked)
+        smaller = min(size - 1, size * 9 // 10)
         log.warning("soak with %d rows: %s; trying %d rows", size, why, smaller)
-        backed_off.append({"batch_size": size, "why": why})
         if smaller < search.min_bs:
             raise MillraceError(f"a batch of {size} does not last: {why}", "soak", _SMALLER)
         size = smaller
@@ -134,7 +129,6 @@ def calibrate(
         "search": asdict(search),
         "trials": trials,
         "soak": soaked,
-        "backed_off": backed_off,
     }
 
 
@@ -151,10 +145,12 @@ def largest(search: Search, worst: Callable[[int], Answer]) -> tuple[int, list[d
         answer = worst(size)
         why = "" if search.fits(answer) else search.why_not(answer)
         trials.append({"rows": size, "fits": not why, **answer})
-        fits, fails = (fits, size) if why else (size, fails)
-        total = len(trials) + _bisections(fits, fails)
         result = why or f"peak {answer['peak_gb']:.3f} GB, fits"
-        log.info("%s", progress.line(len(trials), total, "trials", None, f"{size} rows: {result}"))
+        log.info("trial %d: %d rows: %s", len(trials), size, result)
+        if why:
+            fails = size
+        else:
+            fits = size
         if fails <= search.min_bs:
             problem = f"a batch of {search.min_bs} does not fit: {why}"
             raise MillraceError(problem, "calibration", _SMALLER)
@@ -170,25 +166,18 @@ def _next_size(
     fails: int,
     trials: list[dict[str, Any]],
 ) -> int:
-    """Where a line through the peaks meets the limit, or the middle.
-
-    The middle where the line says what was refuted (a batch that is out of memory has no peak, so
-    that the line stays as it was), and where there is no time for guesses: each may cost a trial
-    beside itself.
-    """
-    middle = _middle(max(fits, search.min_bs - 1), fails)
+    """By doubling until a batch fails, then where a line through the peaks meets the limit, then by
+    bisection."""
     if not fits:
-        return middle
-    has_failed = fails <= search.max_rows
-    if not has_failed and search.max_rows <= _next_known(fits):
-        return search.max_rows
-    if len(trials) + 2 + _bisections(fits, fails) > _MOST_TRIALS:
-        return middle
+        return max(fails // 4, search.min_bs)
     guess = _guess(search, trials)
-    if not has_failed:  # nothing tells where memory begins to grow faster: in steps
+    if fails > search.max_rows:  # nothing tells where memory begins to grow faster: in steps
+        if search.max_rows <= _next_known(fits):
+            return search.max_rows
         return min(max(guess or 0, 2 * fits), 4 * fits, search.max_rows)
-    if guess is None or guess >= fails:
-        return middle
+    # A line may say again and again what was refuted: a batch that is out of memory has no peak.
+    if guess is None or guess >= fails or len(trials) > _GUESSES:
+        return (fits + fails) // 2
     # If it says that nothing larger fits: make sure.
     return min(max(guess, _next_known(fits)), fails - 1)
 
@@ -214,38 +203,4 @@ def _guess(search: Search, trials: list[dict[str, Any]]) -> int | None:
 
 def _next_known(fits: int) -> int:
     """If this batch fails, `fits` is the largest to one part in 32."""
-    return fits + 1 + fits // _FINE
-
-
-def _bisections(fits: int, fails: int) -> int:
-    """How many trials it takes at most to find the largest batch between these by bisection."""
-    between = _place(fails) - _place(fits)
-    return math.ceil(math.log2(max(between, 1)))
-
-
-def _middle(low: int, high: int) -> int:
-    """The batch as many parts of 32 above `low` as below `high`; above `low` and below `high`."""
-    place = (_place(low) + _place(high)) / 2
-    size = place if place < _FINE else _FINE * math.exp(place / _FINE - 1)
-    return min(max(round(size), low + 1), high - 1)
-
-
-def _place(size: int) -> float:
-    """Where a batch stands on a scale whose unit is what the search tells apart: 1, then one part
-    in 32."""
-    if size < _FINE:
-        return size
-    return _FINE * (1 + math.log(size / _FINE))
-
-
-def backed_off_size(search: Search, size: int, answer: Answer) -> int:
-    """The next batch to soak: less by what the peak, without what is fixed, was too high, or by a
-    tenth."""
-    share = 0.9
-    if not answer["oom"]:
-        peak = answer["step_peak_gb"]
-        fixed = answer["fixed_gb"]
-        if peak > search.limit_gb > fixed:
-            share = (search.limit_gb - fixed) / (peak - fixed)
-    share = min(max(share, 0.5), 0.95)
-    return min(size - 1, math.floor(size * share))
+    return fits + 1 + fits // 32
