@@ -1,5 +1,4 @@
-"""Write a model as a folder: of any checkpoint of a run, or of a folder that holds one in another
-layout.
+"""Write the model of any checkpoint of a run as a folder.
 
 --layout transformers is what transformers and Millrace read, --layout qwen-asr what the qwen-asr
 package reads. Nothing of the run is changed; the folder's config.json is written last.
@@ -17,16 +16,11 @@ from millrace.common.errors import MillraceError
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
+    add(
         "--metrics",
         type=Path,
-        help="metrics.json of a run, or the run's folder",
-    )
-    source.add_argument(
-        "--model",
-        type=Path,
-        help="a folder that holds a model",
+        required=True,
+        help="metrics.json of a run, in its folder",
     )
     checkpoint = "of the run: best, last, or a name such as step-00000500 (default %(default)s)"
     add(
@@ -58,15 +52,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    from millrace.asr.models import registry
     from millrace.asr.training import run as training_run
 
-    if args.model:
-        model = registry.load(args.model)
-        name = str(args.model)
-    else:
-        run = args.metrics if args.metrics.is_dir() else args.metrics.parent
-        model, name = training_run.load_model(run, args.checkpoint, args.bucket_dir)
+    run = args.metrics.parent
+    model, name = training_run.load_model(run, args.checkpoint, args.bucket_dir)
     if args.layout not in model.layouts:
         remedy = f"Its layouts are: {', '.join(model.layouts)}"
         raise MillraceError(
@@ -74,8 +63,6 @@ def main(args: argparse.Namespace) -> None:
         )
     model.layout = args.layout
     folder = args.output.parent if args.output.name == "config.json" else args.output
-    if args.model and folder.resolve() == args.model.resolve():
-        raise MillraceError("--output is the folder of --model", str(folder), "Name another folder")
     model.save_pretrained(folder)
     cli.log.info("%s: the model of %s, in the layout of %s", folder, name, args.layout)
 

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3ASRFeatureExtractor, Qwen3ASRForConditionalGeneration
 
-from millrace.asr import export_model
 from millrace.asr.models.qwen import layout
 from millrace.asr.models.qwen.config import random_config, random_processor
 from millrace.asr.models.qwen.model import QwenModel
@@ -44,14 +43,18 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+def write(source: Path, layout: str, folder: Path) -> None:
+    """Write the model of a folder again, in a layout."""
+    model = load(source)
+    model.layout = layout
+    model.save_pretrained(folder)
+
+
 def test_both_layouts_hold_the_same_model_and_its_tokenizer_files(folder, tmp_path):
     model = load(folder).eval()
-    assert export_model.main(["--model", str(folder), "--output", str(tmp_path / "hf")]) == 0
-    back = ["--layout", "qwen-asr", "--model"]
-    assert export_model.main([*back, str(tmp_path / "hf"), "--output", str(tmp_path / "one")]) == 0
-    assert (
-        export_model.main([*back, str(folder), "--output", str(tmp_path / "two/config.json")]) == 0
-    )
+    write(folder, "transformers", tmp_path / "hf")
+    write(tmp_path / "hf", "qwen-asr", tmp_path / "one")
+    write(folder, "qwen-asr", tmp_path / "two")
     prepared = model.prepare(batch([3.3, 1.0]))
     for name in ("hf", "one", "two"):
         other = load(tmp_path / name).eval()
@@ -163,27 +166,16 @@ def _weight(name: str, value: torch.Tensor | None):
     return damage
 
 
-def _head_of_its_own(folder: Path) -> None:
-    for path in folder.glob("model-*"):
-        state = load_file(path)
-        heads = {name: t + 1 for name, t in state.items() if name == "thinker.lm_head.weight"}
-        save_file(state | heads, path)
-
-
 _BIAS, _OTHER = "thinker.audio_tower.conv2d1.bias", torch.zeros(3)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_config("", classify_num=5), "a forced aligner"),
-        (_config("text_config", moe=1), "text_config holds moe, which mean"),
         (_config("text_config", hidden_size=None), "is of another shape"),
         (_config("text_config", rope_scaling={"type": "yarn"}), "type yarn"),
-        (_weight(_BIAS, None), f"{_BIAS} is missing"),
-        (_weight(_BIAS, _OTHER), f"{_BIAS} is of another shape"),
-        (_weight("thinker.model.x", _OTHER), "model.x is unknown"),
-        (_head_of_its_own, "lm_head.weight is other than the embedding"),
+        (_weight(_BIAS, None), r"conv2d1.bias is missing"),
+        (_weight(_BIAS, _OTHER), r"conv2d1.bias is of another shape"),
         (_weight("talker.x", _OTHER), "talker.x is none of Qwen3-ASR"),
         (lambda folder: (folder / "model-00002-of-00002.safetensors").unlink(), "is missing"),
     ],

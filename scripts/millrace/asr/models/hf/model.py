@@ -56,7 +56,7 @@ class HfModel(AsrModel):
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
                 )
-                cls._check_weights(weights, str(folder))
+                cls.check_weights(weights, str(folder))
         with loading(folder, cls.hf_classes[1]):
             processor = processor_class.from_pretrained(str(folder), **LOCAL)
         cls._check_extractor(processor.feature_extractor, str(folder))
@@ -75,7 +75,7 @@ class HfModel(AsrModel):
             raise MillraceError(problem, folder, "Choose a model for 16 kHz")
 
     @classmethod
-    def _check_weights(cls, weights: Mapping[str, Any], folder: str) -> None:
+    def check_weights(cls, weights: Mapping[str, Any], folder: str) -> None:
         """Raise MillraceError for what transformers would draw at random, if it is no new head."""
         missing = sorted(weights["missing_keys"])
         extra = sorted(weights["unexpected_keys"])

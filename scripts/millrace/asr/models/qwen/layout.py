@@ -1,7 +1,6 @@
 """Qwen3-ASR in the layout of the qwen-asr package: `thinker_config`, weights named `thinker.*`.
 
-The same numbers as in the layout of transformers, under other names; every name and shape is
-checked.
+The same numbers as in the layout of transformers, under other names.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 
 import orjson
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
 from millrace.asr.models.folder import CONFIG, read_config, read_tensors
@@ -29,7 +27,6 @@ _NAMES = (
     ("thinker.lm_head.", "lm_head."),
 )
 _HEAD = "lm_head.weight"
-_EMBEDDING = "model.language_model.embed_tokens.weight"
 # Keys that both layouts have, with what qwen-asr takes for one that is missing; then keys of its
 # own.
 _AUDIO = {
@@ -84,17 +81,6 @@ _THINKER: dict[str, Any] = {
     "initializer_range": 0.02,
     "model_type": "qwen3_asr_thinker",
 }
-# What any configuration of transformers may hold, now or in earlier versions, and keys of mixtures
-# of experts: without effect here.
-_GENERAL = """
-    add_cross_attention cross_attention_hidden_size decoder_sparse_step finetuning_task is_decoder
-    layer_types max_window_layers mlp_only_layers moe_intermediate_size norm_topk_prob num_experts
-    num_experts_per_tok num_hidden_layers output_router_logits prefix pruned_heads
-    router_aux_loss_coef sep_token_id sliding_window task_specific_params tf_legacy_loss
-    tie_encoder_decoder tie_word_embeddings tokenizer_class torch_dtype torchscript use_bfloat16
-    use_sliding_window
-"""
-_KNOWN = {*_GENERAL.split(), *PreTrainedConfig().to_dict(), *GenerationConfig().to_dict()}
 _VOCABULARY = ("vocab.json", "merges.txt")
 # Files beside the weights that are written again as they were read.
 _KEPT = (
@@ -138,24 +124,20 @@ def read_files(folder: str | Path) -> dict[str, bytes]:
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Arguments of transformers' Qwen3ASRConfig, and the weights by transformers' names.
 
-    Raises MillraceError for a key that this project does not know, and for weights that cannot be
-    read.
+    Raises MillraceError for scaled rotary positions, and for weights that cannot be read.
     """
-    where = str(Path(folder, CONFIG))
-    config = read_config(folder)
-    thinker = config["thinker_config"]
-    if "classify_num" in thinker:
-        remedy = "Take a model for recognition, such as Qwen3-ASR"
-        raise MillraceError("this is a forced aligner, no speech recogniser", where, remedy)
-    known: dict[str, Any] = {**_THINKER, "audio_config": {}, "text_config": {}}
-    thinker = _checked(thinker, known, "thinker_config", where)
-    audio = _checked(
-        thinker["audio_config"], _AUDIO | _AUDIO_OWN, "thinker_config.audio_config", where
-    )
-    text = _checked(thinker["text_config"], _TEXT | _TEXT_OWN, "thinker_config.text_config", where)
+    thinker: dict[str, Any] = {
+        **_THINKER,
+        "audio_config": {},
+        "text_config": {},
+        **read_config(folder)["thinker_config"],
+    }
+    audio = {**_AUDIO, **thinker["audio_config"]}
+    text = {**_TEXT, **_TEXT_OWN, **thinker["text_config"]}
     rope = text["rope_scaling"] or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "mrope"):
+        where = str(Path(folder, CONFIG))
         raise MillraceError(
             f"rope_scaling of type {kind} is unknown here", where, "Take another model"
         )
@@ -170,17 +152,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     ids = ("eos_token_id", "pad_token_id")
     arguments |= {name: generation[name] for name in ids if generation.get(name) is not None}
     return arguments, _weights(Path(folder))
-
-
-def _checked(
-    given: Mapping[str, Any], known: Mapping[str, Any], name: str, where: str
-) -> dict[str, Any]:
-    if unknown := sorted(set(given) - set(known) - _KNOWN):
-        problem = f"{name} holds {', '.join(unknown)}, which mean nothing here"
-        raise MillraceError(
-            problem, where, "Convert it to transformers' layout, or take another model"
-        )
-    return {**known, **given}
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -198,28 +169,21 @@ def _renamed(name: str, side: int, where: str) -> str:
     raise MillraceError(f"the weight {name} is none of Qwen3-ASR", where, "Take another model")
 
 
-def check_weights(
-    state: Mapping[str, Tensor], expected: Mapping[str, Any], tied: bool, where: str
-) -> None:
-    """Raise MillraceError if a weight is missing, too many, or of another shape than `expected`."""
-    missing = expected.keys() - state.keys()
+def fitting(
+    state: Mapping[str, Tensor], expected: Mapping[str, Tensor], tied: bool
+) -> dict[str, list[Any]]:
+    """Which weights are missing, unexpected or of another shape, under transformers' keys."""
+    shared = state.keys() & expected.keys()
+    missing = expected.keys() - shared
     if tied:
         missing -= {_HEAD}
-    wrong = []
-    for name in state.keys() & expected.keys():
-        if state[name].shape != expected[name].shape:
-            wrong.append(name)
-    parts = {
-        "missing": missing,
-        "unknown": state.keys() - expected.keys(),
-        "of another shape": wrong,
+    return {
+        "missing_keys": sorted(missing),
+        "unexpected_keys": sorted(state.keys() - shared),
+        "mismatched_keys": [
+            (name,) for name in sorted(shared) if state[name].shape != expected[name].shape
+        ],
     }
-    if tied and _HEAD in state and not state[_HEAD].equal(state[_EMBEDDING]):
-        parts["other than the embedding, which tie_word_embeddings says it is"] = [_HEAD]
-    said = [f"{_renamed(min(names), 1, where)} is {word}" for word, names in parts.items() if names]
-    if said:
-        problem = f"weights and configuration do not agree: {'; '.join(said)}"
-        raise MillraceError(problem, where, "Copy the whole model folder again")
 
 
 def rope(text: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,7 +216,8 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
         config = transformers.Qwen3ASRConfig(**arguments)
         with torch.device("meta"):
             expected = kind(config).state_dict()
-        layout.check_weights(state, expected, config.tie_word_embeddings, str(folder))
+        fitting = layout.fitting(state, expected, config.tie_word_embeddings)
+        QwenModel.check_weights(fitting, str(folder))
         if without_weights():
             hf = kind(config)
         else:
