@@ -84,8 +84,7 @@ class MadeUp:
             padded_audio_seconds=padded,
             buckets=mix if self.mixed else {name: (batch, audio)},
             seconds=self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
-            read_seconds=self.seconds * self.decode * 0.2,
-            decode_seconds=self.seconds * self.decode * 0.8,
+            decode_seconds=self.seconds * self.decode,
             peak_memory_bytes=int(1e9 + 3e7 * longest) + step,
         )
 

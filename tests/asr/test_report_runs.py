@@ -78,23 +78,16 @@ def test_the_page_shows_the_runs_side_by_side_with_the_worst_clips_to_hear(built
     assert report(buckets, runs, tmp_path / "runs.html") == 0
     html = (tmp_path / "runs.html").read_text()
     shown = Page(html)
-    sections = "Runs side by side, Learning curves, Error rates, Worst clips, What this cannot tell"
+    sections = "Runs side by side, Learning curves, Error rates, Worst clips"
     assert list(shown.outline) == sections.split(", ")
     side = shown.by_name("Runs side by side", values=True)
     rates = [jsonl.read(run)["error_rates"]["test"] for run in runs]
     assert side["test: CER"] == [pytest.approx(of["overall"]["cer"], abs=1e-6) for of in rates]
     assert side["lr"] == ["0.001", "0.01"]
     assert list(shown.by_name("test: error rates by duration")) == ["b_0_0.1", "b_0.1_5", "All"]
-    for sentence in (
-        "Trained on a CPU: first, second.",
-        "test of first has 12",
-        "Some keys do not end",
-    ):
-        assert sentence in shown.text
+    assert "test of first has 12" in shown.text
     sounds = re.findall(r'src="data:audio/(\w+);base64,([^"]+)"', html)
-    assert len(sounds) == 12 and all(
-        base64.b64decode(of)[:4] in (b"fLaC", b"RIFF") for _, of in sounds
-    )
+    assert len(sounds) == 12 and all(base64.b64decode(of)[:4] == b"fLaC" for _, of in sounds)
     lines = map(json.loads, (runs[0].parent / "hypotheses.jsonl").read_text().splitlines())
     worst = max(line["edits"] / line["characters"] for line in lines if line["split"] == "test")
     assert f"first, {100 * worst:.0f} %" in shown.text
@@ -182,24 +175,19 @@ def test_the_page_shows_in_what_runs_differ(built):
     assert "evaluated on different samples" in shown.text
 
 
-def test_few_recordings_are_less_than_twenty_and_one_key_without_span_is_said(built):
+def test_few_recordings_are_less_than_twenty(built):
     run = Run(built[1][0])
-    for line in run.hypotheses[1:]:
-        line["recording"] = "talk"
     few = []
     for count in (19, 20):
         for split in run.rates.values():
             split["overall"]["recordings"] = count
         text = Page(page.render([run], [])).text
-        assert "Some keys do not end" in text
         few.append("Few recordings: test of first has 19, dev of first has 19." in text)
     assert few == [True, False] and "Few recordings" not in text
 
 
-def test_what_no_browser_plays_becomes_flac():
-    heads = {b"fLaC": "flac", b"RIFF": "wav", b"OggS": "ogg", b"ID3": "mpeg"}
-    for head, kind in heads.items():
-        assert data_uri(head).startswith(f"data:audio/{kind};base64,")
+def test_clips_are_heard_as_flac():
+    assert data_uri(b"fLaC as it is") == "data:audio/flac;base64,ZkxhQyBhcyBpdCBpcw=="
     uri = data_uri(audio_tars.encoded(audio_tars.noise(3000, 1), "AIFF"))
     assert uri.startswith("data:audio/flac;base64,ZkxhQ")
 
@@ -208,7 +196,8 @@ def test_a_run_of_an_earlier_version_is_on_the_page_and_no_run_is_an_error(built
     old = {key: value for key, value in jsonl.read(built[1][0]).items() if key != "error_rates"}
     atomic.write_json(tmp_path / "old/metrics.json", old)
     assert report(built[0], [tmp_path / "old/metrics.json"], tmp_path / "runs.html") == 0
-    assert "old has no test" in Page((tmp_path / "runs.html").read_text()).text
+    side = Page((tmp_path / "runs.html").read_text()).by_name("Runs side by side")
+    assert side["test: CER"] == ["–"]
     assert (
         report(built[0], [], tmp_path / "none.html") == 1 and not (tmp_path / "none.html").exists()
     )

@@ -180,7 +180,7 @@ def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path)
     atomic.write_json(tmp_path / "metrics.json", summary)
     lines = _lines(tmp_path)
     for line in lines:
-        assert 0 < line["decode_seconds"] + line["read_seconds"] <= line["seconds"]
+        assert 0 < line["decode_seconds"] <= line["seconds"]
     assert sum(line["decode_seconds"] for line in lines) == pytest.approx(loader.spent["decode"])
     run = Run(tmp_path)
     assert run.finished and run.shares["decode"] > 0

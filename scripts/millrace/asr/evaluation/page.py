@@ -165,36 +165,17 @@ def _rates_of(of_runs: Sequence[dict[str, Any] | None]) -> list[Cell]:
 def _limits(runs: Sequence[Run]) -> list[str]:
     """What these runs cannot tell, a sentence each."""
     few = []
-    missing = []
     for run in runs:
         for split in _SPLITS:
             rates = _overall(run, split)
-            if rates is None:
-                missing.append(f"{run.name} has no {split}")
-            elif rates["recordings"] < _FEW:
+            if rates is not None and rates["recordings"] < _FEW:
                 few.append(f"{split} of {run.name} has {rates['recordings']}")
 
     limits = []
-    on_cpu = [run.name for run in runs if run.machine.get("device") == "cpu"]
-    if on_cpu:
-        limits.append(
-            f"Trained on a CPU: {', '.join(on_cpu)}. Samples per second, use and memory of a GPU,"
-            " precision bf16, and whether calibrated batches fit cannot be judged from that; error"
-            " rates and losses can"
-        )
     if few:
         limits.append(
             f"Few recordings: {', '.join(few)}. Intervals of so few are too narrow as a rule"
         )
-    lines = [line for run in runs for line in run.hypotheses]
-    if any(line["recording"] == line["key"] for line in lines):
-        limits.append(
-            "Some keys do not end with their span in a recording (<recording>_<start>_<end>,"
-            " milliseconds): such samples count as recordings of their own; if they share speakers,"
-            " intervals are too narrow"
-        )
-    if missing:
-        limits.append(f"Without error rates: {', '.join(missing)}")
     samples = {frozenset(line["sample_id"] for line in run.hypotheses) for run in runs}
     if len(samples) > 1:
         limits.append(

@@ -24,13 +24,6 @@ from millrace.common.errors import MillraceError, own_file
 from millrace.common.loading.decode import SAMPLING_RATE, decode
 
 _SHOWN = 20  # clips to hear
-# First bytes of what browsers play as it is; all else becomes FLAC.
-_PLAYED = {
-    b"fLaC": "audio/flac",
-    b"RIFF": "audio/wav",
-    b"OggS": "audio/ogg",
-    b"ID3": "audio/mpeg",
-}
 
 
 class Run:
@@ -43,8 +36,6 @@ class Run:
         self.rates: dict[str, Any] = self.metrics.get("error_rates", {})
         note = jsonl.read_or({}, folder / "run.json")
         self.settings: dict[str, Any] = note.get("run", {})
-        measured = jsonl.read_or({}, folder / "throughput.json")
-        self.machine: dict[str, Any] = measured.get("machine") or {}
         self.hypotheses = hypotheses.read(folder)
         self._log = jsonl.whole_lines(folder / "metrics.jsonl")
 
@@ -135,12 +126,10 @@ def _audio(
 
 
 def data_uri(raw: bytes) -> str:
-    """The sound of a member for an <audio> element; raises DecodeError."""
-    kinds = [kind for head, kind in _PLAYED.items() if raw.startswith(head)]
-    if not kinds:
+    """The sound of a member as FLAC for an <audio> element; raises DecodeError."""
+    if not raw.startswith(b"fLaC"):
         sink = io.BytesIO()
         soundfile.write(sink, decode(raw), SAMPLING_RATE, format="FLAC")
         raw = sink.getvalue()
-        kinds = ["audio/flac"]
     encoded = base64.b64encode(raw).decode()
-    return f"data:{kinds[0]};base64,{encoded}"
+    return f"data:audio/flac;base64,{encoded}"

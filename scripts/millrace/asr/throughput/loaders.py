@@ -8,7 +8,6 @@ that tars are scanned about once an epoch and not once a sample.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tarfile
 import time
@@ -103,7 +102,7 @@ class BaselineLoader:
         self.rank = rank
         self.start_step = start_step
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
-        self.spent = {"read": 0.0, "decode": 0.0}
+        self.spent = {"decode": 0.0}
         self._tars = TarfileReader(max_open_tars)
 
     def __len__(self) -> int:
@@ -127,22 +126,21 @@ class BaselineLoader:
         """The batch of a step; `names` are those of the members of `rows`."""
         numbers = self.plan.batch(step, self.rank)
         members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
+        begin = time.perf_counter()
         waves = []
         good = []
         bad = []
         for row, member in zip(self.table.rows(numbers), members, strict=True):
             try:
-                with self._timed("read"):
-                    raw = self._tars.read(self.table.tar_state(row.tar).path, member)
-                with self._timed("decode"):
-                    waves.append(torch.from_numpy(soundfile_wave(raw)))
+                raw = self._tars.read(self.table.tar_state(row.tar).path, member)
+                waves.append(torch.from_numpy(soundfile_wave(raw)))
                 good.append(row)
             except DecodeError as error:
                 bad.append(BadSample(row.number, row.sample_id, error.reason, str(error)))
         audio = torch.zeros((0, 0))
-        with self._timed("decode"):
-            if waves:
-                audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
+        if waves:
+            audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
+        self.spent["decode"] += time.perf_counter() - begin
         return Batch.of(
             good,
             [len(wave) for wave in waves],
@@ -152,14 +150,6 @@ class BaselineLoader:
             bad=tuple(bad),
             filler=self.plan.is_filler(step, self.rank),
         )
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.spent[name] += time.perf_counter() - begin
 
 
 class _ScannedTar:

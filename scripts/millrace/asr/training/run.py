@@ -127,8 +127,7 @@ def _error_rates(
         of_split = hypotheses.of_split(split, Path(parquet), task.transcribed[split])
         by_split[split] = rates.of_split(of_split, edges)
         lines += of_split
-        for line in rates.lines_of(split, by_split[split]):
-            log.info("%s", line)
+        log.info("%s", rates.line_of(split, by_split[split]))
     jsonl.write_lines(folder / hypotheses.FILE, lines)
     return by_split
 

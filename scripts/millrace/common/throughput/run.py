@@ -31,8 +31,7 @@ class StepLine(TypedDict, total=False):
     samples: int
     audio_seconds: float
     padded_audio_seconds: float
-    read_seconds: float  # of a loader that reads in the trainer (baseline)
-    decode_seconds: float
+    decode_seconds: float  # of a loader that reads and decodes in the trainer (baseline)
     buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
     peak_memory_bytes: int
     seconds: float  # from when the first batch is asked for to the end of the step
@@ -103,11 +102,8 @@ class Run:
         whole = math.fsum(step["seconds"] for step in self.steady_steps)
         if not whole:
             return 0.0
-        spent: list[float] = []
-        for step in self.steady_steps:
-            spent.append(step.get("read_seconds", 0.0))
-            spent.append(step.get("decode_seconds", 0.0))
-        return math.fsum(spent) / whole
+        spent = math.fsum(step.get("decode_seconds", 0.0) for step in self.steady_steps)
+        return spent / whole
 
     @property
     def peak_memory(self) -> int | None:
