@@ -131,7 +131,6 @@ def test_the_step_writes_a_line_for_each_file_and_says_which_have_none(model, tm
     before = Path(good).read_bytes()
     assert transcribe.main([*arguments[:2], str(missing), "--output", good]) == 1
     assert Path(good).read_bytes() == before
-    assert transcribe.main([*arguments[:3], "--max-seconds", "0.05"]) == 1
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.flac")
     Path(odd).write_bytes(before)
     assert transcribe.main([*arguments[:2], odd, "--output", str(output)]) == 0

@@ -40,18 +40,6 @@ def make_parser() -> argparse.ArgumentParser:
         help=languages,
     )
     add(
-        "--max-seconds",
-        type=cli.positive_float,
-        default=20.0,
-        help="longest piece of a file",
-    )
-    add(
-        "--batch-seconds",
-        type=cli.positive_float,
-        default=240.0,
-        help="padded audio of a batch",
-    )
-    add(
         "--device",
         choices=["auto", "cpu", "cuda"],
         default="auto",
@@ -68,9 +56,7 @@ def main(args: argparse.Namespace) -> None:
             raise MillraceError(problem, args.output, "Name a new file for the output")
     from millrace.asr.transcription.transcriber import Transcriber
 
-    transcriber = Transcriber(
-        args.model, args.language, args.max_seconds, args.batch_seconds, args.device
-    )
+    transcriber = Transcriber(args.model, args.language, device=args.device)
     lines = []
     failed = []
     for transcript in transcriber.transcripts(args.files):

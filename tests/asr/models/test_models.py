@@ -285,8 +285,8 @@ def test_the_digest_of_a_model_is_that_of_what_decides_its_costs(tmp_path, file,
 
 
 def test_the_parameters_of_a_folder_are_at_most_half_its_bytes(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(bytes(3_000_000))
-    (tmp_path / "pytorch_model.bin").write_bytes(bytes(1_000_000))
+    for number, size in enumerate((3_000_000, 1_000_000)):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(bytes(size))
     assert known.millions(str(tmp_path)) == 2.0
 
 

@@ -23,8 +23,7 @@ def millions(model: str) -> float:
     bytes."""
     if not Path(model).is_dir():
         return _MILLIONS.get(model, 10.0)
-    files = [path for suffix in ("*.safetensors", "*.bin") for path in Path(model).glob(suffix)]
-    return sum(path.stat().st_size for path in files) / 2e6
+    return sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) / 2e6
 
 
 def problems(section: Mapping[str, Any]) -> Iterator[str]:

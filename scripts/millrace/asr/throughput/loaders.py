@@ -82,8 +82,8 @@ class BaselinePlan:
 class BaselineLoader:
     """Iterates over the batches of `plan` on a rank, from `start_step` on, as BatchLoader does.
 
-    Set `plan` and `start_step` between passes; `bad` counts what was left out, `spent` sums the
-    seconds of reading and decoding in the training process. Raises MillraceError above
+    Set `plan` and `start_step` between passes; `bad` counts what was left out, `decode_seconds` sums
+    those of reading and decoding in the training process. Raises MillraceError above
     `max_bad_fraction`.
     """
 
@@ -102,7 +102,7 @@ class BaselineLoader:
         self.rank = rank
         self.start_step = start_step
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
-        self.spent = {"decode": 0.0}
+        self.decode_seconds = 0.0
         self._tars = TarfileReader(max_open_tars)
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class BaselineLoader:
         audio = torch.zeros((0, 0))
         if waves:
             audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
-        self.spent["decode"] += time.perf_counter() - begin
+        self.decode_seconds += time.perf_counter() - begin
         return Batch.of(
             good,
             [len(wave) for wave in waves],

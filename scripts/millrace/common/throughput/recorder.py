@@ -16,7 +16,7 @@ import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import torch
@@ -74,20 +74,18 @@ class StepRecorder:
         atomic.write_json(self.folder / FACTS, facts)
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches, noted; also what a loader counts in `spent` (seconds by name)."""
-        spent = getattr(batches, "spent", {})
+        """The same batches, noted; also what a loader that decodes here counts in
+        `decode_seconds`."""
+        before = 0.0
         line = self._begin_step()
-        before = dict(spent)
         for batch in batches:
             line["batches"] += 1
             self._measure(line, batch)
-            for name, total in spent.items():
-                seconds = total - before.get(name, 0.0)
-                columns = cast("dict[str, float]", line)  # with names that the loader gives
-                columns[f"{name}_seconds"] = columns.get(f"{name}_seconds", 0.0) + seconds
+            spent = getattr(batches, "decode_seconds", 0.0)
+            line["decode_seconds"] += spent - before
+            before = spent
             yield batch
             line = self._begin_step()
-            before = dict(spent)
         if not line["batches"]:
             self._line = None
 
@@ -99,7 +97,7 @@ class StepRecorder:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             memory.forget_highest_resident()
-        self._line = {"step": 0, "batches": 0, "samples": 0}
+        self._line = {"step": 0, "batches": 0, "samples": 0, "decode_seconds": 0.0}
         self._begin = mark(self.device.type)
         return self._line
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,6 +51,7 @@ class HfModel(AsrModel):
                 hf, weights = model_class.from_pretrained(
                     str(folder),
                     **LOCAL,
+                    use_safetensors=True,  # reading .bin could run code
                     dtype=torch.float32,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
@@ -128,9 +128,6 @@ def loading(folder: str | Path, what: str) -> Iterator[None]:
     """Raise MillraceError for what transformers raises when a folder holds no whole model."""
     try:
         yield
-    except pickle.UnpicklingError as error:
-        problem = "the weights in .bin hold more than tensors, and reading them could run code"
-        raise MillraceError(problem, str(folder), "Get them as safetensors") from error
     except (
         OSError,
         ValueError,
