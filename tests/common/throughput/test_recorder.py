@@ -4,11 +4,9 @@ read."""
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -220,50 +218,6 @@ def test_the_sampler_reads_while_it_runs_and_stops(monkeypatch: pytest.MonkeyPat
     sampler.stop()
     assert len(sampler.readings) == count and sampler.readings[:3] == [0.2, 0.6, 0.4]
     assert sampler.mean == pytest.approx(0.4)
-
-
-UUIDS = [f"GPU-e{number}000000-0000-0000-0000-000000000000" for number in range(6)]
-
-
-class StandInNvml:
-    """The driver's library on a machine with six GPUs; GPU n is busy for n tenths of the time."""
-
-    NVMLError_DriverNotLoaded = RuntimeError
-
-    @staticmethod
-    def nvmlInit() -> None:
-        pass
-
-    @staticmethod
-    def nvmlDeviceGetHandleByIndex(number: int) -> int:
-        return number
-
-    @staticmethod
-    def nvmlDeviceGetUtilizationRates(handle: int) -> SimpleNamespace:
-        return SimpleNamespace(gpu=10 * handle)
-
-
-@pytest.mark.parametrize(
-    ("visible", "read"),
-    [
-        (None, 0),
-        ("5,1,3", 5),
-        ("GPU-e4,GPU-e1", 4),
-    ],
-)
-def test_rank_0_reads_the_gpu_that_it_trains_on(
-    tmp_path: Path, monkeypatch, visible: str | None, read: int
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", StandInNvml)
-    monkeypatch.setattr(torch.cuda, "pynvml", StandInNvml, raising=False)
-    monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)
-    monkeypatch.setattr(torch.cuda, "_raw_device_uuid_nvml", lambda: UUIDS)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    recorder = StepRecorder(tmp_path, "cuda", {}, MEASURE)
-    assert recorder.sampler.read() and recorder.sampler.mean == read / 10
-    assert recorder.device.index == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

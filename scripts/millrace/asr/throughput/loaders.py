@@ -82,8 +82,8 @@ class BaselinePlan:
 class BaselineLoader:
     """Iterates over the batches of `plan` on a rank, from `start_step` on, as BatchLoader does.
 
-    Set `plan` and `start_step` between passes; `bad` counts what was left out, `decode_seconds` sums
-    those of reading and decoding in the training process. Raises MillraceError above
+    Set `plan` and `start_step` between passes; `bad` counts what was left out, `decode_seconds`
+    sums those of reading and decoding in the training process. Raises MillraceError above
     `max_bad_fraction`.
     """
 
