@@ -41,7 +41,6 @@ class MadeUp:
         default_factory=lambda: {"data_wait": 0.02, "forward": 0.38, "backward": 0.6}
     )
     mixed: bool = False
-    decode: float = 0.0
     machine: dict = field(default_factory=lambda: dict(CPU))
     gpu: float | None = None
     loss: tuple[float, float] = (3.0, 1.0)
@@ -84,7 +83,6 @@ class MadeUp:
             padded_audio_seconds=padded,
             buckets=mix if self.mixed else {name: (batch, audio)},
             seconds=self.seconds * rng.uniform(0.9, 1.1) * (5 if step == 1 else 1),
-            decode_seconds=self.seconds * self.decode,
             peak_memory_bytes=int(1e9 + 3e7 * longest) + step,
         )
 
@@ -108,7 +106,7 @@ class MadeUp:
             "loss": first + (last - first) * steps[-1]["step"] / self.steps,
             "weight": float(sums.get("samples", 1)),
             "seconds": seconds,
-            "time_share": {name: self.shares.get(name, 0.0) for name in PHASES if name != "decode"},
+            "time_share": {name: self.shares.get(name, 0.0) for name in PHASES},
             "counts": sums,
             "per_second": {name: value / seconds for name, value in sums.items()},
             "padding": {name: 1 - sums[name] / sums[f"padded_{name}"] for name in units},

@@ -13,7 +13,7 @@ from millrace.common.ledger import Ledger
 from millrace.common.workflow.status import by_partition, partition_files
 
 _THROUGHPUT_PAGE = "results/asr/report/throughput.html"
-_MEASURED = re.compile(r"check|baseline|profile|bench_\d+")  # runs of the throughput report
+_MEASURED = re.compile(r"check|baseline|profile|bench")  # runs of the throughput report
 
 
 def steps() -> list[tuple[str, str, dict[str, list] | None]]:

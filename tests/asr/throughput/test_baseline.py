@@ -63,7 +63,6 @@ def test_it_scans_each_tar_with_tarfile_and_reads_through_it(
     loader = _loader(table, 4)
     assert sum(len(batch) for batch in loader) == 24 == len(set(extracted)) == len(extracted)
     assert len(opened) == 3 == len(set(opened))
-    assert loader.decode_seconds > 0
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -102,14 +101,6 @@ def test_rows_are_shuffled_within_neighbouring_tars(table: RowTable) -> None:
     groups = [{tars[row] for row in order[start : start + 8]} for start in (0, 8, 16)]
     assert sorted(len(group) for group in groups) == [1, 1, 1] and len(set.union(*groups)) == 3
     assert list(order) != sorted(order, key=lambda row: (tars[row], row))
-
-
-def test_tars_come_in_an_order_that_the_seed_draws(table: RowTable) -> None:
-    orders = set()
-    for seed in range(8):
-        rows = table.rows(BaselinePlan(table, 24, seed, 0, window=1).order)
-        orders.add(tuple(dict.fromkeys(row.tar for row in rows)))
-    assert len(orders) > 1
 
 
 def test_a_pass_starts_at_the_start_step_of_its_plan(table: RowTable) -> None:

@@ -108,13 +108,6 @@ def test_losses_below_zero_are_compared(tmp_path: Path) -> None:
     assert _judged(_comparison(tmp_path, bench=same, baseline=same), "Loss").status == PASS
 
 
-def test_reading_in_the_trainer_is_waiting_for_data(tmp_path: Path) -> None:
-    run = _comparison(tmp_path, baseline={"decode": 0.25}).baseline
-    waiting = next(measure for measure in MEASURES if measure.key == "waiting")
-    assert run.shares["decode"] > 0
-    assert waiting.of(run) == pytest.approx(0.6)
-
-
 def test_samples_left_out_are_those_of_all_ranks_and_runs(tmp_path: Path) -> None:
     """steps.jsonl is rank 0's: the counts of the log are summed over the ranks."""
     folders = _written(tmp_path)

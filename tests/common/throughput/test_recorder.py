@@ -14,15 +14,14 @@ import torch
 
 from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.loading.row_table import RowTable
-from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.throughput.measure import BucketMeasure
-from millrace.common import atomic, jsonl
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine import memory
 from millrace.common.machine.use import Sampler, cores
 from millrace.common.stopping import Requeue
 from millrace.common.throughput.recorder import StepRecorder
-from millrace.common.throughput.run import Run, StepLine
+from millrace.common.throughput.run import StepLine
 from millrace.common.training import loop
 from millrace.common.training.settings import LoopSettings
 from tests.asr.audio_tars import ListedPlan, corpus
@@ -165,25 +164,6 @@ def test_a_missing_device_hides_no_error(tmp_path: Path) -> None:
     with pytest.raises(MillraceError, match="0 GPUs"), recorder:
         loop.train(SmallTask(lambda *_: [], 1), LoopSettings(device="cuda"), tmp_path)
     assert "0 GPUs" in jsonl.read(tmp_path / "throughput.json")["failed"]
-
-
-def test_the_baselines_loader_says_what_it_spends(tmp_path: Path, buckets: Path) -> None:
-    table = RowTable.open(buckets)
-    recorder = StepRecorder(tmp_path, "cpu", {"loader": "baseline"}, MEASURE)
-    loader = BaselineLoader(table, BaselinePlan(table, 4, seed=1, epoch=0))
-    task = SmallTask(lambda _, start: recorder.watch(loader), 6)
-    settings = LoopSettings(max_steps=6, log_steps=2, tensorboard=0, save_steps=0, device="cpu")
-    with recorder:
-        summary = loop.train(task, settings, tmp_path, recorder.on_step).summary()
-    atomic.write_json(tmp_path / "metrics.json", summary)
-    lines = _lines(tmp_path)
-    for line in lines:
-        assert 0 < line["decode_seconds"] <= line["seconds"]
-    assert sum(line["decode_seconds"] for line in lines) == pytest.approx(loader.decode_seconds)
-    run = Run(tmp_path)
-    assert run.finished and run.shares["decode"] > 0
-    assert sum(run.shares.values()) == pytest.approx(1)
-    assert run.lost_samples == 0
 
 
 @pytest.mark.parametrize(("quota", "least"), [("50000 100000", 0.5), ("max 100000", 1.0)])

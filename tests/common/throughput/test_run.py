@@ -43,25 +43,15 @@ def test_the_first_of_three_lines_is_not_steady_and_the_padding_is_of_all(tmp_pa
         2, 100.0, 10, counts={"samples": 10, "audio_seconds": 2.0, "padded_audio_seconds": 20.0}
     )
     lines = [first, window(4, 10.0, 10), window(6, 10.0, 30)]
-    steps = [
-        {"step": step, "seconds": 5.0, "decode_seconds": 1.0 * (step > 2)} for step in range(1, 7)
-    ]
+    steps = [{"step": step, "seconds": 5.0} for step in range(1, 7)]
     run = written(tmp_path / "a", *lines, steps=steps)
     assert run.rate("samples") == 40 / 20
     assert run.padding("audio_seconds") == pytest.approx(1 - 20 / 40)
     assert [step["step"] for step in run.steady_steps] == [3, 4, 5, 6]
-    assert run.shares["decode"] == pytest.approx(0.2) and run.shares["data_wait"] == pytest.approx(
-        0.05
-    )
+    assert run.shares["data_wait"] == pytest.approx(0.25)
     assert sum(run.shares.values()) == pytest.approx(1.0) and run.samples == 50.0
     two = written(tmp_path / "b", *lines[:2], steps=steps)
     assert two.rate("samples") == 20 / 110 and len(two.steady_steps) == 6
-
-
-def test_no_more_of_the_wait_is_decoding_than_there_is(tmp_path):
-    steps = [{"step": 1, "seconds": 1.0, "decode_seconds": 0.9}]
-    run = written(tmp_path, window(1, 1.0, 1), steps=steps)
-    assert run.shares["decode"] == 0.25 and run.shares["data_wait"] == 0.0
 
 
 @pytest.mark.parametrize("place", ["windows", "steps"])

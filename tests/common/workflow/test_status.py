@@ -332,7 +332,7 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
         "last_evaluation": {"wer": 0.5, "cer": 0.25},
     }
     metrics = {**rates, "test": {"wer": 0.6}, "optimizer_steps": 600, "seconds": 228.0}
-    for run in ("demo", "bench_12"):
+    for run in ("demo", "bench"):
         write(f"results/asr/runs/{run}/metrics.json", 40, metrics)
     write("results/asr/report/throughput.html", 30)
     assert ended("asr", NOW - 60) == [

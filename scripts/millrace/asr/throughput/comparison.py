@@ -49,10 +49,6 @@ class Measure(NamedTuple):
     of: Callable[[Run], float | None]
 
 
-def _waiting(run: Run) -> float:
-    return run.shares["decode"] + run.shares["data_wait"]
-
-
 MEASURES = (
     Measure("samples", "Samples/s", rate, lambda run: run.rate("samples")),
     Measure("audio_seconds", "Audio-s/s", rate, lambda run: run.rate("audio_seconds")),
@@ -60,7 +56,7 @@ MEASURES = (
     Measure("padding", "Padding in seconds", human_share, lambda run: run.padding("audio_seconds")),
     Measure("padding_tokens", "Padding in tokens", human_share, lambda run: run.padding("tokens")),
     Measure("peak_memory", "Peak memory", human_bytes, lambda run: run.peak_memory),
-    Measure("waiting", "Waiting for data", human_share, _waiting),
+    Measure("waiting", "Waiting for data", human_share, lambda run: run.shares["data_wait"]),
 )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -82,9 +81,8 @@ class BaselinePlan:
 class BaselineLoader:
     """Iterates over the batches of `plan` on a rank, from `start_step` on, as BatchLoader does.
 
-    Set `plan` and `start_step` between passes; `bad` counts what was left out, `decode_seconds`
-    sums those of reading and decoding in the training process. Raises MillraceError above
-    `max_bad_fraction`.
+    Set `plan` and `start_step` between passes; `bad` counts what was left out. Raises
+    MillraceError above `max_bad_fraction`.
     """
 
     def __init__(
@@ -102,7 +100,6 @@ class BaselineLoader:
         self.rank = rank
         self.start_step = start_step
         self.bad = BadSamples(max_bad_fraction, len(table), table.place)
-        self.decode_seconds = 0.0
         self._tars = TarfileReader(max_open_tars)
 
     def __len__(self) -> int:
@@ -126,7 +123,6 @@ class BaselineLoader:
         """The batch of a step; `names` are those of the members of `rows`."""
         numbers = self.plan.batch(step, self.rank)
         members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
-        begin = time.perf_counter()
         waves = []
         good = []
         bad = []
@@ -140,7 +136,6 @@ class BaselineLoader:
         audio = torch.zeros((0, 0))
         if waves:
             audio = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
-        self.decode_seconds += time.perf_counter() - begin
         return Batch.of(
             good,
             [len(wave) for wave in waves],

@@ -17,7 +17,6 @@ from millrace.common.training.settings import regime
 
 _SIGNS = {PASS: "✓\u00a0pass", UNKNOWN: "not\u00a0measured"}
 _PHASE_NAMES = {
-    "decode": "Read and decode in the trainer",
     "data_wait": "Wait for data",
     "copy": "Copy to the device",
     "sync": "Wait for other ranks",

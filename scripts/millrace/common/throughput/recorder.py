@@ -74,16 +74,11 @@ class StepRecorder:
         atomic.write_json(self.folder / FACTS, facts)
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches, noted; also what a loader that decodes here counts in
-        `decode_seconds`."""
-        before = 0.0
+        """The same batches, noted."""
         line = self._begin_step()
         for batch in batches:
             line["batches"] += 1
             self._measure(line, batch)
-            spent = getattr(batches, "decode_seconds", 0.0)
-            line["decode_seconds"] += spent - before
-            before = spent
             yield batch
             line = self._begin_step()
         if not line["batches"]:
@@ -97,7 +92,7 @@ class StepRecorder:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             memory.forget_highest_resident()
-        self._line = {"step": 0, "batches": 0, "samples": 0, "decode_seconds": 0.0}
+        self._line = {"step": 0, "batches": 0, "samples": 0}
         self._begin = mark(self.device.type)
         return self._line
 

@@ -17,9 +17,8 @@ SUMMARY = "metrics.json"
 STEPS = "steps.jsonl"
 FACTS = "throughput.json"
 PROFILE = "profile.json"
-# Of a step's time, in its order. "decode" is what the training process spends on reading and
-# decoding itself.
-PHASES = ("decode", "data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
+# Of a step's time, in its order; a loader that decodes in the trainer is waited for.
+PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimiser", "idle")
 
 
 class StepLine(TypedDict, total=False):
@@ -31,7 +30,6 @@ class StepLine(TypedDict, total=False):
     samples: int
     audio_seconds: float
     padded_audio_seconds: float
-    decode_seconds: float  # of a loader that reads and decodes in the trainer (baseline)
     buckets: dict[str, tuple[int, float]]  # samples and seconds of audio, by bucket
     peak_memory_bytes: int
     seconds: float  # from when the first batch is asked for to the end of the step
@@ -83,27 +81,13 @@ class Run:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time.
-
-        "decode", of a loader that decodes while training waits, is taken out of the wait for data.
-        """
+        """Share of time by phase (0 to 1); they add up to 1. On a GPU it is the device's time."""
         seconds = math.fsum(line["seconds"] for line in self.steady)
         shares = {}
-        for name in PHASES[1:]:
+        for name in PHASES:
             spent = (line["seconds"] * line["time_share"].get(name, 0.0) for line in self.steady)
             shares[name] = math.fsum(spent) / seconds
-        decode = min(shares["data_wait"], self._decoding)
-        shares["data_wait"] -= decode
-        return {"decode": decode, **shares}
-
-    @property
-    def _decoding(self) -> float:
-        """The share of the steps' time that the trainer itself reads and decodes."""
-        whole = math.fsum(step["seconds"] for step in self.steady_steps)
-        if not whole:
-            return 0.0
-        spent = math.fsum(step.get("decode_seconds", 0.0) for step in self.steady_steps)
-        return spent / whole
+        return shares
 
     @property
     def peak_memory(self) -> int | None:
