@@ -102,7 +102,7 @@ def test_batches_are_bounded_and_files_are_read_when_their_batch_is_near(
     assert batches == [(2, 2), (2, 2), (2, 2), (4, 1), (1, 1), (1, 2)]
 
 
-def test_the_language_is_that_of_most_text_and_a_short_file_is_a_piece(
+def test_the_language_is_that_of_the_longest_text_and_a_short_file_is_a_piece(
     model, tmp_path, monkeypatch
 ):
     said = [("de", "ein langer satz"), ("fr", "hm"), ("fr", "ah")]

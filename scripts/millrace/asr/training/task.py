@@ -262,11 +262,7 @@ class AsrTask(Task):
         model.eval()
         device = next(model.parameters()).device
         with torch.no_grad(), devices.autocast(device.type, precision):
-            figures = self.evaluate_split(model, device, split, Exchange(1), 0)
-        if figures:
-            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            log.info("%s: %s", split, words)
-        return figures
+            return self.evaluate_split(model, device, split, Exchange(1), 0)
 
     def held_out(self, split: str) -> RowTable | None:
         """The rows of dev or test; None if the buckets have no such split, or no rows in it. Raises

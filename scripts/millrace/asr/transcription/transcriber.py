@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +27,8 @@ _BELOW_MEAN_DB = 16.0  # what is quieter than the mean loudness by more is a pau
 
 @dataclass
 class Transcript:
-    """What was said in a file. `language` is that given, or found most often by a model that tells
-    it; `pieces` are (start, end, text) in seconds; `error` says why there is no text."""
+    """What was said in a file. `language` is that given, or that of the longest text by a model
+    that tells it; `pieces` are (start, end, text) in seconds; `error` says why there is no text."""
 
     file: str
     language: str = ""
@@ -131,16 +130,16 @@ class Transcriber:
             for piece, result in zip(part, results, strict=True):
                 piece.language, piece.text = result
         for transcript in transcripts:
-            # By the length of what was said: a cough has no language.
-            languages: Counter[str] = Counter()
-            for piece in (piece for piece in pool if piece.transcript is transcript):
+            spoken = [piece for piece in pool if piece.transcript is transcript]
+            for piece in spoken:
                 start = round(piece.first / SAMPLING_RATE, 3)
                 end = round((piece.first + len(piece.audio)) / SAMPLING_RATE, 3)
                 transcript.pieces.append((start, end, piece.text))
-                languages[piece.language] += len(piece.text)
             transcript.text = " ".join(text for *_, text in transcript.pieces if text)
-            if not self.language and languages:
-                transcript.language = languages.most_common(1)[0][0]
+            if not self.language and spoken:
+                # A cough has no language.
+                longest_text = max(spoken, key=lambda piece: len(piece.text))
+                transcript.language = longest_text.language
         return transcripts
 
 
