@@ -12,7 +12,6 @@ import pytest
 
 from millrace.common.workflow import placements
 from tests.scale import sources
-from tests.speech.chain import note_alignments
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -54,9 +53,6 @@ class Built:
         for path in (self.folder / path for job in jobs for path in job.output.split(", ")):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("{}" if path.suffix == ".json" else "")
-            if path.name == "manifest.parquet":
-                partition = self.folder / f"results/speech/partitions/{path.parent.name}.json"
-                note_alignments(partition, path.parents[1])
 
     def pending(self, *arguments: str) -> tuple[set[str], list[str]]:
         """Partitions whose jobs a dry run lists (the other jobs by their rule), and the lines."""

@@ -9,11 +9,8 @@ from pathlib import Path
 
 from millrace.common import jsonl
 from millrace.common.workflow import placements
-from millrace.common.workflow.partitions import Stat
 from millrace.common.workflow.sources import Sources, sync
 from millrace.speech import create_shards, generate_manifest, merge_manifest, merge_shards, sources
-from millrace.speech.corpus import alignment
-from millrace.speech.corpus.country_folder import version_of
 
 FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SETTINGS = {"split_fractions": FRACTIONS, "train_subset_hours": 100.0, "partition_hours": 0.01}
@@ -117,14 +114,3 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
     value = jsonl.read(path)
     change(value)
     path.write_text(json.dumps(value))
-
-
-def note_alignments(partition: Path, manifests: Path) -> None:
-    """Write what the manifest job of a partition notes of the alignment files that it has read."""
-    notes = {}
-    content = json.loads(partition.read_text())
-    for each in (each for recording in content["recordings"] for each in recording["transcripts"]):
-        path = partition.parents[3] / each["path"]  # relative to where the workflow runs
-        read = alignment.read(path)
-        notes[each["path"]] = [each["digest"], version_of(Stat.of(path)), read.digest, read.parts]
-    (manifests / partition.stem / "alignments.json").write_text(json.dumps(notes))

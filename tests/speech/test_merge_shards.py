@@ -90,15 +90,6 @@ def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
     assert list(chain.shards_dir.rglob("germany-train-1-*.tar"))
 
 
-def test_recordings_left_out_by_choice_are_counted_and_no_errors(chain):
-    ledger = chain.run("germany", max_recordings=2)
-    assert ledger["recordings"] == 2 and ledger["segments"]["rejected"] == {}
-    assert (ledger["files"]["rows_in"], ledger["files"]["rows_out"]) == (5, 2)
-    assert ledger["files"]["rejected"] == {"over_max_recordings": 3}
-    rejects = pd.read_csv(chain.shards_dir / "germany_rejects.csv")
-    assert sorted(rejects.file) == [f"rec_000{n}_t1_aligned.json" for n in (2, 3, 4)]
-
-
 def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same_run(chain):
     alignment = chain.aligned("germany", "rec_0001")
     edit(alignment, lambda value: value["segments"][1].update(human_text="long " * 2000))

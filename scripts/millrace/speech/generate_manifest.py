@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -96,14 +95,6 @@ def main(args: argparse.Namespace) -> None:
     result = manifest.generate(partition, limits)
     with atomic.replacing(args.manifest) as partial:
         pq.write_table(result.table(), partial, compression="zstd")
-    # For the next parse (millrace.speech.sources): a new output would make all partitions pending.
-    atomic.write_bytes(
-        Path(args.manifest).with_name("alignments.json"), jsonl.canonical(result.read)
-    )
-    damaged = Path(args.manifest).with_name("damaged.json")
-    atomic.write_json(damaged, result.damaged) if result.damaged else damaged.unlink(
-        missing_ok=True
-    )
     atomic.write_json(args.recordings, result.recordings)
     jsonl.write_lines(args.rejects, result.rejects)
     ledger = result.ledger

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import MillraceError
 from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items, unsaid
-from millrace.common.workflow.partitions import Assignment, DigestCache, Placement
+from millrace.common.workflow.partitions import Assignment, Placement
 from millrace.common.workflow.sources import (
     Found,
     Partitions,
@@ -26,8 +25,6 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 from millrace.speech.corpus import (
-    audio_digests,
-    broken,
     changes,
     country_folder,
     given_splits,
@@ -41,7 +38,7 @@ from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
 QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
-QUIET_KEYS |= {"splits_file", "max_recordings", "audio_roots"}
+QUIET_KEYS |= {"splits_file", "audio_roots"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
@@ -62,7 +59,6 @@ class Settings:
     path_map: Mapping[str, str] = field(default_factory=dict)
     audio_roots: list[str] = field(default_factory=list)
     language_map: Mapping[str, str] = field(default_factory=dict)
-    max_recordings: int | None = None
     splits_file: str = ""
 
 
@@ -81,10 +77,8 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         raise _no_corpus(root, heads)
     _refuse_dead_links(root, folder)
 
-    items = _items(folder.parent, index)
-    corpus = _Corpus(
-        settings, folder, names, heads, items[""], _notes_on(settings, heads, folder.parent)
-    )
+    items = _items(folder.parent, folder)
+    corpus = _Corpus(settings, folder, names, heads, items[""])
     read_too = [settings.assignment_file, settings.splits_file]
     if os.path.isdir(settings.splits_file):
         read_too += sorted(str(path) for path in Path(settings.splits_file).iterdir())
@@ -94,7 +88,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     states = [head.state for head in heads], asdict(settings), version, *signatures
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     return Found(
-        lambda write: _build(corpus, table("audio"), write),
+        lambda write: _build(corpus, write),
         state=jsonl.digest(states) if all(head.state for head in heads) else "",
         items=items,
         left_out=chosen - set(names),
@@ -109,12 +103,6 @@ class _Corpus(NamedTuple):
     names: list[str]  # ids of all countries
     heads: list[Country]  # of those that have a table
     items: Items
-    notes: list[str]
-
-    def audio_files(self) -> Iterator[tuple[str, list[list]]]:
-        """The audio files of each country."""
-        for head in self.heads:
-            yield head.name, tables.audio(self.folder / "index", safe_name(head.name))
 
 
 def _refresh(settings: Settings, folder: Path) -> list[str]:
@@ -123,10 +111,8 @@ def _refresh(settings: Settings, folder: Path) -> list[str]:
     folders = []
     if root.is_dir():
         folders = country_folder.folders(root, settings.countries)
-    lists = folder.parent.glob(changes.NOTED.format("*", "damaged"))
-    suspects = {path for each in lists for path in jsonl.read_or([], each)}
     rules = {key: getattr(settings, key) for key in ("path_map", "audio_roots", "language_map")}
-    tables.refresh(folders, folder / "index", **rules, suspects=suspects)
+    tables.refresh(folders, folder / "index", **rules)
     return [country_folder.id_of(path) for path in folders]
 
 
@@ -155,7 +141,7 @@ def _refuse_dead_links(root: Path, folder: Path) -> None:
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
 
-def _notes_on(settings: Settings, heads: list[Country], results: Path) -> list[str]:
+def _notes_on(settings: Settings, heads: list[Country]) -> list[str]:
     """Lines for the user about what the tables of the countries hold."""
     path_map = PathMap(settings.path_map)
     for head in heads:
@@ -171,13 +157,13 @@ def _notes_on(settings: Settings, heads: list[Country], results: Path) -> list[s
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
     for reasons in (("json_", "no_audio_file"), ("audio_outside",)):
-        notes += _left_out(heads, reasons, results)
+        notes += _left_out(heads, reasons)
     return notes
 
 
-def _left_out(heads: list[Country], reasons: tuple[str, ...], results: Path) -> list[str]:
+def _left_out(heads: list[Country], reasons: tuple[str, ...]) -> list[str]:
     """A line with the first of the alignment files that are rejected for `reasons`, which begin
-    so, and with the number of segments that leave the shards."""
+    so."""
     rejects = []
     for head in heads:
         for reject in head.rejected:
@@ -187,44 +173,32 @@ def _left_out(heads: list[Country], reasons: tuple[str, ...], results: Path) -> 
         return []
     name, reject = rejects[0]
     count = f"{len(rejects)} alignment files are" if len(rejects) > 1 else "1 alignment file is"
-    line = f"{count} left out: {name}: {reject['file']}: {reject['detail']}"
-    files = {(name, Path(each["file"]).name) for name, each in rejects}
-    leaving = broken.segments_in_shards(files, results)
-    if leaving:
-        line += f"; {counted(leaving, 'segment')} will leave the shards"
-    return [line]
+    return [f"{count} left out: {name}: {reject['file']}: {reject['detail']}"]
 
 
-def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
+def _build(corpus: _Corpus, write: Write) -> Partitions:
     """Write the partition files, country by country as a large corpus takes memory."""
     settings = corpus.settings
     folder = corpus.folder
     assignment = splits.load(settings.assignment_file, settings.partition_hours)
     placements.require_kept(assignment, folder, corpus.items)
-    placed, earlier = _saved(assignment)
-
-    known = _contents_of_renamed(corpus, assignment, earlier, audio)
+    placed: dict[str, list[Placement]] = defaultdict(list)
+    for placement in assignment.saved:
+        placed[placement.labels["country"]].append(placement)
     given = given_splits.read(settings.splits_file)
-    made = changes.names_of_made(folder) if settings.max_recordings else set()
     rules = splits.Rules(settings.split_fractions, settings.train_subset_hours, given)
 
     groups: dict[str, list[str]] = {name: [] for name in corpus.names}
     countries: dict[str, dict] = {}
-    present: set[tuple[str, str]] = set()
-    left_out = 0
     for head in corpus.heads:
         country = tables.load(folder / "index", safe_name(head.name))
-        present |= {(head.name, video_id) for video_id in country.recordings}
-        left_out += splits.limit(country, assignment, settings.max_recordings, made)
-        for recording in country.recordings.values():
-            recording.content = known.get(recording.name)
-        splits.check_given(country, assignment, earlier, given)
-        splits.place_new(country, assignment, placed[head.name], earlier, rules)
+        splits.check_given(country, assignment, given)
+        splits.place_new(country, assignment, placed[head.name], rules)
 
         of_country = groups[safe_name(head.name)]
         for content in _partition_contents(country, placed[head.name]).values():
             of_country.append(content["partition"])
-            write(content["partition"], changes.as_before(content, folder))
+            write(content["partition"], content)
         countries[safe_name(head.name)] = _country_content(country, of_country)
 
     return Partitions(
@@ -232,10 +206,9 @@ def _build(corpus: _Corpus, audio: DigestCache, write: Write) -> Partitions:
         groups,
         sum(content["recordings"] for content in countries.values()),
         others={"countries": countries, "held_out": {"all": {"partitions": _held_out(groups)}}},
-        notes=[*corpus.notes, *_notes_on_placing(settings, given.unknown(present), left_out)],
+        notes=_notes_on(settings, corpus.heads),
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
         placed=_places_kept(assignment, folder),
-        before_run=partial(_note_contents, corpus, assignment, audio),
     )
 
 
@@ -248,56 +221,6 @@ def _held_out(groups: Mapping[str, list[str]]) -> list[str]:
             if partition is not None and partition.split != "train":
                 held_out.append(name)
     return sorted(held_out)
-
-
-def _note_contents(corpus: _Corpus, assignment: Assignment, audio: DigestCache) -> None:
-    """Note the audio's content of new recordings: once in the life of each."""
-    new = {
-        placement.item: placement
-        for placement in assignment.added
-        if "content" not in placement.labels
-    }
-    of_new = audio_digests.of(corpus.audio_files(), lambda name, size: name in new, audio)
-    for item, content in of_new.items():
-        new[item].labels["content"] = content
-
-
-def _saved(assignment: Assignment) -> tuple[dict[str, list[Placement]], dict[str, Placement]]:
-    """The placements of earlier runs by country, and by content of the audio."""
-    placed: dict[str, list[Placement]] = defaultdict(list)
-    earlier: dict[str, Placement] = {}
-    for placement in assignment.saved:
-        placed[placement.labels["country"]].append(placement)
-        if content := placement.labels.get("content"):
-            earlier.setdefault(content, placement)
-    return placed, earlier
-
-
-def _contents_of_renamed(
-    corpus: _Corpus, assignment: Assignment, earlier: Mapping[str, Placement], audio: DigestCache
-) -> dict[str, str]:
-    """Content of the audio of recordings that may have been placed under another name: theirs has
-    the same size."""
-    sizes = set(map(audio_digests.size_of, earlier))
-    if not sizes:
-        return {}
-
-    def may_be_renamed(name: str, size: int) -> bool:
-        return size in sizes and name not in assignment.placements
-
-    return audio_digests.of(corpus.audio_files(), may_be_renamed, audio)
-
-
-def _notes_on_placing(settings: Settings, unknown: str, left_out: int) -> list[str]:
-    """Lines about recordings that are given a split and not there, and those of no partition."""
-    notes = [unknown] if unknown else []
-    if settings.max_recordings:
-        note = (
-            f"speech.max_recordings is {settings.max_recordings}: a trial, {left_out} recordings"
-            " are left "
-        )
-        notes.append(f"{note}out; what was made of others before stays")
-    return notes
 
 
 def _places_kept(assignment: Assignment, folder: Path) -> str:
@@ -334,7 +257,7 @@ def _partition_contents(country: Country, placed: list[Placement]) -> dict[str, 
     return by_name
 
 
-def _items(results: Path, index: Path) -> dict[str, Items]:
+def _items(results: Path, partitions: Path) -> dict[str, Items]:
     """How partition files, and what belongs to no partition, are compared with what was built."""
     of_manifest = f"{results}/manifest/{{}}_manifest.csv"
     outputs = [
@@ -344,12 +267,12 @@ def _items(results: Path, index: Path) -> dict[str, Items]:
     recordings = Items(
         "recording",
         _recordings,
-        changes.Kinds(results, index),
+        changes.kinds,
         outputs,
         changes.country_of,
         str,
         stages={changes.FIRST_STAGE: outputs[:1]},
-        merged=[f"{index.parent}/countries/{{}}.json", of_manifest],
+        merged=[f"{partitions}/countries/{{}}.json", of_manifest],
     )
     return {
         "": recordings,

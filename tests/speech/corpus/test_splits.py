@@ -86,7 +86,7 @@ def placed(
     assignment = Assignment(folder / "assignment.jsonl", 10, labels)
     known = GivenSplits({("malta", name): each for name, each in given.items()})
     placements = []
-    splits.place_new(country, assignment, placements, {}, splits.Rules(fractions, 1.0, known))
+    splits.place_new(country, assignment, placements, splits.Rules(fractions, 1.0, known))
     rows = [placement.labels for placement in placements]
     return {row["video_id"]: (row["split"], row["subset_id"]) for row in rows}
 

@@ -105,11 +105,10 @@ def test_keys_truncate_to_milliseconds():
     assert segments.key_of("germany", "a_b", segment) == "germany_a_b_1234_5999"
 
 
-def row(key: str, cer: float, text: str = "t", transcript: str = "t1", later: int = 0) -> dict:
+def row(key: str, cer: float, text: str = "t", transcript: str = "t1") -> dict:
     return {
         "key": key,
         "cer": cer,
-        "_later": later,
         "start_seconds": 1.0,
         "end_seconds": 5.0,
         "human_transcript": text,
@@ -119,18 +118,11 @@ def row(key: str, cer: float, text: str = "t", transcript: str = "t1", later: in
     }
 
 
-def test_of_equal_keys_the_earlier_transcript_stays_whatever_its_cer():
-    rows = [row("k", 0.1, "new", "t0", later=1), row("k", 0.2, "old", "t1")]
-    unique, rejected = segments.resolve_duplicates(rows)
-    assert [r["transcript_id"] for r in unique] == ["t1"]
-    assert [(r["transcript_id"], reason) for r, reason, _ in rejected] == [("t0", "duplicate_key")]
-
-
 def test_of_equal_keys_one_with_audio_stays_whenever_it_came():
     missing = {"status": "error_local_tar_missing_source"}
     rows = [
         row("k", 0.1) | missing,
-        row("k", 0.2, transcript="t2", later=1),
+        row("k", 0.2, transcript="t2"),
         row("gone", 0.1) | missing,
     ]
     unique, rejected = segments.resolve_duplicates(rows)

@@ -3,15 +3,10 @@ wild."""
 
 from __future__ import annotations
 
-import os
 import re
-import zlib
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
-
-import orjson
 
 from millrace.common import jsonl
 
@@ -36,12 +31,6 @@ PARTS = {
     "CER": (4, 5),
     "words": (5, 7),
 }
-_PEEKED = 1024
-_HEAD = re.compile(
-    rb'\s*\{\s*"audio_file"\s*:\s*("(?:[^"\\]|\\.)*")\s*,[^][{}]*(?<=[,\s])"segments"\s*:\s*\[\s*\{'
-)
-_END = re.compile(rb'"end(?:_seconds)?"\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*[,}]')
-_TAIL = re.compile(rb"\}\s*\]\s*\}\s*\Z")
 # A later end, in seconds, is a mistyped one: a recording of more than a day would outweigh others.
 _LATEST_END = 86_400.0
 _MEDIA = re.compile(r"\.(?:[A-Za-z][A-Za-z0-9]{1,4}|3gp|3g2)$")
@@ -60,25 +49,16 @@ class Alignment:
     repairs: list[str] = field(default_factory=list)
 
     @property
-    def digest(self) -> str:
-        """Digest of what the speech lane reads: key order, white space and other fields do not
-        count."""
-        return jsonl.digest([self.audio_file, self._rows])
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Checksums of the fields in the words of a user, to say what of a changed alignment
-        differs."""
-        rows = [row if isinstance(row, list) else [row] * len(FIELDS) for row in self._rows]
-        checksums = {}
+    def digests(self) -> dict[str, str]:
+        """Digests of what the speech lane reads, by what a user calls it: key order, white space
+        and other fields do not count."""
+        rows = [_used(segment) for segment in self.segments]
+        # What is no object stands in every part.
+        rows = [row if isinstance(row, list) else [row] * len(FIELDS) for row in rows]
+        digests = {}
         for part, (start, end) in PARTS.items():
-            column = [row[start:end] for row in rows]
-            checksums[part] = zlib.crc32(jsonl.canonical(column))
-        return checksums
-
-    @cached_property
-    def _rows(self) -> list[Any]:
-        return [_used(segment) for segment in self.segments]
+            digests[part] = jsonl.digest([row[start:end] for row in rows])
+        return digests
 
     @property
     def hours(self) -> float:
@@ -110,41 +90,6 @@ def parse(raw: bytes) -> Alignment:
         problem = "the object has no `audio_file` with the path of its audio; write it there"
         raise jsonl.BadJson("no_audio_file", problem)
     return Alignment(audio_file, segments, repairs)
-
-
-def peek(path: str, size: int) -> tuple[str, float] | None:
-    """`audio_file` and hours by the ends of a file; None if it is small, or they do not say it.
-
-    What lies between them is not looked at. The last segments end last, as they do in all files
-    seen.
-    """
-    if size <= 4 * _PEEKED:
-        return None
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        head = _HEAD.match(os.read(handle, _PEEKED))
-        tail = os.pread(handle, _PEEKED, size - _PEEKED) if head else b""
-    finally:
-        os.close(handle)
-    if not head or not _TAIL.search(tail):
-        return None
-    ends = [end for end in map(float, _END.findall(tail)) if 0 < end < _LATEST_END]
-    try:
-        audio_file = orjson.loads(head[1]).strip()
-    except orjson.JSONDecodeError:
-        return None
-    usable = ends and "\0" not in audio_file and stem(audio_file) not in ("", "..")
-    if usable:
-        return (audio_file, max(ends) / 3600.0)
-    return None
-
-
-def read(path: str) -> Alignment | None:
-    """An alignment file; None if it cannot be read."""
-    try:
-        return parse(Path(path).read_bytes())
-    except (OSError, jsonl.BadJson):
-        return None
 
 
 def kind_of(value: Any) -> str:

@@ -6,7 +6,6 @@ import os
 import stat as stat_module
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,11 @@ class Recording:
     video_id: str
     hours: float = 0.0
     transcripts: list[dict] = field(default_factory=list)
-    # The content of its audio, by which it is known when it comes back under another name.
-    content: str | None = None
 
     @property
     def name(self) -> str:
         """By which the assignment file knows it."""
         return f"{self.country}/{self.video_id}"
-
-    def audio_files(self) -> list[dict]:
-        """Path, size and mtime of its audio files, one for each path."""
-        files = [transcript["audio"] for transcript in self.transcripts if transcript["audio"]]
-        by_path = {file["path"]: file for file in files}
-        return list(by_path.values())
 
 
 @dataclass
@@ -87,13 +78,11 @@ def read(
     media: MediaFolder,
     language_map: Mapping,
     known: partitions.DigestCache,
-    suspects: Collection[str] = (),
 ) -> Country:
     """The country in `folder`, with these alignment files and media; `known` caches what the former
     say.
 
-    `language_map` maps countries to languages. Of an alignment file that is new only the ends are
-    read, if they say enough; one that has changed, or is among `suspects`, is read whole.
+    `language_map` maps countries to languages.
     """
     country = Country(shown(folder.name), languages.of(folder.name, language_map))
     if country.language == "und":
@@ -111,9 +100,7 @@ def read(
         path = f"{aligned}/{name}"
         problem = _name_problem(name, path, state)
         if problem is None:
-            is_suspect = path in suspects
-            stat = partitions.Stat(path, *state)
-            problem = _add_alignment(country, media, name, stat, known, is_suspect)
+            problem = _add_alignment(country, media, name, partitions.Stat(path, *state), known)
         if problem:
             reason, detail = problem
             country.rejected.append({"file": shown(name), "reason": reason, "detail": detail})
@@ -144,13 +131,10 @@ def _add_alignment(
     name: str,
     stat: partitions.Stat,
     known: partitions.DigestCache,
-    is_suspect: bool,
 ) -> tuple[str, str] | None:
     """Add the recording of an alignment file to its country, or say why not."""
-    has_changed = known.last(stat.path) is not None
-    read = partial(_facts, stat, is_suspect or has_changed)
     try:
-        facts = known.get(stat, read, is_suspect)
+        facts = known.get(stat, _facts)
         return _add_transcript(country, media, name, stat.path, facts)
     except OSError as error:
         return "json_unreadable", error.strerror or str(error)
@@ -205,7 +189,7 @@ def _add_transcript(
         {
             "transcript_id": alignment.transcript_id(file_stem, video_id),
             "path": path,
-            "digest": facts["digest"],
+            "digests": facts["digests"],
             "audio_file": audio_file,
             "audio": stat.as_dict() if stat else None,
         }
@@ -213,32 +197,17 @@ def _add_transcript(
     return None
 
 
-def _facts(stat: partitions.Stat, whole: bool, path: str) -> dict[str, Any]:
-    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject.
-
-    The digest of a file whose ends alone were read is its version: size and mtime.
-    """
+def _facts(path: str) -> dict[str, Any]:
+    """What the sync needs of an alignment file, or the `reason` and `detail` of its reject."""
     try:
-        if not whole and (ends := alignment.peek(path, stat.size)):
-            return {
-                "audio_file": ends[0],
-                "digest": version_of(stat),
-                "hours": round(ends[1], 6),
-            }
         parsed = alignment.parse(Path(path).read_bytes())
     except jsonl.BadJson as bad:
         return {"reason": bad.reason, "detail": str(bad)}
-    known = {
+    return {
         "audio_file": parsed.audio_file,
-        "digest": parsed.digest,
-        "parts": parsed.parts,
+        "digests": parsed.digests,
+        "hours": round(parsed.hours, 6),
     }
-    return {**known, "hours": round(parsed.hours, 6)}
-
-
-def version_of(stat: partitions.Stat) -> str:
-    """What stands for the content of a file that was not read whole."""
-    return f"{stat.size}-{stat.mtime_ns}"
 
 
 def id_of(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -37,18 +37,6 @@ class GivenSplits(dict[tuple[str, str], GivenSplit]):
 
     def of(self, country: str, video_id: str) -> GivenSplit | None:
         return self.get((country, video_id)) or self.get(("", video_id))
-
-    def unknown(self, recordings: Collection[tuple[str, str]]) -> str:
-        """A note on those that are none of `recordings` (country, video_id); "" if there are
-        none."""
-        known = {*recordings, *(("", video_id) for _, video_id in recordings)}
-        missing = [key for key in self if key not in known]
-        if not missing:
-            return ""
-        count = (
-            f"{len(missing)} of {len(self)} recordings of speech.splits_file are not in the corpus"
-        )
-        return f"{count}, such as {'/'.join(filter(None, missing[0]))} ({self[missing[0]].place})"
 
 
 def read(path: str) -> GivenSplits:

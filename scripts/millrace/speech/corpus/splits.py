@@ -6,12 +6,11 @@ import functools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millrace.common.errors import MillraceError
 from millrace.common.workflow.partitions import Assignment, Placement
-from millrace.speech.corpus import audio_digests
 from millrace.speech.corpus.country_folder import Country
 from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
 from millrace.speech.names import safe_name
@@ -112,53 +111,23 @@ def _contradiction(placement: Placement) -> tuple[str, ...]:
         return "split", "subset_id", "group"
     if placement.group != _folder_name(country) + suffix:
         return "country", "group"
-    has_content = "content" in placement.labels
-    if has_content and audio_digests.size_of(placement.labels["content"]) is None:
-        return "item", "content"
     return ()
 
 
 _folder_name = functools.cache(safe_name)
 
 
-def limit(
-    country: Country, assignment: Assignment, max_recordings: int | None, made: Collection[str] = ()
-) -> int:
-    """Keep the first `max_recordings` recordings of a country (None or 0: all); list the files of
-    the others, and return how many they are.
-
-    Those placed earlier come first, in the order of the assignment file, then new ones by name: a
-    larger number only adds recordings, and a new recording replaces none. Those of which something
-    is `made` stay.
-    """
-    if not max_recordings:
-        return 0
-    order = {name: rank for rank, name in enumerate(assignment.placements)}
-    by_name = sorted(country.recordings.values(), key=lambda recording: recording.name)
-    recordings = sorted(by_name, key=lambda recording: order.get(recording.name, len(order)))
-    others = [recording for recording in recordings[max_recordings:] if recording.name not in made]
-    for recording in others:
-        del country.recordings[recording.video_id]
-        detail = f"{recording.video_id} is left out: speech.max_recordings is {max_recordings}"
-        reject = {"reason": "over_max_recordings", "detail": detail}
-        files = [os.path.basename(transcript["path"]) for transcript in recording.transcripts]
-        country.rejected += [{"file": file, **reject} for file in files]
-    return len(others)
-
-
-def check_given(
-    country: Country, assignment: Assignment, earlier: Mapping[str, Placement], given: GivenSplits
-) -> None:
-    """Raise MillraceError if a recording, or its former name, was placed in another split."""
+def check_given(country: Country, assignment: Assignment, given: GivenSplits) -> None:
+    """Raise MillraceError if a recording was placed in another split."""
     for recording in country.recordings.values() if given else ():
         wanted = given.of(country.name, recording.video_id)
-        placed = assignment.get(recording.name) or earlier.get(recording.content or "")
+        placed = assignment.get(recording.name)
         remedy = (
             "Mend speech.splits_file; or, if nothing was trained yet, delete the assignment's line"
         )
         if wanted and placed and placed.labels["split"] != wanted.split:
-            there = f"{placed.item} is in {placed.labels['split']} there"
-            problem = f"{there}, and {recording.name} in {wanted.split} here"
+            there = placed.labels["split"]
+            problem = f"{recording.name} is in {there} there, and in {wanted.split} here"
             raise MillraceError(problem, f"{assignment.path} and {wanted.place}", remedy)
 
 
@@ -175,13 +144,11 @@ def place_new(
     country: Country,
     assignment: Assignment,
     placed: list[Placement],
-    earlier: Mapping[str, Placement],
     rules: Rules,
 ) -> None:
     """Place a country's new recordings in splits, subsets of train, and partitions.
 
-    `placed` are the placements of the country, which are added to; `earlier` those of all by audio
-    content.
+    `placed` are the placements of the country, which are added to.
     """
     fractions, subset_hours, given = rules
     new = {}
@@ -191,7 +158,7 @@ def place_new(
     wanted = {name: given.of(country.name, recording.video_id) for name, recording in new.items()}
     splits = {}
     if new:
-        splits = _splits_of(new, placed, earlier, fractions, wanted)
+        splits = _splits_of(new, placed, fractions, wanted)
     subsets = _Subsets(placed, subset_hours)
     for name, recording in sorted(new.items()):
         split = splits[name]
@@ -202,8 +169,6 @@ def place_new(
             group += f"-{subset}"
         values = (country.name, recording.video_id, split, subset)
         labels = dict(zip(_LABELS, values, strict=True))
-        if recording.content:
-            labels["content"] = recording.content
         placed.append(assignment.place(name, sys.intern(group), recording.hours, labels))
 
 
@@ -232,12 +197,10 @@ class _Subsets:
 def _splits_of(
     new: Mapping,
     placed: Sequence[Placement],
-    earlier: Mapping,
     fractions: Mapping,
     wanted: Mapping[str, GivenSplit | None],
 ) -> dict[str, str]:
-    """The split of each new recording of a country: the `wanted` one, that of the same audio, or by
-    hours."""
+    """The split of each new recording of a country: the `wanted` one, or by hours."""
     hours: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
     for placement in placed:
@@ -246,15 +209,12 @@ def _splits_of(
     splits: dict[str, str] = {}
     lengths: list[tuple[str, float]] = []
     for recording in new.values():
-        # A recording that was placed under another name keeps its split: training may have seen it.
-        former = earlier.get(recording.content) if recording.content else None
         given = wanted[recording.name]
-        split = given.split if given else former.labels["split"] if former else None
-        if split is None:
+        if given is None:
             lengths.append((recording.name, recording.hours))
             continue
-        splits[recording.name] = split
-        hours[split] += recording.hours
-        counts[split] += 1
+        splits[recording.name] = given.split
+        hours[given.split] += recording.hours
+        counts[given.split] += 1
     splits |= assign(lengths, hours, counts, fractions)
     return splits

@@ -1,7 +1,7 @@
 """What the files of each country say, kept between parses: read again only if a file has changed.
 
-Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head,
-the audio files and the recordings; and `alignments/<country>.json`, the facts of its alignment
+Of every country a table lies in `index/`: `countries/<country>.jsonl`, a line each with the head
+and the recordings; and `alignments/<country>.json`, the facts of its alignment
 files. Large corpora are read by several processes.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 import marshal
 import multiprocessing
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from millrace.speech.corpus.media import MediaFolder, signature
 # With fewer alignment files than this, starting processes takes longer than reading.
 _MANY = 5000
 # Raise it when the facts change their meaning.
-_VERSION = 5
+_VERSION = 6
 
 
 def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
@@ -58,29 +58,20 @@ def refresh_one(
     path_map: Mapping,
     audio_roots: Sequence[str],
     language_map: Mapping,
-    suspects: Collection[str],
 ) -> None:
-    """Bring the table of a country in step; its alignment files among `suspects`, which a job could
-    not read, are read whole.
-    """
+    """Bring the table of a country in step."""
     name = country_folder.id_of(folder)
     mapped = PathMap(path_map)
     listing = country_folder.list_alignments(folder)
     media = MediaFolder(folder, mapped, audio_roots)
     stats = sorted((stat.path, *stat.signature) for stat in media.stats.values())
-    suspects = sorted(path for path in suspects if path.startswith(f"{folder}/"))
-    settings = [
-        _VERSION,
-        dict(path_map),
-        languages.of(folder.name, language_map),
-        suspects,
-    ]
+    settings = [_VERSION, dict(path_map), languages.of(folder.name, language_map)]
     seen = marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2)
     state = hashlib.blake2b(seen, digest_size=16).hexdigest()
     if _is_current(head(index, name), state):
         return
     known = facts(index, name)
-    country = country_folder.read(folder, listing, media, language_map, known, suspects)
+    country = country_folder.read(folder, listing, media, language_map, known)
     known.save()
     # What may not be read has the same signature when it may be.
     is_readable = all(reject["reason"] != "json_unreadable" for reject in country.rejected)
@@ -99,17 +90,11 @@ def _is_current(last: Country | None, state: str) -> bool:
 
 
 def _write(path: Path, country: Country) -> None:
-    """Write a country's table: itself, its audio, its recordings, a line each. Takes the recordings
-    out of it."""
+    """Write a country's table: itself, and its recordings. Takes the recordings out of it."""
     recordings = country.recordings.values()
     country.recordings = {}
-    audio = []
-    rows = []
-    for recording in recordings:
-        rows.append([recording.video_id, recording.hours, recording.transcripts])
-        for file in recording.audio_files():
-            audio.append([file["size"], recording.video_id, file["path"]])
-    content = b"\n".join(map(orjson.dumps, (vars(country), audio, rows)))
+    rows = [[each.video_id, each.hours, each.transcripts] for each in recordings]
+    content = b"\n".join(map(orjson.dumps, (vars(country), rows)))
     atomic.write_bytes(path, content)
 
 
@@ -122,16 +107,9 @@ def head(index: Path, name: str) -> Country | None:
         return None
 
 
-def audio(index: Path, name: str) -> list[list]:
-    """Size, video id and path of every audio file of a country."""
-    with open(index / "countries" / f"{name}.jsonl", "rb") as handle:
-        handle.readline()
-        return orjson.loads(handle.readline())
-
-
 def load(index: Path, name: str) -> Country:
     """A country, as its table has it."""
-    first, _, last = (index / "countries" / f"{name}.jsonl").read_bytes().split(b"\n")
+    first, last = (index / "countries" / f"{name}.jsonl").read_bytes().split(b"\n")
     country = Country(**orjson.loads(first))
     country.recordings = {row[0]: Recording(country.name, *row) for row in orjson.loads(last)}
     return country
@@ -139,4 +117,4 @@ def load(index: Path, name: str) -> Country:
 
 def facts(index: Path, name: str) -> DigestCache:
     """What a country's alignment files say."""
-    return DigestCache(index / "alignments" / f"{name}.json", 3)
+    return DigestCache(index / "alignments" / f"{name}.json", 4)

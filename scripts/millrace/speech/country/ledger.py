@@ -13,7 +13,7 @@ from millrace.speech.country.tables import PartitionFiles
 from millrace.speech.manifest.rejects import CHOICES, reason_of
 
 # Files that are left out without being a defect of the corpus.
-_FILE_CHOICES = frozenset(["not_an_alignment_name", "over_max_recordings"])
+_FILE_CHOICES = frozenset(["not_an_alignment_name"])
 
 
 class Balance:

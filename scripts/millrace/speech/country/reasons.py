@@ -16,7 +16,6 @@ MEANINGS = {
     "audio_outside": "names audio outside of the folders that it may come from: speech.audio_roots",
     "no_audio_file": "has no `audio_file`: it does not say which audio it belongs to",
     "name_not_utf8": "the name of the file or of a folder it lies in is not UTF-8",
-    "over_max_recordings": "its recording is left out by speech.max_recordings",
     "not_an_alignment_name": "the name does not end in _aligned.json: not an alignment file",
     # repairs
     "json_bom": "a byte order mark was skipped",

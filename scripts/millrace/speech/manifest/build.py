@@ -12,11 +12,9 @@ import pyarrow as pa
 from millrace.common import jsonl
 from millrace.common.error_rates import error_rates, normalised
 from millrace.common.ledger import Ledger
-from millrace.common.workflow.partitions import Stat
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import MISSING_SOURCE, PENDING, SCHEMA
 from millrace.speech.corpus import alignment
-from millrace.speech.corpus.country_folder import version_of
 from millrace.speech.manifest import segments
 
 
@@ -31,11 +29,6 @@ class Manifest:
     rows: list[dict] = field(default_factory=list)
     recordings: list[dict] = field(default_factory=list)
     rejects: list[dict] = field(default_factory=list)
-    # What the parse, which reads only the ends of large alignment files, has to know of them: by
-    # path the digest it gave, version, content and checksums of what was read; and those that
-    # cannot be read.
-    read: dict[str, list] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
 
     def table(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -77,7 +70,7 @@ def _add_recording(result: Manifest, recording: dict) -> None:
         row["_place"] | {"reason": why, "detail": detail} for row, why, detail in duplicates
     ]
     for row in rows:
-        del row["_place"], row["_later"]
+        del row["_place"]
     result.rows += rows
     for path, source in sources.items() or [("", None)]:
         seconds, warnings = probes.get(path, (None, ()))
@@ -161,18 +154,15 @@ def _parsed(result: Manifest, transcript: dict, place: dict) -> alignment.Alignm
     path = transcript["path"]
     ledger = result.ledger
     try:
-        version = version_of(Stat.of(path))
         parsed = alignment.parse(Path(path).read_bytes())
     except (OSError, jsonl.BadJson) as error:
-        # The parse has read only its ends, or it has changed since: the next one leaves it out.
+        # It has changed since the parse: the next one leaves it out.
         if isinstance(error, jsonl.BadJson):
             reason, detail = error.reason, str(error)
         else:
             reason, detail = "json_unreadable", error.strerror or str(error)
         result.rejects.append(place | {"segment": None, "reason": reason, "detail": detail})
-        result.damaged.append(path)
         return None
-    result.read[path] = [transcript.get("digest"), version, parsed.digest, parsed.parts]
     ledger.rows_in += len(parsed.segments)
     ledger.repaired.update(parsed.repairs)
     return parsed
@@ -211,5 +201,4 @@ def _row(
         "split": partition["split"],
         "subset_id": partition["subset_id"],
         "_place": {**place, "segment": segment.number},
-        "_later": transcript.get("later", 0),
     }

@@ -34,7 +34,7 @@ REJECTS = (
     Reject("duplicate_exact", "a repeat of the same segment", by_choice=True),
     Reject(
         "duplicate_key",
-        "other texts for the same times; those with audio, that came first, of lower CER stay",
+        "other texts for the same times; those with audio, of lower CER stay",
         by_choice=True,
     ),
     Reject("segment_not_an_object", "the segment is not a JSON object"),

@@ -181,18 +181,14 @@ def key_of(country: str, video_id: str, segment: Segment) -> str:
 
 
 def resolve_duplicates(rows: Sequence[dict]) -> tuple[list[dict], list[tuple[dict, str, str]]]:
-    """Keep one row per key: one with audio, of the transcript that came first, then with the lowest
-    CER, then the first.
+    """Keep one row per key: one with audio, then with the lowest CER, then the first.
 
     Returns the rows that stay, in their order, and (row, reason, detail) of the others:
     `duplicate_exact` if times and texts are the same too, else `duplicate_key` (a second transcript
     of the same span, or times that differ by less than a millisecond).
     """
     best: dict[str, dict] = {}
-    # What has no audio is in no shard, so it may give way to a transcript that came later.
-    for row in sorted(
-        rows, key=lambda row: (row["status"] == MISSING_SOURCE, row["_later"], row["cer"])
-    ):
+    for row in sorted(rows, key=lambda row: (row["status"] == MISSING_SOURCE, row["cer"])):
         best.setdefault(row["key"], row)
     compared = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
     unique = []
