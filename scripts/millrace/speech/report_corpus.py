@@ -17,28 +17,27 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--index", required=True, help="index of all segments in shards (parquet)")
     add("--ledger", required=True, help="ledgers of all countries (JSON)")
-    add("--manifest-dir", required=True, help="folder of <country>_manifest.csv and _splits.csv")
+    add("--manifest-dir", required=True, help="folder of <country>_manifest.csv")
     add("--summary", required=True, help="output: tables and figures as one page (HTML)")
     add("--hours", required=True, help="output: hours per country and split (SVG)")
     add("--distributions", required=True, help="output: duration, CER and WER (SVG)")
-    add("--rejects", required=True, help="output: rejects by reason and country (SVG)")
+    add("--rejects", required=True, help="output: rejects by reason (SVG)")
     return parser
 
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
     corpus = corpus_report.read(args.index, args.ledger, args.manifest_dir)
-    rates = corpus.rates
     svgs = {
         "hours": corpus_figures.hours(corpus),
-        "distributions": corpus_figures.distributions(rates),
+        "distributions": corpus_figures.distributions(corpus.rates),
         "rejects": corpus_figures.rejects(corpus),
     }
     for name, svg in svgs.items():
         figures.save_svg(getattr(args, name), svg)
-    atomic.write_text(args.summary, corpus_page.render(corpus, rates, svgs))
+    atomic.write_text(args.summary, corpus_page.render(corpus, svgs))
     total = corpus.ledger("segment")
-    hours = figures.human_hours(corpus.parts["hours"].sum())
+    hours = figures.human_hours(corpus.hours.to_numpy().sum())
     counts = (total.rows_out, total.rows_in, len(corpus.countries))
     cli.log.info("%s in %d of %d segments found, %d countries", hours, *counts)
 

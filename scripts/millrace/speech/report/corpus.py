@@ -1,11 +1,9 @@
-"""The numbers of the corpus report: hours and segments by country, split and subset, rates,
-ledgers."""
+"""The numbers of the corpus report: hours by country and split, rates of segments, ledgers."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,14 +34,10 @@ class Country:
 
     name: str
     language: str
+    recordings: int
     ledgers: dict[str, Ledger]  # of segments and files, by unit
     notes: list[str]
     copies: list[dict]  # pairs of recordings, of country.copies
-    recordings: Mapping[str, int]  # by split
-    source_hours: float
-    # All segments of the manifest: duration_seconds, cer and wer (fractions) in float32, NaN if
-    # unknown, and in_shard, which says whether the segment is in a shard.
-    rates: pd.DataFrame
 
 
 @dataclass
@@ -51,25 +45,10 @@ class Corpus:
     """All countries in the order of their names."""
 
     countries: list[Country]
-    parts: pd.DataFrame  # segments, hours, size (bytes) and shards by country, split and subset
-
-    @property
-    def names(self) -> list[str]:
-        return [country.name for country in self.countries]
-
-    @property
-    def hours(self) -> pd.DataFrame:
-        """Hours in shards by country (rows) and split (columns)."""
-        table = self.parts.pivot_table("hours", "country", "split", aggfunc="sum")
-        return table.reindex(index=self.names, columns=list(SPLITS)).fillna(0.0)
-
-    @property
-    def rates(self) -> pd.DataFrame:
-        """The rates of all countries, one after the other."""
-        empty = pd.DataFrame(columns=list(_RATES), dtype=np.float32).assign(
-            in_shard=np.zeros(0, bool)
-        )
-        return pd.concat([empty, *(country.rates for country in self.countries)], ignore_index=True)
+    hours: pd.DataFrame  # in shards, by country (rows) and split (columns)
+    # All segments of the manifests: duration_seconds, cer and wer (fractions) in float32, NaN if
+    # unknown, and in_shard, which says whether the segment is in a shard.
+    rates: pd.DataFrame
 
     def ledger(self, unit: str) -> Ledger:
         """The sum of the ledgers of segments or files."""
@@ -90,57 +69,39 @@ class Corpus:
 def read(
     index: str | os.PathLike, ledger: str | os.PathLike, manifest_dir: str | os.PathLike
 ) -> Corpus:
-    """Read the merged index and ledger, and the countries' CSVs; raise if they contradict each
-    other."""
+    """Read the merged index and ledger, and the countries' manifests; raise if index and ledger
+    contradict each other."""
     parts = _parts(index)
     with own_file(ledger):
-        rows = jsonl.read(ledger)["countries"]
-    in_shards = parts.groupby("country")["segments"].sum().to_dict()
-    countries = [
-        _country(row, in_shards.pop(row["country"], 0), index, Path(manifest_dir)) for row in rows
-    ]
-    if in_shards:
-        unknown = ", ".join(sorted(in_shards))
-        raise MillraceError(
-            f"holds segments of {unknown}, which {ledger} lacks", str(index), _AGAIN
-        )
+        countries = [_country(row) for row in jsonl.read(ledger)["countries"]]
     countries.sort(key=lambda country: (country.name.casefold(), country.name))
-    order = {country.name: place for place, country in enumerate(countries)}
-    return Corpus(
-        countries, parts.sort_values("country", kind="stable", key=lambda names: names.map(order))
-    )
+    names = [country.name for country in countries]
+
+    in_shards = parts.groupby("country")["segments"].sum().to_dict()
+    stated = {each.name: each.ledgers["segment"].rows_out for each in countries}
+    for name in [*stated, *in_shards]:
+        if in_shards.get(name, 0) != stated.get(name, 0):
+            problem = (
+                f"holds {in_shards.get(name, 0)} segments of {name}, the ledger"
+                f" {stated.get(name, 0)}"
+            )
+            raise MillraceError(problem, str(index), _AGAIN)
+
+    hours = parts.pivot_table("hours", "country", "split", aggfunc="sum")
+    hours = hours.reindex(index=names, columns=list(SPLITS)).fillna(0.0)
+    rates = [_rates(name, index, Path(manifest_dir)) for name in names]
+    empty = pd.DataFrame(columns=list(_RATES), dtype=np.float32).assign(in_shard=np.zeros(0, bool))
+    return Corpus(countries, hours, pd.concat([empty, *rates], ignore_index=True))
 
 
-def _country(row: dict, in_shards: int, index: str | os.PathLike, folder: Path) -> Country:
-    name = row["country"]
-    ledgers = {"segment": Ledger.from_dict(row["segments"]), "file": Ledger.from_dict(row["files"])}
-    rates = _rates(name, index, folder)
-    ledger = ledgers["segment"].rows_out
-    manifest = rates["in_shard"].sum()
-    if not in_shards == ledger == manifest:
-        problem = (
-            f"the index holds {in_shards} segments of {name}, the ledger {ledger}, and {manifest}"
-            " of them are in the manifest"
-        )
-        raise MillraceError(problem, str(index), _AGAIN)
-
-    columns = {
-        "video_id": pa.string(),
-        "duration_hours": pa.float64(),
-        "split": pa.string(),
-    }
-    files = _read_csv(folder / f"{safe_name(name)}_splits.csv", columns).to_pandas()
-    # Several files of one recording are one recording.
-    recordings = files.drop_duplicates(["video_id", "split"])
+def _country(row: dict) -> Country:
     return Country(
-        name,
+        row["country"],
         row["language"],
-        ledgers,
+        row["recordings"],
+        {"segment": Ledger.from_dict(row["segments"]), "file": Ledger.from_dict(row["files"])},
         row["notes"],
-        copies=row.get("left_out_copies", []),
-        recordings=recordings["split"].value_counts().to_dict(),
-        source_hours=math.fsum(files["duration_hours"].dropna()),
-        rates=rates,
+        row.get("left_out_copies", []),
     )
 
 
@@ -157,28 +118,20 @@ def _rates(country: str, index: str | os.PathLike, folder: Path) -> pd.DataFrame
 
 
 def _parts(index: str | os.PathLike) -> pd.DataFrame:
-    """Sums of the index by country, split and subset."""
-    by = ["country", "split", "subset_id"]
-    sums = [("duration_seconds", "sum"), ("size", "sum"), ("size", "count")]
+    """Segments and hours by country and split."""
+    by = ["country", "split"]
     with own_file(index), pq.ParquetFile(index) as file:
-        columns = [*by, "shard", "duration_seconds", "size"]
         # One row group in memory at a time; one thread, so that floats are always added in the same
         # order.
+        columns = [*by, "duration_seconds"]
         groups = (file.read_row_group(number, columns) for number in range(file.num_row_groups))
         tables = [file.schema_arrow.empty_table().select(columns), *groups]
-        tables = [
-            table.group_by([*by, "shard"], use_threads=False).aggregate(sums) for table in tables
-        ]
+        sums = [("duration_seconds", "sum"), ("duration_seconds", "count")]
+        tables = [table.group_by(by, use_threads=False).aggregate(sums) for table in tables]
     rows = pa.concat_tables(tables).to_pandas()
-    parts = rows.groupby(by, dropna=False, as_index=False).agg(
-        segments=("size_count", "sum"),
+    return rows.groupby(by, as_index=False).agg(
+        segments=("duration_seconds_count", "sum"),
         hours=("duration_seconds_sum", lambda seconds: math.fsum(seconds) / 3600),
-        size=("size_sum", "sum"),
-        shards=("shard", "nunique"),
-    )
-    order = parts["split"].map({split: place for place, split in enumerate(SPLITS)})
-    return parts.assign(order=order).sort_values(
-        ["country", "order", "subset_id"], ignore_index=True
     )
 
 
@@ -196,9 +149,6 @@ def _read_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
             parse_options=pa_csv.ParseOptions(newlines_in_values=True),
             convert_options=convert,
         )
-    except FileNotFoundError:
-        remedy = "Run `snakemake speech_manifest`"
-        raise MillraceError("the file is missing", str(path), remedy) from None
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+    except (FileNotFoundError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
         problem = f"cannot be read ({str(error).splitlines()[0]})"
         raise MillraceError(problem, str(path), _AGAIN) from None
