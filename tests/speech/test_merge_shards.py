@@ -105,7 +105,6 @@ def test_an_alignment_file_that_is_damaged_in_its_middle_is_a_reject_of_the_same
 
 
 def test_too_many_errors_are_listed(chain, capfd):
-    corpora.add_recording(chain.root, "estonia", "one", 8)
     for path in (chain.root / "germany/downloaded_audio/mp4_converted").glob("rec_000[01].wav"):
         path.write_bytes(b"")
     for partition in chain.sync().partitions["germany"]:
@@ -113,12 +112,9 @@ def test_too_many_errors_are_listed(chain, capfd):
     assert chain.merge_shards("germany") == 1
     printed = capfd.readouterr().err
     assert "max_error_fraction 0.1" in printed and "Traceback" not in printed
-    # By file, the worst first; and what can be built meanwhile.
-    assert re.search(
-        r"in:\n  \S+rec_000[01].wav: [34], first audio_load: .*\n  \S+rec_000[01].wav: [23],",
-        printed,
-    )
-    assert "errors.csv" in printed and "--config 'speech={countries: [estonia]}'" in printed
+    # By file, the worst first.
+    assert re.search(r"in:\n  \S+rec_000[01].wav: [34]\n  \S+rec_000[01].wav: [23]", printed)
+    assert "errors.csv" in printed
     assert len(pd.read_csv(chain.folder / "errors.csv")) > 0
     assert chain.merge_shards("germany", "--max-error-fraction", "1") == 0
 

@@ -67,9 +67,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="(default %(default)s)",
     )
     add("--sampling-rate", type=cli.positive_int, default=16000, help="Hz (default %(default)s)")
-    add(
-        "--retry-errors", action="store_true", help="build shards again that hold segments in error"
-    )
     return parser
 
 
@@ -95,12 +92,13 @@ def main(args: argparse.Namespace) -> None:
         manifest: manifests.Manifest = manifests.Parts([args.manifest])
     else:
         manifest = manifests.of_country(args.manifest_dir or "", args.country or "")
-    parts = manifest.parts(args.output_dir, args.retry_errors)
     if args.max_videos:
-        parts = manifests.of_recordings(parts, args.output_dir, args.max_videos)
+        parts = manifests.of_recordings(manifest, args.output_dir, args.max_videos)
+    else:
+        parts = manifest.parts(args.output_dir)
     for part in parts:
         plan = plan_partition(part.partition, part.rows, options)
-        built = shards.build(plan, out, args.retry_errors, manifest.note)
+        built = shards.build(plan, out, manifest.note)
         folder = out / "partitions" / str(part.partition)
         shard_index.write_table(args.index or folder / "index.parquet", built.index)
         shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)

@@ -16,7 +16,7 @@ from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import copies, repeats, tables
 from millrace.speech.country import ledger as country_ledger
-from millrace.speech.country.segments import Segments, other_countries
+from millrace.speech.country.segments import Segments
 from millrace.speech.names import safe_name
 from millrace.speech.shards import sweep
 
@@ -27,7 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--country",
         required=True,
-        help="country file of the partitions (JSON), beside those of all others",
+        help="country file of the partitions (JSON)",
     )
     add(
         "--held-out", required=True, help="partitions of validation and test, all countries' (JSON)"
@@ -78,8 +78,7 @@ def main(args: argparse.Namespace) -> None:
     balance = country_ledger.Balance(country, segments.parts)
     tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects())
     balance.check(rows_out)
-    others = other_countries(Path(args.country).parent, country["country"])
-    balance.check_errors(args.max_error_fraction, args.error_list, others)
+    balance.check_errors(args.max_error_fraction, args.error_list)
 
     tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, segments.final_rows())
     with atomic.replacing(args.rejects) as partial:

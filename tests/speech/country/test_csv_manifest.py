@@ -169,7 +169,7 @@ def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grow
     assert create(manifest) == 0 and digests(out / "testland") == made
 
 
-def test_only_what_is_pending_is_made(manifest, capsys):
+def test_only_what_is_pending_is_made(manifest):
     def set_aside(rows: list[dict[str, str]]) -> None:
         rows[0]["status"] = COMPLETED
         rows[1] |= {"status": "error_local_tar_processing", "error_message": "as was"}
@@ -179,16 +179,12 @@ def test_only_what_is_pending_is_made(manifest, capsys):
     edit(manifest, set_aside)
     before = rows_of(manifest)
     assert create(manifest) == 0
-    assert "1 segment completed_local_tar, but in no shard of" in capsys.readouterr().err
     after = rows_of(manifest)
     assert after[:3] == before[:3] and statuses(manifest)[COMPLETED] == 29
     assert (
         after[3]["status"] == "error_local_tar_cer"
         and "0.31 is over the limit of 0.3" in after[3]["error_message"]
     )
-    # What is in error is tried again when that is asked for.
-    assert create(manifest, "--retry-errors", "--max-cer", "0.5") == 0
-    assert [each["status"] for each in rows_of(manifest)[:4]] == [COMPLETED] * 4
 
 
 def test_audio_that_fails_is_an_error_in_the_file_until_it_is_mended(manifest):
@@ -214,33 +210,18 @@ def test_a_tar_of_unknown_content_is_not_replaced(manifest, capsys):
     before = tree(folder)
     assert create(manifest) == 1 and tree(folder) == before
     log = capsys.readouterr().err
-    assert (
-        "00000.tar: what it holds is unknown without .testland-train-10-00000.index.parquet"
-        " beside it" in log
-    )
-    assert "4 segments of testland-train-10 may be in it" in log and "Bring that file back" in log
+    unknown = "what it holds is unknown without .testland-train-10-00000.index.parquet beside it"
+    assert unknown in log and "Bring that file back" in log
 
 
-def test_splits_come_from_the_manifest_or_the_splits_and_do_not_contradict(manifest):
-    edit(manifest, lambda rows: [each.update(split="", subset_id="") for each in rows])
-    parts = CsvManifest.read(manifest, "testland").parts("nowhere", False)
-    assert [str(part.partition) for part in parts] == [*reversed(GROUPS)]
-    edit(manifest, lambda rows: rows[5].update(split="test"))
-    with pytest.raises(
-        MillraceError, match=r"0_video_1' is in test here and in train there.*Keep one"
-    ) as caught:
+def test_a_recording_lies_in_one_split_by_its_rows_and_by_the_splits(manifest):
+    edit(manifest, lambda rows: rows[5].update(split="test", subset_id=""))
+    problem = r"row 6, and .*testland_splits.csv, line 3: .*'0_video_1' is in train and in test"
+    with pytest.raises(MillraceError, match=problem):
         CsvManifest.read(manifest, "testland")
-    assert f"{manifest}, line 7, and " in str(
-        caught.value
-    ) and "testland_splits.csv, line 3" in str(caught.value)
-
-
-def test_a_recording_lies_in_one_split(manifest):
     manifest.with_name("testland_splits.csv").unlink()
-    edit(manifest, lambda rows: rows[1].update(split="test", subset_id=""))
-    with pytest.raises(MillraceError, match="is in train there and test here") as caught:
+    with pytest.raises(MillraceError, match=r"row 6: .*'0_video_1' is in train and in test"):
         CsvManifest.read(manifest, "testland")
-    assert f"{manifest}, line 2, and {manifest}, line 3" in str(caught.value)
 
 
 @pytest.mark.parametrize(

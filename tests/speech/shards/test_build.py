@@ -288,6 +288,16 @@ def test_a_digest_is_of_a_rate_and_a_format(sources):
     assert len(digests) == 3
 
 
+def test_shards_cut_without_fingerprints_are_built_again_once_copies_are_found_by_sound(
+    sources, tmp_path
+):
+    by_bytes = ShardOptions(max_shard_size_gb=SMALL.max_shard_size_gb, copies="bytes")
+    built = build(sources, tmp_path, by_bytes)
+    assert build(sources, tmp_path, by_bytes).kept == built.rebuilt
+    assert build(sources, tmp_path).kept == 0
+    assert build(sources, tmp_path, by_bytes).kept == built.rebuilt
+
+
 def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):
     rows = corpus(tmp_path / "src")
     first = build(rows, tmp_path / "out")
@@ -397,10 +407,9 @@ def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
     for (_, status, message), (_, _, words) in zip(built.statuses, cases, strict=True):
         assert words in message and bool(message) == (status != "completed_local_tar")
     assert built.index["key"].to_pylist() == [rows[0]["key"], rows[4]["key"], "last"]
-    # What failed is known too: nothing is decoded again, until it changes or is asked for.
+    # What failed is known too: nothing is decoded again, until it changes.
     cuts.clear()
     assert build(rows, out, options).statuses == built.statuses and not cuts
-    assert build(rows, out, options, retry_errors=True).rebuilt == 1 and cuts
     write_recording(noise, 5, 2)  # a WAV named .opus
     mended = build(rows, out, options)
     assert [mended.statuses[n][1] for n in (7, 8)] == ["completed_local_tar"] * 2
@@ -445,7 +454,10 @@ def test_a_decoder_that_breaks_or_stops_is_an_error_of_its_recording(
     messages = [message for _, _, message in built.statuses if message]
     assert sum("codec went away" in m and "video_1.wav" in m for m in messages) == 5
     assert sum("ends before its segments do" in m and "video_2.wav" in m for m in messages) == 5
-    assert build(sources, tmp_path, retry_errors=True).errors == {}
+    # Without their sidecar, shards are built again.
+    for sidecar in tmp_path.rglob(".*.index.parquet"):
+        sidecar.unlink()
+    assert build(sources, tmp_path).errors == {}
 
 
 DISK_FULL = pytest.raises(MillraceError, match=r"disk is full.*Free some space.*kept")

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from millrace.common import cli
 from millrace.common.errors import MillraceError, counted
 from millrace.speech.columns import COMPLETED, PENDING, SCHEMA
 from millrace.speech.corpus import given_splits
-from millrace.speech.corpus.given_splits import GivenSplit, GivenSplits
+from millrace.speech.corpus.given_splits import GivenSplits
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country.tables import write_cells
 from millrace.speech.names import Partition, safe_name
 from millrace.speech.shards import index as shard_index
 from millrace.speech.shards.part import NUMBER, Part
 
-# What a row can do without: the split may stand in the splits CSV alone, and batch_id is for
-# people.
-_OPTIONAL = {"subset_id", "split", "batch_id", "duration_seconds", "wer"}
+# What a row can do without; batch_id is for people.
+_OPTIONAL = {"subset_id", "batch_id", "duration_seconds", "wer"}
 _OPTIONAL |= {"original_transcript_start_idx", "original_transcript_end_idx"}
 _REAL = {field.name for field in SCHEMA if pa.types.is_floating(field.type)}
+_AGAIN = (
+    "Mend the file, or have it made again: python -m millrace.speech.generate_manifest --country"
+)
 
 
 class CsvManifest:
@@ -58,18 +59,17 @@ class CsvManifest:
     def read(cls, path: Path, country: str) -> CsvManifest:
         """Read a manifest, and the splits CSV beside it."""
         splits = path.with_name(path.name.removesuffix("_manifest.csv") + "_splits.csv")
-        if splits.is_file():
-            given = given_splits.read(str(splits))
-        else:
-            given = GivenSplits()
+        given = given_splits.read(str(splits)) if splits.is_file() else GivenSplits()
         try:
             with open(path, newline="", encoding="utf-8-sig") as handle:
-                return cls._of_lines(path, country, given, csv.reader(handle))
+                manifest = cls._of_lines(path, csv.reader(handle))
         except (UnicodeDecodeError, csv.Error) as error:
             raise MillraceError(f"cannot be read as CSV ({error})", str(path), _AGAIN) from None
+        manifest._check_splits(country, given)
+        return manifest
 
     @classmethod
-    def _of_lines(cls, path: Path, country: str, given: GivenSplits, reader: Any) -> CsvManifest:
+    def _of_lines(cls, path: Path, reader: Any) -> CsvManifest:
         columns: list[str] = next(reader, [])
         missing = [name for name in SCHEMA.names if name not in columns and name not in _OPTIONAL]
         if missing:
@@ -77,51 +77,53 @@ class CsvManifest:
 
         cells: list[list[str]] = []
         rows: list[dict] = []
-        splits: dict[tuple[str, str], tuple[str, str]] = {}  # of recordings, and who says so
         for written in reader:
             where = f"{path}, line {reader.line_num}"
             if len(written) != len(columns):
                 problem = f"{counted(len(written), 'cell')} for {counted(len(columns), 'column')}"
                 raise MillraceError(problem, where, _AGAIN)
             row = _typed(dict(zip(columns, written, strict=True)), where)
-            row |= _split_of(row, given.of(country, row["video_id"]), where)
-            recording = row["country"], row["video_id"]
-            split, first = splits.setdefault(recording, (row["split"], where))
-            if row["video_id"] and split != row["split"]:
-                problem = (
-                    f"recording {row['video_id']!r} is in {split} there and {row['split']} here"
-                )
-                raise MillraceError(problem, f"{first}, and {where}", "Keep one of them")
-            row[NUMBER] = len(cells)
-            rows.append(row)
+            rows.append(row | {NUMBER: len(cells)})
             cells.append(written)
         return cls(path, columns, cells, rows)
 
-    def parts(self, output_dir: str, retry_errors: bool) -> list[Part]:
+    def _check_splits(self, country: str, given: GivenSplits) -> None:
+        """Raise MillraceError for a recording that lies in two splits, by the rows or by the splits
+        CSV."""
+        splits: dict[str, str] = {}
+        for row in self.rows:
+            video_id = row["video_id"]
+            split = splits.setdefault(video_id, row["split"])
+            listed = given.of(country, video_id)
+            if listed is not None and listed.split != row["split"]:
+                split = listed.split
+            if video_id and split != row["split"]:
+                problem = f"recording {video_id!r} is in {split} and in {row['split']}"
+                where = f"{self.path}, row {row[NUMBER] + 1}"
+                if listed is not None:
+                    where += f", and {listed.place}"
+                raise MillraceError(problem, where, "Keep one of them")
+
+    def parts(self, output_dir: str) -> Iterator[Part]:
         """The rows by split and subset: test, validation, then the subsets of train.
 
-        Pending are, for the plan of the shards, the pending ones, those that the shards in
-        `output_dir` hold already, and with `retry_errors` those in error. Those that are completed
-        elsewhere are left out.
+        Pending are, for the plan of the shards, the pending ones and those that the shards in
+        `output_dir` hold already. Those that are completed elsewhere are left out.
         """
         grouped: dict[Partition, list[dict]] = defaultdict(list)
         for row in self.rows:
             grouped[_partition(row)].append(row)
-
-        parts: list[Part] = []
         for partition in sorted(grouped, key=lambda partition: partition.order):
             made = shard_index.made_keys(partition, output_dir)
-            completed = {row["key"] for row in grouped[partition] if row["status"] == COMPLETED}
-            elsewhere = completed - made
-            if elsewhere:
-                _check_completed(sorted(elsewhere), partition, output_dir)
-            rows = [
-                _planned(row, made, retry_errors)
-                for row in grouped[partition]
-                if row["key"] not in elsewhere
-            ]
-            parts.append(Part(partition, rows))
-        return parts
+            rows = []
+            for row in grouped[partition]:
+                if row["key"] in made:
+                    rows.append(row | {"status": PENDING, "error_message": ""})
+                elif row["status"] == COMPLETED:
+                    _refuse_unknown_tars(partition, output_dir, row["key"])
+                else:
+                    rows.append(row)
+            yield Part(partition, rows)
 
     def note(self, outcomes: Iterable[tuple[dict, str, str]]) -> None:
         """Write status and message of rows to the file, if any is another than before."""
@@ -146,11 +148,6 @@ class CsvManifest:
         return f"{self.path}: {', '.join(statuses) or 'no segments'}"
 
 
-_AGAIN = (
-    "Mend the file, or have it made again: python -m millrace.speech.generate_manifest --country"
-)
-
-
 def _typed(cells: dict[str, str], where: str) -> dict:
     """A row of the CSV as SCHEMA has it."""
     row: dict = {name: cells.get(name, "") for name in SCHEMA.names}
@@ -161,30 +158,16 @@ def _typed(cells: dict[str, str], where: str) -> dict:
             row[name] = float(row[name]) if row[name] else None
         except ValueError:
             raise MillraceError(f"{name} {row[name]!r} is no number", where, _AGAIN) from None
-    return row
-
-
-def _split_of(row: dict, given: GivenSplit | None, where: str) -> dict:
-    """Split and subset of a row: its own, else those that the splits CSV gives its recording."""
-    split = row["split"] or (given.split if given else "")
+    split = row["split"]
     if split not in SPLITS:
-        problem = (
-            f"recording {row['video_id']!r} has the split {split!r}, which is none of"
-            f" {', '.join(SPLITS)}"
-        )
+        problem = f"split {split!r}, which is none of {', '.join(SPLITS)}"
         raise MillraceError(problem, where, _AGAIN)
-    if given and given.split != split:
-        problem = f"recording {row['video_id']!r} is in {split} here and in {given.split} there"
-        raise MillraceError(problem, f"{where}, and {given.place}", "Keep one of them")
-    if split != "train":
-        return {"split": split, "subset_id": None}
-    if given and row["subset_id"] is None:
-        subset = given.subset
-    else:
-        subset = row["subset_id"]
-    if subset is not None and not (float(subset).is_integer() and subset >= 0):
-        raise MillraceError(f"subset_id {subset:g} is no whole number from 0 on", where, _AGAIN)
-    return {"split": split, "subset_id": None if subset is None else int(subset)}
+    subset = row["subset_id"] if split == "train" else None
+    if subset is not None:
+        if not (subset.is_integer() and subset >= 0):
+            raise MillraceError(f"subset_id {subset:g} is no whole number from 0 on", where, _AGAIN)
+        subset = int(subset)
+    return row | {"subset_id": subset}
 
 
 def _partition(row: dict) -> Partition:
@@ -193,30 +176,14 @@ def _partition(row: dict) -> Partition:
     return Partition(safe_name(row["country"]), folder, 0)
 
 
-def _planned(row: dict, made: Collection[str], retry_errors: bool) -> dict:
-    """A row as the plan takes it: pending, if it is to come into shards or in them already."""
-    is_error = row["status"] not in (PENDING, COMPLETED)
-    takes_part = row["key"] in made or (retry_errors and is_error)
-    if takes_part:
-        return row | {"status": PENDING, "error_message": ""}
-    return row
-
-
-def _check_completed(keys: list[str], partition: Partition, output_dir: str) -> None:
-    """Warn of rows completed elsewhere. MillraceError if a tar that may hold them would be
-    replaced."""
-    count = counted(len(keys), "segment")
+def _refuse_unknown_tars(partition: Partition, output_dir: str, key: str) -> None:
+    """Raise MillraceError for a tar that may hold a completed segment, and would be replaced."""
     for tar in shard_index.tars_of(partition, output_dir):
         if shard_index.read_sidecar(tar) is None:
             sidecar = shard_index.sidecar_path(tar).name
             raise MillraceError(
-                f"what it holds is unknown without {sidecar} beside it, and {count} of"
-                f" {partition.stem} may be in it, as they are {COMPLETED}, such as {keys[0]}",
+                f"what it holds is unknown without {sidecar} beside it; {key}, which is"
+                f" {COMPLETED}, may be in it",
                 str(tar),
-                (
-                    "Bring that file back, name another --output-dir, or delete the tar and set"
-                    f" the status of what it holds to {PENDING}"
-                ),
+                "Bring that file back, or name another --output-dir",
             )
-    message = "%s: %s %s, but in no shard of %s: left alone, such as %s"
-    cli.log.warning(message, partition.stem, count, COMPLETED, output_dir, keys[0])

@@ -20,8 +20,7 @@ class Balance:
     """The ledgers of a country (as millrace.speech.sources wrote it): `segments`, and of alignment
     `files`.
 
-    Rejects are counted as they pass by, by reason, and by reason and file in the order of their
-    first rows.
+    Rejects are counted as they pass by, by reason, and by reason and file.
     """
 
     def __init__(self, country: dict, parts: Sequence[PartitionFiles]) -> None:
@@ -30,20 +29,17 @@ class Balance:
         self._segments: Counter[str] = Counter()
         self._alignments: Counter[str] = Counter()
         self._files: Counter[tuple[str, str]] = Counter()
-        self._examples: dict[tuple[str, str], str] = {}
 
     def rejects(self) -> Iterator[dict]:
         """All that is in no shard: files of the country, then segments, partition by partition."""
         facts = {"country": self._country["country"], "segment": None}
         of_files = (facts | row for row in self._country["rejected"])
         for row in itertools.chain(of_files, _segment_rejects(self._parts)):
-            place = row["reason"], row["file"]
             if row["segment"] is None:
                 self._alignments[row["reason"]] += 1
             else:
                 self._segments[row["reason"]] += 1
-            self._files[place] += 1
-            self._examples.setdefault(place, f"{row['reason']}: {row['detail']}")
+            self._files[row["reason"], row["file"]] += 1
             yield row
 
     def check(self, segments_in_shards: int) -> None:
@@ -76,33 +72,22 @@ class Balance:
             "files": self.files.as_dict(),
         }
 
-    def check_errors(self, max_error_fraction: float, listed: str, others: Sequence[str]) -> None:
+    def check_errors(self, max_error_fraction: float, listed: str) -> None:
         """Raise, with the worst files, if more is in error than allowed; `listed`: where all are
-        listed; `others`: countries."""
+        listed."""
         for ledger, choices in ((self.segments, CHOICES), (self.files, _FILE_CHOICES)):
             if problem := ledger.too_many_errors(choices, max_error_fraction):
                 errors = ledger.errors(choices)
                 files: Counter[str] = Counter()
-                examples: dict[str, str] = {}
                 for (reason, file), count in self._files.items():
                     if reason in errors:
                         files[file] += count
-                        examples.setdefault(file, self._examples[reason, file])
-                worst = [
-                    f"\n  {file}: {count}, first {examples[file]}"
-                    for file, count in files.most_common(5)
-                ]
-                more = f"\n  ... and {len(files) - 5} more files" if len(files) > 5 else ""
+                worst = [f"\n  {file}: {count}" for file, count in files.most_common(5)]
                 remedy = (
                     f"\nThe whole list: {listed}. Mend the sources, or raise"
-                    " speech.max_error_fraction"
+                    " speech.max_error_fraction; `countries` can leave this one out"
                 )
-                if others:
-                    remedy += (
-                        f"; without {ledger.scope}: --config 'speech={{countries:"
-                        f" [{', '.join(others)}]}}'"
-                    )
-                problem += f"; most are in:{''.join(worst)}{more}"
+                problem += f"; most are in:{''.join(worst)}"
                 raise MillraceError(problem, f"country {ledger.scope}", remedy)
 
 

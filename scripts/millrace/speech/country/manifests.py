@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from millrace.common.errors import MillraceError
 from millrace.speech.columns import PENDING
@@ -16,36 +15,25 @@ from millrace.speech.shards.index import made_keys
 from millrace.speech.shards.part import Part
 
 
-class Manifest(Protocol):
-    """What gives rows to be cut, and is told what became of them."""
-
-    def parts(self, output_dir: str, retry_errors: bool) -> Iterable[Part]:
-        """Partition after partition; may be gone through twice."""
-
-    def note(self, outcomes: Iterable[Outcome]) -> None:
-        """Keep the status and message of rows."""
-
-    def line(self) -> str:
-        """One line for the log; "" for none."""
-
-
 @dataclass(frozen=True)
 class Parts:
     """Manifest parts of the workflow, which stay as they are: statuses stand beside the shards."""
 
     paths: list[str]
 
-    def parts(self, output_dir: str, retry_errors: bool) -> Parts:
-        return self
-
-    def __iter__(self) -> Iterator[Part]:
+    def parts(self, output_dir: str) -> Iterator[Part]:
+        """Partition after partition."""
         return map(shard_part.read_part, self.paths)
 
     def note(self, outcomes: Iterable[Outcome]) -> None:
-        return
+        """Nothing is noted of rows."""
 
     def line(self) -> str:
+        """No line for the log."""
         return ""
+
+
+Manifest = Parts | CsvManifest
 
 
 def of_country(manifest_dir: str, country: str) -> Manifest:
@@ -60,26 +48,18 @@ def of_country(manifest_dir: str, country: str) -> Manifest:
     )
     remedy = (
         "Give --manifest-dir and --country, or --manifest; snakemake speech_manifest writes the"
-        " former, "
+        " former, and python -m millrace.speech.generate_manifest --country the latter"
     )
-    remedy += "and python -m millrace.speech.generate_manifest --country the latter"
     raise MillraceError(problem, manifest_dir or "--manifest-dir", remedy)
 
 
-def of_recordings(parts: Iterable[Part], output_dir: str, count: int) -> Iterator[Part]:
-    """The rows of `count` recordings, for a trial; `parts` are gone through twice."""
-    videos = _videos(parts, output_dir, count)
-    for part in parts:
-        yield Part(part.partition, [row for row in part.rows if row["video_id"] in videos])
-
-
-def _videos(parts: Iterable[Part], output_dir: str, count: int) -> set[str]:
-    """The recordings of a trial on `count` of them: those with segments in shards already, then the
+def of_recordings(manifest: Manifest, output_dir: str, count: int) -> Iterator[Part]:
+    """The rows of `count` recordings, for a trial: those with segments in shards already, then the
     first that are pending. So a trial that is repeated adds nothing, and a larger one only adds.
     """
     made: set[str] = set()
     pending: dict[str, int] = {}
-    for part in parts:
+    for part in manifest.parts(output_dir):
         keys = made_keys(part.partition, output_dir)
         made |= {row["video_id"] for row in part.rows if row["key"] in keys}
         for row in part.rows:
@@ -87,4 +67,6 @@ def _videos(parts: Iterable[Part], output_dir: str, count: int) -> set[str]:
                 pending.setdefault(row["video_id"], row.get(shard_part.NUMBER, len(pending)))
 
     others = sorted(pending.keys() - made, key=lambda video: pending[video])
-    return made | {*others[: max(0, count - len(made))]}
+    videos = made | {*others[: max(0, count - len(made))]}
+    for part in manifest.parts(output_dir):
+        yield Part(part.partition, [row for row in part.rows if row["video_id"] in videos])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from millrace.common import cli, jsonl
+from millrace.common import cli
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import tables
 from millrace.speech.country.copies import Copy
@@ -58,9 +57,3 @@ class Segments(NamedTuple):
         for split, shard in sorted(found):
             shards[split].append(shard)
         return shards, rows
-
-
-def other_countries(folder: Path, country: str) -> list[str]:
-    """The names of the countries that are described beside this one."""
-    names = [jsonl.read(path)["country"] for path in sorted(folder.glob("*.json"))]
-    return [name for name in names if name != country]

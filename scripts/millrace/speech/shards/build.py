@@ -67,17 +67,15 @@ Outcome = tuple[dict, str, str]
 def build(
     plan: Plan,
     output_dir: str | os.PathLike,
-    retry_errors: bool = False,
     note: Callable[[Iterable[Outcome]], None] = lambda outcomes: None,
 ) -> Built:
     """Bring the shards of a partition under `output_dir` in step with `plan`; return what is there
     then.
 
     A shard stays whose segments are those that would come into it, whose sidecar has their digest,
-    and whose tar has the size and SHA-256 written there; with `retry_errors` only if none of its
-    segments is in error. Other shards of this partition are removed. What becomes of rows is told
-    to `note`: of those that need no audio first, then shard by shard. Raises MillraceError if the
-    disk gets full; finished shards stay.
+    and whose tar has the size and SHA-256 written there. Other shards of this partition are
+    removed. What becomes of rows is told to `note`: of those that need no audio first, then shard
+    by shard. Raises MillraceError if the disk gets full; finished shards stay.
     """
     output_dir = Path(output_dir)
     options = plan.options
@@ -97,7 +95,7 @@ def build(
         stream: Iterator[Encoded] | None = None
         while at < len(plan.segments):
             shard = plan.shard(len(tables))
-            sidecar = _kept(plan, at, output_dir / shard, retry_errors)
+            sidecar = _kept(plan, at, output_dir / shard)
             if sidecar is not None:
                 streams.close()
                 stream = None
@@ -148,10 +146,10 @@ def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
         yield segment.row, status, message
 
 
-def _kept(plan: Plan, at: int, tar: Path, retry_errors: bool) -> Sidecar | None:
+def _kept(plan: Plan, at: int, tar: Path) -> Sidecar | None:
     """The sidecar of a shard that can stay as the one that begins with segment `at`; else None."""
     sidecar = read_sidecar(tar)
-    if sidecar is None or (retry_errors and sidecar.failed):
+    if sidecar is None or not sidecar.has_prints(plan.options.copies):
         return None
     after = at + sidecar.table.num_rows
     segments = plan.segments[at:after]

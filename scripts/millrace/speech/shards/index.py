@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import atomic
+from millrace.common.leaks.leakage import BY_SOUND
 from millrace.speech.columns import (
     COMPLETED,
     DUPLICATE,
-    FINGERPRINT,
     INDEX_SCHEMA,
     SIDECAR_SCHEMA,
     STATUS_SCHEMA,
@@ -41,16 +41,16 @@ class Sidecar:
     tar_sha256: str | None
     table: pa.Table
 
-    @property
-    def failed(self) -> bool:
-        """Whether a segment of this shard is in error."""
-        return len(self.cut()) < self.table.num_rows
-
     def cut(self) -> list[dict]:
         """The rows of the segments that are cut: those in the tar, and copies that were left
         out."""
         rows = self.table.to_pylist()
         return [row for row in rows if row["status"] in (COMPLETED, DUPLICATE)]
+
+    def has_prints(self, copies: str) -> bool:
+        """Whether copies can be found as `copies` (one of COPIES) wants: it may have been cut when
+        they were found by bytes."""
+        return copies != BY_SOUND or all(row["words"] is not None for row in self.cut())
 
     def describes(self, tar: Path) -> bool:
         """Whether `tar` is as it was written: size and SHA-256, or no file if none was written."""
@@ -87,8 +87,6 @@ def read_sidecar(tar: Path) -> Sidecar | None:
         table = pq.read_table(sidecar_path(tar), partitioning=None)
         meta = orjson.loads(table.schema.metadata[_META])
         table = table.replace_schema_metadata(None)
-        if FINGERPRINT.name not in table.column_names:  # of a version before 0.5
-            table = table.append_column(FINGERPRINT, pa.nulls(len(table), FINGERPRINT.type))
         sidecar = Sidecar(meta["digest"], meta["tar_size"], meta["tar_sha256"], table)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None

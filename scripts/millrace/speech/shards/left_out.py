@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -62,13 +62,6 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
         write_sidecar(tar, Sidecar(sidecar.digest, written.size, written.sha256, table))
         _write(beside, cut, wanted.keys(), members)
     return True
-
-
-def bodies(tar: Path, sidecar: Sidecar) -> Iterator[tuple[dict, bytes]]:
-    """The rows of all segments that are cut, and their audio, in the tar or beside it."""
-    with _Members([tar, path_beside(tar)]) as members:
-        for row in sidecar.cut():
-            yield row, members.read(row["member"])
 
 
 class _Members:

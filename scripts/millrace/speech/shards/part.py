@@ -48,13 +48,12 @@ def read_part(path: str) -> Part:
         raise MillraceError("no such manifest part", path, _AGAIN) from None
     except pa.ArrowException as error:
         raise MillraceError(f"not a manifest part ({error})", path, _AGAIN) from None
-    names = {str(row["batch_id"]) for row in rows}
-    names = names or {Path(path).stem, Path(path).resolve().parent.name}
-    partitions = [partition for name in sorted(names) if (partition := Partition.parse(name))]
-    if len(partitions) != 1 or (rows and len(names) > 1):
+    names = {str(row["batch_id"]) for row in rows} or {Path(path).resolve().parent.name}
+    partition = Partition.parse(min(names)) if len(names) == 1 else None
+    if partition is None:
         listed = ", ".join(sorted(names)[:5])
         problem = (
             f"batch_id must be one partition, <country>-<split>[-<subset>]-<number>, not {listed}"
         )
         raise MillraceError(problem, path, _AGAIN)
-    return Part(partitions[0], rows)
+    return Part(partition, rows)

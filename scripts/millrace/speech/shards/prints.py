@@ -6,20 +6,16 @@ of the audio and, where copies are found by their sound, the words of its finger
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
-import soundfile
 
 from millrace.common.errors import Damaged
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
-from millrace.common.fingerprints.words import words
 from millrace.common.leaks.leakage import BY_BYTES, NOT_AT_ALL
 from millrace.speech.columns import FINGERPRINT
 from millrace.speech.shards.index import read_sidecar, write_table
-from millrace.speech.shards.left_out import bodies
 
 SCHEMA = pa.schema(
     [
@@ -50,14 +46,7 @@ def write(path: Path, tars: Iterable[Path], copies: str) -> None:
         known = sidecar.cut()
         if copies == BY_BYTES:
             rows += [row | {"words": b""} for row in known]
-        elif any(row["words"] is None for row in known):  # cut before copies were found so
-            rows += [row | {"words": _words(row, body)} for row, body in bodies(tar, sidecar)]
         else:
             rows += known
     chosen = [{name: row[name] for name in SCHEMA.names} for row in rows]
     write_table(path, pa.Table.from_pylist(chosen, schema=SCHEMA))
-
-
-def _words(row: dict, body: bytes) -> bytes:
-    samples, rate = soundfile.read(io.BytesIO(body), dtype="int16")
-    return words(samples, rate, steps(row["split"])).tobytes()
