@@ -16,7 +16,6 @@ LOSSY = {
     "mkv": ("aac", "matroska"),
     "mp3": ("libmp3lame", "mp3"),
     "ts": ("aac", "mpegts"),
-    "aac": ("aac", "adts"),
 }
 
 

@@ -11,7 +11,6 @@ import soxr
 from millrace.speech.audio import cut as audio
 from tests.speech.audio.recordings import (
     RATE,
-    SPANS,
     is_in_place,
     offsets,
     signal,
@@ -33,14 +32,10 @@ def test_compressed_stereo_at_another_rate(tmp_path, source):
     assert is_in_place(path, soxr.resample(source, RATE, 16000), rate=16000)
 
 
-@pytest.mark.parametrize("name", ["ts", "aac"])
-def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source, name):
-    assert set(offsets(corpus[name], source)) <= {1023, 1024, 1025}
-    info = audio.probe(corpus[name])
-    assert len(info.warnings) == 1
-    assert (
-        info.warnings[0].startswith("no_encoder_delay: ") and corpus[name].name in info.warnings[0]
-    )
+def test_what_states_no_encoder_delay_is_late_and_warns(corpus, source):
+    assert set(offsets(corpus["ts"], source)) <= {1023, 1024, 1025}
+    (warning,) = audio.probe(corpus["ts"]).warnings
+    assert warning.startswith("no_encoder_delay: ") and corpus["ts"].name in warning
 
 
 def test_mp3_without_its_info_frame_warns(tmp_path, corpus, source):
@@ -81,30 +76,22 @@ def test_stated_duration_that_lies_is_measured(tmp_path, corpus):
     path.write_bytes(raw[: len(raw) // 2])
     info = audio.probe(path)
     assert 9 < info.duration_seconds < 14
-    assert "states a duration" in info.warnings[0] and "half.mkv" in info.warnings[0]
 
 
-@pytest.mark.parametrize("name", ["mp3", "aac"])
 @pytest.mark.parametrize("size", [1, 5000])
-def test_what_comes_before_the_first_frame_moves_nothing(tmp_path, corpus, source, name, size):
-    """A stream tapped in mid-frame: FFmpeg takes some of such bytes for frames, or misses the first
-    ones."""
-    spans = SPANS[:3]
+def test_an_mp3_that_begins_within_a_frame_is_refused(tmp_path, corpus, size):
+    """FFmpeg takes some of such bytes for frames, or misses the first ones."""
     junk = np.random.default_rng(size).bytes(size)
-    (tmp_path / "a").write_bytes(junk + corpus[name].read_bytes())
-    assert offsets(tmp_path / "a", source, spans) == offsets(corpus[name], source, spans)
+    (tmp_path / "a").write_bytes(junk + corpus["mp3"].read_bytes())
+    with pytest.raises(audio.AudioError, match="begins with no frame of MP3, and no ID3 tag"):
+        audio.probe(tmp_path / "a")
 
 
-@pytest.mark.parametrize("name", ["opus", "aac", "ts", "mp3"])
-def test_tags_before_behind_and_between_move_nothing(tmp_path, corpus, source, name):
+@pytest.mark.parametrize("name", ["opus", "ts", "mp3"])
+def test_tags_before_and_behind_move_nothing(tmp_path, corpus, source, name):
     tag = b"ID3\4\0\0\0\0\0\x3fPRIV" + bytes(59)
-    raw, sound = corpus[name].read_bytes(), offsets(corpus[name], source)
-    (tmp_path / "a").write_bytes(tag + raw + b"TAG" + bytes(125))
-    assert offsets(tmp_path / "a", source) == sound
-    if name == "aac":  # as in the joined segments of a live stream
-        (tmp_path / "a").write_bytes(raw + tag + raw)
-        *late, behind = offsets(tmp_path / "a", np.tile(source, 2), [*SPANS, (26.0, 28.0)])
-        assert late == sound and isinstance(behind, int)
+    (tmp_path / "a").write_bytes(tag + corpus[name].read_bytes() + b"TAG" + bytes(125))
+    assert offsets(tmp_path / "a", source) == offsets(corpus[name], source)
 
 
 def test_chained_ogg_with_other_channels_goes_on(tmp_path, source):
@@ -140,12 +127,8 @@ def test_joined_mp3_goes_on_where_the_first_ends(tmp_path, source):
     assert 0 <= late[3] <= 2 * 1152
 
 
-@pytest.mark.parametrize(
-    ("codec", "form"), [("aac", "adts"), ("libmp3lame", "mp3"), ("aac", "mpegts")]
-)
+@pytest.mark.parametrize(("codec", "form"), [("libmp3lame", "mp3"), ("aac", "mpegts")])
 def test_a_rate_that_rises_spoils_nothing(tmp_path, source, codec, form):
-    """FFmpeg counts ADTS frames at the first rate: taken at its word, every second frame would be
-    silence."""
     path, low = tmp_path / "joined", soxr.resample(source, RATE, 24000)
     write_joined(
         path, [(low[: 5 * 24000], 24000), (source[5 * RATE : 10 * RATE], RATE)], codec, form

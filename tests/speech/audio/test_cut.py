@@ -115,9 +115,9 @@ def test_opposite_channels_do_not_cancel(tmp_path, container):
     samples = np.stack([left, np.clip(-left.astype(int), -32768, 32767).astype(np.int16)], 1)
     soundfile.write(path, samples, 16000, format=container, subtype="PCM_16")
     assert exact(path, left, [(0.5, 2.5)]) == [True]
-    assert [text.partition(":")[0] for text in audio.probe(path).warnings] == ["opposite_channels"]
     soundfile.write(path, np.stack([left, left // 2], 1), 16000, format=container, subtype="PCM_16")
-    assert audio.probe(path).warnings == ()
+    (mixed,) = audio.cut(path, [(0.5, 2.5)], 16000)
+    assert np.abs(mixed - 0.75 * left[8000:40000]).max() <= 1
 
 
 @pytest.mark.parametrize("layout", ["5.1", "7.1"])
@@ -147,26 +147,20 @@ def test_files_of_unknown_or_wrong_length(tmp_path):
         assert audio.probe(path).duration_seconds == pytest.approx(5.0, abs=0.01), name
 
 
-@pytest.mark.parametrize(
-    ("change", "warning"), [(-3, "bytes_missing"), (500, "bytes_behind"), (0, None)]
-)
-def test_wav_of_another_size_than_it_states_warns(tmp_path, change, warning):
+@pytest.mark.parametrize(("change", "words"), [(-3, "3 bytes shorter"), (500, "500 bytes longer")])
+def test_wav_of_another_size_than_it_states_warns(tmp_path, change, words):
     """Bytes lost or added within PCM show nowhere else, and move all that follows."""
     path, body = tmp_path / "a.wav", signal(2, 16000).tobytes()
-    raw, middle = wav(36 + len(body), len(body), body), 44 + len(body) // 2
-    path.write_bytes(raw[:middle] + b"\xff" * max(change, 0) + raw[middle - min(change, 0) :])
-    warnings = audio.probe(path).warnings
-    assert [text.partition(":")[0] for text in warnings] == ([warning] if warning else [])
-    assert all("a.wav" in text and str(abs(change)) in text for text in warnings)
-    path.write_bytes(raw + bytes(5000))  # padded with zeros: nothing is wrong
-    assert audio.probe(path).warnings == ()
     # A chunk of an odd length has a byte behind it.
     odd = b"LIST" + struct.pack("<I", 9) + b"INFOabcde\0"
-    path.write_bytes(wav(36 + len(odd) + len(body), len(body), body, odd)[:-3])
-    assert audio.probe(path).warnings[0].startswith("bytes_missing: a.wav is 3 bytes")
-    adpcm = write_av(path, signal(2, 16000), 16000, "adpcm_ima_wav", "wav").read_bytes()
-    path.write_bytes(adpcm[:8000] + adpcm[8003:])
-    assert audio.probe(path).warnings[0].startswith("bytes_missing: a.wav is 3 bytes")
+    raw, middle = wav(36 + len(odd) + len(body), len(body), body, odd), 54 + len(body) // 2
+    path.write_bytes(raw[:middle] + b"\xff" * max(change, 0) + raw[middle - min(change, 0) :])
+    (warning,) = audio.probe(path).warnings
+    assert warning.startswith(f"size_wrong: a.wav is {words} than stated")
+    path.write_bytes(raw)
+    assert audio.probe(path).warnings == ()
+    path.write_bytes(raw + bytes(5000))  # padded with zeros: nothing is wrong
+    assert audio.probe(path).warnings == ()
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
@@ -274,6 +268,7 @@ def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):
         *(("wmav2", "wav", 44100, "WMA (wmav2)"), ("real_144", "rm", 8000, "RealMedia (rm)")),
         *(("libopencore_amrnb", "amr", 8000, "AMR (amr)"), ("ac3", "ac3", 48000, "AC-3 (ac3)")),
         *(("eac3", "eac3", 48000, "E-AC-3 (eac3)"), ("aac", "flv", 44100, "FLV (flv)")),
+        ("aac", "adts", 44100, "AAC without a container (aac)"),
     ):
         path = write_av(tmp_path / "a.mp4", signal(4, rate), rate, codec, container)
         for error in refusals(path):
@@ -282,21 +277,6 @@ def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):
                 str(error)
                 == f"{path}: {name} is not supported. Convert it, for example to FLAC or m4a"
             )
-
-
-@pytest.mark.parametrize(("extension", "name"), [("gsm", "GSM"), ("G722", "G.722")])
-def test_what_has_no_header_is_refused_by_its_name(tmp_path, extension, name):
-    path, g722 = tmp_path / f"a.{extension}", tmp_path / "b"
-    write_av(g722, signal(4, 16000), 16000, "g722", "g722")
-    for content in (
-        g722.read_bytes(),
-        b"<title>404 Not Found</title>" * 200,
-        (b"\xd2" + bytes(32)) * 500,
-    ):
-        path.write_bytes(content)
-        for error in refusals(path):
-            assert error.reason == "audio_load" and "no audio that can be recognised" in str(error)
-            assert f"if it is {name}," in str(error) and "Convert it" in str(error)
 
 
 def test_files_that_are_missing_or_no_files(tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 import os
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -30,9 +29,6 @@ __all__ = ["OVERHANG_SECONDS", "AudioError", "AudioInfo", "cut", "encode", "prob
 
 # Aligners round: a span may end this much behind the last sample, and is cut there.
 OVERHANG_SECONDS = 0.05
-# If a span is longer, the recording's duration is measured first: a mistyped end must not buffer it
-# all.
-_LONG_SPAN_SECONDS = 600.0
 
 Segments = Generator[np.ndarray | AudioError, None, None]
 _Span = tuple[float, float]  # in seconds
@@ -110,15 +106,10 @@ def _limits(path: str | os.PathLike, span: _Span, rate: int, total: int) -> tupl
 def _cut_stream(path: str | os.PathLike, spans: Sequence[_Span], sampling_rate: int) -> Segments:
     from millrace.speech.audio.stream import StreamRecording
 
-    is_long = any(end - start > _LONG_SPAN_SECONDS for start, end in spans)
-    duration = probe(path).duration_seconds if is_long else math.inf
     with StreamRecording(path) as stream:
         window = _Window(stream, sampling_rate)  # raises if nothing can be decoded
         rate = stream.sample_rate
         for span in spans:
-            if span[1] > 1.01 * duration + 5:
-                yield _outside(path, span, duration)
-                continue
             window.read(round(span[0] * rate), round(span[1] * rate))
             try:
                 _check_damage(path, span, rate, stream.timeline)

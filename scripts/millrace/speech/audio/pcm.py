@@ -14,7 +14,6 @@ from millrace.speech.audio.recording import (
     AudioError,
     AudioInfo,
     cancel,
-    cancel_warning,
     head_of,
     mono,
 )
@@ -35,7 +34,6 @@ _LARGEST_RIFF = 0xFFFFFFFF
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x7FFFF000, 0x7FFFF024, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 # A few broken samples are mended (see `recording.mono`). More of them are no sound.
 _MAX_ABSURD = 0.01
-_TRIAL_SECONDS = 4  # enough to tell whether two channels cancel each other
 
 
 def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]:
@@ -58,24 +56,19 @@ def _chunks(path: str | os.PathLike) -> tuple[list[tuple[bytes, int, int]], int]
 def size_warnings(path: str | os.PathLike) -> list[str]:
     """Warn about a WAV that is shorter or longer than its header states: its samples may be
     shifted."""
-    name = os.path.basename(path)
-    length = os.path.getsize(path)
-    with open(path, "rb") as handle:
-        is_riff = handle.read(4) == b"RIFF"
-        chunks, end = _chunks(path) if is_riff else ([], 0)
-        handle.seek(end)
-        behind = handle.read(1 << 16).strip(b"\0")  # a file padded with zeros is sound
-    data = [(at, size) for kind, at, size in chunks if kind == b"data"]
-    body, size = data[0] if data else (0, 0)
-    if size in _UNKNOWN_SIZES:  # also if there is no data chunk
+    chunks, end = _chunks(path)
+    stated = [size for kind, _, size in chunks if kind == b"data"]
+    if not stated or stated[0] in _UNKNOWN_SIZES:
         return []
-    if body + size > length:
-        problem = f"bytes_missing: {name} is {body + size - length} bytes shorter than it states"
-        return [f"{problem}; if they are missing within the audio, what follows is early"]
-    if end < length and behind:
-        problem = f"bytes_behind: {length - end} bytes at the end of {name} are no chunk"
-        return [f"{problem}; if as many were added within the audio, what follows is late"]
-    return []
+    difference = os.path.getsize(path) - end
+    with open(path, "rb") as handle:
+        handle.seek(end)
+        is_padded = not handle.read(1 << 16).strip(b"\0")  # with zeros, which are no sound
+    if difference == 0 or (difference > 0 and is_padded):
+        return []
+    side = "longer" if difference > 0 else "shorter"
+    problem = f"size_wrong: {os.path.basename(path)} is {abs(difference)} bytes {side} than stated"
+    return [f"{problem}; if that is so within the audio, what follows is shifted"]
 
 
 def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
@@ -99,15 +92,8 @@ def open_pcm(path: str | os.PathLike) -> soundfile.SoundFile | None:
 
 
 def pcm_info(handle: soundfile.SoundFile) -> AudioInfo:
-    """Facts of an open PCM file; of its samples, only the first seconds are read."""
-    warnings = []
-    if handle.format in ("WAV", "WAVEX"):
-        warnings = size_warnings(handle.name)
-    if handle.channels == 2:
-        handle.seek(0)
-        trial = handle.read(_TRIAL_SECONDS * handle.samplerate, dtype="float32", always_2d=True)
-        if cancel(list(trial.T)):
-            warnings.append(cancel_warning(handle.name))
+    """Facts of an open PCM file, by its header."""
+    warnings = size_warnings(handle.name) if handle.format in ("WAV", "WAVEX") else []
     return AudioInfo(handle.frames / handle.samplerate, tuple(warnings))
 
 

@@ -124,12 +124,6 @@ def cancel(channels: list[np.ndarray]) -> bool:
         return bool(loudness > 0 and np.dot(both, both) < 1e-3 * loudness)
 
 
-def cancel_warning(path: str | os.PathLike) -> str:
-    """The warning that a recording's two channels cancel each other."""
-    name = os.path.basename(path)
-    return f"opposite_channels: the two of {name} cancel each other; the first alone is used"
-
-
 def to_int16(samples: np.ndarray) -> np.ndarray:
     """Round to the nearest and clip `samples`, which are on the int16 scale; int16 is returned as
     it is."""

@@ -15,7 +15,6 @@ import av
 import numpy as np
 import soxr
 
-from millrace.speech.audio.damage import frames
 from millrace.speech.audio.damage.breaks import find_break
 from millrace.speech.audio.packets import (
     DTYPES,
@@ -25,17 +24,13 @@ from millrace.speech.audio.packets import (
     without_outliers,
 )
 from millrace.speech.audio.recording import AudioError, cancel, head_of, mono
-from millrace.speech.audio.timeline import RESETTABLE, Timeline
+from millrace.speech.audio.timeline import STAMPED, Timeline
 
 _CHECKED = {"flac", "tta", "wavpack"}  # each of their frames has a checksum
-# Their stated duration can be compared with their last packets; in all others all packets are
-# counted.
-STATES_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
-STATES_DURATION |= {"wav", "w64", "aiff", "caf", "wv"}
 # Containers a recording may come in. Without a list FFmpeg sees game sounds in noise, and follows
 # playlists.
 _CONTAINERS = (
-    "aac aiff ape au caf dsf dts flac loas matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8"
+    "aiff ape au caf dsf dts flac matroska webm mov mp4 m4a 3gp 3g2 mj2 mlp mp3 mpc mpc8"
     " mpeg mpegts mxf nistsphere nut ogg qcp tta truehd voc w64 wav wtv wv"
 )
 # Refused by name: if these are damaged, or of some encoders, FFmpeg shifts their samples without an
@@ -47,11 +42,12 @@ _REFUSED = {
     "amr": "AMR",
     "ac3": "AC-3",
     "eac3": "E-AC-3",
+    "flv": "FLV",
+    "live_flv": "FLV",
+    "aac": "AAC without a container",
+    "loas": "AAC without a container",
 }
-_REFUSED |= {"flv": "FLV", "live_flv": "FLV"}
 _REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
-# Formats without any header: nothing but the name tells what they are.
-_REFUSED_EXTENSIONS = {".g722": "G.722", ".gsm": "GSM"}
 _CONVERT = "Convert it, for example to FLAC or m4a"
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
@@ -63,7 +59,6 @@ class StreamRecording:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
         self.errors = 0  # packets that could not be read or decoded
-        self.channels_cancel = False  # in some block (see `recording.cancel`)
         self.sample_rate = 0  # of the first frame
         self.states_delay = (
             False  # whether the first packet says how many samples the encoder put before it
@@ -97,43 +92,33 @@ class StreamRecording:
         self.container.close()
 
     def _open(self) -> av.container.InputContainer:
-        options = {"format_whitelist": ",".join([*_CONTAINERS.split(), *_REFUSED])}
-        is_riff = head_of(self.path)[:4] in (b"RIFF", b"RIFX")
-        if is_riff and os.path.getsize(self.path) > 0xFFFFFFFF:
+        head = head_of(self.path)
+        has_sync = head[:1] == b"\xff" and head[1:2] >= b"\xe0"
+        is_mp3 = has_sync or head[:3] == b"ID3"
+        options = {
+            "format_whitelist": ",".join([*_CONTAINERS.split(), *_REFUSED]),
+            # Packets of transport streams that are not whole are left out, as their stamps mislead.
+            "fflags": "discardcorrupt",
+        }
+        if head[:4] in (b"RIFF", b"RIFX") and os.path.getsize(self.path) > 0xFFFFFFFF:
             options["ignore_length"] = "1"
         with contextlib.suppress(av.error.FFmpegError):
-            container = self._open_as(None, options)
-            container_format = container.format.name
-            options = self._reading_options(container_format)
-            if not options:
-                return container
-            container.close()
-            return self._open_as(container_format, options)
+            container = self._open_with(options)
+            if container.format.name == "mp3" and not is_mp3:
+                container.close()
+                problem = "begins with no frame of MP3, and no ID3 tag: where it begins is unknown"
+                raise AudioError("audio_load", self.path, problem, _CONVERT)
+            return container
         problem = "holds no audio that can be recognised (damaged, cut, or not audio at all)"
-        label = _REFUSED_EXTENSIONS.get(os.path.splitext(self.path)[1].lower())
-        if label:
-            problem += f"; if it is {label}, as its name says, that is not supported"
-        raise AudioError("audio_load", self.path, problem, _CONVERT if label else "")
+        raise AudioError("audio_load", self.path, problem)
 
-    def _reading_options(self, container_format: str) -> dict[str, str]:
-        """How FFmpeg is to read a file of this format."""
-        if container_format == "mpegts":
-            # Packets that are not whole are left out, as their stamps mislead.
-            return {"fflags": "discardcorrupt"}
-        junk = frames.bytes_before(self.path, container_format)
-        if junk:
-            return {"skip_initial_bytes": str(junk)}
-        return {}
-
-    def _open_as(
-        self, container_format: str | None, options: dict[str, str]
-    ) -> av.container.InputContainer:
+    def _open_with(self, options: dict[str, str]) -> av.container.InputContainer:
         # Given a descriptor instead of a name, FFmpeg sees no extension that could lie; the
         # whitelist of protocols keeps playlists from opening other files or the network.
         fd = os.open(self.path, os.O_RDONLY)
         options = {"fd": str(fd), "protocol_whitelist": "fd", **options}
         try:
-            return av.open("fd:", "r", container_format, options, metadata_errors="replace")
+            return av.open("fd:", "r", None, options, metadata_errors="replace")
         except av.error.FFmpegError:  # some of these are ValueErrors too
             raise
         except (ValueError, OSError) as error:
@@ -229,12 +214,8 @@ class StreamRecording:
     def _note_undecodable(self, packet: av.Packet) -> None:
         """Bare frames have no stamps: an undecodable packet would be missing from their
         timeline."""
-        if self.container_format in STATES_DURATION | RESETTABLE or not self.timeline.frames:
-            return
-        if is_tag(packet):
-            seconds = float((packet.duration or 0) * packet.time_base)
-            self.timeline.unstamped_seconds -= seconds
-        elif not frames.is_one(bytes(packet), self.container_format):
+        is_stamped = self.container_format in STAMPED
+        if not is_stamped and self.timeline.frames and not is_tag(packet):
             self.timeline.lost = True
 
     def blocks(self) -> Generator[np.ndarray]:
@@ -244,7 +225,6 @@ class StreamRecording:
         Raises AudioError before the first block if nothing decodes.
         """
         run: FrameRun | None = None
-        self.timeline.broken_at = frames.first_break(self.path, self.container_format)
         for frame in self._frames():
             if frame.samples <= 0 or frame.sample_rate <= 0:
                 continue
@@ -254,8 +234,6 @@ class StreamRecording:
                     yield from self._flush(run)
                 run = self._new_run(kind)
             silence = self.timeline.place(frame, self.errors)
-            if silence is None:
-                continue
             if silence:
                 yield from self._flush(run)
                 yield from self._silence(silence)
@@ -294,9 +272,7 @@ class StreamRecording:
         if not run.samples:
             return
         channels = run.take()
-        channels_cancel = cancel(channels)
-        self.channels_cancel |= channels_cancel
-        block = mono(channels, channels_cancel)
+        block = mono(channels, cancel(channels))
         if run.rate != self.sample_rate:  # it can change (chained Ogg, late SBR)
             block = soxr.resample(
                 block.astype(np.float32), run.rate, self.sample_rate, quality="HQ"

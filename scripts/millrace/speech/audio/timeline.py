@@ -6,9 +6,9 @@ stamps say that something is missing (lost packets, a damaged page, a pause), si
 takes its place, so that what follows stays where it was.
 
 No span may touch a hole: silence that is longer than MAX_PAUSE_SECONDS, comes with an error, or is
-in a lossless stream. All other silence is a pause. Of streams without stamps (MP3, ADTS) the bytes
-seldom tell how much audio a damaged stretch held, and stamps that step back contradict those
-before: `lost_from` is where that begins, and no span may pass it.
+in a lossless stream. All other silence is a pause. Of streams without stamps (MP3) nothing tells
+how much audio a damaged stretch held, and stamps that step back contradict those before:
+`lost_from` is where that begins, and no span may pass it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ RESETTABLE = {"mpegts", "mpeg"}
 MAX_RESETTABLE_GAP = 10.0
 _MAX_UNSTATED_GAP = 60.0
 _MAX_STATED_GAP = 86_400.0  # else a flipped bit in a stamp costs hours of silence
-# Bare frames: FFmpeg stamps them by counting.
-_COUNTED = {"aac", "mp3"}
+# Their frames have time stamps; FFmpeg stamps those of others by counting what it has decoded.
+STAMPED = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "ogg", "flac"}
+STAMPED |= {"wav", "w64", "aiff", "caf", "wv", *RESETTABLE}
 # What these lose is lost: they code no silence by leaving it out, and don't conceal what they can't
 # decode.
 _LOSSLESS = {"flac", "alac", "wavpack", "tta", "ape", "mlp"}
@@ -46,8 +47,6 @@ class Timeline:
     ) -> None:
         self.container_format = container_format
         self.codec_name = codec_name
-        # Second from which on the places of frames are unknown in any case.
-        self.broken_at = math.inf
         self.frames = 0
         self.samples = 0  # placed so far, at `sample_rate`
         self.sample_rate = 0  # of the first frame
@@ -56,8 +55,6 @@ class Timeline:
         self.lost = False  # the place of the next frame is unknown
         self.ended = False  # at a break, behind which no frame is placed
         self.origin = math.nan  # time stamp of sample 0
-        # To be added to stamps that are counted: tags between frames are counted as frames.
-        self.unstamped_seconds = 0.0
         self._resettable = container_format in RESETTABLE
         # Seconds after which a gap in the stamps can't be believed.
         self._believed = (
@@ -77,9 +74,8 @@ class Timeline:
         if self.ended and self.lost_from is None:
             self.lost_from = self.samples
 
-    def place(self, frame: av.AudioFrame, errors: int) -> int | None:
-        """Samples of silence to put before a frame; None if it is to be dropped, since its place is
-        taken.
+    def place(self, frame: av.AudioFrame, errors: int) -> int:
+        """Samples of silence to put before a frame.
 
         `errors`: how many there have been so far. If the frame's place is unknown, `lost_from` is
         set.
@@ -91,10 +87,10 @@ class Timeline:
         self._note_rate(frame.sample_rate)
 
         gap = 0.0
-        if frame.pts is not None:
+        if frame.pts is not None and self.container_format in STAMPED:
             assert frame.time_base is not None  # FFmpeg gives it with each stamp
             self._tick = self._tick or float(frame.time_base)
-            now = frame.pts * self._tick + self.unstamped_seconds
+            now = frame.pts * self._tick
             if is_first:
                 self._begin(now, errors)
             elif math.isnan(self.origin):
@@ -104,16 +100,12 @@ class Timeline:
             jump = now - self._due
             drift = now - self.origin - self.samples / self.sample_rate
             self._check_opus(jump, length)
-            if self._is_extra(jump, drift, length):
-                return None
+            self._check_extra(jump, drift, length)
             if self.codec_name == "vorbis":
                 # FFmpeg stamps by half of each block; next to a change of size a quarter of each
                 # decodes.
                 self._jitter = max(self._jitter, 0.5 * length)
-            # Stamps that are but counted packets say less than what was decoded: the rate may have
-            # changed.
-            if self.container_format not in _COUNTED or errors > self._errors:
-                gap = self._gap(now, jump, drift, length)
+            gap = self._gap(now, jump, drift, length)
             self._due = now
         self._due += length
         self._length = length
@@ -139,11 +131,10 @@ class Timeline:
         if self.codec_name == "opus" and shrinks > 0.005 and abs(jump + shrinks) < 0.003:
             self.lost = True
 
-    def _is_extra(self, jump: float, drift: float, length: float) -> bool:
-        """Whether damage in a payload of a transport stream has made a frame too many."""
-        if self.container_format != "mpegts":
-            return False
-        return -1.0 <= max(jump, drift) < -0.6 * length
+    def _check_extra(self, jump: float, drift: float, length: float) -> None:
+        """Damage in a payload of a transport stream may make a frame too many."""
+        if self.container_format == "mpegts" and -1.0 <= max(jump, drift) < -0.6 * length:
+            self.lost = True
 
     def _add(self, frame: av.AudioFrame, gap: float, errors: int) -> int:
         """Put a frame behind a gap of so many seconds; the gap in samples."""
@@ -160,11 +151,7 @@ class Timeline:
         return silence
 
     def _note_lost(self, frame: av.AudioFrame) -> None:
-        if self.lost_from is not None:
-            return
-        if self.broken_at < (self.samples + frame.samples) / self.sample_rate:
-            self.lost_from = min(self.samples, round(self.broken_at * self.sample_rate))
-        elif self.lost:
+        if self.lost and self.lost_from is None:
             self.lost_from = self.samples
 
     def _gap(self, now: float, jump: float, drift: float, length: float) -> float:

@@ -32,14 +32,9 @@ MEANINGS = {
         "a compressed file that does not state its encoder's delay: all of it is late,"
         " mostly by 10 to 70 ms"
     ),
-    "duration_wrong": "the file states a wrong length: it was measured",
-    "bytes_behind": (
-        "the bytes behind a WAV's audio are no chunk: bytes may have been added within the audio"
-    ),
-    "ogg_cut": "an Ogg file ends without its last page: it was cut off, or left unfinished",
-    "bytes_missing": "a WAV ends early: it was cut off, or bytes are missing within the audio",
-    "opposite_channels": (
-        "two channels that cancel each other (one has inverted polarity): the first is used"
+    "size_wrong": (
+        "a WAV is shorter or longer than it states: it was cut off, or bytes are missing or added"
+        " within the audio"
     ),
     "second_transcript": "a further transcript of the same recording",
     "language_unknown": "the language of the country is unknown: set language_map",

@@ -59,11 +59,10 @@ def _add_recording(result: Manifest, recording: dict) -> None:
     sources = {t["audio"]["path"]: t["audio"] for t in recording["transcripts"] if t["audio"]}
     probes = {path: _probe(path) for path in sources}
     for transcript in recording["transcripts"]:
+        seconds = None
         if transcript["audio"]:
-            probe = probes[transcript["audio"]["path"]]
-        else:
-            probe = (None, ())
-        rows += _transcript_rows(result, recording, transcript, *probe)
+            seconds, _ = probes[transcript["audio"]["path"]]
+        rows += _transcript_rows(result, recording, transcript, seconds)
     rows.sort(key=lambda row: (row["start_seconds"], row["end_seconds"], row["transcript_id"]))
     rows, duplicates = segments.resolve_duplicates(rows)
     result.rejects += [
@@ -104,7 +103,6 @@ def _transcript_rows(
     recording: dict,
     transcript: dict,
     audio_seconds: float | None,
-    warnings: Sequence[str],
 ) -> list[dict]:
     """The rows of one transcript, with their `_place` for rejects; counts go to the ledger of
     `result`."""
@@ -117,20 +115,12 @@ def _transcript_rows(
     parsed = _parsed(result, transcript, place)
     if parsed is None:
         return []
-    early = [w for w in warnings if w.startswith(("ogg_cut", "bytes_missing", "duration_wrong"))]
     valid: list[segments.Segment] = []
     for number, raw in enumerate(parsed.segments):
         try:
             valid.append(segments.validate(raw, number, result.limits, audio_seconds))
         except segments.Unusable as error:
-            reasons = [str(error)]
-            if error.reason == "time_out_of_range":
-                reasons += early
-            reject = {
-                "segment": number,
-                "reason": error.reason,
-                "detail": "; ".join(reasons),
-            }
+            reject = {"segment": number, "reason": error.reason, "detail": str(error)}
             result.rejects.append(place | reject)
 
     ledger = result.ledger

@@ -65,8 +65,8 @@ CHOICES = frozenset(reject.reason for reject in REJECTS if reject.by_choice)
 MEANINGS = {reject.reason: reject.meaning for reject in REJECTS}
 _STATUSES = {reject.reason: reject.status for reject in REJECTS}
 _REASONS = {reject.status: reject.reason for reject in reversed(REJECTS) if reject.status}
-# A longer segment is a mistyped time, which would make the estimates of shards absurd.
-_LONGEST_SECONDS = 86_400.0
+# A longer segment is a mistyped time: it is held in memory while it is cut.
+_LONGEST_SECONDS = 3600.0
 
 
 def status_of(reason: str) -> str:

@@ -6,8 +6,6 @@ import mmap
 import zlib
 from typing import NamedTuple
 
-# Headers and the first samples: if these are lost, nothing tells where the recording began.
-_CHECKED_PAGES = 4
 _HEADER_BYTES = 27
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 # A live stream is joined when it has run for a minute at least (granules of Opus).
@@ -23,22 +21,16 @@ def find_break(raw: mmap.mmap) -> int | None:
     at = 0
     if raw[:4] != b"OggS":
         at = max(0, raw.find(b"OggS\0\2"))
-    while at < len(raw):
+    while at + _HEADER_BYTES < len(raw):
         page = _Page.at(raw, at)
         if page is None:
-            is_tail = len(raw) - at <= _HEADER_BYTES
-            if is_tail and raw.find(b"OggS\0", at + 1) < 0:
-                return None
             return at
         is_joined_live = page.serial in headers and page.granule > _LIVE_GRANULE
         follows = page.number == numbers.get(page.serial, -2) + 1
         if not (page.begins or follows or is_joined_live):
             return at
-        has_next = raw[page.end : page.end + 4] == b"OggS" or page.end >= len(raw)
-        is_checked = page.number < _CHECKED_PAGES and page.end <= len(raw)
-        # Where no page follows, this one includes the header of the next one, or its own is
-        # damaged.
-        if (is_checked or not has_next) and not _is_intact(raw[at : page.end]):
+        # The last page may be cut off.
+        if page.end <= len(raw) and not _is_intact(raw[at : page.end]):
             return at
         numbers[page.serial] = page.number
         if page.granule:
@@ -61,7 +53,7 @@ class _Page(NamedTuple):
     @classmethod
     def at(cls, raw: mmap.mmap, start: int) -> _Page | None:
         head = raw[start : start + _HEADER_BYTES]
-        if head[:5] != b"OggS\0" or len(head) < _HEADER_BYTES:
+        if head[:5] != b"OggS\0":
             return None
         sizes = raw[start + _HEADER_BYTES : start + _HEADER_BYTES + head[26]]
         return cls(
