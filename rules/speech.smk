@@ -69,11 +69,10 @@ rule speech_fetch_corpus:
         "../envs/audio.yaml"
     params:
         countries_root="resources/speech/countries",
-        source=config["speech"]["demo_source"],
     message:
         "Fetch the demo corpus"
     shell:
-        "python -m millrace.speech.fetch_corpus --countries-root {params.countries_root} --source {params.source}"
+        "python -m millrace.speech.fetch_corpus --countries-root {params.countries_root}"
         " --index {output.index} 2> {log}"
 
 

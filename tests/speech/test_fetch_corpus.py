@@ -3,6 +3,7 @@ again."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -16,16 +17,17 @@ import numpy as np
 import pytest
 import soundfile
 
+from millrace.common import debian
 from millrace.speech import fetch_corpus
-from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal
+from millrace.speech.audio.encode import encode_av
+from millrace.speech.demo.prompts import LANGUAGES, SAMPLING_RATE, normal, packages
 
 FOLDERS = {"mp4_converted", "youtube_converted", "m3u8_streams"}
 FOLDERS |= {"generic_video", "mp3_audio", "processed_video"}
 SHORT_NAMES = ("start", "end", "human_text", "asr_text")
 LONG_NAMES = ("start_seconds", "end_seconds", "human_transcript", "asr_transcript")
 # The list with the most defects, and another alphabet.
-RECORDED = ("--source", "debian", "--languages", "es", "ru")
-SYNTHESISED = ("--source", "synthesis", "--languages", "it")
+RECORDED = ("--languages", "es", "ru")
 
 
 class Corpus:
@@ -64,9 +66,38 @@ def _fetch(root: Path, *options: str) -> Corpus:
     return Corpus(root)
 
 
+def write_packages(folder: Path, language: str) -> None:
+    """Write the folders of packages whose prompts are chirps, each of a sound of its own."""
+    texts, audio = (folder / f"{name}_1.0_all" for name in packages(language))
+    random = np.random.default_rng(0)
+    lines = []
+    sounds = audio / f"usr/share/asterisk/sounds/{language}_XX_f_Voice"
+    sounds.mkdir(parents=True)
+    for number in range(300):
+        time = np.arange(int(random.uniform(1.5, 4.0) * SAMPLING_RATE)) / SAMPLING_RATE
+        wave = 8000 * np.sin(2 * np.pi * (200 + 3 * number + 20 * time) * time)
+        sound = encode_av(wave.astype(np.int16), SAMPLING_RATE, "g722", "g722", 64_000)
+        (sounds / f"p{number}.g722").write_bytes(sound)
+        words = " ".join(random.choice(list("abcdefghij"), 12))
+        lines.append(f"p{number}: Number {number} {words}.\n")
+    listed = texts / f"usr/share/doc/x/core-sounds-{language}.txt.gz"
+    listed.parent.mkdir(parents=True)
+    listed.write_bytes(gzip.compress("".join(lines).encode()))
+
+
+def _fetch_made(root: Path, *options: str) -> Corpus:
+    """Fetch with packages that lie beside the corpus already."""
+    folders = {name: root / f"packages/{name}_1.0_all" for name in packages("it")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(debian, "fetch", lambda names, folder, remedy: folders)
+        return _fetch(root, "--languages", "it", *options)
+
+
 @pytest.fixture(scope="module")
-def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return _fetch(tmp_path_factory.mktemp("synthesised"), *SYNTHESISED)
+def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    root = tmp_path_factory.mktemp("made")
+    write_packages(root / "packages", "it")
+    return _fetch_made(root)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +118,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 RECORDED_MARKS = (pytest.mark.debian, pytest.mark.long)
 
 
-@pytest.fixture(params=["synthesised", pytest.param("recorded", marks=RECORDED_MARKS)])
+@pytest.fixture(params=["made", pytest.param("recorded", marks=RECORDED_MARKS)])
 def corpus(request: pytest.FixtureRequest) -> Corpus:
     return request.getfixturevalue(request.param)
 
@@ -109,7 +140,7 @@ def _spans(segments: list[dict]) -> list[tuple[float, float, str, str, float | N
 
 
 def test_the_layout_is_as_described(corpus):
-    languages = ["es", "ru"] if corpus.index["source"] == "debian" else ["it"]
+    languages = ["it"] if len(corpus.index["countries"]) == 1 else ["es", "ru"]
     assert {path.name for path in corpus.countries.iterdir()} == {
         LANGUAGES[name] for name in languages
     }
@@ -190,49 +221,45 @@ def test_the_index_describes_what_is_there(corpus):
         sum(summary["hours"] for summary in index["countries"].values())
     )
     assert all(re.match(r"\d", version) for version in index["packages"].values())
-    if index["source"] == "debian":
-        names = [f"asterisk-core-sounds-{language}" for language in ("es", "ru")]
-        assert set(index["packages"]) == {
-            f"{name}{kind}" for name in names for kind in ("", "-g722")
-        }
-        assert index["hours"] > 0.6
-    else:
-        assert index["source"] == "synthesised" and set(index["packages"]) == {"espeakng-loader"}
+    names = [
+        name for country in index["countries"].values() for name in packages(country["language"])
+    ]
+    assert set(index["packages"]) == set(names)
 
 
-def test_no_sentence_in_two_recordings(synthesised):
-    # Synthesised prompts are sentences: every full stop ends one.
+def test_no_sentence_in_two_recordings(made):
+    # Every full stop ends a prompt.
     seen: dict[str, Path] = {}
-    for _, audio, segments in synthesised.alignments():
+    for _, audio, segments in made.alignments():
         for sentence in (part for span in _spans(segments) for part in span[2].split(". ")):
             assert sentence and seen.setdefault(normal(sentence), audio) == audio, sentence
-    assert len(seen) == synthesised.index["countries"]["italy"]["prompts"]
+    assert len(seen) == made.index["countries"]["italy"]["prompts"]
 
 
-def test_second_run_mends_and_keeps(synthesised):
+def test_second_run_mends_and_keeps(made):
     """A repeated run writes only what is damaged or missing, also without the index."""
-    index, before = synthesised.index_path.read_bytes(), synthesised.mtimes()
-    damaged = sorted(synthesised.countries.rglob("*.opus"))[0]
-    missing = sorted(synthesised.countries.rglob("*_aligned.json"))[1]
+    index, before = made.index_path.read_bytes(), made.mtimes()
+    damaged = sorted(made.countries.rglob("*.opus"))[0]
+    missing = sorted(made.countries.rglob("*_aligned.json"))[1]
     content = {path: path.read_bytes() for path in (damaged, missing)}
     damaged.write_bytes(content[damaged][:-1] + b"\0")
     missing.unlink()
-    synthesised.index_path.unlink()
+    made.index_path.unlink()
     stray, obsolete = damaged.with_name("of_the_user.opus"), damaged.with_name("demo_it_99.opus")
     stray.write_bytes(b"mine")
     obsolete.write_bytes(b"of an earlier, larger corpus")
-    listed = synthesised.root / ".corpus_files.json"
+    listed = made.root / ".corpus_files.json"
     names = json.loads(listed.read_text())
-    listed.write_text(json.dumps([*names, str(obsolete.relative_to(synthesised.countries))]))
+    listed.write_text(json.dumps([*names, str(obsolete.relative_to(made.countries))]))
 
-    _fetch(synthesised.root, *SYNTHESISED, "--threads", "1")
-    assert synthesised.index_path.read_bytes() == index
+    _fetch_made(made.root, "--threads", "1")
+    assert made.index_path.read_bytes() == index
     assert json.loads(listed.read_text()) == names
     assert {path: path.read_bytes() for path in content} == content
     assert stray.read_bytes() == b"mine"
     stray.unlink()
-    after = synthesised.mtimes()
-    renewed = {str(damaged), str(missing), str(synthesised.index_path), str(listed)}
+    after = made.mtimes()
+    renewed = {str(damaged), str(missing), str(made.index_path), str(listed)}
     assert {name for name in before if after.get(name) != before[name]} == renewed
     assert set(after) == set(before)
 
@@ -242,7 +269,7 @@ def test_without_apt(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fetch_corpus.main(_arguments(tmp_path, *RECORDED)) == 1
     message = capfd.readouterr().err
-    assert "apt-get is not on this machine" in message and "--source synthesis" in message
+    assert "apt-get is not on this machine" in message and "copy the folder" in message
     assert "Traceback" not in message and not (tmp_path / "corpus.json").exists()
 
 

@@ -1,7 +1,7 @@
 """Fetch a demo corpus: recordings of five languages, with their alignments.
 
 Prompts recorded by people come from Debian packages (no root, the machine's apt state stays as it
-is). Where there is no apt or no network, sentences are synthesised instead, and the index says so.
+is).
 """
 
 from __future__ import annotations
@@ -28,10 +28,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=42, help=seed_help)
     languages = sorted(LANGUAGES)
     add("--languages", nargs="+", choices=languages, default=languages, help="default: all five")
-    source_help = (
-        "recorded prompts from Debian packages, synthesis, or what works (default %(default)s)"
-    )
-    add("--source", choices=demo_corpus.SOURCES, default="auto", help=source_help)
     add(
         "--threads",
         type=cli.positive_int,
@@ -44,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
     where = (args.countries_root, args.index)
-    demo_corpus.fetch(*where, args.seed, args.languages, args.source, args.threads)
+    demo_corpus.fetch(*where, args.seed, args.languages, args.threads)
 
 
 if __name__ == "__main__":

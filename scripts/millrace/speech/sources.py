@@ -37,7 +37,7 @@ from millrace.speech.corpus.country_folder import Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
 # Keys whose effect is said otherwise, or that no job reads.
-QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map", "demo_source"}
+QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map"}
 QUIET_KEYS |= {"splits_file", "audio_roots"}
 QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.

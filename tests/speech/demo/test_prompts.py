@@ -11,7 +11,7 @@ import pytest
 from millrace.common.errors import MillraceError
 from millrace.speech.audio.encode import encode_av
 from millrace.speech.demo import prompts as demo_prompts
-from millrace.speech.demo.prompts import LANGUAGES, Prompt
+from millrace.speech.demo.prompts import Prompt
 
 
 def _g722(samples: np.ndarray) -> bytes:
@@ -90,19 +90,3 @@ def test_distinct_by_text_and_by_audio():
         "Élève",
     ]
     assert skipped == {"duplicate": 4}
-
-
-@pytest.mark.parametrize("language", sorted(LANGUAGES))
-def test_sentences(language):
-    texts = demo_prompts.sentences(language, seed=42)
-    assert (
-        len({demo_prompts.normal(text) for text in texts}) == len(texts) == demo_prompts.SENTENCES
-    )
-    assert (
-        texts
-        == demo_prompts.sentences(language, seed=42)
-        != demo_prompts.sentences(language, seed=43)
-    )
-    assert all(text.endswith(".") and text[0].isupper() for text in texts)
-    cyrillic = sum("а" <= character.lower() <= "я" for text in texts for character in text)
-    assert (cyrillic > 1000) == (language == "ru")

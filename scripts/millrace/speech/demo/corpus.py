@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib import metadata
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ import orjson
 
 from millrace.common import atomic, debian, jsonl
 from millrace.common.cli import Progress, log
-from millrace.common.errors import MillraceError
 from millrace.speech.audio import encode as audio_encode
 from millrace.speech.audio.recording import resampled
 from millrace.speech.demo.prompts import (
@@ -29,12 +27,10 @@ from millrace.speech.demo.prompts import (
     distinct,
     packages,
     recorded,
-    synthesised,
 )
 from millrace.speech.demo.recordings import Recording, assemble, misheard
 
-SOURCES = ("auto", "debian", "synthesis")
-SYNTHESIS = "--source synthesis needs no packages"
+_REMEDY = "Fetch it on a machine with apt-get and a network, and copy the folder to this one"
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the
 # first four.
 PLACES = (
@@ -68,18 +64,18 @@ def fetch(
     index: Path,
     seed: int,
     languages: Sequence[str],
-    source: str,
     threads: int,
 ) -> None:
     """Make the corpus under `countries_root` and describe it in `index`.
 
-    Prompts come from Debian packages (stored beside `countries_root`, so that a second run needs no
-    network), or if that fails and `source` is "auto", from speech synthesis. Files whose bytes are
+    Prompts come from Debian packages, stored beside `countries_root`, so that a second run needs no
+    network. Files whose bytes are
     right keep their mtime; files of an earlier corpus that are no longer part of it are removed,
     files of the user never.
     """
     languages = list(dict.fromkeys(languages))
-    folders = _unpacked(languages, countries_root.parent / "debian", source)
+    names = [name for language in languages for name in packages(language)]
+    folders = debian.fetch(names, countries_root.parent / "debian", _REMEDY)
     # Every file of ours, by path. Beside the index, as Snakemake removes the index before each run.
     list_path = index.with_name(f".{index.stem}_files.json")
     earlier = set(jsonl.read_or([], list_path))
@@ -97,12 +93,11 @@ def fetch(
 
     summaries = {name: country.summary for name, country in countries.items()}
     hours = round(sum(summary["hours"] for summary in summaries.values()), 4)
-    versions = {name: debian.version(folder) for name, folder in folders.items()}
     corpus = {
-        "source": "debian" if folders else "synthesised",
+        "source": "debian",
         "seed": seed,
         "sampling_rate": SAMPLING_RATE,
-        "packages": versions or {"espeakng-loader": metadata.version("espeakng-loader")},
+        "packages": {name: debian.version(folder) for name, folder in folders.items()},
         "hours": hours,
         "countries": summaries,
         "files": files,
@@ -111,33 +106,17 @@ def fetch(
     recordings = sum(summary["recordings"] for summary in summaries.values())
     amount = f"{recordings} recordings, {hours:.2f} h"
     size = sum(file["size"] for file in files.values()) / 2**20
-    log.info("%s: %s speech, %s, %.0f MiB", countries_root, corpus["source"], amount, size)
-
-
-def _unpacked(languages: Sequence[str], folder: Path, source: str) -> dict[str, Path]:
-    """The folders of the languages' packages, by name; none if speech is to be synthesised."""
-    if source == "synthesis":
-        return {}
-    names = [name for language in languages for name in packages(language)]
-    try:
-        return debian.fetch(names, folder, SYNTHESIS)
-    except MillraceError as error:
-        if source == "debian":
-            raise
-        log.warning("no recorded prompts (%s): the demo corpus will be synthesised speech", error)
-        return {}
+    log.info("%s: %s, %.0f MiB", countries_root, amount, size)
 
 
 def _built(
     languages: Sequence[str], folders: dict[str, Path], seed: int, root: Path, threads: int
 ) -> Iterator[tuple[str, _Country]]:
     """Each language with the country that was made of it, in their order."""
-    unpacked = [[folders[name] for name in packages(language) if folders] for language in languages]
-    # A fresh process for each country: the synthesiser's state must not depend on what it said
-    # before.
+    unpacked = [[folders[name] for name in packages(language)] for language in languages]
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(min(threads, len(languages)), context, max_tasks_per_child=1) as pool,
+        ProcessPoolExecutor(min(threads, len(languages)), context) as pool,
         Progress(len(languages), "countries", "demo corpus") as progress,
     ):
         built = pool.map(build_country, languages, repeat(seed), repeat(root), unpacked)
@@ -158,16 +137,12 @@ def _line(summary: dict[str, Any]) -> str:
 def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]) -> _Country:
     """Write one country's files, and say what they are.
 
-    `unpacked` are the folders of its texts and its audio; none of them for synthesis.
+    `unpacked` are the folders of its texts and its audio.
     """
     country = LANGUAGES[language]
     skipped: Counter[str] = Counter()
-    if unpacked:
-        of_texts, of_audio = unpacked
-        said = recorded(of_texts, of_audio, skipped)
-    else:
-        said = synthesised(language, seed)
-    prompts = distinct(said, skipped)
+    of_texts, of_audio = unpacked
+    prompts = distinct(recorded(of_texts, of_audio, skipped), skipped)
     recordings = assemble(prompts, seed, country)
 
     files: dict[str, dict] = {}

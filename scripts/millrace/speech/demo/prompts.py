@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import random
 import re
 import unicodedata
 from collections import Counter
@@ -15,10 +14,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.speech.audio.recording import resampled
-from millrace.speech.demo.synthesis import Synthesiser
 
 SAMPLING_RATE = 16_000
 LANGUAGES = {
@@ -28,8 +24,6 @@ LANGUAGES = {
     "it": "italy",
     "ru": "russia",
 }
-PHRASES = Path(__file__).with_name("phrases.json")
-SENTENCES = 420  # a language; about half an hour
 MIN_SAMPLES = int(0.15 * SAMPLING_RATE)
 MIN_PEAK = 300  # of 32768; below it a file holds silence
 
@@ -60,7 +54,7 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
     }
     if not lists or not by_name:
         problem = "no list of prompts, or no audio, where the packages have been unpacked"
-        remedy = "Remove the folder and run again, or choose --source synthesis"
+        remedy = "Remove the folder and run again"
         raise MillraceError(problem, str(audio), remedy)
     folded = {name.casefold(): path for name, path in by_name.items()}
     for name, raw in read_texts(lists[0], skipped).items():
@@ -131,35 +125,6 @@ def decode(path: Path) -> np.ndarray:
     if frames:
         return np.concatenate(frames)
     return np.zeros(0, np.int16)
-
-
-def sentences(language: str, seed: int) -> list[str]:
-    """SENTENCES different sentences made of the phrases of a language; one in eight is short ("who
-    does")."""
-    phrases = jsonl.read(PHRASES)[language]
-    rng = random.Random(f"{seed}:{language}:sentences")
-    texts: dict[str, str] = {}
-    while len(texts) < SENTENCES:
-        when, who, does, where = (
-            rng.choice(phrases[part]) for part in ("when", "who", "does", "where")
-        )
-        text = f"{when}, {who} {does} {where}."
-        if len(texts) % 8 == 7:
-            text = f"{who[0].upper()}{who[1:]} {does}."
-        texts.setdefault(normal(text), text)
-    return list(texts.values())
-
-
-def synthesised(language: str, seed: int) -> Iterator[Prompt]:
-    """Yield SENTENCES sentences spoken by espeak-ng, at 16 kHz. Reproducible in a fresh process
-    only."""
-    rng = random.Random(f"{seed}:{language}:voice")
-    voice = Synthesiser(language)
-    for text in sentences(language, seed):
-        spoken = voice.speak(
-            text, words_per_minute=rng.randint(140, 185), pitch=rng.randint(30, 70)
-        )
-        yield Prompt(text, resampled(spoken, voice.sample_rate, SAMPLING_RATE))
 
 
 def normal(text: str) -> str:
