@@ -103,6 +103,7 @@ def test_bad_parts_are_one_line_each(tmp_path, capsys):
 FILES = "--output-dir x --manifest m --index i"
 BAD = (
     "--country a",
+    "--max-videos 3",
     "--max-cer nan",
     "--max-cer -1",
     "--max-shard-size-gb 0",
@@ -122,32 +123,3 @@ def test_defaults_are_those_of_the_original_script():
     args = make_parser().parse_args(f"{FILES} --statuses s".split())
     defaults = (args.max_cer, args.audio_format, args.max_shard_size_gb, args.sampling_rate)
     assert defaults == (0.3, "flac", 1.0, 16000)
-
-
-def test_a_country_goes_from_test_to_the_last_subset_and_a_trial_can_be_repeated_and_grown(
-    tmp_path, capsys
-):
-    names = [f"testland-{group}-00000" for group in ("test", "validation", "train-2", "train-10")]
-    for name in names:
-        rows = corpus(tmp_path / f"src_{name}", recordings=2, segments=2, partition=name)
-        rows = [
-            r | {"video_id": f"{name}_{r['video_id']}", "key": f"{name}_{r['key']}"} for r in rows
-        ]
-        write_part(tmp_path / f"manifests/partitions/{name}/manifest.parquet", rows)
-    out = tmp_path / "out"
-    folders = ["--manifest-dir", str(tmp_path / "manifests"), "--output-dir", str(out)]
-
-    def create(*arguments: str) -> list[int]:
-        """The segments of each partition, in the order in which they were made."""
-        assert main([*folders, "--country", "testland", *arguments]) == 0
-        lines = [line.split()[2:] for line in capsys.readouterr().err.splitlines()]
-        made = [line for line in lines if "segments," in line]
-        assert [line[0] for line in made] == [f"{name}:" for name in names]
-        return [int(line[1]) for line in made]
-
-    assert create("--max-videos", "3") == [4, 2, 0, 0]
-    trial = tree(out / "testland")
-    assert create("--max-videos", "3") == [4, 2, 0, 0] and tree(out / "testland") == trial
-    assert create("--max-videos", "5") == [4, 4, 2, 0]
-    assert create("--max-videos", "1") == [4, 4, 2, 0]
-    assert create() == [4, 4, 4, 4]

@@ -161,7 +161,7 @@ def corpus(tmp_path: Path) -> Corpus:
     corpus.add(
         "France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, notes=("language_unknown",)
     )
-    corpus.add("empty land", 0, 3, None, {"json_empty": 1}, notes=("no_alignment_folder",))
+    corpus.add("empty land", 0, 3, None, {"json_empty": 1}, notes=("no_alignment_files",))
     return corpus
 
 
@@ -241,7 +241,7 @@ def test_rejects_repairs_warnings_and_files_equal_the_inputs(corpus):
             **expected,
             "All": expected.total(),
         }
-    notes = [["empty land", "no_alignment_folder"], ["France", "language_unknown"]]
+    notes = [["empty land", "no_alignment_files"], ["France", "language_unknown"]]
     assert [row[:2] for row in page.texts["Notes on countries"][1:]] == notes
     segments = sum(country["segments"]["rows_in"] for country in corpus.countries)
     assert f"37 ({100 * 37 / segments:.1f} %)" in corpus.texts("rejects")

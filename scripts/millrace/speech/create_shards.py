@@ -7,15 +7,17 @@ that are good already are kept; a run after a crash goes on where the last one e
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from millrace.common import cli
 from millrace.common.leaks.leakage import BY_SOUND, COPIES
-from millrace.speech.country import manifests
+from millrace.speech.country.csv_manifest import CsvManifest
 from millrace.speech.names import AUDIO_FORMATS
-from millrace.speech.shards import build as shards
 from millrace.speech.shards import index as shard_index
 from millrace.speech.shards import prints
+from millrace.speech.shards.build import Outcome, build
+from millrace.speech.shards.part import Part, read_part
 from millrace.speech.shards.plan import ShardOptions, plan_partition
 
 
@@ -26,13 +28,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--manifest",
         help="manifest part of one partition (parquet); or --manifest-dir with --country",
     )
-    holds = (
-        "partitions/<id>/manifest.parquet of the workflow, or <country>_manifest.csv and"
-        " <country>_splits.csv"
-    )
     add(
         "--manifest-dir",
-        help=f"folder that holds {holds}, whose statuses are brought up to date: all of --country",
+        help="folder of <country>_manifest.csv, whose statuses are brought up to date, and"
+        " <country>_splits.csv: all of --country",
     )
     add("--country", help="country that is taken from --manifest-dir")
     videos = "trial: that many recordings of --country, those in shards first (default: all)"
@@ -79,34 +78,44 @@ def _cer(text: str) -> float:
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    if bool(args.manifest) == bool(args.manifest_dir or args.country):
+    by_hand = bool(args.manifest_dir and args.country)
+    if bool(args.manifest) == by_hand or bool(args.manifest_dir) != bool(args.country):
         make_parser().error("give --manifest, or --manifest-dir with --country")
-    if args.manifest_dir and any([args.index, args.statuses, args.prints]):
+    if by_hand and any([args.index, args.statuses, args.prints]):
         make_parser().error("--index, --statuses and --prints are of one --manifest")
+    if args.max_videos and not by_hand:
+        make_parser().error("--max-videos is of one --country")
     options = ShardOptions(
         args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb, args.copies
     )
-    out = Path(args.output_dir)
-
     if args.manifest:
-        manifest: manifests.Manifest = manifests.Parts([args.manifest])
-    else:
-        manifest = manifests.of_country(args.manifest_dir or "", args.country or "")
+        _cut(read_part(args.manifest), options, args)
+        return
+    manifest = CsvManifest.find(args.manifest_dir, args.country)
     if args.max_videos:
-        parts = manifests.of_recordings(manifest, args.output_dir, args.max_videos)
+        parts = manifest.parts_of_recordings(args.output_dir, args.max_videos)
     else:
         parts = manifest.parts(args.output_dir)
     for part in parts:
-        plan = plan_partition(part.partition, part.rows, options)
-        built = shards.build(plan, out, manifest.note)
-        folder = out / "partitions" / str(part.partition)
-        shard_index.write_table(args.index or folder / "index.parquet", built.index)
-        shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)
-        tars = shard_index.tars_of(part.partition, out)
-        prints.write(args.prints or folder / "prints.parquet", tars, args.copies)
-        cli.log.info("%s: %s", part.partition, built.line())
-    if line := manifest.line():
-        cli.log.info("%s", line)
+        _cut(part, options, args, manifest.note)
+    cli.log.info("%s", manifest.line())
+
+
+def _cut(
+    part: Part,
+    options: ShardOptions,
+    args: argparse.Namespace,
+    note: Callable[[Iterable[Outcome]], None] = lambda outcomes: None,
+) -> None:
+    """Bring the shards of a partition, and what is written of them, in step with its rows."""
+    plan = plan_partition(part.partition, part.rows, options)
+    built = build(plan, args.output_dir, note)
+    folder = Path(args.output_dir, "partitions", str(part.partition))
+    shard_index.write_table(args.index or folder / "index.parquet", built.index)
+    shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)
+    tars = shard_index.tars_of(part.partition, args.output_dir)
+    prints.write(args.prints or folder / "prints.parquet", tars, args.copies)
+    cli.log.info("%s: %s", part.partition, built.line())
 
 
 if __name__ == "__main__":

@@ -24,23 +24,14 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="JSON file that describes the corpus; written last",
     )
-    seed_help = "of texts, order, lengths and ASR errors (default %(default)s)"
-    add("--seed", type=int, default=42, help=seed_help)
     languages = sorted(LANGUAGES)
     add("--languages", nargs="+", choices=languages, default=languages, help="default: all five")
-    add(
-        "--threads",
-        type=cli.positive_int,
-        default=2,
-        help="countries at a time (default %(default)s)",
-    )
     return parser
 
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    where = (args.countries_root, args.index)
-    demo_corpus.fetch(*where, args.seed, args.languages, args.threads)
+    demo_corpus.fetch(args.countries_root, args.index, args.languages)
 
 
 if __name__ == "__main__":

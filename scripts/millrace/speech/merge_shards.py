@@ -14,9 +14,8 @@ from pathlib import Path
 from millrace.common import atomic, cli, jsonl
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
-from millrace.speech.country import copies, repeats, tables
+from millrace.speech.country import copies, repeats, segments, tables
 from millrace.speech.country import ledger as country_ledger
-from millrace.speech.country.segments import Segments
 from millrace.speech.names import safe_name
 from millrace.speech.shards import sweep
 
@@ -69,22 +68,24 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
     country = jsonl.read(args.country)
-    segments = Segments.of(country["partitions"], args.manifest_dir, args.shards_dir)
+    folders = args.manifest_dir, args.shards_dir
+    parts = [tables.PartitionFiles(name, *folders) for name in country["partitions"]]
     held_out = copies.held_out(args.held_out, args.shards_dir)
-    found = copies.find([part.prints for part in segments.parts], held_out)
-    segments.leave_out(found)
-    shards, rows_out = segments.shards()
+    found = copies.find([part.prints for part in parts], held_out)
+    segments.leave_out(parts, found)
+    shards, rows_out = segments.shards_of(parts)
 
-    balance = country_ledger.Balance(country, segments.parts)
+    balance = country_ledger.Balance(country, parts)
     tables.write_csv(args.error_list, tables.REJECT_COLUMNS, balance.rejects())
     balance.check(rows_out)
     balance.check_errors(args.max_error_fraction, args.error_list)
 
-    tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, segments.final_rows())
+    rows = (row for part in parts for row in part.final_rows())
+    tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     with atomic.replacing(args.rejects) as partial:
         shutil.copyfile(args.error_list, partial)
     nemo = dict(zip(SPLITS, args.nemo, strict=True))
-    tables.write_nemo_manifests(nemo, shards, lambda: segments.pieces(tables.NEMO_COLUMNS))
+    tables.write_nemo_manifests(nemo, shards, parts)
     for split, path in zip(SPLITS, args.shard_lists, strict=True):
         atomic.write_text(path, "".join(f"{shard}\n" for shard in shards[split]))
     gone = sweep.sweep_country(
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> None:
         cli.log.info("removed %s: its recordings are gone", path)
     pairs = repeats.pairs(found)
     atomic.write_json(args.ledger, balance.as_dict() | {"left_out_copies": pairs})
-    tables.write_index(args.index, segments.pieces(INDEX_SCHEMA.names))
+    tables.write_index(args.index, (part.shard_rows(INDEX_SCHEMA.names) for part in parts))
 
     total = balance.segments
     message = "%s: %d segments found = %d in shards + %d rejected"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
-from millrace.common.path_map import PathMap
 from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items, unsaid
 from millrace.common.workflow.partitions import Assignment, Placement
@@ -141,13 +140,9 @@ def _refuse_dead_links(root: Path, folder: Path) -> None:
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
 
-def _notes_on(settings: Settings, heads: list[Country]) -> list[str]:
+def _notes_on(heads: list[Country]) -> list[str]:
     """Lines for the user about what the tables of the countries hold."""
-    path_map = PathMap(settings.path_map)
-    for head in heads:
-        path_map.unmatched &= set(head.unmatched)
-        path_map.example = head.example or path_map.example
-    notes = path_map.warnings("speech.path_map", "audio files named by alignment files")
+    notes = []
     for head in heads:
         if not head.files:
             notes.append(f"{head.name}: no *{SUFFIX} in its Alignment/alignment_output")
@@ -206,7 +201,7 @@ def _build(corpus: _Corpus, write: Write) -> Partitions:
         groups,
         sum(content["recordings"] for content in countries.values()),
         others={"countries": countries, "held_out": {"all": {"partitions": _held_out(groups)}}},
-        notes=_notes_on(settings, corpus.heads),
+        notes=_notes_on(corpus.heads),
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
         placed=_places_kept(assignment, folder),
     )

@@ -182,6 +182,7 @@ def test_by_hand_it_is_never_opened_and_listed_unless_a_root_is_named(corpus, mo
     assert "evil_t1_aligned.json" in ran.stderr and "--audio-roots" in ran.stderr
     with open("manifests/malta_rejects.csv", newline="") as handle:
         assert [(row["file"], row["reason"]) for row in csv.DictReader(handle)] == REJECTED
+    Path("manifests/malta_manifest.csv").unlink()
     assert generate_manifest.main(["--country", "malta", "--audio-roots", "private"]) == 0
     with open("manifests/malta_manifest.csv", newline="") as handle:
         assert str(corpus.secret) in {row["source_audio_path"] for row in csv.DictReader(handle)}

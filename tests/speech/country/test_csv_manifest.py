@@ -263,13 +263,16 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_line(manifest, capsys, cha
     assert not (manifest.parent.parent / "out").exists()
 
 
-def test_a_folder_without_any_manifest_of_the_country_says_what_makes_one(tmp_path, capsys):
-    assert create(tmp_path / "none/x.csv") == 1
+def test_a_folder_without_a_manifest_of_ones_own_says_what_makes_one(tmp_path, capsys):
+    manifest = tmp_path / "none/x.csv"
+    assert create(manifest) == 1
+    assert "no manifest CSV of country 'testland'" in capsys.readouterr().err
+    part = manifest.parent / "partitions/testland-test-00000/manifest.parquet"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    assert create(manifest) == 1
     log = capsys.readouterr().err
-    assert (
-        "no partitions/*/manifest.parquet, and no <country>_manifest.csv, of country 'testland'"
-        in log
-    )
+    assert "the workflow keeps its manifest here" in log and "snakemake speech_shards" in log
 
 
 def test_cells_of_the_file_stay_as_they_are_written(tmp_path):

@@ -72,26 +72,6 @@ def test_the_same_members_give_the_same_bytes_and_gnu_tar_reads_them(tmp_path):
     )
 
 
-@pytest.mark.parametrize("size", [8 * 2**30 - 1, 8 * 2**30, 3 * 2**40 + 5])
-def test_sizes_around_and_beyond_8_gib(tmp_path, size):
-    path = tmp_path / "huge.tar"
-    header = member_header("huge.flac", size)
-    # A sparse file: the body is a hole.
-    with open(path, "wb") as handle:
-        handle.write(header)
-        if size < 2**40:
-            handle.seek(size + -size % 512, os.SEEK_CUR)
-            handle.write(member_header("after.json", 2) + b"{}")
-        handle.write(bytes(RECORD))
-    with tarfile.open(path) as tar:
-        first = tar.next()
-        assert (first.name, first.size, first.offset_data) == ("huge.flac", size, len(header))
-        if size < 2**40:
-            after = tar.next()
-            assert after.name == "after.json" and tar.extractfile(after).read() == b"{}"
-    assert (len(header) == 512) == (size < 8 * 2**30)
-
-
 def test_member_bytes_is_never_below_what_is_written():
     for length in (1, 99, 100, 101, 255, 500, 1_000, 5_000):
         for size in (0, 1, 512, 513, 12_345):
@@ -99,13 +79,11 @@ def test_member_bytes_is_never_below_what_is_written():
             assert member_bytes(length, size) >= len(member_header(name, size)) + size + -size % 512
 
 
-@pytest.mark.parametrize("name", ["", "a\0b"])
-def test_names_no_tar_can_hold_are_refused(tmp_path, name):
-    with (
-        TarWriter(tmp_path / "a.tar") as writer,
-        pytest.raises(ValueError, match="name of a tar member"),
-    ):
-        writer.add(name, b"")
+@pytest.mark.parametrize(("name", "size"), [("", 1), ("a\0b", 1), ("a", 8 * 2**30)])
+def test_members_no_tar_can_hold_are_refused(name, size):
+    assert len(member_header("a", 8 * 2**30 - 1)) == 512
+    with pytest.raises(ValueError, match="cannot be a tar member"):
+        member_header(name, size)
 
 
 def test_a_failure_leaves_no_end_mark_no_thread_and_no_open_file(tmp_path):

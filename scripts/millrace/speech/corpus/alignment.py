@@ -22,8 +22,6 @@ FIELDS = {
     "end_idx": ("end_idx", "original_transcript_end_idx"),
 }
 _TWICE_SPELLED = {name: spellings for name, spellings in FIELDS.items() if len(spellings) > 1}
-_FIRST_SPELLINGS = {first for first, _ in _TWICE_SPELLED.values()}
-_SECOND_SPELLINGS = {second for _, second in _TWICE_SPELLED.values()}
 # What a user calls the fields, by where they stand in FIELDS.
 PARTS = {
     "times": (0, 2),
@@ -82,11 +80,8 @@ def parse(raw: bytes) -> Alignment:
     if not segments:
         raise jsonl.BadJson("no_segments", "`segments` is an empty list")
     audio_file = value.get("audio_file")
-    if isinstance(audio_file, str):
-        audio_file = without_nuls(audio_file).strip()
-    else:
-        audio_file = ""
-    if stem(audio_file) in ("", ".."):
+    audio_file = audio_file.strip() if isinstance(audio_file, str) else ""
+    if stem(audio_file) in ("", "..") or "\0" in audio_file:
         problem = "the object has no `audio_file` with the path of its audio; write it there"
         raise jsonl.BadJson("no_audio_file", problem)
     return Alignment(audio_file, segments, repairs)
@@ -115,9 +110,6 @@ def field_of(segment: dict, name: str) -> Any:
 
 def differing(segment: dict) -> dict[str, tuple[str, ...]]:
     """The fields of which the segment has both spellings with two values, and these spellings."""
-    # Nearly all segments keep to one spelling, and each is looked at twice.
-    if _FIRST_SPELLINGS.isdisjoint(segment) or _SECOND_SPELLINGS.isdisjoint(segment):
-        return {}
     fields = {}
     for name, spellings in _TWICE_SPELLED.items():
         first, second = map(segment.get, spellings)
@@ -145,11 +137,6 @@ def transcript_id(file_stem: str, video_id: str) -> str:
     return file_stem
 
 
-def without_nuls(text: str) -> str:
-    """A text that CSVs can hold."""
-    return text.replace("\0", "")
-
-
 def _used(segment: Any) -> Any:
     if not isinstance(segment, dict):
         return _jsonable(segment)
@@ -161,11 +148,9 @@ def _used(segment: Any) -> Any:
 
 
 def _jsonable(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_nuls(value)
     # NaN and null read alike in JSON, and huge integers have no place there; repr() tells them
     # apart.
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, str | bool):
         return value
     return repr(value)
 

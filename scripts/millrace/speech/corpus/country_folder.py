@@ -42,7 +42,7 @@ class Country:
     """A country folder: its recordings by video id, and the files that could not be used.
 
     `state` tells whether any of its files has changed, `outside` has the signatures of files
-    elsewhere; `unmatched` and `example` are those of the path map.
+    elsewhere.
     """
 
     name: str
@@ -53,8 +53,6 @@ class Country:
     notes: list[str] = field(default_factory=list)
     state: str = ""
     outside: dict[str, list[int] | None] = field(default_factory=dict)
-    unmatched: list[str] = field(default_factory=list)
-    example: str = ""
 
 
 def folders(root: Path, wanted: Collection[str]) -> list[Path]:
@@ -74,7 +72,7 @@ def folders(root: Path, wanted: Collection[str]) -> list[Path]:
 
 def read(
     folder: Path,
-    listing: list[list] | None,
+    listing: list[list],
     media: MediaFolder,
     language_map: Mapping,
     known: partitions.DigestCache,
@@ -87,14 +85,9 @@ def read(
     country = Country(shown(folder.name), languages.of(folder.name, language_map))
     if country.language == "und":
         country.notes.append("language_unknown")
-    if listing is None:
-        country.notes.append("no_alignment_folder")
-        return country
     aligned = str(folder / ALIGNED)
-    has_folders = False
     for name, *state in listing:
         if not name.lower().endswith(".json"):
-            has_folders |= state == FOLDER
             continue
         country.files += 1
         path = f"{aligned}/{name}"
@@ -104,8 +97,6 @@ def read(
         if problem:
             reason, detail = problem
             country.rejected.append({"file": shown(name), "reason": reason, "detail": detail})
-    if has_folders:
-        country.notes.append("alignment_subfolders")
     if not country.files:
         country.notes.append("no_alignment_files")
     return country
@@ -140,24 +131,21 @@ def _add_alignment(
         return "json_unreadable", error.strerror or str(error)
 
 
-def list_names(folder: Path) -> list[str] | None:
-    """What lies in a country's alignment folder; None if it has none."""
+def list_names(folder: Path) -> list[str]:
+    """What lies in a country's alignment folder, if it has one."""
     try:
         return [name for name in os.listdir(folder / ALIGNED) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return []
 
 
-def list_alignments(folder: Path) -> list[list] | None:
-    """Name, size, mtime and inode of all in a country's alignment folder, sorted; None if it has
-    none.
+def list_alignments(folder: Path) -> list[list]:
+    """Name, size, mtime and inode of all in a country's alignment folder, sorted.
 
     Of what is no file it is the name, and FOLDER or what is wrong with it.
     """
-    if (names := list_names(folder)) is None:
-        return None
     listing: list[list] = []
-    for name in sorted(names):
+    for name in sorted(list_names(folder)):
         state: list
         try:
             status = os.stat(f"{folder}/{ALIGNED}/{name}")

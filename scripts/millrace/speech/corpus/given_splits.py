@@ -25,11 +25,6 @@ class GivenSplit(NamedTuple):
     subset: int | None
     place: str
 
-    @property
-    def words(self) -> str:
-        """For people: `test`, or `subset 2 of train`."""
-        return self.split if self.subset is None else f"subset {self.subset} of {self.split}"
-
 
 class GivenSplits(dict[tuple[str, str], GivenSplit]):
     """The splits of `speech.splits_file`, by (country, video_id); the country is "" if none is
@@ -56,7 +51,8 @@ def read(path: str) -> GivenSplits:
         for key, given in _rows(file):
             earlier = result.setdefault(key, given)
             if earlier[:2] != given[:2]:
-                problem = f"{key[1]} is in {earlier.words} there and in {given.words} here"
+                there, here = (f"{split.split} {split.subset or ''}" for split in (earlier, given))
+                problem = f"{key[1]} is in {there.strip()} there and in {here.strip()} here"
                 where = f"{earlier.place} and {given.place}"
                 raise MillraceError(problem, where, "Keep one of them")
     if not result:

@@ -103,14 +103,12 @@ def _contradiction(placement: Placement) -> tuple[str, ...]:
         return "item", "country", "video_id"
     if split == "train":
         is_known = type(subset) is int and subset >= 0
-        suffix = f"-{split}-{subset}"
+        folder = f"train-{subset}"
     else:
         is_known = split in SPLITS and subset is None
-        suffix = f"-{split}"
-    if not is_known or not placement.group.endswith(suffix):
-        return "split", "subset_id", "group"
-    if placement.group != _folder_name(country) + suffix:
-        return "country", "group"
+        folder = split
+    if not is_known or placement.group != f"{_folder_name(country)}-{folder}":
+        return "country", "split", "subset_id", "group"
     return ()
 
 

@@ -38,7 +38,7 @@ def refresh(folders: Sequence[Path], index: Path, **task: Any) -> None:
 
     `task` are further arguments of `refresh_one`.
     """
-    sizes = {folder: len(country_folder.list_names(folder) or ()) for folder in folders}
+    sizes = {folder: len(country_folder.list_names(folder)) for folder in folders}
     refresh_each: Callable[[Path], object] = partial(refresh_one, index=index, **task)
     if sum(sizes.values()) < _MANY:
         for folder in folders:
@@ -61,9 +61,8 @@ def refresh_one(
 ) -> None:
     """Bring the table of a country in step."""
     name = country_folder.id_of(folder)
-    mapped = PathMap(path_map)
     listing = country_folder.list_alignments(folder)
-    media = MediaFolder(folder, mapped, audio_roots)
+    media = MediaFolder(folder, PathMap(path_map), audio_roots)
     stats = sorted((stat.path, *stat.signature) for stat in media.stats.values())
     settings = [_VERSION, dict(path_map), languages.of(folder.name, language_map)]
     seen = marshal.dumps([*settings, media.audio_roots.folders, listing, stats], 2)
@@ -77,8 +76,6 @@ def refresh_one(
     is_readable = all(reject["reason"] != "json_unreadable" for reject in country.rejected)
     country.state = state if is_readable else ""
     country.outside = media.outside
-    country.unmatched = sorted(mapped.unmatched)
-    country.example = mapped.example
     _write(index / "countries" / f"{name}.jsonl", country)
 
 

@@ -17,7 +17,7 @@ from millrace.speech.country import tables
 from millrace.speech.manifest import build
 from millrace.speech.manifest.segments import Limits
 from millrace.speech.names import Partition, safe_name
-from millrace.speech.shards import part
+from millrace.speech.shards.part import holds_parts
 
 
 class Generated(NamedTuple):
@@ -54,7 +54,7 @@ def generate(
     `collect` and `settings` are those of the lane's sources. Recordings keep the split of the
     splits CSV that is there. Raises MillraceError, and SourcesMissing for a corpus that is missing.
     """
-    if part.of_country(manifest_dir, country):
+    if holds_parts(manifest_dir, country):
         remedy = "Name another --manifest-dir; the workflow makes these: snakemake speech_manifest"
         raise MillraceError("the workflow keeps its manifest here", manifest_dir, remedy)
     stem = Path(manifest_dir, safe_name(country))

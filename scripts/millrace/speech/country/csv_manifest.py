@@ -22,7 +22,7 @@ from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country.tables import write_cells
 from millrace.speech.names import Partition, safe_name
 from millrace.speech.shards import index as shard_index
-from millrace.speech.shards.part import NUMBER, Part
+from millrace.speech.shards.part import NUMBER, Part, holds_parts
 
 # What a row can do without; batch_id is for people.
 _OPTIONAL = {"subset_id", "batch_id", "duration_seconds", "wer"}
@@ -46,14 +46,18 @@ class CsvManifest:
         self._cells = cells
 
     @classmethod
-    def find(cls, folder: str, country: str) -> CsvManifest | None:
-        """The CSVs of a country in `folder`; None if there is no manifest. MillraceError for bad
-        ones."""
+    def find(cls, folder: str, country: str) -> CsvManifest:
+        """The CSVs of a country in `folder`. MillraceError if there is no manifest, a bad one, or
+        the workflow's."""
+        if holds_parts(folder, country):
+            remedy = "Run snakemake speech_shards; or copy the two CSVs to a folder of their own"
+            raise MillraceError("the workflow keeps its manifest here", folder, remedy)
         for name in dict.fromkeys((safe_name(country), country)):
             path = Path(folder, f"{name}_manifest.csv")
             if path.is_file():
                 return cls.read(path, country)
-        return None
+        remedy = "python -m millrace.speech.generate_manifest --country makes one"
+        raise MillraceError(f"no manifest CSV of country {country!r}", folder, remedy)
 
     @classmethod
     def read(cls, path: Path, country: str) -> CsvManifest:
@@ -124,6 +128,25 @@ class CsvManifest:
                 else:
                     rows.append(row)
             yield Part(partition, rows)
+
+    def parts_of_recordings(self, output_dir: str, count: int) -> Iterator[Part]:
+        """The rows of `count` recordings, for a trial: those with segments in shards already, then
+        the first that are pending. So a trial that is repeated adds nothing, and a larger one only
+        adds."""
+        made: set[str] = set()
+        pending: dict[str, int] = {}
+        parts = list(self.parts(output_dir))
+        for part in parts:
+            keys = shard_index.made_keys(part.partition, output_dir)
+            made |= {row["video_id"] for row in part.rows if row["key"] in keys}
+            for row in part.rows:
+                if row["status"] == PENDING:
+                    pending.setdefault(row["video_id"], row[NUMBER])
+
+        others = sorted(pending.keys() - made, key=lambda video: pending[video])
+        videos = made | {*others[: max(0, count - len(made))]}
+        for part in parts:
+            yield Part(part.partition, [row for row in part.rows if row["video_id"] in videos])
 
     def note(self, outcomes: Iterable[tuple[dict, str, str]]) -> None:
         """Write status and message of rows to the file, if any is another than before."""

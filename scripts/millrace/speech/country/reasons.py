@@ -21,10 +21,8 @@ MEANINGS = {
     "json_bom": "a byte order mark was skipped",
     "json_control": "a text of the JSON holds unescaped control characters",
     "json_nan": "the JSON holds NaN or Infinity",
-    "start_clipped": "start a little below zero, set to zero",
     "end_clipped": "end a little beyond the audio, set to its end",
     "asr_text_missing": "no ASR text: an empty one is used",
-    "text_nul": "NUL characters in a text were removed",
     "cer_computed": "CER missing or unusable: computed from the texts, by speech.normalise_text",
     "idx_unusable": "start_idx or end_idx is no whole number: left empty",
     # warnings and notes
@@ -38,7 +36,5 @@ MEANINGS = {
     ),
     "second_transcript": "a further transcript of the same recording",
     "language_unknown": "the language of the country is unknown: set language_map",
-    "alignment_subfolders": "folders below Alignment/alignment_output are not read",
-    "no_alignment_files": "the folder Alignment/alignment_output holds no JSON file",
-    "no_alignment_folder": "the country has no folder Alignment/alignment_output",
+    "no_alignment_files": "the country has no JSON file in Alignment/alignment_output",
 }

@@ -6,12 +6,11 @@ from __future__ import annotations
 import csv
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.common import atomic, jsonl
@@ -159,13 +158,12 @@ def _cell(name: str, value: Any) -> object:
 def write_nemo_manifests(
     paths: Mapping[str, str | os.PathLike],
     shards: Mapping[str, Sequence[str]],
-    pieces: Callable[[], Iterable[pa.Table]],
+    parts: Sequence[PartitionFiles],
 ) -> None:
     """Write the tarred JSONL manifest of each split as NeMo reads it.
 
     `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted
-    `shards` of the split, which is the list to give to NeMo. `pieces` are those of the index with
-    NEMO_COLUMNS.
+    `shards` of the split, which is the list to give to NeMo.
     """
     for split in SPLITS:
         rank = {shard: number for number, shard in enumerate(shards[split])}
@@ -178,8 +176,9 @@ def write_nemo_manifests(
                 "shard_id": rank[row["shard"]],
                 "tar": row["shard"],
             }
-            for piece in pieces()
-            for row in piece.filter(pc.equal(piece["split"], split)).to_pylist()
+            for part in parts
+            for row in part.shard_rows(NEMO_COLUMNS).to_pylist()
+            if row["split"] == split
         )
         jsonl.write_lines(paths[split], lines)
 

@@ -17,7 +17,7 @@ import jiwer
 import numpy as np
 import orjson
 
-from millrace.common import atomic, debian, jsonl
+from millrace.common import atomic, debian
 from millrace.common.cli import Progress, log
 from millrace.speech.audio import encode as audio_encode
 from millrace.speech.audio.recording import resampled
@@ -30,6 +30,7 @@ from millrace.speech.demo.prompts import (
 )
 from millrace.speech.demo.recordings import Recording, assemble, misheard
 
+SEED = 42  # of texts, order, lengths and ASR errors
 _REMEDY = "Fetch it on a machine with apt-get and a network, and copy the folder to this one"
 # Recording n of a country: container and folder. Two in eight are lossless, one of them among the
 # first four.
@@ -59,43 +60,27 @@ class _Country(NamedTuple):
     files: dict[str, dict]  # path relative to the countries' root: size, sha256
 
 
-def fetch(
-    countries_root: Path,
-    index: Path,
-    seed: int,
-    languages: Sequence[str],
-    threads: int,
-) -> None:
+def fetch(countries_root: Path, index: Path, languages: Sequence[str]) -> None:
     """Make the corpus under `countries_root` and describe it in `index`.
 
     Prompts come from Debian packages, stored beside `countries_root`, so that a second run needs no
-    network. Files whose bytes are
-    right keep their mtime; files of an earlier corpus that are no longer part of it are removed,
-    files of the user never.
+    network. Files whose bytes are right keep their mtime.
     """
     languages = list(dict.fromkeys(languages))
     names = [name for language in languages for name in packages(language)]
     folders = debian.fetch(names, countries_root.parent / "debian", _REMEDY)
-    # Every file of ours, by path. Beside the index, as Snakemake removes the index before each run.
-    list_path = index.with_name(f".{index.stem}_files.json")
-    earlier = set(jsonl.read_or([], list_path))
-
     countries: dict[str, _Country] = {}
     files: dict[str, dict] = {}
-    for language, country in _built(languages, folders, seed, countries_root, threads):
+    for language, country in _built(languages, folders, countries_root):
         countries[LANGUAGES[language]] = country
         files |= country.files
-        atomic.write_if_changed(list_path, atomic.json_bytes(sorted(earlier | files.keys())))
         log.info("%s: %s", LANGUAGES[language], _line(country.summary))
-    for path in sorted(earlier - files.keys()):
-        (countries_root / path).unlink(missing_ok=True)
-    atomic.write_if_changed(list_path, atomic.json_bytes(sorted(files)))
 
     summaries = {name: country.summary for name, country in countries.items()}
     hours = round(sum(summary["hours"] for summary in summaries.values()), 4)
     corpus = {
         "source": "debian",
-        "seed": seed,
+        "seed": SEED,
         "sampling_rate": SAMPLING_RATE,
         "packages": {name: debian.version(folder) for name, folder in folders.items()},
         "hours": hours,
@@ -110,16 +95,16 @@ def fetch(
 
 
 def _built(
-    languages: Sequence[str], folders: dict[str, Path], seed: int, root: Path, threads: int
+    languages: Sequence[str], folders: dict[str, Path], root: Path
 ) -> Iterator[tuple[str, _Country]]:
     """Each language with the country that was made of it, in their order."""
     unpacked = [[folders[name] for name in packages(language)] for language in languages]
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(min(threads, len(languages)), context) as pool,
+        ProcessPoolExecutor(min(2, len(languages)), context) as pool,
         Progress(len(languages), "countries", "demo corpus") as progress,
     ):
-        built = pool.map(build_country, languages, repeat(seed), repeat(root), unpacked)
+        built = pool.map(build_country, languages, repeat(root), unpacked)
         for language, country in zip(languages, built, strict=True):
             yield language, country
             progress.advance(1)
@@ -127,14 +112,12 @@ def _built(
 
 def _line(summary: dict[str, Any]) -> str:
     """What was made of a country, for the log."""
-    skipped = summary["prompts_skipped"].items()
-    reasons = ", ".join(f"{count} {reason}" for reason, count in skipped) or "none"
     speech = f"{summary['recordings']} recordings, {summary['hours'] * 60:.1f} min"
     texts = f"{summary['segments']} segments of {summary['prompts']} prompts"
-    return f"{summary['language']}, {speech}, {texts}; skipped: {reasons}"
+    return f"{summary['language']}, {speech}, {texts}"
 
 
-def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]) -> _Country:
+def build_country(language: str, root: Path, unpacked: Sequence[Path]) -> _Country:
     """Write one country's files, and say what they are.
 
     `unpacked` are the folders of its texts and its audio.
@@ -143,11 +126,11 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
     skipped: Counter[str] = Counter()
     of_texts, of_audio = unpacked
     prompts = distinct(recorded(of_texts, of_audio, skipped), skipped)
-    recordings = assemble(prompts, seed, country)
+    recordings = assemble(prompts, SEED, country)
 
     files: dict[str, dict] = {}
     for number, recording in enumerate(recordings):
-        files |= _write_recording(recording, number, language, seed, root)
+        files |= _write_recording(recording, number, language, root)
     segments = [segment for recording in recordings for segment in recording.segments]
     spoken = sum(segment.end - segment.start for segment in segments)
     samples = sum(len(recording.samples) for recording in recordings)
@@ -164,7 +147,7 @@ def build_country(language: str, seed: int, root: Path, unpacked: Sequence[Path]
 
 
 def _write_recording(
-    recording: Recording, number: int, language: str, seed: int, root: Path
+    recording: Recording, number: int, language: str, root: Path
 ) -> dict[str, dict]:
     """Write the audio and the alignment of a country's recording `number`; their facts by path."""
     country = LANGUAGES[language]
@@ -172,7 +155,7 @@ def _write_recording(
     video_id = f"demo_{language}_{number + 1:02d}"
     audio = f"{country}/downloaded_audio/{folder}/{video_id}.{suffix}"
     aligned = f"{country}/Alignment/alignment_output/{video_id}_transcript_1_aligned.json"
-    rng = random.Random(f"{seed}:{video_id}:asr")
+    rng = random.Random(f"{SEED}:{video_id}:asr")
     alignment = {
         "audio_file": f"{root.name}/{audio}",
         "segments": aligned_segments(recording, number, rng),

@@ -28,12 +28,10 @@ _BODY = """
 
 {samples:,} segments of speech with their texts, {hours:,.2f} hours in {shards:,} shards
 (WebDataset: tars in which each sample is an audio file and a JSON file; `manifest.jsonl` lists
-them). CER and WER are those of the recogniser's texts (`asr_transcript`) against the human ones
-(`human_transcript`), means over segments. A number that is not known is -1, a text that is not
-known is empty. Made with Millrace.
+them). A number that is not known is -1, a text that is not known is empty. Made with Millrace.
 
-| Country | Language | Split | Segments | Hours | CER | WER |
-| --- | --- | --- | ---: | ---: | ---: | ---: |
+| Country | Language | Split | Segments | Hours |
+| --- | --- | --- | ---: | ---: |
 {table}
 
 ## How to load it
@@ -138,9 +136,7 @@ def _table(shards: pd.DataFrame) -> str:
     lines = []
     by = ["country", "order", "language", "split"]
     for row in shards.groupby(by, as_index=False).sum(numeric_only=True).to_dict("records"):
-        counts = {rate: row[f"{rate}_count"] for rate in ("cer", "wer")}
-        rates = [f"{row[f'{rate}_sum'] / n:.3f}" if n else "unknown" for rate, n in counts.items()]
         cells = [row["country"].replace("|", r"\|"), row["language"], row["split"]]
-        cells += [f"{row['samples']:,}", f"{row['seconds'] / 3600:,.2f}", *rates]
+        cells += [f"{row['samples']:,}", f"{row['seconds'] / 3600:,.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

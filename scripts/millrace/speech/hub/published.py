@@ -28,9 +28,8 @@ _BY = ["shard", "country", "language", "split", "sample_rate", "format"]
 
 def shards(index: str | os.PathLike) -> pd.DataFrame:
     """A row for every shard of the merged index, in the order of countries, splits and shards:
-    columns _BY, `samples`, `seconds`, and `<rate>_sum` and `<rate>_count` of the known cer and
-    wer."""
-    columns = [*_BY[:-1], "member", "duration_seconds", "cer", "wer"]
+    columns _BY, `samples` and `seconds`."""
+    columns = [*_BY[:-1], "member", "duration_seconds"]
     tables = []
     with own_file(index), pq.ParquetFile(index) as file:
         for number in range(file.num_row_groups):
@@ -39,10 +38,6 @@ def shards(index: str | os.PathLike) -> pd.DataFrame:
             sums = rows.groupby(_BY).agg(
                 samples=("duration_seconds", "size"),
                 seconds=("duration_seconds", "sum"),
-                cer_sum=("cer", "sum"),
-                cer_count=("cer", "count"),
-                wer_sum=("wer", "sum"),
-                wer_count=("wer", "count"),
             )
             tables.append(sums)
     if not sum(map(len, tables)):

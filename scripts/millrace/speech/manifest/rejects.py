@@ -45,7 +45,7 @@ REJECTS = (
     Reject("time_negative", "start or end is before the beginning"),
     Reject("time_reversed", "ends before it starts"),
     Reject("time_out_of_range", "lies beyond the end of the audio"),
-    Reject("text_not_a_string", "a text is a number, an object or a list"),
+    Reject("text_not_a_string", "a text is none, or holds a NUL character"),
     Reject("no_human_text", "the human text is missing, blank or invisible"),
     Reject("cer_over_limit", "character error rate above max_cer", OVER_CER, by_choice=True),
     Reject(

@@ -56,11 +56,11 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
     _check_spellings(raw)
     repairs: list[str] = []
     start, end = _span(raw, audio_seconds, repairs)
-    human_text = _text(raw, "human_text", repairs)
+    human_text = _text(raw, "human_text")
     if not _is_visible(human_text):
         problem = "human text is missing, null, blank or invisible"
         raise Unusable("no_human_text", problem)
-    asr_text = _text(raw, "asr_text", repairs)
+    asr_text = _text(raw, "asr_text")
     if not asr_text.strip():
         repairs.append("asr_text_missing")
     _check_duration(end - start, limits)
@@ -90,9 +90,6 @@ def _span(raw: dict, audio_seconds: float | None, repairs: list[str]) -> tuple[f
     """Start and end in seconds, within the audio."""
     start = _time(raw, "start")
     end = _time(raw, "end")
-    if -0.001 < start < 0:
-        start = 0.0
-        repairs.append("start_clipped")
     if start < 0 or end < 0:
         raise Unusable("time_negative", f"start {start:g} s, end {end:g} s")
     if end <= start:
@@ -133,15 +130,15 @@ def _time(raw: dict, name: str) -> float:
     return value
 
 
-def _text(raw: dict, name: str, repairs: list[str]) -> str:
+def _text(raw: dict, name: str) -> str:
     value = alignment.field_of(raw, name)
     if value is None or value != value:  # tables write NaN where a text is missing
         return ""
     if not isinstance(value, str):
         raise Unusable("text_not_a_string", f"`{name}` is {alignment.kind_of(value)}")
     if "\0" in value:
-        repairs.append("text_nul")
-    return alignment.without_nuls(value)
+        raise Unusable("text_not_a_string", f"`{name}` holds a NUL character")
+    return value
 
 
 def _is_visible(text: str) -> bool:

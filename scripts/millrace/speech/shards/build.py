@@ -42,7 +42,6 @@ class Built:
     rebuilt: int = 0
     removed: list[Path] = field(default_factory=list)
     hours: float = 0.0
-    too_large: int = 0  # shards of one segment that takes more than the limit
 
     @property
     def errors(self) -> Counter:
@@ -53,9 +52,6 @@ class Built:
         """One line for the log."""
         errors = ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items()))
         shards = f"{self.kept} kept, {self.rebuilt} built, {len(self.removed)} stale files removed"
-        shards += (
-            f"; {self.too_large} of one segment above max_shard_size_gb" if self.too_large else ""
-        )
         hours = f"{self.index.num_rows} segments, {self.hours:.2f} h"
         return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
@@ -110,7 +106,6 @@ def build(
                 built.rebuilt += 1
             tables.append(sidecar.table)
             note(_outcomes(plan, at, sidecar.table))
-            built.too_large += sidecar.tar_size > options.max_shard_size_gb * 1e9
             at += sidecar.table.num_rows
     built.removed = _sweep(plan, output_dir, len(tables))
     built.index = index_of(tables)

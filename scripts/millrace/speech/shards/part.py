@@ -24,16 +24,13 @@ class Part(NamedTuple):
     rows: list[dict]
 
 
-def of_country(manifest_dir: str, country: str) -> list[str]:
-    """The manifest parts of a country below the folder that the manifest steps write to: those of
-    test, then of validation, then of the subsets of train.
-    """
-    parts = []
+def holds_parts(manifest_dir: str, country: str) -> bool:
+    """Whether the workflow keeps manifest parts of a country below a folder."""
     for path in Path(manifest_dir).glob("partitions/*/manifest.parquet"):
         partition = Partition.parse(path.parent.name)
         if partition and partition.country == safe_name(country):
-            parts.append((partition.order, str(path)))
-    return [path for _, path in sorted(parts)]
+            return True
+    return False
 
 
 def read_part(path: str) -> Part:

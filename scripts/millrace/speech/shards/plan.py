@@ -122,11 +122,7 @@ class Plan:
 
 def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOptions) -> Plan:
     """Plan what is written of a partition's manifest rows; rows that are not pending keep their
-    status.
-
-    Raises MillraceError if the partition would need more shards than it has numbers, whatever the
-    audio.
-    """
+    status."""
     plan = Plan(partition, options, rows)
     plan.segments = segments = _segments(plan)
 
@@ -138,18 +134,6 @@ def plan_partition(partition: Partition, rows: Sequence[dict], options: ShardOpt
     segments.sort(
         key=lambda segment: (first[segment.row["video_id"]], *segment.span, segment.position)
     )
-
-    # Even if the audio of all took no room.
-    used = 0
-    number = 0
-    for segment in segments:
-        least = member_bytes(0, 0) + member_bytes(0, len(segment.text))
-        if plan.fits(used, least):
-            used += least
-        else:
-            used = least
-            number += 1
-    plan.shard(number)
     return plan
 
 

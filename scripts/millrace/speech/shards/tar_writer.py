@@ -1,9 +1,8 @@
 """Tar files whose bytes depend on names and contents only; the writer knows every member's offset.
 
 Headers are ustar: mode 0644, uid, gid and mtime 0, no user names, regular files only. A PAX record
-comes before a member whose name is longer than 100 bytes or not ASCII, or whose size is 8 GiB or
-more. The file ends with zeros up to a multiple of 10,240 bytes (at least two blocks), as GNU tar
-and `tarfile` end it.
+comes before a member whose name is longer than 100 bytes or not ASCII. The file ends with zeros up
+to a multiple of 10,240 bytes (at least two blocks), as GNU tar and `tarfile` end it.
 """
 
 from __future__ import annotations
@@ -35,21 +34,18 @@ def _ustar(name: bytes, size: int, kind: bytes) -> bytes:
 def member_header(name: str, size: int) -> bytes:
     """The header blocks of a regular file: 512 bytes, or more if a PAX record is needed."""
     raw = name.encode("utf-8")
-    if not raw or b"\0" in raw:
-        raise ValueError(f"{name!r} cannot be the name of a tar member")
+    if not raw or b"\0" in raw or size > MAX_USTAR_SIZE:
+        raise ValueError(f"{name!r} of {size} bytes cannot be a tar member")
     records = b""
     if len(raw) > 100 or not name.isascii():
         records += _pax_record(b"path", raw)
-    if size > MAX_USTAR_SIZE:
-        records += _pax_record(b"size", b"%d" % size)
     if not records:
         return _ustar(raw, size, b"0")
-    # Readers that know no PAX see the shortened name; `size` is in the record if it does not fit.
+    # Readers that know no PAX see the shortened name.
     short = name.encode("ascii", "replace")[:100]
     pax = _ustar(b"././@PaxHeader", len(records), b"x")
     padding = bytes(-len(records) % BLOCK)
-    stated = size if size <= MAX_USTAR_SIZE else 0
-    return pax + records + padding + _ustar(short, stated, b"0")
+    return pax + records + padding + _ustar(short, size, b"0")
 
 
 def _pax_record(keyword: bytes, value: bytes) -> bytes:
