@@ -157,7 +157,7 @@ class Corpus:
 def corpus(tmp_path: Path) -> Corpus:
     corpus = Corpus(tmp_path)
     rejected, bad = {"too_short": 7, "time_reversed": 1}, {"json_damaged": 2, "no_segments": 1}
-    corpus.add("italy", 130, 1, rejected, bad, {"cer_computed": 4}, {"second_transcript": 2})
+    corpus.add("italy", 130, 1, rejected, bad, {"cer_computed": 4}, {"no_encoder_delay": 2})
     corpus.add(
         "France", 55, 2, {"too_short": 30}, None, {"end_clipped": 1}, notes=("language_unknown",)
     )

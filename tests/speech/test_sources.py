@@ -603,16 +603,6 @@ def test_an_assignment_edited_into_nonsense_is_refused(corpus, change):
         corpus.sync()
 
 
-def test_an_alignment_file_that_names_itself_as_its_audio_stops_nothing(corpus):
-    value = {
-        "audio_file": str(corpus.aligned("estonia", "self")),
-        "segments": [{"start": 1, "end": 5}],
-    }
-    corpora.write_alignment(corpus.root, "estonia", "self_t1", value)
-    corpus.sync()
-    assert corpus.changed() == set() and corpus.home("self_t1_aligned")
-
-
 def test_held_out_partitions_of_all_countries_are_listed_for_their_copies(corpus):
     contents = corpus.contents()
     held_out = [name for name in contents if contents[name]["split"] in ("validation", "test")]
@@ -715,16 +705,6 @@ def test_an_edit_of_the_given_splits_or_of_the_assignment_is_noticed(corpus, nam
         handle.write("no line of it\n")
     with pytest.raises(MillraceError, match="assignment"):
         corpus.sync()
-
-
-def test_one_absurd_time_does_not_outweigh_the_corpus(made):
-    made.options["partition_hours"] = 1.0
-    made.add("malta", *(f"m{number:02d}" for number in range(60)))
-    absurd = {"start": 900_000, "end": 900_004, "human_text": "a"}
-    edit(made.aligned("malta", "m07"), lambda value: value["segments"].append(absurd))
-    made.sync()
-    counts = Counter(made.splits("malta").values())
-    assert counts["train"] in range(46, 50) and len(counts) == 3 and min(counts.values()) >= 5
 
 
 def test_what_is_no_regular_file_is_listed_and_read_from_by_nobody(corpus):

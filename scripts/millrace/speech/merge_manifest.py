@@ -29,8 +29,8 @@ def main(args: argparse.Namespace) -> None:
     for part in parts:
         recordings += jsonl.read(part.recordings)
     tables.write_splits(args.splits, recordings)
-    shares = tables.split_shares(recordings)
-    cli.log.info("%s: %d segments; %s", country["country"], segments, shares)
+    counts = segments, len(recordings)
+    cli.log.info("%s: %d segments of %d recordings", country["country"], *counts)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""A country's tables: row groups, shares of the splits, and files that were damaged since they were
-made."""
+"""A country's tables: row groups, and files that were damaged since they were made."""
 
 from __future__ import annotations
 
@@ -72,14 +71,6 @@ def test_a_reject_that_is_none_is_damage_that_names_file_and_line(part, line):
     part.rejects.write_text(f'{{"segment": 0, "reason": "too_short"}}\n{line}\n')
     with pytest.raises(Damaged, match=rf"{part.rejects}: .*line 2"):
         list(part.left_out())
-
-
-def test_hours_and_shares_of_splits_are_those_of_all_recordings():
-    hours = [("train", 3.0), ("train", 1.0), ("test", None), ("test", 0.75), ("validation", 0.25)]
-    recordings = [{"split": split, "duration_hours": length} for split, length in hours]
-    expected = "test 0.75 h (15.0 %), train 4.00 h (80.0 %), validation 0.25 h (5.0 %)"
-    assert tables.split_shares(recordings) == expected
-    assert tables.split_shares([]) == "no recordings"
 
 
 COUNTRY = {"country": "testland", "language": "tl", "recordings": 1, "notes": [], "rejected": []}

@@ -60,8 +60,6 @@ def test_rejects_have_a_reason(reason, changes):
     [
         ({"start": 95.0, "end": 100.05}, "end_clipped"),
         ({"asr_text": None}, "asr_text_missing"),
-        ({"start_idx": "5"}, "idx_unusable"),
-        ({"end_idx": 3.7}, "idx_unusable"),
     ],
 )
 def test_repairs_are_named(change, repair):
@@ -77,7 +75,7 @@ def test_only_a_usable_cer_is_taken(cer):
     assert segment.cer is None
 
 
-@pytest.mark.parametrize("value", [None, "x", math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])
+@pytest.mark.parametrize("value", [None, "5", 3.7, math.nan, math.inf, 1e300, {}, 2**53, -(2**53)])
 def test_an_odd_token_index_is_none(value):
     assert segments.validate({**GOOD, "start_idx": value}, 0, LIMITS, 100.0).start_idx is None
 

@@ -25,7 +25,6 @@ class Generated(NamedTuple):
 
     manifest: Path
     ledger: Ledger
-    shares: str
     warnings: list[str]
 
     def line(self) -> str:
@@ -33,7 +32,7 @@ class Generated(NamedTuple):
         ledger = self.ledger
         counts = f"{ledger.rows_in} segments found, {ledger.rows_out} in the manifest"
         reasons = f" ({ledger.reasons()})" if ledger.rows_rejected else ""
-        return f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}; {self.shares}"
+        return f"{self.manifest}: {counts}, {ledger.rows_rejected} rejected{reasons}"
 
 
 class _Country(NamedTuple):
@@ -79,7 +78,7 @@ def generate(
         warnings += [f"{recording['source_audio_path']}: {each}" for each in recording["warnings"]]
     ledgers = (each.ledger for each in parts)
     total = Ledger.total("speech_generate_manifest", country, ledgers)
-    return Generated(manifest, total, tables.split_shares(recordings), warnings)
+    return Generated(manifest, total, warnings)
 
 
 def _read(country: str, collect: Callable[..., Any], settings: Any, splits: Path) -> _Country:

@@ -24,7 +24,6 @@ MEANINGS = {
     "end_clipped": "end a little beyond the audio, set to its end",
     "asr_text_missing": "no ASR text: an empty one is used",
     "cer_computed": "CER missing or unusable: computed from the texts, by speech.normalise_text",
-    "idx_unusable": "start_idx or end_idx is no whole number: left empty",
     # warnings and notes
     "no_encoder_delay": (
         "a compressed file that does not state its encoder's delay: all of it is late,"
@@ -34,7 +33,6 @@ MEANINGS = {
         "a WAV is shorter or longer than it states: it was cut off, or bytes are missing or added"
         " within the audio"
     ),
-    "second_transcript": "a further transcript of the same recording",
     "language_unknown": "the language of the country is unknown: set language_map",
     "no_alignment_files": "the country has no JSON file in Alignment/alignment_output",
 }

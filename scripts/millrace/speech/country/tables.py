@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,16 +115,6 @@ def write_splits(path: str | os.PathLike, recordings: Iterable[Mapping]) -> None
     """Write the splits CSV of a country: its recordings by name."""
     ordered = sorted(recordings, key=lambda row: (row["video_id"], row["source_audio_path"]))
     write_csv(path, SPLITS_COLUMNS, ordered)
-
-
-def split_shares(recordings: Iterable[Mapping]) -> str:
-    """Hours and share of each split, for the log."""
-    hours: dict[str, float] = defaultdict(float)
-    for recording in recordings:
-        hours[recording["split"]] += recording["duration_hours"] or 0.0
-    total = sum(hours.values()) or 1.0
-    shares = [f"{split} {h:.2f} h ({100 * h / total:.1f} %)" for split, h in sorted(hours.items())]
-    return ", ".join(shares) or "no recordings"
 
 
 def write_cells(

@@ -84,8 +84,6 @@ def _add_recording(result: Manifest, recording: dict) -> None:
                 "warnings": list(warnings),
             }
         )
-    if (further := len(recording["transcripts"]) - 1) > 0:
-        result.ledger.warnings["second_transcript"] += further
 
 
 def _probe(path: str) -> tuple[float | None, Sequence[str]]:

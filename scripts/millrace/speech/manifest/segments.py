@@ -72,8 +72,8 @@ def validate(raw: Any, number: int, limits: Limits, audio_seconds: float | None)
         human_text=human_text,
         asr_text=asr_text,
         cer=cer if cer is not None and cer >= 0 else None,
-        start_idx=_index(raw, "start_idx", repairs),
-        end_idx=_index(raw, "end_idx", repairs),
+        start_idx=_index(raw, "start_idx"),
+        end_idx=_index(raw, "end_idx"),
         number=number,
         repairs=repairs,
     )
@@ -158,17 +158,13 @@ def _number(raw: dict, name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _index(raw: dict, name: str, repairs: list[str]) -> int | None:
+def _index(raw: dict, name: str) -> int | None:
     """The place of a word in its transcript; None if there is none that can be used."""
-    value = alignment.field_of(raw, name)
-    if value is None or value != value:  # tables write NaN where a number is missing
-        return None
     index = _number(raw, name)
     # Beyond 2^53 floats are no exact whole numbers.
-    if index is not None and index.is_integer() and abs(index) < 2**53:
-        return int(index)
-    repairs.append("idx_unusable")
-    return None
+    if index is None or not index.is_integer() or abs(index) >= 2**53:
+        return None
+    return int(index)
 
 
 def key_of(country: str, video_id: str, segment: Segment) -> str:

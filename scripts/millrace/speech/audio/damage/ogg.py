@@ -8,15 +8,12 @@ from typing import NamedTuple
 
 _HEADER_BYTES = 27
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-# A live stream is joined when it has run for a minute at least (granules of Opus).
-_LIVE_GRANULE = 60 * 48000
 
 
 def find_break(raw: mmap.mmap) -> int | None:
     """Position of the first page that is damaged or follows lost ones, or of bytes that are none;
     None if all pages follow each other. Streams that are joined (chained) are no break."""
     numbers: dict[bytes, int] = {}  # of each stream's newest page
-    headers: set[bytes] = set()  # streams that have shown nothing but headers
     # What comes before the first page (an ID3 tag) does not belong to the stream.
     at = 0
     if raw[:4] != b"OggS":
@@ -25,18 +22,13 @@ def find_break(raw: mmap.mmap) -> int | None:
         page = _Page.at(raw, at)
         if page is None:
             return at
-        is_joined_live = page.serial in headers and page.granule > _LIVE_GRANULE
         follows = page.number == numbers.get(page.serial, -2) + 1
-        if not (page.begins or follows or is_joined_live):
+        if not (page.begins or follows):
             return at
         # The last page may be cut off.
         if page.end <= len(raw) and not _is_intact(raw[at : page.end]):
             return at
         numbers[page.serial] = page.number
-        if page.granule:
-            headers.discard(page.serial)
-        else:
-            headers.add(page.serial)
         at = page.end
     return None
 
@@ -46,7 +38,6 @@ class _Page(NamedTuple):
 
     serial: bytes
     number: int
-    granule: int
     begins: bool
     end: int
 
@@ -59,7 +50,6 @@ class _Page(NamedTuple):
         return cls(
             serial=head[14:18],
             number=int.from_bytes(head[18:22], "little"),
-            granule=int.from_bytes(head[6:14], "little"),
             begins=bool(head[5] & 2),
             end=start + _HEADER_BYTES + head[26] + sum(sizes),
         )
