@@ -177,10 +177,6 @@ rule speech_merge_shards:
         index="results/speech/shards/{country}_index.parquet",
         rejects="results/speech/shards/{country}_rejects.csv",
         ledger="results/speech/shards/{country}_ledger.json",
-        nemo=expand(
-            "results/speech/shards/{{country}}_{split}_nemo.jsonl",
-            split=SPEECH_SPLITS,
-        ),
         shard_lists=expand(
             "results/speech/shards/{{country}}_{split}_shards.txt",
             split=SPEECH_SPLITS,
@@ -204,7 +200,7 @@ rule speech_merge_shards:
         " --manifest-dir results/speech/manifest"
         " --shards-dir results/speech/shards {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
-        " --ledger {output.ledger:q} --nemo {output.nemo:q}"
+        " --ledger {output.ledger:q}"
         " --shard-lists {output.shard_lists:q} --error-list {params.error_list:q} 2> {log:q}"
 
 

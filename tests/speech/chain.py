@@ -93,12 +93,9 @@ class Chain:
         inputs += flags(self.folder, manifest_dir="manifest", shards_dir="shards")
         suffixes = {"manifest": "csv", "index": "parquet", "rejects": "csv", "ledger": "json"}
         outputs = {name: f"{country}_{name}.{suffix}" for name, suffix in suffixes.items()}
-        nemo = [f"{self.shards_dir}/{country}_{split}_nemo.jsonl" for split in FRACTIONS]
         outputs = flags(self.shards_dir, **outputs)
         lists = [f"{self.shards_dir}/{country}_{split}_shards.txt" for split in FRACTIONS]
-        return merge_shards.main(
-            [*inputs, *outputs, "--nemo", *nemo, "--shard-lists", *lists, *arguments]
-        )
+        return merge_shards.main([*inputs, *outputs, "--shard-lists", *lists, *arguments])
 
     def run(self, country: str, **options: object) -> dict:
         """All steps of a country, whose copies are looked for in all; its ledger."""

@@ -1,4 +1,4 @@
-"""What a country's shards come to: final statuses, balance, NeMo manifests, sweeping."""
+"""What a country's shards come to: final statuses, balance, lists, sweeping."""
 
 import json
 import os
@@ -49,20 +49,13 @@ def test_a_lost_reject_breaks_the_balance(chain, capfd):
     assert "does not add up" in capfd.readouterr().err
 
 
-def test_nemo_manifests_point_into_the_tars(chain):
+def test_the_lists_hold_the_tars_of_the_index(chain):
     chain.run("germany", partition_hours=0.004)
-    seen, tars = 0, {}
+    index = pq.read_table(chain.shards_dir / "germany_index.parquet").to_pylist()
     for split in FRACTIONS:
-        tars[split] = (chain.shards_dir / f"germany_{split}_shards.txt").read_text().splitlines()
-        for _, row, _ in jsonl.lines(chain.shards_dir / f"germany_{split}_nemo.jsonl"):
-            with tarfile.open(chain.shards_dir / row["tar"]) as tar:
-                assert tar.getmember(row["audio_filepath"]).size > 0
-            assert row["duration"] > 0 and row["text"] and row["lang"] == "de"
-            # The list is given to NeMo, which takes the tars by their place in it.
-            assert tars[split][row["shard_id"]] == row["tar"] and f"-{split}-" in row["tar"]
-            seen += 1
-    assert len(tars["train"]) > 1
-    assert seen == pq.read_table(chain.shards_dir / "germany_index.parquet").num_rows > 0
+        listed = (chain.shards_dir / f"germany_{split}_shards.txt").read_text().splitlines()
+        assert listed == sorted({row["shard"] for row in index if row["split"] == split})
+        assert split != "train" or len(listed) > 1
 
 
 def test_an_emptied_partition_is_swept_and_strangers_stay(chain):
@@ -141,7 +134,7 @@ def plant(
 
 
 def all_keys(chain: Chain, country: str) -> list[set[str]]:
-    """The keys of the segments of train: by the index, in the listed tars, by NeMo's manifest."""
+    """The keys of the segments of train: by the index, and in the listed tars."""
     folder = chain.shards_dir
     index = pq.read_table(folder / f"{country}_index.parquet").to_pylist()
     tars = (folder / f"{country}_train_shards.txt").read_text().splitlines()
@@ -149,11 +142,9 @@ def all_keys(chain: Chain, country: str) -> list[set[str]]:
     for tar in tars:
         with tarfile.open(folder / tar) as archive:
             members |= {name.partition(".")[0] for name in archive.getnames()}
-    nemo = [row for _, row, _ in jsonl.lines(folder / f"{country}_train_nemo.jsonl")]
     return [
         {row["key"] for row in index if row["split"] == "train"},
         members,
-        {row["audio_filepath"].partition(".")[0] for row in nemo},
     ]
 
 
@@ -183,7 +174,7 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
     assert line in told and f"repeats 2 segments of {name} (test): left out of train" in told
     for land in ledgers:
         index, *others = all_keys(chain, land)
-        assert others == [index, index] and not any("_cut_" in k or "_late_" in k for k in index)
+        assert others == [index] and not any("_cut_" in k or "_late_" in k for k in index)
 
     # Made again, all stays; without the test recording the copies come back.
     tars = {path: path.read_bytes() for path in chain.shards_dir.rglob("*.tar")}
@@ -193,7 +184,7 @@ def test_copies_of_test_leave_the_tars_and_come_back_when_it_goes(tmp_path, capf
     assert chain.run("germany")["left_out_copies"] == [] == chain.run("estonia")["left_out_copies"]
     for land in ledgers:
         index, *others = all_keys(chain, land)
-        assert others == [index, index] and any("_cut_" in k or "_late_" in k for k in index)
+        assert others == [index] and any("_cut_" in k or "_late_" in k for k in index)
     assert not list(chain.shards_dir.rglob(".*.left_out"))
 
 
@@ -210,5 +201,5 @@ def test_of_recordings_that_are_all_equal_only_those_of_test_stay(tmp_path):
     assert ledgers["germany"]["rejected"] == {"duplicate_across_splits": 4}
     assert (ledgers["germany"]["rows_out"], ledgers["estonia"]["rows_out"]) == (2, 2)
     for land in ledgers:
-        assert all_keys(chain, land) == [set(), set(), set()]
+        assert all_keys(chain, land) == [set(), set()]
         assert (chain.shards_dir / f"{land}_test_shards.txt").read_text().count("\n") == 1

@@ -1,4 +1,4 @@
-"""Gather a country's shards: final CSV, index, rejects, ledger, NeMo manifests, lists of shards;
+"""Gather a country's shards: final CSV, index, rejects, ledger, lists of shards;
 leave out copies of held-out sound; sweep stale files.
 
 Fails when segments are missing from the balance, or when more are in error than allowed. Partition
@@ -48,18 +48,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rejects", required=True, help="output: what was rejected, and why (CSV)")
     add("--ledger", required=True, help="output: counts (JSON)")
     add(
-        "--nemo",
-        required=True,
-        nargs=3,
-        metavar="JSONL",
-        help=f"outputs: NeMo manifests of {SPLITS}",
-    )
-    add(
         "--shard-lists",
         required=True,
         nargs=3,
         metavar="TXT",
-        help="outputs: the tars of each, one a line",
+        help=f"outputs: the tars of {SPLITS}, one a line",
     )
     add("--error-list", required=True, help="where the rejects go when there are too many")
     return parser
@@ -84,8 +77,6 @@ def main(args: argparse.Namespace) -> None:
     tables.write_csv(args.manifest, tables.MANIFEST_COLUMNS, rows)
     with atomic.replacing(args.rejects) as partial:
         shutil.copyfile(args.error_list, partial)
-    nemo = dict(zip(SPLITS, args.nemo, strict=True))
-    tables.write_nemo_manifests(nemo, shards, parts)
     for split, path in zip(SPLITS, args.shard_lists, strict=True):
         atomic.write_text(path, "".join(f"{shard}\n" for shard in shards[split]))
     gone = sweep.sweep_country(

@@ -27,7 +27,7 @@ def test_sweeping_niger_leaves_nigeria(tmp_path):
 def test_a_country_that_is_gone_leaves_what_others_have_put_beside_it(tmp_path):
     tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json"]
     for split in ("train", "validation", "test"):
-        tables += [f"{split}_nemo.jsonl", f"{split}_shards.txt"]
+        tables.append(f"{split}_shards.txt")
     ours = [f"shards/niger_{table}" for table in tables] + [
         "manifest/niger_manifest.csv",
         "manifest/niger_splits.csv",
@@ -41,7 +41,7 @@ def test_a_country_that_is_gone_leaves_what_others_have_put_beside_it(tmp_path):
         "shards/nigeria_index.parquet",
         "manifest/niger_old_splits.csv",
     ]
-    theirs += ["shards/niger/test/mine.tar", "shards/niger_train_nemo.jsonl.gz"]
+    theirs += ["shards/niger/test/mine.tar", "shards/niger_train_shards.txt.gz"]
     for name in ours + theirs:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -1,5 +1,4 @@
-"""A country's tables: manifest, splits and rejects as CSV, and the NeMo manifests beside the
-shards."""
+"""A country's tables: manifest, splits and rejects as CSV, and the index."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import Damaged, own_file
 from millrace.common.ledger import Ledger
 from millrace.speech.columns import INDEX_SCHEMA, SCHEMA
-from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import Partition
 from millrace.speech.shards.index import index_of, read_sidecar, tars_of
 
@@ -31,9 +29,7 @@ SPLITS_COLUMNS = (
     "subset_id",
 )
 REJECT_COLUMNS = ("country", "video_id", "transcript_id", "file", "segment", "reason", "detail")
-# What the NeMo manifests are made of.
 ROW_GROUP = 1 << 17
-NEMO_COLUMNS = ["split", "shard", "member", "duration_seconds", "human_transcript", "language"]
 _WHOLE = ("original_transcript_start_idx", "original_transcript_end_idx", "subset_id")
 
 
@@ -142,34 +138,6 @@ def _cell(name: str, value: Any) -> object:
     if value is None or value != value:
         return ""
     return int(value) if name in _WHOLE else value
-
-
-def write_nemo_manifests(
-    paths: Mapping[str, str | os.PathLike],
-    shards: Mapping[str, Sequence[str]],
-    parts: Sequence[PartitionFiles],
-) -> None:
-    """Write the tarred JSONL manifest of each split as NeMo reads it.
-
-    `audio_filepath` is the member in the tar, `shard_id` the rank of the tar among the sorted
-    `shards` of the split, which is the list to give to NeMo.
-    """
-    for split in SPLITS:
-        rank = {shard: number for number, shard in enumerate(shards[split])}
-        lines = (
-            {
-                "audio_filepath": row["member"],
-                "duration": row["duration_seconds"],
-                "text": row["human_transcript"],
-                "lang": row["language"],
-                "shard_id": rank[row["shard"]],
-                "tar": row["shard"],
-            }
-            for part in parts
-            for row in part.shard_rows(NEMO_COLUMNS).to_pylist()
-            if row["split"] == split
-        )
-        jsonl.write_lines(paths[split], lines)
 
 
 def write_index(path: str | os.PathLike, tables: Iterable[pa.Table]) -> None:

@@ -16,7 +16,7 @@ def sweep_gone(shards_dir: Path, manifest_dir: Path, country: str) -> list[Path]
     give."""
     deleted = sweep_country(shards_dir, manifest_dir, country, ())
     tables = ["manifest.csv", "index.parquet", "rejects.csv", "ledger.json"]
-    tables += [f"{split}_{name}" for split in SPLITS for name in ("nemo.jsonl", "shards.txt")]
+    tables += [f"{split}_shards.txt" for split in SPLITS]
     files = [shards_dir / f"{country}_{name}" for name in tables]
     files += [manifest_dir / f"{country}_{name}" for name in ("manifest.csv", "splits.csv")]
     for path in filter(Path.is_file, files):
