@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pandas as pd
+
+from millrace.common.ledger import Ledger
 from millrace.common.report import page
 from millrace.common.report.figures import human_count, human_hours, human_share
 from millrace.common.report.page import Cell, Code, Number, Table
@@ -57,21 +60,43 @@ def _hours(hours: float) -> Number:
 
 def _countries(corpus: Corpus) -> Table:
     """What was found and used of each country, and of all."""
-    titles = ["Country", "Language", "Recordings", "Segments found", "Rejected", "In shards"]
-    rows: list[list[Cell]] = []
+    titles = [
+        "Country",
+        "Language",
+        "Recordings",
+        "Segments found",
+        "Rejected",
+        "In shards",
+        *SPLITS,
+        "Hours",
+    ]
+    rows = []
     for country in corpus.countries:
-        ledger = country.ledgers["segment"]
-        counts = [country.recordings, ledger.rows_in, ledger.rows_rejected, ledger.rows_out]
-        hours = corpus.hours.loc[country.name]
-        amounts = map(_hours, [*hours, hours.sum()])
-        rows.append([country.name, Code(country.language), *map(_count, counts), *amounts])
+        numbers = _numbers(
+            country.recordings,
+            country.ledgers["segment"],
+            corpus.hours.loc[country.name],
+        )
+        rows.append([country.name, Code(country.language), *numbers])
 
-    total = corpus.ledger("segment")
-    recordings = sum(country.recordings for country in corpus.countries)
-    counts = [recordings, total.rows_in, total.rows_rejected, total.rows_out]
-    hours = corpus.hours.sum()
-    last: list[Cell] = ["All", "", *map(_count, counts), *map(_hours, [*hours, hours.sum()])]
-    return Table("Hours and segments per country", [*titles, *SPLITS, "Hours"], rows, last)
+    total = _numbers(
+        sum(country.recordings for country in corpus.countries),
+        corpus.ledger("segment"),
+        corpus.hours.sum(),
+    )
+    return Table("Hours and segments per country", titles, rows, ["All", "", *total])
+
+
+def _numbers(recordings: int, segments: Ledger, hours: pd.Series) -> list[Cell]:
+    """The cells of a country behind its name and language; `hours` are those of each split."""
+    return [
+        _count(recordings),
+        _count(segments.rows_in),
+        _count(segments.rows_rejected),
+        _count(segments.rows_out),
+        *map(_hours, hours),
+        _hours(hours.sum()),
+    ]
 
 
 def _by_reason(corpus: Corpus, column: str, done: str) -> Iterator[Table]:
@@ -84,11 +109,17 @@ def _by_reason(corpus: Corpus, column: str, done: str) -> Iterator[Table]:
         for reason, by_country in counts.iterrows():
             present = by_country[by_country > 0].sort_index()
             ranked = present.sort_values(ascending=False, kind="stable")
-            where = ", ".join(f"{name} {human_count(count)}" for name, count in ranked.items())
-            meaning = MEANINGS.get(reason, "")
-            rows.append([Code(reason), meaning, _count(by_country.sum()), where])
-        last: list[Cell] = ["All", "", _count(counts.to_numpy().sum()), ""]
-        yield Table(f"{noun} {done}", ["Reason", "Meaning", "Count", "Where"], rows, last)
+            where = [f"{name} {human_count(count)}" for name, count in ranked.items()]
+            row: list[Cell] = [
+                Code(reason),
+                MEANINGS.get(reason, ""),
+                _count(by_country.sum()),
+                ", ".join(where),
+            ]
+            rows.append(row)
+        total = _count(counts.to_numpy().sum())
+        titles = ["Reason", "Meaning", "Count", "Where"]
+        yield Table(f"{noun} {done}", titles, rows, ["All", "", total, ""])
 
 
 def _copies(corpus: Corpus) -> list[Table]:

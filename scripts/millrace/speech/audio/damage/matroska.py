@@ -4,7 +4,6 @@ RFC 8794)."""
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from typing import NamedTuple
 
 _SEGMENT = bytes.fromhex("18538067")
@@ -14,19 +13,16 @@ _CLUSTER = bytes.fromhex("1f43b675")
 _OTHERS = "114d9b74 1549a966 1654ae6b 1c53bb6b 1941a469 1043a770 1254c367 1a45dfa3"
 _TOP = {_SEGMENT, _CLUSTER, *map(bytes.fromhex, _OTHERS.split())}
 _TIMESTAMP = b"\xe7"
-_BLOCKS = {b"\xa3", b"\xa0"}
-_FILLERS = {b"\xec", b"\xbf"}
-# Position, PrevSize, EncryptedBlock, SilentTracks
-_IN_CLUSTER = {_TIMESTAMP, *_BLOCKS, *_FILLERS, b"\xa7", b"\xab", b"\xaf", b"\x58\x54"}
+_SILENT_TRACKS = b"\x58\x54"
+_FILLERS = {b"\xec", b"\xbf"}  # Void, CRC-32
+# SimpleBlock, BlockGroup, Position, PrevSize, EncryptedBlock
+_IN_CLUSTER = {b"\xa3", b"\xa0", b"\xa7", b"\xab", b"\xaf"}
+_IN_CLUSTER |= {_TIMESTAMP, _SILENT_TRACKS, *_FILLERS}
 
 
-class _Element(NamedTuple):
-    """An element; without a name there is none at `start`, and `end` is None if it is unknown."""
-
-    name: bytes
+class _Cluster(NamedTuple):
     start: int
-    body: int = 0
-    end: int | None = None
+    stamp: int
 
 
 def find_break(raw: mmap.mmap) -> int | None:
@@ -36,61 +32,61 @@ def find_break(raw: mmap.mmap) -> int | None:
     Of two clusters in the wrong order, or one that is there twice, nothing tells which one is
     right: both are damaged.
     """
-    cluster: _Element | None = None  # that the element lies in
-    cluster_before = 0
-    stamp = -1  # the newest of this timeline
-    is_stamped = False
+    nothing = _Cluster(0, -1)
+    before = nothing
     last = 0
-    for element in _elements(raw):
-        if cluster is not None and element.start == cluster.end:
-            cluster = None
-        if not _fits(element, cluster):
-            return last
-        if element.name == _SEGMENT:
-            stamp = -1  # in joined files each begins a timeline of its own
-        elif element.name == _CLUSTER:
-            cluster = element
-            is_stamped = False
-        elif element.name == _TIMESTAMP:
-            number = int.from_bytes(raw[element.body : element.end], "big")
-            if number <= stamp:
-                return cluster_before
-            stamp = number
-            is_stamped = True
-            cluster_before = cluster.start if cluster else 0
-        elif element.name in _BLOCKS and not is_stamped:
-            return last
-        elif element.name in _TOP:
-            cluster = None
-        last = element.start
-    return None
-
-
-def _fits(element: _Element, cluster: _Element | None) -> bool:
-    """Whether an element may stand where it stands, in a cluster or on top."""
-    if element.name in _TOP:
-        # A cluster of unknown size ends where another element of the top begins.
-        return cluster is None or cluster.end is None
-    if element.end is None:
-        return False
-    if cluster is None:
-        return element.name in _FILLERS
-    is_within = cluster.end is None or element.end <= cluster.end
-    return element.name in _IN_CLUSTER and is_within
-
-
-def _elements(raw: mmap.mmap) -> Iterator[_Element]:
-    """The elements of a file, and those within segments and clusters; the last may be cut off."""
     at = 0
     while at < len(raw):
         name = raw[at : at + 4]
         if name not in _TOP:
-            name = raw[at : at + 2] if raw[at] == 0x58 else raw[at : at + 1]
+            name = raw[at : at + 1]
+        if name not in _TOP and name not in _FILLERS:
+            return last  # whose size is wrong, or it is this one
         size, body = _size(raw, at + len(name))
         end = None if size is None else body + size
-        yield _Element(name, at, body, end)
-        is_entered = name in (_SEGMENT, _CLUSTER) or end is None
-        at = body if is_entered else end
+        if name == _CLUSTER:
+            stamp = _timestamp(raw, body)
+            if stamp is None:
+                return at
+            if stamp <= before.stamp:
+                return before.start
+            before = _Cluster(at, stamp)
+            end = _end_of_live(raw, body) if end is None else end
+        elif name == _SEGMENT:
+            # Its children are walked; in joined files each begins a timeline of its own.
+            before = nothing
+            end = body
+        if end is None:
+            return at
+        last = at
+        at = end
+    return None
+
+
+def _timestamp(raw: mmap.mmap, at: int) -> int | None:
+    """The time stamp of a cluster whose children begin here; None if the first one, but for
+    fillers, is none."""
+    while at < len(raw):
+        name = raw[at : at + 1]
+        size, body = _size(raw, at + 1)
+        if size is None or name not in (_TIMESTAMP, *_FILLERS):
+            return None
+        if name == _TIMESTAMP:
+            return int.from_bytes(raw[body : body + size], "big")
+        at = body + size
+    return None
+
+
+def _end_of_live(raw: mmap.mmap, at: int) -> int | None:
+    """Where a cluster of unknown size ends, whose children begin here; None if one is damaged. The
+    last one may be cut off."""
+    while at < len(raw) and raw[at : at + 4] not in _TOP:
+        name = raw[at : at + 2] if raw[at] == _SILENT_TRACKS[0] else raw[at : at + 1]
+        size, body = _size(raw, at + len(name))
+        if size is None or name not in _IN_CLUSTER:
+            return None
+        at = body + size
+    return at
 
 
 def _size(raw: mmap.mmap, at: int) -> tuple[int | None, int]:
