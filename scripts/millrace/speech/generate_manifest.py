@@ -9,7 +9,6 @@ and so do the statuses of segments that have not changed.
 from __future__ import annotations
 
 import argparse
-import os
 
 import pyarrow.parquet as pq
 
@@ -22,7 +21,6 @@ from millrace.speech.manifest.segments import Limits
 
 # Splits that are drawn stand in the splits CSV, where they may be changed.
 _FRACTIONS = {"train": 0.9, "validation": 0.05, "test": 0.05}
-_ROOTS = ("countries", str(sources.DEMO_ROOT))
 _OUTPUTS = {
     "manifest": "segments (parquet)",
     "recordings": "recordings with their split and hours (JSON)",
@@ -36,8 +34,11 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--partition", help="partition file (JSON); or --country")
     add("--country", help="folder of --countries-root")
-    either = f"{_ROOTS[0]}, or else the demo's {_ROOTS[1]}"
-    add("--countries-root", help=f"folder of the countries (default: {either})")
+    add(
+        "--countries-root",
+        default="countries",
+        help="folder of the countries (default %(default)s)",
+    )
     roots = "folders that audio of --country may lie in, beside --countries-root"
     add("--audio-roots", nargs="+", default=[], metavar="FOLDER", help=roots)
     add(
@@ -74,9 +75,8 @@ def main(args: argparse.Namespace) -> None:
     if is_partition == bool(args.country) or is_partition != all(outputs):
         make_parser().error("give --partition with its four outputs, or --country")
     if args.country:
-        root = args.countries_root or next(filter(os.path.isdir, _ROOTS), _ROOTS[0])
         settings = sources.Settings(
-            root,
+            args.countries_root,
             "",
             _FRACTIONS,
             train_subset_hours=500,

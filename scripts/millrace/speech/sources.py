@@ -151,18 +151,15 @@ def _notes_on(heads: list[Country]) -> list[str]:
         notes.append(
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
-    for reasons in (("json_", "no_audio_file"), ("audio_outside",)):
-        notes += _left_out(heads, reasons)
-    return notes
+    return [*notes, *_left_out(heads)]
 
 
-def _left_out(heads: list[Country], reasons: tuple[str, ...]) -> list[str]:
-    """A line with the first of the alignment files that are rejected for `reasons`, which begin
-    so."""
+def _left_out(heads: list[Country]) -> list[str]:
+    """A line with the first of the alignment files that say nothing, or name audio elsewhere."""
     rejects = []
     for head in heads:
         for reject in head.rejected:
-            if reject["reason"].startswith(reasons):
+            if reject["reason"].startswith(("json_", "no_audio_file", "audio_outside")):
                 rejects.append((head.name, reject))
     if not rejects:
         return []

@@ -55,15 +55,6 @@ def test_every_prompt_once_and_in_its_place(seed, hours, long):
     assert hours < 0.3 or len(recordings) >= 4
 
 
-def test_same_seed_same_recordings():
-    prompts = _prompts([2.0] * 300)
-    first, second, other = (assemble(prompts, seed, "italy") for seed in (1, 1, 2))
-    assert all(np.array_equal(a.samples, b.samples) for a, b in zip(first, second, strict=True))
-    assert [recording.segments for recording in first] != [
-        recording.segments for recording in other
-    ]
-
-
 def test_no_prompts_is_a_clear_error():
     with pytest.raises(MillraceError, match="no prompt"):
         assemble([], 1, "italy")
