@@ -39,7 +39,7 @@ def of(segments: object = (SEGMENT,), audio_file: object = "x.opus") -> dict:
         (encode({"audio_file": "x.opus"}), "no_segments"),
         *(
             (encode(of(audio_file=name)), "no_audio_file")
-            for name in (None, "/", " ..\n", ["x.opus"])
+            for name in (None, "/", " ..\n", ["x.opus"], "x\0.opus")
         ),
     ],
 )
