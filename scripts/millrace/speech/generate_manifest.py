@@ -34,11 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--partition", help="partition file (JSON); or --country")
     add("--country", help="folder of --countries-root")
-    add(
-        "--countries-root",
-        default="countries",
-        help="folder of the countries (default %(default)s)",
-    )
+    add("--countries-root", help="folder of the countries (default: countries)")
     roots = "folders that audio of --country may lie in, beside --countries-root"
     add("--audio-roots", nargs="+", default=[], metavar="FOLDER", help=roots)
     add(
@@ -76,7 +72,7 @@ def main(args: argparse.Namespace) -> None:
         make_parser().error("give --partition with its four outputs, or --country")
     if args.country:
         settings = sources.Settings(
-            args.countries_root,
+            args.countries_root or "countries",
             "",
             _FRACTIONS,
             train_subset_hours=500,
