@@ -1,4 +1,4 @@
-# The music lane: precomputed CQT features -> feature index and coverage -> verification -> version matching.
+# The music lane: precomputed CQT features -> feature index and coverage -> version matching.
 from millrace.music import sources as music_sources
 from millrace.music.inputs import MusicInputs
 
@@ -27,13 +27,6 @@ rule music_index:
     """Music lane up to the index of all features and the coverage of the splits."""
     input:
         MUSIC.index,
-    localrule: True
-
-
-rule music_verify:
-    """Music lane: a sample of tracks, their facts and statistics, and a picture of them."""
-    input:
-        MUSIC.verification,
     localrule: True
 
 
@@ -152,36 +145,6 @@ rule music_merge_feature_index:
         "python -m millrace.music.merge_feature_index --merge {input.merge} --tables results/music/features"
         " {params.contract} {params.prefer} {params.on_leak} {params.max_missing_fraction}"
         " --coverage {output.coverage} --picture {output.picture} --output {output.index} 2> {log}"
-
-
-rule music_verify_h5_sample:
-    """Read a sample of tracks whole: facts, statistics, and a picture of their CQT and shingles."""
-    input:
-        index="results/music/index/features.index",
-    output:
-        facts="results/music/verification/sample.json",
-        picture=report(
-            "results/music/verification/sample.png",
-            caption="report/music_verification.rst",
-            category="Music features",
-            labels={"what": "A sample of tracks"},
-        ),
-    log:
-        "logs/music/verify_h5_sample/sample.log",
-    benchmark:
-        "benchmarks/music/verify_h5_sample/sample.tsv"
-    conda:
-        "../envs/train.yaml"
-    resources:
-        mem_mb=LANES.memory_mb(1000),
-        runtime=LANES.runtime(15),
-    params:
-        prefer=LANES.flag("music", "prefer"),
-    message:
-        "Verify a sample of tracks"
-    shell:
-        "python -m millrace.music.verify_h5_sample --feature-index {input.index} {params.prefer}"
-        " --picture {output.picture} --output {output.facts} 2> {log}"
 
 
 rule music_train_model:

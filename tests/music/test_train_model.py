@@ -212,7 +212,7 @@ def test_the_example_trains_once_the_command_of_its_error_has_built_the_index(
     assert train_model.main(typed) == 1
     said = capsys.readouterr().err
     command = "--h5-root data --hop 0.02 --pool 5 --out cache/discogs_h5_index.pt"
-    assert "discogs_h5_index.index: there is no index of features" in said
+    assert "discogs_h5_index.pt: there is no index of features" in said
     assert f"python -m millrace.music.build_feature_index {command}" in said
     assert build_feature_index.main(command.split()) == 0
     assert train_model.main(typed) == 0

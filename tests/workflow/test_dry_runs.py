@@ -60,7 +60,6 @@ NOTHING = (
     # Without features, and the demo was not fetched: a hint.
     "music",
     "music_index",
-    "music_verify",
     "music_train",
     # The demo was not fetched: a hint.
     "image",

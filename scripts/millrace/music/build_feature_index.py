@@ -2,8 +2,8 @@
 used.
 
 Of one partition of the workflow: --partition, --output, --report. Of whole folders, as the
-original script: --jsonl, --h5-root, --mm-root, --out. With --out X.pt the index is X.index, and
-X.pt holds the mapping of the original script.
+original script: --jsonl, --h5-root, --mm-root, --out. The index is a file of Millrace, whatever its
+name.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from millrace.common import atomic, cli, settings
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
-from millrace.music.features.index import index_path
 from millrace.music.features.merging import Places, apply_records, lines, merge_all
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
-from millrace.music.features.old_index import write_old_index
 from millrace.music.features.roots import SPLITS, Root, split_files
 from millrace.music.features.track import Contract, write_tracks
 
@@ -38,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         default=Path("cache/discogs_h5_index.pt"),
-        help="index to write, X.index or X.pt",
+        help="index to write",
     )
     settings.add_arguments(parser, Contract)
     return parser
@@ -87,12 +85,9 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     if args.splits and not splits:
         remedy = "Name the files train.json, valid.json and test.json (or val, verify)"
         raise MillraceError("holds no split", args.splits, remedy)
-    path = index_path(args.out)
-    result = merge_all(path, tracks, Places(roots, splits), contract, problems)
+    result = merge_all(args.out, tracks, Places(roots, splits), contract, problems)
     for line in lines(result):
         cli.log.info("%s", line)
-    if args.out != path:
-        write_old_index(args.out, path)
     cli.log.info("%d tracks, %.1f h: %s", result["tracks"], result["hours"], os.fspath(args.out))
 
 

@@ -15,7 +15,6 @@ MERGE = "results/music/partitions/merge/all.json"
 INDEX = "results/music/index/features.index"
 COVERAGE = "results/music/index/coverage.json"
 REPORT = "results/music/report/training.html"
-SAMPLE = "results/music/verification/sample.json"
 # What its loader does not depend on.
 _NOT_OF_LOADER = (
     "jobname",
@@ -67,10 +66,6 @@ class MusicInputs(RunInputs):
     def listed(self) -> Listed:
         """The tables of the partitions, once they are merged."""
         return Listed(lambda: self.tables() if os.path.exists(INDEX) else [], str)
-
-    def verification(self, wildcards: Any = None) -> list[str]:
-        """A sample of tracks with their statistics and picture, when there are features."""
-        return [SAMPLE] if self.partitions else []
 
     @property
     def contract(self) -> str:
@@ -142,4 +137,4 @@ class MusicInputs(RunInputs):
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
         report = [REPORT] if self.partitions else []
-        return [*self.index(), *self.verification(), *self.evaluations(), *report]
+        return [*self.index(), *self.evaluations(), *report]

@@ -8,7 +8,7 @@ from pathlib import Path
 from millrace.common import jsonl, progress
 from millrace.common.errors import counted
 from millrace.common.workflow.status import by_partition, partition_files
-from millrace.music.inputs import COVERAGE, INDEX, MERGE, SAMPLE
+from millrace.music.inputs import COVERAGE, INDEX, MERGE
 
 _PAGE = "results/music/report/training.html"
 _RUNS = Path("results/music/runs")
@@ -22,7 +22,6 @@ def steps() -> list[tuple[str, str, dict[str, list] | None]]:
     return [
         ("build_feature_index", "results/music/features/{}.parquet", own),
         ("merge_feature_index", INDEX, {"all": [MERGE, *tables]}),
-        ("verify_h5_sample", SAMPLE, {"sample": [INDEX]}),
         ("train_model", "results/music/runs/{}/metrics.json", None),
         ("evaluate_model", "results/music/runs/{}/test.json", None),
         ("report_training", _PAGE, None),

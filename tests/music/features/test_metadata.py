@@ -1,5 +1,4 @@
-"""Records of the JSONL, pointers from other machines, splits, coverage, and the original script's
-index."""
+"""Records of the JSONL, pointers from other machines, splits, coverage."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.music.features.metadata import Record, place_records, read_metadata
-from millrace.music.features.old_index import write_old_index
 from millrace.music.features.roots import Root, split_name
 from millrace.music.features.splits import Split, coverage, read_split, write_filtered
 from millrace.music.features.track import Contract
@@ -303,26 +301,6 @@ def test_splits_have_the_names_that_people_use():
     assert [split_name(name) for name in ("valid", "val", "verify")] == ["valid", "valid", "test"]
     with pytest.raises(MillraceError, match="no split is called dev"):
         split_name("dev")
-
-
-def test_the_index_of_the_original_script_is_written(tmp_path):
-    import torch
-
-    with h5_file(tmp_path) as h5:
-        add_group(h5, "abcdefghijk", cqt(1), {"hop_s": 0.02})
-    write_mm(tmp_path, "abcdefghijk", cqt(2).T)
-    write_mm(tmp_path, "-_cdefghijk", cqt(3).T)
-    index = indexed(tmp_path, mm=["ab", "-_"])
-    write_old_index(tmp_path / "old.pt", index.path)
-    mapping = torch.load(tmp_path / "old.pt", weights_only=True)
-    shape = {"shape": [84, 1200]}
-    h5 = {"h5_file": "a.h5", "h5_key": "abcdefghijk/cqt"}
-    # What states no hop has none there either: not the number of this index, which would be taken
-    # as stated.
-    assert mapping == {
-        "abcdefghijk": {**h5, "mm_path": "ab/abcdefghijk.mm", "hop_s": 0.02, **shape},
-        "-_cdefghijk": {"mm_path": "-_/-_cdefghijk.mm", "hop_s": None, **shape},
-    }
 
 
 def test_the_contract_says_how_stored_frames_make_the_models():

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -317,11 +316,3 @@ class FeatureIndex:
         *state, path = self._files[number].item()
         source, _, relative = os.fsdecode(path).partition("/")
         return os.path.join(self.roots[source], relative), *state
-
-
-def index_path(path: str | os.PathLike) -> Path:
-    """The index that lies beside a .pt, with the ending .index; any other path is itself an
-    index."""
-    if os.fspath(path).endswith(".pt"):
-        return Path(path).with_suffix(".index")
-    return Path(path)

@@ -41,11 +41,7 @@ TRAINING = (
     ),
     Key("path.mm_root", "", "folder of the .mm files, likewise"),
     Key("path.jsonl", "", "JSONL of the corpus, for the command that builds the index"),
-    Key(
-        "path.index",
-        "",
-        "index of the features, X.index or X.pt (beside which X.index lies); needed",
-    ),
+    Key("path.index", "", "index of the features; needed"),
     Key("path.audio", "", "not read: of the original's trainer on audio"),
     Key("path.meta", "", "not read: of the original's trainer on audio"),
     Key("path.splits.train", "", "cliques to train on; needed"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.training import seeding
 from millrace.common.training.ranks import Exchange
-from millrace.music.features.index import FeatureIndex, index_path
+from millrace.music.features.index import FeatureIndex
 from millrace.music.features.reader import FeatureError, WindowReader
 from millrace.music.features.roots import SPLITS
 from millrace.music.features.splits import read_split, video_id
@@ -43,7 +44,7 @@ class Features:
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
         require_index(conf)
         contract = conf.contract()
-        self.index = FeatureIndex(index_path(conf["path.index"]), conf.roots, contract.hop)
+        self.index = FeatureIndex(conf["path.index"], conf.roots, contract.hop)
         if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
             counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
             log.warning(
@@ -71,7 +72,7 @@ class Features:
 def require_index(conf: Conf) -> None:
     """Raise MillraceError with the command that builds it if there is no index."""
     index = conf["path.index"]
-    if index and index_path(index).exists():
+    if index and Path(index).exists():
         return
     contract = conf.contract()
     command = ["python -m millrace.music.build_feature_index"]
@@ -89,7 +90,7 @@ def require_index(conf: Conf) -> None:
     remedy = f"Build it: {' '.join(command)}" + ("" if index else ", and set path.index to it")
     if not index:
         raise MillraceError("path.index is not set", conf["conf"] or "the command line", remedy)
-    raise MillraceError("there is no index of features", str(index_path(index)), remedy)
+    raise MillraceError("there is no index of features", index, remedy)
 
 
 def require_cliques(cliques: Cliques, where: str) -> None:
