@@ -202,7 +202,7 @@ rule music_evaluate_model:
 
 
 rule music_report_training:
-    """Report coverage, clique sizes, training curves, figures and nearest versions, for people."""
+    """Report coverage, training curves and figures, for people."""
     input:
         coverage="results/music/index/coverage.json",
         figures=MUSIC.evaluations,

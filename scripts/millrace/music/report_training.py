@@ -1,5 +1,4 @@
-"""Report version matching for people: coverage, clique sizes, training curves, figures, nearest
-versions."""
+"""Report version matching for people: coverage, training curves, figures."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ def test_distances_are_squared_euclidean_by_dimension_and_never_negative():
     )
 
 
-@pytest.mark.parametrize("strategy", ["bpwr-", "bpwr-0", "min-3", "worst-2", "smin", "", "bpwr-x"])
+@pytest.mark.parametrize(
+    "strategy", ["bpwr", "bpwr-", "bpwr-0", "min-3", "mean", "smin", "", "bpwr-x"]
+)
 def test_unknown_reductions_are_refused_with_those_that_exist(strategy):
-    with pytest.raises(MillraceError, match=r"no track reduction .* best-N, bpwr-N"):
+    with pytest.raises(MillraceError, match=r"no track reduction .*Use min, or bpwr-N"):
         reduced(torch.zeros(1, 1, 1, 1), strategy)

@@ -1,9 +1,8 @@
-"""The page on version matching: coverage, clique sizes, training curves, figures, nearest
-versions."""
+"""The page on version matching: coverage of the splits, training curves, figures of the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,12 @@ _PANELS = {
     "Loss": [("train/l_main", "-"), ("valid/l_main", "--")],
     "NAR of the valid split (%)": [("valid/m_ARP", "-")],
 }
-_COUNTS = ("cliques", "cliques_found", "versions", "versions_found")
+_COUNTS = (
+    ("cliques", "Cliques"),
+    ("cliques_found", "Usable"),
+    ("versions", "Versions"),
+    ("versions_found", "With features"),
+)
 
 
 class Run(NamedTuple):
@@ -34,6 +38,14 @@ class Run(NamedTuple):
     validations: list[dict[str, float]]
     monitor: Monitor
 
+    @classmethod
+    def of(cls, test: Path) -> Run:
+        """The run in the folder of a test.json."""
+        lines = jsonl.whole_lines(test.with_name("metrics.jsonl"))
+        validations = [line["metrics"] for line in lines if line["event"] == "eval"]
+        conf = flat(read_yaml(test.with_name(CONFIGURATION)))
+        return cls(test.parent, jsonl.read(test), validations, Monitor.of(conf))
+
     def best(self) -> dict[str, float]:
         """The validation of the model that was evaluated: the best that was trained."""
         return min(self.validations[1:] or self.validations, key=self.monitor.cost)
@@ -41,42 +53,16 @@ class Run(NamedTuple):
 
 def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
     """The page of the coverage of an index, and of runs, by the test.json in the folder of each."""
-    runs = []
-    for test in tests:
-        lines = jsonl.whole_lines(test.with_name("metrics.jsonl"))
-        validations = [line["metrics"] for line in lines if line["event"] == "eval"]
-        of_run = flat(read_yaml(test.with_name(CONFIGURATION)))
-        figures_of_test = jsonl.read(test)
-        runs.append(Run(test.parent, figures_of_test, validations, Monitor.of(of_run)))
-    missing = sum(split["missing"] for split in coverage["splits"])
-    tiles = [
-        ("Tracks", _number(coverage["tracks"])),
-        ("Audio", _number(coverage["hours"], "{:,.1f} h")),
-        ("Missing", _number(missing)),
-    ]
-    for run in runs[:1]:
-        for key, name, form in _FIGURES:
-            tiles.append((f"Test {name}", _number(run.test["figures"][key], form)))
-    columns = ["Split", "Cliques", "Usable", "Versions", "With features", "Share", "Hours"]
-    rows = []
-    for split in coverage["splits"]:
-        share = 1 - split["missing_fraction"]
-        counts = [
-            *(_number(split[key]) for key in _COUNTS),
-            Number(share, figures.human_share(share)),
-        ]
-        rows.append([split["split"], *counts, _number(split["hours"], "{:,.1f}")])
+    runs = [Run.of(test) for test in tests]
     return page.render(
         Path(__file__).with_name("matching.html.j2"),
-        tiles=tiles,
-        coverage=Table(
-            "Versions with features; a clique is usable with two recordings", columns, rows
-        ),
-        sizes=_sizes(runs[0].test["sizes"]) if runs else "",
+        tiles=[
+            ("Tracks", _number(coverage["tracks"])),
+            ("Audio", _number(coverage["hours"], "{:,.1f} h")),
+        ],
+        coverage=_coverage(coverage["splits"]),
         curves=_curves(runs),
         figures=_results(runs),
-        nearest=_nearest(runs[0]) if runs else None,
-        strategy=runs[0].test["redux"] if runs else "",
     )
 
 
@@ -84,18 +70,17 @@ def _number(value: float, form: str = "{:,}") -> Number:
     return Number(round(value, 6), form.format(value))
 
 
-def _sizes(splits: Mapping[str, Mapping[str, int]]) -> str:
-    """Cliques by the number of their recordings, a panel for each split."""
-    panels = []
-    for split, counts in splits.items():
-        sizes = {int(size): count for size, count in counts.items()}
-        bars = {f"{size} recordings": count for size, count in sorted(sizes.items()) if size < 10}
-        if many := sum(count for size, count in sizes.items() if size >= 10):
-            bars["10 or more recordings"] = many
-        series = [(figures.PALETTE[0], [*bars.values()])]
-        notes = [*map(figures.human_count, bars.values())]
-        panels.append(figures.Panel(f"{split}: cliques", [*bars], series, notes, whole=True))
-    return figures.bar_chart("Cliques by size", "Recordings that have features", panels)
+def _coverage(splits: Sequence[dict[str, Any]]) -> Table:
+    """What of each split has features."""
+    rows = []
+    for split in splits:
+        share = 1 - split["missing_fraction"]
+        counts = [_number(split[key]) for key, _ in _COUNTS]
+        hours = _number(split["hours"], "{:,.1f}")
+        rows.append([split["split"], *counts, Number(share, figures.human_share(share)), hours])
+    columns = ["Split", *(title for _, title in _COUNTS), "Share", "Hours"]
+    title = "Versions with features; a clique is usable with two recordings"
+    return Table(title, columns, rows)
 
 
 def _curves(runs: Sequence[Run]) -> str:
@@ -132,22 +117,4 @@ def _results(runs: Sequence[Run]) -> Table:
     columns = ["Run", "Cliques of", *(name for _, name, _ in _FIGURES)]
     return Table(
         "Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows
-    )
-
-
-def _nearest(run: Run) -> Table:
-    """The nearest tracks of some queries of the test split."""
-    rows = []
-    for query in run.test["nearest"]:
-        for rank, each in enumerate(query["tracks"], 1):
-            first = f"{query['title']} · {query['clique']}" if rank == 1 else ""
-            hit = "✓ yes" if each["clique"] == query["clique"] else "no"
-            distance = each["distance"]
-            cells = [each["title"], Code(each["clique"]), hit, Number(distance, f"{distance:.3g}")]
-            rows.append([first, _number(rank), *cells])
-    columns = ["Query", "Rank", "Nearest", "Clique", "Version?", "Distance"]
-    return Table(
-        f"Nearest versions of {len(run.test['nearest'])} tracks, run {run.folder.name}",
-        columns,
-        rows,
     )

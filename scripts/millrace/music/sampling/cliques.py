@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -52,11 +51,6 @@ class Cliques:
         start = np.searchsorted(self.cliques, clique, "left")
         stop = np.searchsorted(self.cliques, clique, "right")
         return range(int(start), int(stop))
-
-    def sizes(self) -> dict[str, int]:
-        """How many cliques have so many recordings."""
-        sizes = Counter(Counter(self.cliques.tolist()).values())
-        return {str(size): count for size, count in sizes.items()}
 
     def only(self, chosen: np.ndarray) -> Cliques:
         """The chosen rows (bool), without cliques of which one is left."""

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from millrace.common.errors import MillraceError
 
 _INF = float("inf")
-# A number behind these says how many pairs count at most: bpwr-5.
-_COUNTED = ("best", "bpwr")
+_BEST_PAIRS = "bpwr-"
 
 
-def parse_reduction(strategy: str) -> tuple[str, int | None]:
-    """(name, number or None) of a reduction such as `min` or `bpwr-5`; raises MillraceError for
-    others."""
-    name, dash, number = strategy.partition("-")
-    if name in _REDUCTIONS and not dash:
-        return name, None
-    is_count = number.isdecimal() and int(number) > 0
-    if name in _COUNTED and is_count:
-        return name, int(number)
-
+def parse_reduction(strategy: str) -> int | None:
+    """N of `bpwr-N`, None of `min`; raises MillraceError for other reductions."""
+    if strategy == "min":
+        return None
+    number = strategy.removeprefix(_BEST_PAIRS)
+    if strategy.startswith(_BEST_PAIRS) and number.isdecimal() and int(number) > 0:
+        return int(number)
     problem = f"there is no track reduction {strategy!r}"
-    known = [f"{each}-N" if each in _COUNTED else each for each in _REDUCTIONS]
-    raise MillraceError(problem, remedy="Known are " + ", ".join(known))
+    raise MillraceError(problem, remedy="Use min, or bpwr-N such as bpwr-5")
 
 
 def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
@@ -59,67 +52,16 @@ def shingle_distances(queries: Tensor, candidates: Tensor) -> Tensor:
 def reduced(distances: Tensor, strategy: str) -> Tensor:
     """(Q, K) of the distances (Q, K, S, R) of shingles; infinite ones take no part.
 
-    min, max, mean: over all pairs. meanmin: mean over S of the least over R; minmean the other way
-    round. best-N: mean of the N least. bpwr-N: mean of the N best pairs without replacement, so
-    that every shingle is in one pair at most. Without N: of the best, or of as many as the shorter
-    track has shingles.
+    min: the least of all pairs. bpwr-N: mean of the N best pairs without replacement, so that every
+    shingle is in one pair at most; of as many as the shorter track has shingles, if it has fewer.
     """
-    name, number = parse_reduction(strategy)
-    reduce = _REDUCTIONS[name]
-    return reduce(distances, number)
+    number = parse_reduction(strategy)
+    if number is None:
+        return distances.flatten(2).min(-1).values
+    return _mean(_best_pairs(distances, number))
 
 
-def _least(distances: Tensor, _: int | None) -> Tensor:
-    pairs = distances.flatten(2)
-    return pairs.min(-1).values
-
-
-def _greatest(distances: Tensor, _: int | None) -> Tensor:
-    pairs = distances.flatten(2)
-    counted = pairs.masked_fill(pairs == _INF, -_INF)
-    greatest = counted.max(-1).values
-    return greatest.masked_fill(greatest == -_INF, _INF)
-
-
-def _mean_of_all(distances: Tensor, _: int | None) -> Tensor:
-    pairs = distances.flatten(2)
-    return _mean(pairs)
-
-
-def _mean_of_least(distances: Tensor, _: int | None) -> Tensor:
-    least = distances.min(-1).values
-    return _mean(least)
-
-
-def _least_of_means(distances: Tensor, _: int | None) -> Tensor:
-    means = _mean(distances)
-    return means.min(-1).values
-
-
-def _mean_of_best(distances: Tensor, number: int | None) -> Tensor:
-    pairs = distances.flatten(2)
-    count = min(number or 1, pairs.shape[-1])
-    best = pairs.topk(count, largest=False).values
-    return _mean(best)
-
-
-def _mean_of_best_pairs(distances: Tensor, number: int | None) -> Tensor:
-    best = _best_pairs(distances, number)
-    return _mean(best)
-
-
-_REDUCTIONS: dict[str, Callable[[Tensor, int | None], Tensor]] = {
-    "min": _least,
-    "max": _greatest,
-    "mean": _mean_of_all,
-    "minmean": _least_of_means,
-    "meanmin": _mean_of_least,
-    "best": _mean_of_best,
-    "bpwr": _mean_of_best_pairs,
-}
-
-
-def _best_pairs(distances: Tensor, number: int | None) -> Tensor:
+def _best_pairs(distances: Tensor, number: int) -> Tensor:
     """(Q, K, N) of (Q, K, S, R): the least distance, the least of other rows and columns, and so
     on.
 
@@ -127,9 +69,7 @@ def _best_pairs(distances: Tensor, number: int | None) -> Tensor:
     pairs.
     """
     rows, columns = distances.shape[2:]
-    count = min(rows, columns)
-    if number is not None:
-        count = min(count, number)
+    count = min(rows, columns, number)
 
     pairs = distances.flatten(2)
     free = distances.detach().clone(memory_format=torch.contiguous_format)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +20,13 @@ from millrace.common.training.ranks import Exchange
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.reader import FeatureError, WindowReader
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.splits import read_split, video_id
 from millrace.music.models.clews import Clews
 from millrace.music.sampling.cliques import Cliques, read_cliques
 from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
-from millrace.music.training.metrics import Tracks, ranked, retrieve
+from millrace.music.training.metrics import Tracks, retrieve
 
 _SOURCES = ("jsonl", "h5_root", "mm_root")
-# Of the table of nearest versions.
-_QUERIES = 6
-_NEAREST = 3
 
 
 class Features:
@@ -52,7 +48,7 @@ class Features:
             )
         windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
         self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
-        self.paths = paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
+        paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
         self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
         for name in splits:
             require_cliques(self.cliques[name], paths[name])
@@ -190,37 +186,3 @@ def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> 
     figures = {name: values.cpu() for name, values in retrieved.items()}
     parts = share.exchange.gathered(figures)
     return {name: torch.cat([part[name] for part in parts]) for name in figures}
-
-
-def nearest(
-    queries: Tracks, candidates: Tracks, strategy: str, features: Features, split: str
-) -> list[dict[str, Any]]:
-    """Some queries, spread over the split, each with the nearest tracks: titles, cliques,
-    distances."""
-    names = _names(features, split)
-    spread = np.linspace(0, len(queries) - 1, _QUERIES)
-    chosen = np.unique(spread.astype(int))
-    rows = []
-    for block, distances in ranked(queries[chosen], candidates, strategy):
-        for query, of_query in zip(block.ids.tolist(), distances, strict=True):
-            near = of_query.argsort(stable=True)[:_NEAREST].tolist()
-            tracks = []
-            for place in near:
-                track = names[int(candidates.ids[place])]
-                tracks.append({**track, "distance": float(of_query[place])})
-            rows.append({**names[query], "tracks": tracks})
-    return rows
-
-
-def _names(features: Features, split: str) -> dict[int, dict[str, str]]:
-    """Title and clique of the recordings of a split, by ordinal."""
-    titles: dict[str, dict[str, str]] = {}
-    for clique, versions in read_split(features.paths[split], split).cliques.items():
-        for version in versions:
-            title = version.get("track_title") or version.get("version_id", "")
-            titles.setdefault(video_id(version), {"title": title, "clique": clique})
-    part = features.cliques[split]
-    return {
-        number: titles[features.index.id(track)]
-        for number, track in zip(part.ids.tolist(), part.tracks.tolist(), strict=True)
-    }

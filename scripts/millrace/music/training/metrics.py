@@ -75,7 +75,7 @@ def retrieve(
     among the candidates are left out.
     """
     blocks = []
-    for block, distances in ranked(queries, candidates, strategy, most_distances):
+    for block, distances in _ranked(queries, candidates, strategy, most_distances):
         relevant = version_pairs(block.cliques, block.ids, candidates.cliques, candidates.ids)
         usable = relevant.any(1)
         figures = scores(distances[usable], relevant[usable])
@@ -88,11 +88,8 @@ def retrieve(
     return joined
 
 
-def ranked(
-    queries: Tracks,
-    candidates: Tracks,
-    strategy: str,
-    most_distances: int = _MOST_DISTANCES,
+def _ranked(
+    queries: Tracks, candidates: Tracks, strategy: str, most_distances: int
 ) -> Iterator[tuple[Tracks, Tensor]]:
     """Queries, some at a time, with their distances (Q, K) to all candidates; infinite to those of
     their own id, which so rank last. `most_distances` between shingles are in memory at a time, in

@@ -27,7 +27,6 @@ from millrace.music.training.evaluation import (
     Features,
     Share,
     embed,
-    nearest,
     require_cliques,
     scored,
 )
@@ -134,8 +133,6 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
         "queries": len(figures["MAP"]),
     }
     facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
-    facts |= {"nearest": nearest(queries, candidates, strategy, features, partition)}
-    facts |= {"sizes": {name: part.sizes() for name, part in features.cliques.items()}}
     if ranks.is_main:
         return {
             **facts,
