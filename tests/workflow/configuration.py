@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterator
 
 from millrace.common.workflow.config import DEFAULT_LANES, LANE_NAMES, load_schema
-from millrace.music.models.config import ClewsConfig
+from millrace.music.models.config import LARGEST, ClewsConfig, Key
 from millrace.music.training import conf_keys
 from tests.workflow.workflow import ROOT
 
@@ -68,12 +67,7 @@ HEADS = "| Key | Takes | Default | Meaning |\n| --- | --- | --- | --- |\n"
 
 def music_tables() -> list[tuple[str, list[str]]]:
     """Titles and rows of the keys of a training configuration, and of those of an evaluation."""
-    meanings = ClewsConfig.meanings()
-    model = [
-        conf_keys.Key(name, default, meanings[name])
-        for name, default in ClewsConfig().keys().items()
-    ]
-    training = [*conf_keys.TRAINING, *model, *conf_keys.AUGMENTATIONS]
+    training = [*conf_keys.TRAINING, *ClewsConfig.table(), *conf_keys.AUGMENTATIONS]
     return [
         (
             "music: a training configuration (music.conf, conf=FILE, a.b=c)",
@@ -86,7 +80,7 @@ def music_tables() -> list[tuple[str, list[str]]]:
     ]
 
 
-def music_row(key: conf_keys.Key) -> str:
+def music_row(key: Key) -> str:
     """A row of the table of these keys."""
     kinds = {
         bool: "boolean",
@@ -99,7 +93,7 @@ def music_row(key: conf_keys.Key) -> str:
     takes = " or ".join(f"`{value}`" for value in key.among) or kinds[type(key.default)]
     if key.at_least:
         takes += f", at least {key.at_least:g}"
-    if key.at_most < math.inf:
+    if key.at_most < LARGEST:
         takes += f", at most {key.at_most:g}"
     default = "" if key.default is None else f"`{json.dumps(key.default)}`"
     return f"| `{key.name}` | {takes} | {default} | {html.escape(key.meaning, quote=False)} |"

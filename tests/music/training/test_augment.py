@@ -108,14 +108,14 @@ def test_waveform_augmentations_are_skipped_in_one_line(caplog):
         ("specaugment.p=1.5", "augmentations.specaugment.p is 1.5"),
         ("specaugment.n=0", "specaugment.n is 0"),
         ("timestretch.r=[1.8, 0.6]", r"r is \[1.8, 0.6\]"),
-        ("timestretch.r=[0, 1]", r"r is \[0.0, 1.0\]"),
+        ("timestretch.r=[0, 1]", "timestretch.r is 0.0"),
         ("timestretch.pad_mode=crazy", "pad_mode is 'crazy'. Set it to repeat or zeros"),
-        ("pitchtranspose.r=[-1.5, 2]", "value is -1.5"),
+        ("pitchtranspose.r=[-1.5, 2]", "pitchtranspose.r is -1.5"),
         (
             "timestretch.r=[1e9, 1e9]",
-            r"r is \[1000000000.0, 1000000000.0\]. Set it to 0.001 or more, 100 at",
+            r"r is 1000000000.0. Set it to 0.001 or more, 100 at",
         ),
-        ("pitchtranspose=3", "augmentations.pitchtranspose is 3. Give keys, such as"),
+        ("pitchtranspose=3", "there is no key augmentations.pitchtranspose"),
     ],
 )
 def test_mistakes_are_refused(override, problem):

@@ -255,11 +255,11 @@ def test_choices_of_the_configuration_reach_what_reads_features(tmp_path):
     (tmp_path / "moved").mkdir()
     for file in tmp_path.glob("*.h5"):
         file.rename(tmp_path / "moved" / file.name)
-    chosen = ("data.prefer=mm", "data.max_open_files=3", "data.pad_mode=zeros")
+    chosen = ("data.prefer=mm", "data.pad_mode=zeros")
     task = task_of(tmp_path, *chosen, f"path.h5_root={tmp_path}/moved")
     reader = task.features.reader
     windows = reader.windows
-    assert (windows.prefer, windows.max_open_files, reader.pad_mode) == ("mm", 3, "zeros")
+    assert (windows.prefer, reader.pad_mode) == ("mm", "zeros")
     assert windows.read(0, 0, 5).shape == (84, 5) and windows.index.roots != index.roots
 
 

@@ -1,11 +1,10 @@
-"""The sizes of CLEWS, the `model` section of its configuration files, under the same names."""
+"""The sizes of CLEWS, the `model` section of its configuration files, and how these are read."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,70 @@ import yaml
 from millrace.common.errors import MillraceError
 
 CONFIGURATION = "configuration.yaml"  # beside the checkpoints of a run
+LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
 _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a frame of
-_LARGEST = 2**53  # numbers up to here are the same in YAML, JSON, numpy and torch
 
 
-def _size(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"meaning": meaning})
+@dataclass(frozen=True)
+class Key:
+    """A key, its default, whose type a value must have, what it means, and which values it takes.
+
+    A default of "" or 0 may be null in a file. None is a number that nobody has to give.
+    """
+
+    name: str
+    default: Any
+    meaning: str
+    at_least: float = 0
+    at_most: float = LARGEST
+    among: tuple[str, ...] = ()
+
+    def typed(self, value: Any, where: str) -> Any:
+        """The value, or the parts of a list. Raises MillraceError for what is not taken."""
+        if value in (None, "null") and not self.default:
+            return self.default
+        if isinstance(self.default, list) and isinstance(value, list):
+            return [self._part(part, type(self.default[0]), where) for part in value]
+        kind = float if self.default is None else type(self.default)
+        return self._part(value, kind, where)
+
+    def _part(self, value: Any, kind: type, where: str) -> Any:
+        if kind is str and type(value) in (int, float):
+            value = str(value)
+        if kind is float and type(value) is int:
+            value = float(value)
+        problem = f"{self.name} is {value!r}"
+        if type(value) is not kind:
+            remedy = f"Give a {kind.__name__}, such as {self.default!r}"
+            raise MillraceError(problem, where, remedy)
+        if self.among and value not in self.among:
+            raise MillraceError(problem, where, f"Set it to {' or '.join(self.among)}")
+        # NaN is in no range.
+        if kind in (int, float) and not self.at_least <= value <= self.at_most:
+            most = f", {self.at_most:g} at most" if self.at_most < LARGEST else ""
+            remedy = f"Set it to {self.at_least:g} or more{most}"
+            raise MillraceError(problem, where, remedy)
+        return value
+
+
+def checked(values: Mapping[str, Any], keys: Iterable[Key], where: str = "") -> dict[str, Any]:
+    """Values by dotted key, each with the type of its default; an empty section says nothing.
+
+    Raises MillraceError for an unknown key, and for a value that its key does not take.
+    """
+    known = {key.name: key for key in keys}
+    result = {}
+    for name, value in values.items():
+        if name in known:
+            result[name] = known[name].typed(value, where)
+        elif value not in (None, {}):
+            remedy = "docs/configuration.md lists the keys"
+            raise MillraceError(f"there is no key {name}", where, remedy)
+    return result
+
+
+def _size(default: Any, meaning: str, among: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "among": among})
 
 
 @dataclass(frozen=True)
@@ -31,7 +88,7 @@ class ClewsConfig:
     hops.
     """
 
-    name: str = _size("clews", "clews; clews-dvi, clews-shs or clews-tiny also set the sizes")
+    name: str = _size("clews", "clews; clews-tiny also sets the sizes", ("clews", "clews-tiny"))
     zdim: int = _size(1024, "dimensions of an embedding")
     shingling_len: float = _size(20.0, "seconds of a shingle")
     shingling_hop: float = _size(
@@ -74,20 +131,29 @@ class ClewsConfig:
         return round(self.shingling_len / self.frame_seconds)
 
     @classmethod
+    def table(cls) -> list[Key]:
+        """Its keys, `model.…`."""
+        result = []
+        for each in fields(cls):
+            default = list(each.default) if isinstance(each.default, tuple) else each.default
+            about = each.metadata
+            name = f"model.{each.name.replace('_', '.')}"
+            result.append(Key(name, default, about["meaning"], among=about["among"]))
+        return result
+
+    @classmethod
     def from_keys(cls, keys: Mapping[str, Any], where: str = "") -> ClewsConfig:
         """Of a configuration's keys `model.…`; those that are missing have the defaults.
 
         Raises MillraceError as `checked` does, and for sizes of which no model can be made.
         """
-        values = checked(keys, cls().keys(), where).items()
-        names = {key.partition(".")[2].replace(".", "_"): value for key, value in values}
-        sizes: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in names.items()
-        }
-        config = cls(**sizes)
-        for problem, remedy in config._problems():
-            raise MillraceError(problem, where, remedy)
+        sizes: dict[str, Any] = {}
+        for key, value in checked(keys, cls.table(), where).items():
+            name = key.removeprefix("model.").replace(".", "_")
+            sizes[name] = tuple(value) if isinstance(value, list) else value
+        base = CONFIGS[sizes.pop("name", "clews")]
+        config = replace(base, **sizes)
+        config._check(where)
         return config
 
     def keys(self) -> dict[str, Any]:
@@ -95,51 +161,31 @@ class ClewsConfig:
         values = {f"model.{name.replace('_', '.')}": value for name, value in asdict(self).items()}
         return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
-    @classmethod
-    def meanings(cls) -> dict[str, str]:
-        """What each of these keys means."""
-        return {
-            f"model.{each.name.replace('_', '.')}": each.metadata["meaning"] for each in fields(cls)
-        }
+    def _check(self, where: str) -> None:
+        """Raise MillraceError for sizes of which no model can be made."""
+        for key, value in self.keys().items():
+            numbers = value if isinstance(value, list) else [value]
+            if not isinstance(value, str) and (not numbers or min(numbers) <= 0):
+                raise MillraceError(f"{key} is {value}", where, "Set it above 0")
 
-    def _problems(self) -> Iterator[tuple[str, str]]:
-        """What speaks against these sizes, and what to do about it; one may rest on those before
-        it."""
-        if self.name != "clews":
-            yield f"model.name is {self.name!r}", "Set it to clews: others are unknown"
-        for name, value in asdict(self).items():
-            numbers = value if isinstance(value, tuple) else (value,)
-            if not isinstance(value, str) and not (
-                numbers and all(number > 0 for number in numbers)
-            ):
-                yield f"model.{name.replace('_', '.')} is {value}", "Set it above 0"
-        if (
-            self.shingle_frames < _LEAST_FRAMES
-            or round(self.shingling_hop / self.frame_seconds) < 2
-        ):
-            problem = (
-                f"model.shingling.len or hop is too short in frames of {self.frame_seconds:g} s"
-            )
-            yield problem, f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
+        hop = round(self.shingling_hop / self.frame_seconds)
+        if self.shingle_frames < _LEAST_FRAMES or hop < 2:
+            frame = f"frames of {self.frame_seconds:g} s"
+            problem = f"model.shingling.len or hop is too short in {frame}"
+            remedy = f"Give {_LEAST_FRAMES} frames or more, and a hop of 2"
+            raise MillraceError(problem, where, remedy)
+
         stages = {len(self.backbone_blocks), len(self.backbone_channels), len(self.backbone_down)}
-        if len(stages) > 1 or len(self.frontend_channels) != 2:
-            problem = (
-                "backbone.blocks, channels and down differ in length, or frontend.channels are"
-                " not two"
-            )
-            yield problem, "Give one number for each stage"
-        if odd := [
-            size for size in (self.frontend_channels[1], *self.backbone_channels) if size % 2
-        ]:
-            remedy = (
-                "Use even numbers: half of the channels are normalised by batch, half by instance"
-            )
-            yield f"a stage of the model has {odd[0]} channels", remedy
+        channels = (*self.frontend_channels[1:], *self.backbone_channels)
+        is_even = all(number % 2 == 0 for number in channels)
+        if len(stages) > 1 or len(self.frontend_channels) != 2 or not is_even:
+            problem = "model.frontend.channels or model.backbone is no network"
+            remedy = "Give two channels in front, a number for each stage, channels that are even"
+            raise MillraceError(problem, where, remedy)
 
 
 CONFIGS = {
-    "clews-dvi": ClewsConfig(),
-    "clews-shs": ClewsConfig(zdim=2048),
+    "clews": ClewsConfig(),
     # For the CPU: 0.1 million parameters.
     "clews-tiny": ClewsConfig(
         zdim=64,
@@ -148,54 +194,6 @@ CONFIGS = {
         backbone_channels=(16, 32, 64, 64),
     ),
 }
-
-
-def checked(
-    values: Mapping[str, Any], defaults: Mapping[str, Any], where: str = ""
-) -> dict[str, Any]:
-    """Values by dotted key, each with the type of its default; null is the empty one, of a section
-    nothing.
-
-    Raises MillraceError for a key without a default, with the nearest one, and for a value of
-    another type.
-    """
-    result = {}
-    for key, value in values.items():
-        if key in defaults:
-            place = f"{where}: {key}" if where else key
-            result[key] = _typed(value, defaults[key], place)
-        elif value not in (None, {}):
-            inside = [name for name in defaults if name.startswith(f"{key}.")]
-            if inside:
-                raise MillraceError(f"{key} is {value!r}", where, f"Give keys, such as {inside[0]}")
-            near = difflib.get_close_matches(key, defaults, 1, 0.75)
-            near += [
-                name for name in sorted(defaults) if name.endswith(f".{key.rpartition('.')[2]}")
-            ]
-            near += difflib.get_close_matches(key, defaults, 1, 0)
-            raise MillraceError(
-                f"there is no key {key}", where, f"The nearest known one is {near[0]}"
-            )
-    return result
-
-
-def _typed(value: Any, default: Any, where: str) -> Any:
-    if not default and value in (None, "null"):
-        return default
-    if isinstance(default, str) and type(value) in (int, float):
-        return str(value)
-    if isinstance(default, list) and isinstance(value, list):
-        return [_typed(part, default[0], where) for part in value]
-    if isinstance(default, float) and type(value) is int:
-        value = float(value)
-    # NaN is not below anything.
-    fits = type(value) is type(default) and (
-        isinstance(value, str | list) or abs(value) <= _LARGEST
-    )
-    if not fits:
-        kind = type(default).__name__
-        raise MillraceError(f"the value is {value!r}", where, f"Give a {kind}, such as {default!r}")
-    return value
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -257,24 +255,18 @@ def read_yaml(path: str | Path, missing: str = "Name a file that exists") -> dic
 
     `missing` is the remedy if the file cannot be read.
     """
+    where = str(path)
+    remedy = "Write sections of keys and values, indented with spaces"
     try:
         content = parse_value(Path(path).read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            flat(content)  # not within itself
     except OSError as error:
-        raise MillraceError(f"cannot be read ({error.strerror})", str(path), missing) from error
+        raise MillraceError(f"cannot be read ({error.strerror})", where, missing) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        if mark:
+            where = f"{path}:{mark.line + 1}"
         cause = getattr(error, "problem", None) or type(error).__name__
-        remedy = (
-            "Indent with spaces, not with tabs"
-            if "\\t" in cause
-            else "Write sections of keys and values"
-        )
         raise MillraceError(f"this is not YAML ({cause})", where, remedy) from error
     if not isinstance(content, dict):
-        raise MillraceError(
-            "this file holds no sections", str(path), "Give a configuration of CLEWS"
-        )
+        raise MillraceError("this file holds no sections", where, remedy)
     return content

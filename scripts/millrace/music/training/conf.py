@@ -3,7 +3,6 @@ defaults."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -12,12 +11,11 @@ import yaml
 
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
-from millrace.music.features.roots import split_files, split_name
+from millrace.music.features.roots import split_name
 from millrace.music.features.track import Contract
 from millrace.music.models import config
-from millrace.music.models.config import ClewsConfig, checked, flat, nested
+from millrace.music.models.config import ClewsConfig, Key, checked, flat, nested
 from millrace.music.training import conf_keys
-from millrace.music.training.conf_keys import Key
 
 COMMAND_LINE = "the command line"
 
@@ -45,15 +43,14 @@ class Monitor(NamedTuple):
 
 # Augmentations of waveforms, which precomputed features cannot have.
 _WAVEFORM = ("length", "polarity", "gain", "noise", "compexp", "reqtime", "clipping")
-_DEFAULTS = conf_keys.defaults(conf_keys.TRAINING)
-_AUGMENTATIONS = conf_keys.defaults(conf_keys.AUGMENTATIONS)
-_EVALUATION = conf_keys.defaults(conf_keys.EVALUATION)
-AUGMENTATIONS: dict[str, dict[str, Any]] = nested(_AUGMENTATIONS)["augmentations"]
-_KNOWN = {
-    **_DEFAULTS,
-    **ClewsConfig().keys(),
-    **_AUGMENTATIONS,
+_SPLIT = re.compile(r"(?:path|data)\.splits\.(\w+)")
+_KEYS = {
+    key.name: key for key in (*conf_keys.TRAINING, *conf_keys.AUGMENTATIONS, *ClewsConfig.table())
 }
+_EVALUATION = {key.name: key for key in conf_keys.EVALUATION}
+_DEFAULTS = {key.name: key.default for key in conf_keys.TRAINING}
+_AUGMENTATIONS = {key.name: key.default for key in conf_keys.AUGMENTATIONS}
+AUGMENTATIONS: dict[str, dict[str, Any]] = nested(_AUGMENTATIONS)["augmentations"]
 
 
 class Conf(dict):
@@ -93,7 +90,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
 
     `augmentations` of the file replace the default ones as a whole; `model.name` may be one of
     models.config.CONFIGS, whose sizes are then the defaults. Raises MillraceError for a tab with
-    its line, for an unknown key with the nearest one, and for values that no key takes.
+    its line, for an unknown key, and for values that no key takes.
     """
     words: dict[str, str] = {}
     for text in overrides:
@@ -104,18 +101,13 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
     path = words.get("conf") or conf
     where = str(path or COMMAND_LINE)
     content = flat(config.read_yaml(path, "Name a configuration: conf=FILE")) if path else {}
-    typed = {key: _parsed(key, text, _DEFAULTS.get(key)) for key, text in words.items()}
+    typed = {name: _parsed(name, text, _KEYS.get(name)) for name, text in words.items()}
 
     result = Conf(_DEFAULTS)
-    has_augmentations = any(key.partition(".")[0] == "augmentations" for key in content)
-    if not has_augmentations:
+    if not any(name.startswith("augmentations") for name in content):
         result |= _AUGMENTATIONS
-    for values, place in ((content, where), (flat(typed), COMMAND_LINE)):
-        result |= checked(_renamed(values, place), _KNOWN, place)
-
-    preset = config.CONFIGS.get(result.get("model.name", ""))
-    if preset:
-        result = Conf({**preset.keys(), **result, "model.name": preset.name})
+    for values, place in ((content, where), (typed, COMMAND_LINE)):
+        result |= checked(_renamed(values), _KEYS.values(), place)
     result["conf"] = str(path)
     result |= result.model.keys()
     _check(result, where)
@@ -124,49 +116,46 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
 
 def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The options of an evaluation among key=value, and the others; qslen= is the default."""
-    options = dict(_EVALUATION)
+    options = {key.name: key.default for key in conf_keys.EVALUATION}
     others = ["fabric.ngpus=1", "fabric.nnodes=1"]
     for text in overrides:
-        key, _, value = text.partition("=")
-        if key not in options:
-            others.append(f"fabric.{text}" if key in ("ngpus", "nnodes") else text)
+        name, _, value = text.partition("=")
+        key = _EVALUATION.get(name)
+        if name in ("ngpus", "nnodes"):
+            others.append(f"fabric.{text}")
+        elif key is None:
+            others.append(text)
         elif value not in ("", "null"):
-            default = {key: 0.0 if _EVALUATION[key] is None else _EVALUATION[key]}
-            options |= checked({key: _parsed(key, value, default[key])}, default, COMMAND_LINE)
+            options[name] = key.typed(_parsed(name, value, key), COMMAND_LINE)
     if not options["checkpoint"]:
         raise MillraceError("no checkpoint is named", COMMAND_LINE, "Write checkpoint=FILE")
-    _check_values(options, COMMAND_LINE)
     return {**options, "partition": split_name(options["partition"])}, others
 
 
-def _parsed(key: str, text: str, default: Any) -> Any:
+def _parsed(name: str, text: str, key: Key | None) -> Any:
+    """The value of a text that was typed."""
+    if key and isinstance(key.default, str):
+        return text
     try:
-        if isinstance(default, str):
-            return text
         return config.parse_value(text)
     except yaml.YAMLError:
-        problem = f"{key} has the value {text!r}"
+        problem = f"{name} has the value {text!r}"
         raise MillraceError(problem, COMMAND_LINE, "Write it as in YAML") from None
 
 
-def _renamed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """data.splits is path.splits, splits have several names, a folder stands for the files in it,
-    and augmentations of waveforms are skipped."""
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """data.splits is path.splits, splits have several names, and augmentations of waveforms are
+    skipped."""
     result: dict[str, Any] = {}
     skipped: dict[str, None] = {}
     for key, value in values.items():
-        one_split = re.fullmatch(r"(?:path|data)\.splits\.(\w+)", key)
-        if one_split:
-            result[f"path.splits.{split_name(one_split[1])}"] = value
-        elif key in ("path.splits", "data.splits") and isinstance(value, str):
-            files = split_files(value)
-            if not files:
-                problem = f"{key} is {value}, where no file is called train, valid or test"
-                raise MillraceError(problem, where, "Name a folder with the files of the splits")
-            for name, file in files.items():
-                result[f"path.splits.{name}"] = file
-        elif _is_of_waveforms(key):
-            skipped[key.split(".")[1]] = None
+        section, _, name = key.partition(".")
+        kind = name.partition(".")[0]
+        split = _SPLIT.fullmatch(key)
+        if split:
+            result[f"path.splits.{split_name(split[1])}"] = value
+        elif section == "augmentations" and kind in _WAVEFORM:
+            skipped[kind] = None
         else:
             result[key] = value
     if skipped:
@@ -174,38 +163,20 @@ def _renamed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return result
 
 
-def _is_of_waveforms(key: str) -> bool:
-    section, _, name = key.partition(".")
-    return section == "augmentations" and name.partition(".")[0] in _WAVEFORM
-
-
-def _check_values(values: Mapping[str, Any], where: str) -> None:
-    """Raise MillraceError for a value that its key does not take."""
-    for name, value in values.items():
-        key = conf_keys.BY_NAME.get(name, Key(name, 0, ""))
-        remedy = f"Set it to {key.at_least:g} or more"
-        if key.among:
-            fits = value in key.among
-            remedy = f"Set it to {' or '.join(key.among)}"
-        else:
-            parts = value if isinstance(value, list) else [value]
-            numbers = [part for part in parts if isinstance(part, int | float)]
-            fits = all(key.at_least <= number <= key.at_most for number in numbers)
-            if key.at_most < math.inf:
-                remedy += f", {key.at_most:g} at most"
-        if not fits:
-            raise MillraceError(f"{name} is {value!r}", where, remedy)
-
-
 def _check(conf: Conf, where: str) -> None:
-    if conf["data.input"] != "cqt":
-        problem = f"data.input is {conf['data.input']}: this trainer reads features, not audio"
-        remedy = "Make features of your audio (`snakemake music_create_features`, or python -m "
-        remedy += "millrace.music.create_features), then set it to cqt"
+    """Raise MillraceError for values that do not go together."""
+    for name in ("augmentations.timestretch.r", "augmentations.pitchtranspose.r"):
+        edges = conf.get(name, [0, 0])
+        if len(edges) != 2 or edges[0] > edges[1]:
+            remedy = "Give the least and the greatest value"
+            raise MillraceError(f"{name} is {edges}", where, remedy)
+
+    monitor = Monitor.of(conf)
+    best = "max" if monitor.quantity == "m_MAP" else "min"
+    if monitor.mode != best:
+        problem = f"training.monitor has quantity {monitor.quantity} and mode {monitor.mode}"
+        remedy = "The best m_MAP is the max, of all others it is the min"
         raise MillraceError(problem, where, remedy)
-    _check_values(conf, where)
-    _check_ranges(conf, where)
-    _check_monitor(conf["training.monitor.quantity"], conf["training.monitor.mode"], where)
 
     schedule = conf["training.optim.sched"]
     if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule):
@@ -217,19 +188,3 @@ def _check(conf: Conf, where: str) -> None:
     if audiolen < shingle:
         problem = f"data.audiolen is {audiolen:g} s, less than a shingle"
         raise MillraceError(problem, where, f"Set it to {shingle:g} or more")
-
-
-def _check_ranges(conf: Conf, where: str) -> None:
-    for name in ("augmentations.timestretch.r", "augmentations.pitchtranspose.r"):
-        edges = conf.get(name, [0, 0])
-        if len(edges) != 2 or edges[0] > edges[1]:
-            remedy = "Give the least and the greatest value"
-            raise MillraceError(f"{name} is {edges}", where, remedy)
-
-
-def _check_monitor(quantity: str, mode: str, where: str) -> None:
-    best = "max" if quantity == "m_MAP" else "min"
-    if mode != best:
-        problem = f"training.monitor has quantity {quantity} and mode {mode}"
-        remedy = "The best m_MAP is the max, of all others it is the min"
-        raise MillraceError(problem, where, remedy)

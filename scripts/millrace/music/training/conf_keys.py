@@ -3,27 +3,8 @@ meaning."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
 from millrace.common.leaks import leakage
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key, its default, whose type a value must have, what it means, and which values it takes.
-
-    A default of "" or 0 may be null in a file. None is a number that nobody has to give.
-    """
-
-    name: str
-    default: Any
-    meaning: str
-    at_least: float = 0
-    at_most: float = math.inf
-    among: tuple[str, ...] = ()
-
+from millrace.music.models.config import Key
 
 _PADDING = ("repeat", "zeros")
 
@@ -55,11 +36,7 @@ TRAINING = (
         "fabric.precision", "32", "of the model", among=("32", "32-true", "16-mixed", "bf16-mixed")
     ),
     Key("fabric.accelerator", "cuda", "what ranks train on", among=("auto", "cpu", "cuda")),
-    Key(
-        "data.input",
-        "cqt",
-        "precomputed features; `waveform` is refused: make features of your audio first",
-    ),
+    Key("data.input", "cqt", "features; music_create_features makes them", among=("cqt",)),
     Key("data.nworkers", 16, "processes that read batches for each rank; 0: the rank itself"),
     Key("data.prefetch_factor", 4, "batches that each worker has ready", at_least=1),
     Key("data.samplerate", 16000, "not read: features have their hop in seconds"),
@@ -84,7 +61,6 @@ TRAINING = (
         among=leakage.WORDS,
     ),
     Key("data.resample", False, "admit hops of which no whole number makes a frame of the model"),
-    Key("data.max_open_files", 16, "files that a process has open at most", at_least=1),
     Key(
         "data.max_missing_fraction",
         0.01,
@@ -164,10 +140,3 @@ EVALUATION = (
     Key("cslen", None, "seconds of a candidate's shingles, likewise"),
     Key("cshop", 5.0, "seconds from one to the next"),
 )
-
-BY_NAME = {key.name: key for key in (*TRAINING, *AUGMENTATIONS, *EVALUATION)}
-
-
-def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
-    """The defaults by name."""
-    return {key.name: key.default for key in keys}

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,19 +25,16 @@ from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
 from millrace.music.training.metrics import Tracks, retrieve
 
-_SOURCES = ("jsonl", "h5_root", "mm_root")
-
 
 class Features:
     """Index, reader of shingles, and cliques of all splits that are set; those of `splits` must
     be."""
 
     def __init__(self, conf: Conf, splits: Sequence[str]) -> None:
-        for key in (f"path.splits.{name}" for name in splits):
+        for key in ("path.index", *(f"path.splits.{name}" for name in splits)):
             if not conf[key]:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
-        require_index(conf)
         contract = conf.contract()
         self.index = FeatureIndex(conf["path.index"], conf.roots, contract.hop)
         if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
@@ -46,7 +42,7 @@ class Features:
             log.warning(
                 "%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop
             )
-        windows = WindowReader(self.index, conf["data.prefer"], conf["data.max_open_files"])
+        windows = WindowReader(self.index, conf["data.prefer"])
         self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
         paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
         self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
@@ -63,30 +59,6 @@ class Features:
                     raise MillraceError(
                         problem, f"{self.index.id(track)} in {self.index.path}", remedy
                     )
-
-
-def require_index(conf: Conf) -> None:
-    """Raise MillraceError with the command that builds it if there is no index."""
-    index = conf["path.index"]
-    if index and Path(index).exists():
-        return
-    contract = conf.contract()
-    command = ["python -m millrace.music.build_feature_index"]
-    command += [
-        f"--{name.replace('_', '-')} {conf[f'path.{name}']}"
-        for name in _SOURCES
-        if conf[f"path.{name}"]
-    ]
-    command += [
-        f"--hop {contract.hop:g} --pool {contract.pool} --out {index or 'cache/features.index'}"
-    ]
-    command += ["--resample"] if contract.resample else []
-    if not (conf["path.h5_root"] or conf["path.mm_root"]):
-        command.insert(1, "--h5-root FOLDER")
-    remedy = f"Build it: {' '.join(command)}" + ("" if index else ", and set path.index to it")
-    if not index:
-        raise MillraceError("path.index is not set", conf["conf"] or "the command line", remedy)
-    raise MillraceError("there is no index of features", index, remedy)
 
 
 def require_cliques(cliques: Cliques, where: str) -> None:

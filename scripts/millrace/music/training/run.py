@@ -46,7 +46,6 @@ _FREE = {
     "data.persistent_workers",
     "data.pin_memory",
     "data.mp_context",
-    "data.max_open_files",
     "data.max_missing_fraction",
     "data.prefer",
     "training.numepochs",
