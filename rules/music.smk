@@ -119,12 +119,6 @@ rule music_merge_feature_index:
     output:
         index="results/music/index/features.index",
         coverage="results/music/index/coverage.json",
-        picture=report(
-            "results/music/index/coverage.svg",
-            caption="report/music_coverage.rst",
-            category="Music features",
-            labels={"what": "Coverage of the splits"},
-        ),
     log:
         "logs/music/merge_feature_index/all.log",
     benchmark:
@@ -144,7 +138,7 @@ rule music_merge_feature_index:
     shell:
         "python -m millrace.music.merge_feature_index --merge {input.merge} --tables results/music/features"
         " {params.contract} {params.prefer} {params.on_leak} {params.max_missing_fraction}"
-        " --coverage {output.coverage} --picture {output.picture} --output {output.index} 2> {log}"
+        " --coverage {output.coverage} --output {output.index} 2> {log}"
 
 
 rule music_train_model:

@@ -53,8 +53,8 @@ def write(path: Path, layout: str, axis: int, dtype: str, tracks: int, frames: i
 
 def ways(file: h5py.File, index: FeatureIndex, axis: int, length: int) -> dict[str, Callable]:
     reader = WindowReader(index)
-    keys = [index.entries(row)[0].key for row in range(len(index))]
-    places = [index.entries(row)[0] for row in range(len(index))]
+    keys = [index.track(row).key for row in range(len(index))]
+    places = [index.track(row) for row in range(len(index))]
     raw_file = RawFile(file.filename, lock=False)
 
     def with_h5py(row: int, start: int) -> np.ndarray:

@@ -52,10 +52,11 @@ def test_a_partition_becomes_a_table_and_a_report(tree):
         )
         == 0
     )
-    assert [track.refused for track in read_tracks("p.parquet")] == [""] * 4 + ["zero"]
+    assert [track.refused for track in read_tracks("p.parquet")] == [""] * 4 + ["constant"]
     report = json.loads((tree / "r.json").read_text())
     assert (
-        report["ledger"]["rejected"] == {"zero": 1} and report["refused"][0]["id"] == "zzzzzzzzzzz"
+        report["ledger"]["rejected"] == {"constant": 1}
+        and report["refused"][0]["id"] == "zzzzzzzzzzz"
     )
 
 
@@ -63,7 +64,7 @@ def test_the_original_command_writes_the_index(tree):
     assert build_feature_index.main(shlex.split(TYPED)) == 0
     assert len(FeatureIndex("cache/discogs_h5_index.pt")) == 5
     reasons = [json.loads(line)["reason"] for line in (tree / "cache/rejects.jsonl").open()]
-    assert reasons == ["broken_line", "zero"]
+    assert reasons == ["broken_line", "constant"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_the_original_command_writes_the_index(tree):
         ("--jsonl meta.jsonl --h5-root mm --out a.index", "not one track can be used"),
         (
             "--h5-root h5 --hop 0.03 --pool 1 --out a.index",
-            "4 other_hop, 1 zero; discogs_vi_chunk_00001.h5 -_0AAAAAAAA/cqt: hop 0.02 s",
+            "4 other_hop, 1 constant; discogs_vi_chunk_00001.h5 -_0AAAAAAAA/cqt: hop 0.02 s",
         ),
     ],
 )

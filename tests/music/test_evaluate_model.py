@@ -92,7 +92,7 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         features.cliques["test"],
         evaluation.Share(evaluation.Exchange(1), 0, torch.device("cpu")),
     )
-    Path(index.entries(int(cliques.tracks[2]))[0].file).unlink()
+    Path(index.track(int(cliques.tracks[2])).file).unlink()
 
     def embedded(fraction: float, share: evaluation.Share = alone) -> evaluation.Tracks:
         geometry = evaluation.Geometry(200, 200, 200)

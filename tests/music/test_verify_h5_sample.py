@@ -73,7 +73,7 @@ def test_facts_of_a_track(tmp_path):
         "dtype": "<f2",
         "shape": [84, 2150],
         "hop": 0.02,
-        "hop is from": "attribute",
+        "hop is from": "file",
         "pooling": 5,
         "seconds": 43.0,
         "S": 3,

@@ -242,7 +242,7 @@ def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
         folder,
         *(
             f"results/music/index/{name}"
-            for name in ("features.index", "coverage.json", "coverage.svg")
+            for name in ("features.index", "coverage.json")
         ),
     )
     return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"

@@ -59,7 +59,7 @@ def _build_partition(args: argparse.Namespace, contract: Contract) -> None:
     """The table and the report of a partition of the workflow."""
     partition = partitions.read_partition(args.partition)
     tracks = list(partitions.build(partition, contract))
-    said = partitions.report("build_feature_index", partition.id, tracks, contract)
+    said = partitions.report("build_feature_index", partition.id, tracks)
     cli.log.info("%s", Ledger.from_dict(said["ledger"]).line())
     cli.log.info("%s", partitions.hop_note(tracks, contract) or "all tracks state their hop")
     atomic.write_json(args.report, said)

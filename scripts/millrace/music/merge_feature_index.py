@@ -1,7 +1,7 @@
 """Merge the tracks of all partitions into one index, and say what of each split has features.
 
 Beside the index: coverage.json, <split>.filtered (as MTG's alignment script writes it),
-missing.jsonl, ledger.json, rejects.jsonl, remarks.jsonl, leaks.jsonl. The index is written last.
+missing.jsonl, ledger.json, rejects.jsonl, leaks.jsonl. The index is written last.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from pathlib import Path
 
 from millrace.common import atomic, cli, jsonl, settings
 from millrace.common.leaks import leakage
-from millrace.common.report.figures import save_svg
 from millrace.music.features.merging import (
     Choices,
     Places,
     apply_records,
-    coverage_chart,
     lines,
     merge_all,
 )
@@ -42,7 +40,6 @@ def make_parser() -> argparse.ArgumentParser:
     missing = "share of a split's versions without features that is allowed"
     add("--max-missing-fraction", type=float, default=0.5, help=missing)
     add("--coverage", type=Path, required=True, help="coverage of the splits (JSON) to write")
-    add("--picture", help="picture of the coverage (SVG) to write")
     add("--output", type=Path, required=True, help="index to write")
     return parser
 
@@ -59,14 +56,11 @@ def main(args: argparse.Namespace) -> None:
     contract = settings.from_args(Contract, args)
     settings.check(contract, "features")
     places = Places(content["roots"], content["splits"])
-    problems = content["jsonl"].get("problems", [])
-    if content["jsonl"].get("loose"):
-        apply_records(tracks, read_metadata(content["jsonl"]["path"]).records, contract)
+    if content["jsonl"]:
+        apply_records(tracks, read_metadata(content["jsonl"]).records, contract)
     choices = Choices(args.prefer, args.on_leak, args.max_missing_fraction)
-    result = merge_all(args.output, tracks, places, contract, problems, choices)
-    atomic.write_json(args.coverage, result | {"jsonl": content["jsonl"].get("counts", {})})
-    if args.picture:
-        save_svg(args.picture, coverage_chart(result))
+    result = merge_all(args.output, tracks, places, contract, content["problems"], choices)
+    atomic.write_json(args.coverage, result)
     for line in lines(result):
         cli.log.info("%s", line)
 

@@ -6,7 +6,7 @@ Imported by every parse, so nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +14,8 @@ from urllib.parse import quote
 
 from millrace.common import jsonl
 from millrace.common.errors import counted
-from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items
-from millrace.common.workflow.partitions import Assignment, DigestCache, Stat
+from millrace.common.workflow.partitions import Assignment, Stat
 from millrace.common.workflow.sources import (
     Found,
     Partitions,
@@ -25,14 +24,15 @@ from millrace.common.workflow.sources import (
     Write,
     misplaced,
 )
-from millrace.music.features.metadata import Metadata, place_records, read_metadata
+from millrace.music.features.metadata import Metadata, Record, place_records, read_metadata
 from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
-_VERSION = 4  # of the partition files
+_VERSION = 5  # of the partition files
 DEMO = Path("resources/music/demo")
+_RECORD = ("id", "key", "mm", "hop", "shape")  # of a record, in a partition file
 _EXPECTED = {
     "h5": ("HDF5 files (*.h5)", "*.h5", "*.hdf5"),
     "mm": ("folders of two characters with *.mm", "??/*.mm", "cqt/??/*.mm"),
@@ -73,37 +73,34 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
         if not Path(path).is_file():
             key = "jsonl" if name == "jsonl" else "splits"
             raise SourcesMissing(f"music.{key}: {path} does not exist")
-    list_stats = {name: Stat.of(path) for name, path in lists.items()}
-    # Before `build`: a sync deletes it at its beginning.
-    has_ended = (folder / placements.STATE).exists()
 
     def build(write: Write) -> Partitions:
-        digests = table("lists", _VERSION)
-        pointers = _pointers(settings, folder, roots, places, digests, has_ended)
+        metadata = read_metadata(settings.jsonl) if settings.jsonl else Metadata("")
+        records, wrong = place_records(metadata.records.values(), roots)
         for name, place in places.items():
-            write(name, _partition(name, place, roots[place.kind], pointers.of(name, place.path)))
-        facts = pointers.facts
-        shown = {path: digests.get(list_stats[name], _split_digest) for name, path in files.items()}
-        if facts:
-            shown[settings.jsonl] = facts["ids"]
+            write(name, _partition(name, place, roots[place.kind], records.get(place.path, ())))
+        lists = {path: _split_digest(path) for path in files.values()}
+        if settings.jsonl:
+            lists[settings.jsonl] = _jsonl_digest(metadata)
+        problems = metadata.problems + wrong
         merge: dict[str, Any] = {
             "partitions": list(places),
             "splits": files,
-            "lists": shown,
+            "lists": lists,
             "roots": {kind: str(root.path) for kind, root in roots.items()},
-            "jsonl": {key: facts[key] for key in ("counts", "problems", "loose") if facts},
+            "jsonl": settings.jsonl,
+            "problems": problems,
         }
-        if facts and facts["loose"]:
-            merge["jsonl"]["path"] = settings.jsonl
         return Partitions(
             Assignment(folder / "index/assignment.jsonl", 1),  # of nothing: names say it all
             groups={"features": sorted(places)},
             total=len(places),
             others={"merge": {"all": merge}},
-            notes=facts.get("notes", []),
+            notes=_notes(metadata, problems) if settings.jsonl else [],
         )
 
-    stats = [*list_stats.values(), *(place.stat for place in places.values())]
+    stats = [Stat.of(path) for path in lists.values()]
+    stats += [place.stat for place in places.values()]
     signatures = [stat.signature for stat in stats]
     return Found(
         build,
@@ -144,53 +141,9 @@ def _split_files(splits: str | Mapping[str, str]) -> dict[str, str]:
     return files
 
 
-class _Pointers(NamedTuple):
-    """What the JSONL says."""
-
-    facts: dict[str, Any]  # {} without a JSONL
-    records: Mapping[str, list] | None  # by place; None if it was not read now
-    folder: Path  # of the partition files, which hold the records as they were read last
-
-    def of(self, name: str, path: str) -> list[dict]:
-        """The records that point to a place, by the id of its partition."""
-        if self.facts and self.records is None:
-            return jsonl.read(self.folder / f"{name}.json")["records"]
-        rows = [_row(record) for record in (self.records or {}).get(path, ())]
-        return sorted(rows, key=lambda row: (row["id"], row.get("mm", "")))
-
-
-def _pointers(
-    settings: Settings,
-    folder: Path,
-    roots: Mapping[str, Root],
-    places: Mapping[str, _Place],
-    digests: DigestCache,
-    has_ended: bool,
-) -> _Pointers:
-    """Read the JSONL, if it or the list of files is new, or the last sync has not ended: partition
-    files may then hold records of another JSONL."""
-    if not settings.jsonl:
-        return _Pointers({}, None, folder)
-    # An .mm that comes into a folder may be what a pointer led to.
-    times = [place.stat.mtime_ns for place in places.values() if place.kind == "mm"]
-    listing = jsonl.digest([list(places), times, settings.h5_root, settings.mm_root])
-    records: dict[str, list] | None = None
-
-    def read(path: str) -> dict[str, Any]:
-        nonlocal records
-        metadata = read_metadata(path)
-        records, wrong = place_records(metadata.records.values(), roots)
-        return _said_of(metadata, wrong) | {"listing": listing}
-
-    is_known = (digests.last(settings.jsonl) or {}).get("listing") == listing
-    are_there = all((folder / f"{name}.json").exists() for name in places)
-    again = not (is_known and are_there and has_ended)
-    facts = digests.get(Stat.of(settings.jsonl), read, again)
-    return _Pointers(facts, records, folder)
-
-
-def _partition(name: str, place: _Place, root: Root, records: list[dict]) -> dict[str, Any]:
+def _partition(name: str, place: _Place, root: Root, records: Iterable[Record]) -> dict[str, Any]:
     """The content of a partition file."""
+    rows = [_row(record) for record in records]
     return {
         "id": name,
         "kind": place.kind,
@@ -198,7 +151,7 @@ def _partition(name: str, place: _Place, root: Root, records: list[dict]) -> dic
         "path": place.path,
         "size": place.stat.size if place.kind == "h5" else 0,
         "mtime_ns": place.stat.mtime_ns,
-        "records": records,
+        "records": sorted(rows, key=lambda row: (row["id"], row.get("mm", ""))),
     }
 
 
@@ -219,49 +172,32 @@ def _stat(path: Path) -> Stat:
     return Stat(str(path), -1, 0, 0)
 
 
-def _row(record: Any) -> dict:
+def _row(record: Record) -> dict[str, Any]:
     """A record without what it does not say; its `h5` is the partition's file."""
-    names = ("id", "key", "mm", "hop", "shape", "duration")
-    return {name: value for name in names if (value := getattr(record, name)) is not None}
+    fields = {name: getattr(record, name) for name in _RECORD}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _said_of(metadata: Metadata, wrong: list[dict]) -> dict:
-    """What the parse and the merge need to know of a JSONL besides its records."""
-    name = os.path.basename(metadata.path)
+def _notes(metadata: Metadata, problems: Sequence[Mapping]) -> list[str]:
+    """What the parse says of a JSONL."""
     notes = [metadata.note] if metadata.note else []
-    if metadata.problems:
-        count = counted(len(metadata.problems), "problem")
-        row = metadata.problems[0]
-        notes.append(
-            f"{name}: {count}, the first in line {row['line']}: {row['reason']}: {row['problem']}"
-        )
-    if wrong:
-        count = counted(len(wrong), "pointer")
-        row = wrong[0]
-        notes.append(f"{name}: {count} to nothing, such as {row['id']}: {row['problem']}")
-    counts = {
-        "ids": len(metadata.ids),
-        "pointers": len(metadata.records),
-        **metadata.counts,
-    }
-    ids = f"{len(metadata.ids)} ids, {jsonl.digest(sorted(metadata.ids))}"
-    # Of records without an HDF5 file the merge compares these with the tracks, so that it reads the
-    # JSONL.
-    said = sorted(
-        (each.id, each.hop, each.duration) for each in metadata.records.values() if each.h5 is None
-    )
-    loose = [row for row in said if row[1] or row[2]]
-    result = {
-        "notes": notes,
-        "problems": metadata.problems + wrong,
-        "counts": counts,
-        "ids": ids,
-    }
-    return result | {"loose": jsonl.digest(loose) if loose else ""}
+    if problems:
+        row = problems[0]
+        place = row.get("line") or row["id"]
+        count = counted(len(problems), "problem")
+        words = f"the first ({place}): {row['reason']}: {row['problem']}"
+        notes.append(f"{os.path.basename(metadata.path)}: {count}, {words}")
+    return notes
+
+
+def _jsonl_digest(metadata: Metadata) -> str:
+    """What the merge depends on: the ids, and the hops, which also count without a pointer."""
+    hops = [(record.id, record.hop) for record in metadata.records.values() if record.hop]
+    return f"{len(metadata.ids)} ids, {jsonl.digest([sorted(metadata.ids), sorted(hops)])}"
 
 
 def _split_digest(path: str) -> str:
-    from millrace.music.features.splits import read_split  # not at every parse
+    from millrace.music.features.splits import read_split  # which imports much
 
     cliques = read_split(path, "train").cliques
     return f"{sum(map(len, cliques.values()))} versions, {jsonl.digest(cliques)}"
@@ -285,18 +221,11 @@ def _noun(name: str) -> str:
 
 
 def _kinds(old: Any, new: Any) -> list[str]:
-    """What differs between two states of a file or folder, a record, or a list."""
+    """What differs between two states of a record, a list, or a file or folder."""
     if isinstance(old, dict):
-        return [
-            name
-            for name in ("key", "mm", "hop", "shape", "duration")
-            if old.get(name) != new.get(name)
-        ]
+        return [name for name in _RECORD if old.get(name) != new.get(name)]
     if isinstance(old, str):
-        before, noun = old.split(",")[0].split(" ")
-        now, _ = new.split(",")[0].split(" ")
-        more = int(now) - int(before)
-        return [
-            f"{abs(more)} {noun} {'more' if more > 0 else 'fewer'}" if more else f"other {noun}"
-        ]
+        before, _ = old.split(", ")
+        now, _ = new.split(", ")
+        return [f"{before} -> {now}"]
     return ["touched or replaced"]

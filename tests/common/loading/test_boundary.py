@@ -63,7 +63,7 @@ def music(folder):
         ("image", "images", lambda x: x.float() / 255, "images are torch.float32"),
         ("image", "images", lambda x: x.permute(0, 3, 1, 2), "not uint8 (n, 4, 4, 3)"),
         ("image", "images", lambda x: (x > 99).byte(), "they were scaled to [0, 1] before"),
-        ("music", "x", lambda x: 20 * (x + 1e-9).log10() - 40, "are decibels"),
+        ("music", "x", lambda x: 20 * (x + 1e-9).log10() - 40, "of decibels they are"),
         ("music", "x", lambda x: x.transpose(2, 3), "shingles are torch.float32"),
         ("music", "x", lambda x: x * float("inf"), "NaN or infinite"),
     ],

@@ -18,7 +18,7 @@ from millrace.common.errors import MillraceError
 from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
-from millrace.music.features.reader import FeatureError, WindowReader, as_float32
+from millrace.music.features.reader import WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
 from tests.music.features.trees import add_group, cqt, h5_file, indexed, number, write_mm
 
@@ -68,8 +68,8 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
     reader = WindowReader(index)
     for name, values in tracks.items():
         row = index.find([name])[0]
-        entry = index.entries(row)[0]
-        assert (entry.hop, entry.facts["hop"], entry.frames) == (hop, "attribute", len(values))
+        entry = index.track(row)
+        assert (entry.hop, entry.hop_from, entry.frames) == (hop, "file", len(values))
         assert entry.storage == {"contiguous": "raw", "chunked": "chunks"}.get(layout, "h5py")
         for start, frames in ((0, 40), (len(values) - 61, 61), (37, 45), (len(values) - 1, 1)):
             window = reader.read(row, start, frames)
@@ -89,18 +89,18 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
     shape = [*stored.shape] if in_jsonl else None
     record = Record("abcdefghijk", mm="ab/abcdefghijk.mm", shape=shape)
     index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=Contract(resample=True))
-    entry, window = index.entries(0)[0], WindowReader(index).read(0, 100, 1000)
+    entry, window = index.track(0), WindowReader(index).read(0, 100, 1000)
     assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
     published = dtype == "<f2" and time_axis == 0
-    assert (entry.hop, entry.facts["hop"]) == (
-        (PUBLISHED_HOP, "inferred") if published else (0.02, "config")
+    assert (entry.hop, entry.hop_from) == (
+        (PUBLISHED_HOP, "published") if published else (0.02, "config")
     )
     np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
 
 
 def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
     with h5_file(tmp_path) as h5:
-        for seed, attributes in ((1, {}), (2, {"hop_s": 0.05}), (3, {"duration_s": 24})):
+        for seed, attributes in ((1, {}), (2, {"hop_s": 0.05}), (3, {"hop_s": 0.02})):
             add_group(h5, number(seed), cqt(seed), attributes)
     write_mm(tmp_path, number(2), cqt(2).T)
     built = indexed(tmp_path, ["a.h5"], [number(2)[:2]])
@@ -110,11 +110,8 @@ def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
     assert index.hops()[rows].tolist() == [0.1, 0.05, 0.02]
     assert index.hops("mm")[rows].tolist() == [0.1, 0.1, 0.02]
     assert index.unstated()[rows].tolist() == [True, False, False]
-    assert [[track.hop for track in index.entries(row, "h5")] for row in rows] == [
-        [0.1],
-        [0.05, 0.1],
-        [0.02],
-    ]
+    assert [index.track(row).hop for row in rows] == [0.1, 0.05, 0.02]
+    assert index.track(rows[1], "mm").hop == 0.1
 
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
@@ -183,32 +180,6 @@ def test_few_files_are_open_however_many_are_read(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("hop", [0.02, 0.1])
-def test_the_other_source_is_read_if_the_preferred_one_cannot_be_and_its_hop_is_the_same(
-    tmp_path, hop
-):
-    name, values = "abcdefghijk", cqt(1, 900)
-    with h5_file(tmp_path) as h5:
-        add_group(h5, name, values, {"hop_s": hop})
-    write_mm(tmp_path, name, 2 * values[:800].T, sidecar=True)
-    index = indexed(tmp_path, mm=["ab"])
-    both = [
-        WindowReader(index, prefer).read(0, 0, 1)[0, 0] / values[0, 0] for prefer in ("h5", "mm")
-    ]
-    assert both == [1, 2]
-    os.unlink(tmp_path / "a.h5")
-    reader = WindowReader(index)
-    if hop == 0.02:
-        assert reader.read(0, 0, 1)[0, 0] == 2 * values[0, 0]
-        assert dict(reader.fallbacks) == {"file_missing": 1}
-        with pytest.raises(FeatureError, match=r"a\.h5.*No such file"):
-            reader.read(0, 800, 1)  # the other one has ended
-        os.unlink(tmp_path / "ab/abcdefghijk.mm")
-        reader = WindowReader(index)
-    with pytest.raises(FeatureError, match=r"a\.h5.*No such file"):
-        reader.read(0, 0, 1)
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open):
     reader = WindowReader(write_tree(tmp_path, files=1))
@@ -252,30 +223,14 @@ except MillraceError as error:
     assert text in done.stdout and "chunk_00001.h5" in done.stdout + "chunk_00001.h5"
 
 
-def test_a_file_that_a_swmr_writer_has_open_is_read(tmp_path):
-    values = cqt(1, 400)
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as h5:
-        add_group(h5, "abcdefghijk", values, {"hop_s": 0.02}, chunks=(100, 84), maxshape=(None, 84))
-        h5.swmr_mode = True
-        index = indexed(tmp_path)
-        reader = WindowReader(index)
-        np.testing.assert_array_equal(reader.read(0, 50, 300), values[50:350].T)
-        assert index.entries(0)[0].storage == "h5py" and index.entries(0)[0].swmr
-        # What the writer appends does not make the file another one.
-        h5["abcdefghijk/cqt"].resize(600, axis=0)
-        h5.flush()
-        np.testing.assert_array_equal(WindowReader(index).read(0, 50, 300), values[50:350].T)
-
-
 def test_half_a_million_entries_open_at_once(tmp_path):
-    facts = dict.fromkeys(("hop", "bins", "dtype", "orientation", "shape"), "file")
     common = {
         "storage": "raw",
         "dtype": "<f2",
         "frames": 9000,
         "bins": 84,
         "hop": 0.02,
-        "facts": facts,
+        "hop_from": "file",
     }
     ids = ["short", *(f"{n * 7919 % 20_011:011d}" for n in range(1, 20_000))]
     tracks = [
@@ -285,7 +240,7 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     index = FeatureIndex(tmp_path / "a.index")
     numbers = index.find([*ids[:50], "absent", "99999999999", "x" * 300, "", "short\0"])
     assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
-    assert index.entries(numbers[3])[0].file == "/x/3.h5"
+    assert index.track(numbers[3]).file == "/x/3.h5"
     assert index.frames().tolist() == [9000] * 20_000
 
 

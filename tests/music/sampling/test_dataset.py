@@ -216,7 +216,7 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
     index = corpus(tmp_path, {"train": (2, 3)}, chunks=6)
     data = dataset(tmp_path, n_per_class=3)
     lost, rest = data.cliques.tracks[0], data.cliques.tracks[3:]
-    os.remove(index.entries(int(lost))[0].file)
+    os.remove(index.track(int(lost)).file)
     with caplog.at_level(logging.WARNING, "millrace"):
         batch = one(data, [0, 1, 4])
     assert 0 not in batch.ii.tolist() and batch.cc.tolist() == [0, 0, 1] * 3 and bool(batch.x.any())
@@ -228,36 +228,11 @@ def test_a_track_that_cannot_be_read_is_replaced_within_its_clique_and_counted(t
     with pytest.raises(MillraceError, match="more than max_bad_fraction"):
         list(BatchLoader(data, max_bad_fraction=0.01))
     for track in data.cliques.tracks[1:3]:
-        os.remove(index.entries(int(track))[0].file)
+        os.remove(index.track(int(track)).file)
     # Nothing of the clique is left: the next one takes its place, each loss is counted once.
     batch = one(dataset(tmp_path, n_per_class=3), [0])
     assert sorted(bad.row for bad in batch.bad) == [0, 1, 2] and batch.cc.tolist() == [1] * 3
     for track in rest:
-        os.remove(index.entries(int(track))[0].file)
+        os.remove(index.track(int(track)).file)
     with pytest.raises(MillraceError, match="can be read"):
         one(dataset(tmp_path), [0])
-
-
-def test_windows_of_the_other_kind_of_file_are_counted(tmp_path):
-    corpus(tmp_path, {"train": (2, 2)})
-    for seed in range(1, 5):
-        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 700).T)
-    folders = sorted(f"mm/{path.name}" for path in (tmp_path / "mm").iterdir())
-    index = trees.indexed(tmp_path, ["chunk_00000.h5", "chunk_00001.h5"], folders)
-    data = dataset(tmp_path, n_per_class=2)
-    os.remove(index.entries(int(data.cliques.tracks[0]))[0].file)
-    # Of each clique one recording is in the lost file.
-    assert [one(data, [0, 2]).fallbacks for _ in range(2)] == [{"file_missing": 2}] * 2
-    assert not one(data, [0, 2]).bad
-
-
-def test_a_copy_that_ends_before_the_window_is_no_copy(tmp_path):
-    corpus(tmp_path, {"train": (2, 2)})
-    for seed in range(1, 5):
-        trees.write_mm(tmp_path / "mm", trees.number(seed), trees.cqt(1, 60))
-    folders = sorted(f"mm/{path.name}" for path in (tmp_path / "mm").iterdir())
-    index = trees.indexed(tmp_path, ["chunk_00000.h5", "chunk_00001.h5"], folders)
-    data = dataset(tmp_path, n_per_class=2)
-    os.remove(index.entries(int(data.cliques.tracks[0]))[0].file)
-    batches = [one(data, [0, 2], epoch) for epoch in range(4)]
-    assert {bad.reason for batch in batches for bad in batch.bad} == {"file_missing"}

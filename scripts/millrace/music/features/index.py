@@ -10,7 +10,7 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -18,13 +18,13 @@ import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.music.features.track import FACTS, H5, MM, ORIGINS, Contract, Track
+from millrace.music.features.track import FROM_CONFIG, H5, MM, Contract, Track
 
-MAGIC = b"millrace-cqt-2\n\0"
+MAGIC = b"millrace-cqt-3\n\0"
 SOURCES = (H5, MM)
 _REGIONS = ("records", "ids", "files", "addresses", "facts")
 _LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses")]
-_SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins", "origins")]
+_SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins")]
 _RECORD = [
     *_LONG,
     ("hop", "<f8"),
@@ -32,15 +32,11 @@ _RECORD = [
     ("time_axis", "u1"),
     ("dtype", "S3"),
     ("storage", "S6"),
+    ("hop_from", "S9"),
 ]
-_FILE = [
-    ("size", "<i8"),
-    ("mtime_ns", "<i8"),
-    ("swmr", "?"),
-]
+_FILE = [("size", "<i8"), ("mtime_ns", "<i8")]
 _REASONS = "The reports of the partitions, features/*.json, say why"
 _OTHER_HOP = "set contract (the model's cqt keys) to the features, or resample: true"
-_UNSTATED = ORIGINS.index("config")
 _REBUILD = "Remove it; merging the partitions makes it again"
 
 
@@ -50,8 +46,7 @@ def merge(
     """Write the index of all usable tracks of all partitions; return those refused here:
     duplicates, and what the model of `contract` cannot take.
 
-    Of one id and source the file whose folder has the id's own casing wins, then the first by path.
-    Raises MillraceError if nothing is left.
+    Of one id and source the first file by path wins. Raises MillraceError if nothing is left.
     """
     usable, rejects = _usable(tracks, contract)
     if not usable:
@@ -83,7 +78,7 @@ def _usable(
         problem = contract.mismatch(track.bins, track.hop)
         other = usable.get(track.id, {}).get(track.source)
         if problem:
-            words = f"{problem} (hop by {track.facts['hop']}): {_OTHER_HOP}"
+            words = f"{problem} (hop by {track.hop_from}): {_OTHER_HOP}"
             rejects.append(track.refuse("other_hop", words))
         elif other:
             words = f"{other.file} {other.key}".strip()
@@ -95,8 +90,7 @@ def _usable(
 
 def _rank(track: Track) -> tuple:
     """Of tracks of one id and source the first is taken."""
-    is_doubtful = "other_casing" in track.warnings or "wrong_key" in track.warnings
-    return track.id, track.source, is_doubtful, track.file, track.key
+    return track.id, track.source, track.file, track.key
 
 
 def _arrays(usable: Mapping[str, Mapping[str, Track]]) -> tuple[np.ndarray, ...]:
@@ -108,12 +102,12 @@ def _arrays(usable: Mapping[str, Mapping[str, Track]]) -> tuple[np.ndarray, ...]
     records = np.zeros((len(ids), len(SOURCES)), [*_RECORD, ("key", f"S{width}")])
     records["file"] = -1
 
-    files: dict[tuple, int] = {}  # numbers by size, time, whether it is written to, path
+    files: dict[tuple, int] = {}  # numbers by size, time, path
     addresses: list[int] = []
     for number, name in enumerate(ids):
         for source, track in usable[name].items():
             file = os.fsencode(f"{source}/{track.file}")
-            state = (track.size, track.mtime_ns, track.swmr, file)
+            state = (track.size, track.mtime_ns, file)
             file_number = files.setdefault(state, len(files))
             row = _row(track, file_number, len(addresses))
             records[number, SOURCES.index(source)] = row
@@ -138,27 +132,12 @@ def _row(track: Track, file: int, first_address: int) -> tuple:
         len(track.addresses),
         *(track.chunks or (0, 0)),
         track.bins,
-        _packed(track.facts),
         track.time_axis,
         track.dtype,
         track.storage,
+        track.hop_from,
         os.fsencode(track.key),
     )
-
-
-def _packed(facts: Mapping[str, str]) -> int:
-    """The origins of FACTS, four bits each."""
-    return sum(ORIGINS.index(facts[name]) << 4 * place for place, name in enumerate(FACTS))
-
-
-def _is_unstated(origins: Any) -> Any:
-    """Whether the hop is from the config, of a number or an array of packed origins."""
-    return (origins >> 4 * FACTS.index("hop") & 15) == _UNSTATED
-
-
-@cache
-def _facts(packed: int) -> dict[str, str]:
-    return {name: ORIGINS[packed >> 4 * at & 15] for at, name in enumerate(FACTS)}
 
 
 class FeatureIndex:
@@ -251,7 +230,7 @@ class FeatureIndex:
 
     def unstated(self, prefer: str = H5) -> np.ndarray:
         """bool: tracks whose hop nothing says, in the source as for `frames`."""
-        return _is_unstated(self._stored("origins", prefer))
+        return self._stored("hop_from", prefer) == FROM_CONFIG.encode()
 
     def _stored(self, field: str, prefer: str) -> np.ndarray:
         first = SOURCES.index(prefer)
@@ -259,32 +238,29 @@ class FeatureIndex:
         other = self.records[:, 1 - first]
         return np.where(mine["file"] >= 0, mine[field], other[field])
 
-    def entries(self, number: int, prefer: str = H5) -> list[Track]:
-        """A track in each source that has it, the preferred first; `file` is its path today."""
+    def track(self, number: int, prefer: str = H5) -> Track:
+        """A track in the preferred source, or the other if that lacks it; `file` is its path
+        today."""
         if not 0 <= number < len(self):
             raise IndexError(f"there is no track of number {number}")
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
         # it.
         kind = self.records.dtype
-        names = kind.names
-        assert names is not None  # a record has fields
         size = len(SOURCES) * kind.itemsize
         raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
-        rows = np.frombuffer(raw, kind).tolist()
-        tracks = []
-        for source, row in zip(SOURCES, rows, strict=True):
-            fields = dict(zip(names, row, strict=True))
-            if fields["file"] >= 0:
-                tracks.append(self._track(number, source, fields))
-        if prefer == H5:
-            return tracks
-        return tracks[::-1]
+        records = np.frombuffer(raw, kind)
+        place = SOURCES.index(prefer)
+        if records["file"][place] < 0:
+            place = 1 - place
+        fields = dict(zip(kind.names or (), records[place].item(), strict=True))
+        return self._track(number, SOURCES[place], fields)
 
     def _track(self, number: int, source: str, fields: dict[str, Any]) -> Track:
         """A track of the fields of its record."""
-        path, size, mtime_ns, swmr = self._state(fields["file"])
+        path, size, mtime_ns = self._state(fields["file"])
         hop = fields["hop"]
-        if self._hop is not None and _is_unstated(fields["origins"]):
+        hop_from = fields["hop_from"].decode()
+        if self._hop is not None and hop_from == FROM_CONFIG:
             hop = self._hop
         start = fields["addresses"]
         addresses = self._addresses[start : start + fields["count"]]
@@ -305,14 +281,13 @@ class FeatureIndex:
             # An array has what is asked of it here: places, a length, an order.
             addresses=cast(Sequence[int], addresses),
             hop=hop,
-            facts=_facts(fields["origins"]),
+            hop_from=hop_from,
             size=size,
             mtime_ns=mtime_ns,
-            swmr=swmr,
         )
 
-    def _file_state(self, number: int) -> tuple[str, int, int, bool]:
-        """Path, size, mtime_ns and swmr of a file by its number."""
+    def _file_state(self, number: int) -> tuple[str, int, int]:
+        """Path, size and mtime_ns of a file by its number."""
         *state, path = self._files[number].item()
         source, _, relative = os.fsdecode(path).partition("/")
         return os.path.join(self.roots[source], relative), *state

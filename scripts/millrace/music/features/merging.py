@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
-from millrace.common.report import figures
 from millrace.music.features import splits as clique_splits
-from millrace.music.features.decisions import check_duration, decide_hop
+from millrace.music.features.decisions import decide_hop
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import hop_note, report
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import H5, Contract, Refused, Track
-
-# Panels of the chart: title, and keys of a split's coverage.
-_BARS = (
-    ("Versions", "versions_kept", "versions_found", "versions"),
-    ("Cliques", "cliques_found", "cliques_found", "cliques"),
-)
+from millrace.music.features.track import FROM_FILE, H5, Contract, Refused, Track
 
 
 class Places(NamedTuple):
@@ -60,7 +51,7 @@ def merge_all(
     coverage.
 
     Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the
-    JSONL), remarks.jsonl, missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
+    JSONL), missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
     for leaks if `on_leak` says so, and if a split misses more than is allowed.
     """
     folder = path.parent
@@ -79,10 +70,9 @@ def merge_all(
     with atomic.replacing(path) as partial:
         merge(partial, tracks, places.roots, contract)
         index = FeatureIndex(partial)
-        said = report("merge_feature_index", "all", tracks, contract)
+        said = report("merge_feature_index", "all", tracks)
         atomic.write_json(folder / "ledger.json", said["ledger"])
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
-        jsonl.write_lines(folder / "remarks.jsonl", said["remarks"])
         parts = _covered(kept, index, tracks, folder, choices)
 
         seconds = index.frames(choices.prefer) * index.hops(choices.prefer)
@@ -95,7 +85,6 @@ def merge_all(
             "leaks": len(leaks),
             "leak_lines": [leakage.line(part, choices.on_leak) for part in shared],
             "ledger": said["ledger"],
-            "origins": said["origins"],
             "hop_note": hop_note(tracks, contract),
         }
 
@@ -148,24 +137,18 @@ def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path
 def apply_records(
     tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract
 ) -> None:
-    """Compare hop and duration of JSONL records with HDF5 tracks, also where no record pointed to
-    the file.
+    """Give HDF5 tracks the hop of their JSONL records, also where no record pointed to the file.
 
-    What contradicts is refused; a track that states no hop takes that of its record.
+    One that contradicts the file's is refused.
     """
     for track in tracks:
         record = records.get(track.id)
-        if record is None or not (record.hop or record.duration):
+        is_usable = track.source == H5 and not track.refused
+        if not is_usable or record is None or not record.hop:
             continue
-        if track.refused or track.source != H5:
-            continue
-        origin = track.facts["hop"]
-        is_in_file = origin in ("attribute", "duration")
+        in_file = track.hop if track.hop_from == FROM_FILE else None
         try:
-            decide_hop(track, track.hop if is_in_file else None, record, contract)
-            if is_in_file:
-                track.facts["hop"] = origin
-            check_duration(track, None, record)
+            decide_hop(track, in_file, record, contract)
         except Refused as refused:
             track.refuse(*refused.args)
 
@@ -177,29 +160,3 @@ def lines(result: Mapping) -> list[str]:
     told += [split["line"] for split in result["splits"]]
     told += result["leak_lines"]
     return [line for line in told if line]
-
-
-def coverage_chart(coverage: Mapping[str, Any]) -> str:
-    """An SVG of what of each split has features: versions and cliques, of coverage.json."""
-    splits: Sequence[Mapping] = coverage["splits"]
-    colours = (figures.PALETTE[0], figures.PALETTE[1], figures.REST)
-    names = [part["split"] for part in splits]
-    panels = []
-    for title, *keys in _BARS:
-        # Bars of counts, each a part of the next.
-        used, found, total = (np.array([part[key] for part in splits]) for key in keys)
-        counts = [used, found - used, total - found]
-        bars = [(colour, count.tolist()) for colour, count in zip(colours, counts, strict=True)]
-        notes = [_share_note(*pair) for pair in zip(used, total, strict=True)]
-        panels.append(figures.Panel(title, names, bars, notes, whole=True))
-    legend = list(zip(("usable", "alone in its clique", "without features"), colours, strict=True))
-    size = f"{coverage['tracks']:,} tracks in the index, {coverage['hours']:,.1f} hours"
-    subtitle = "; ".join([size, *coverage["leak_lines"]])
-    title = "Coverage of the splits"
-    shown = panels if splits else []
-    return figures.bar_chart(title, subtitle, shown, legend, nothing="No splits are set.")
-
-
-def _share_note(used: int, total: int) -> str:
-    share = figures.human_share(used, total or 1)
-    return f"{used:,} ({share})"

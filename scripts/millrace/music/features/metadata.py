@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from millrace.common import jsonl
-from millrace.common.errors import counted
 from millrace.music.features.roots import Root
 
 # The names that the published files, the original scripts and their forks give to one thing; of
 # several in one record the last one here counts.
 ID_NAMES = ("youtube_id", "ytid", "youtubeId")
 HOP_NAMES = ("frame_hop_s", "hoplen_s", "hop_s")
-DURATION_NAMES = ("duration_seconds", "duration_s")
 _NAMES = {
     "h5_file": "h5",
     "h5_chunk": "h5",
@@ -27,28 +25,18 @@ _NAMES = {
     **dict.fromkeys(HOP_NAMES, "hop"),
     "cqt_shape": "shape",
     "shape": "shape",
-    **dict.fromkeys(DURATION_NAMES, "duration"),
 }
-_RANKS = {name: rank for rank, name in enumerate(_NAMES)}
-_IS_RIGHT: dict[str, Callable[[Any], bool]] = {
-    "h5": lambda value: isinstance(value, str),
-    "key": lambda value: isinstance(value, str),
-    "mm": lambda value: isinstance(value, str),
-    "hop": lambda value: type(value) in (int, float) and 0.002 <= value <= 1,
-    "shape": lambda value: (
-        isinstance(value, list) and [*map(type, value)] == [int, int] and min(value) > 0
-    ),
-    "duration": lambda value: type(value) in (int, float) and 0 < value < float("inf"),
+_NOTHING = {
+    "h5": "h5_chunk {!r} is no HDF5 file below {}",
+    "mm": "mm_path {!r} is no file in a folder of two characters below {}",
 }
-_NOTHING = {"h5": "h5_chunk {!r} is no HDF5 file below {}"}
-_NOTHING["mm"] = "mm_path {!r} is no file in a folder of two characters below {}"
 _VIDEO = re.compile(r"(?:[?&]v=|youtu\.be/|/(?:embed|live|shorts|v)/)([^&#?/]+)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """What the JSONL says of a recording: `h5` file or path, `key` in it, `mm` path, hop, shape,
-    duration (s)."""
+    """What the JSONL says of a recording: `h5` file or path, `key` in it, `mm` path, hop (s),
+    shape."""
 
     id: str
     h5: str | None = None
@@ -56,38 +44,37 @@ class Record:
     mm: str | None = None
     hop: float | None = None
     shape: list[int] | None = None
-    duration: float | None = None
 
 
 @dataclasses.dataclass
 class Metadata:
-    """Records with pointers, by id, and what was counted; `problems` are rows for rejects.jsonl."""
+    """Records with pointers, by id, and all ids; `problems` are rows for rejects.jsonl."""
 
     path: str
     records: dict[str, Record] = dataclasses.field(default_factory=dict)
     ids: set[str] = dataclasses.field(default_factory=set)
-    counts: Counter = dataclasses.field(default_factory=Counter)
     problems: list[dict] = dataclasses.field(default_factory=list)
 
     @property
     def note(self) -> str:
-        """A sentence if the file has no ids at all: it has another form, or is that of the
-        published ones which has none."""
+        """A sentence if the file has no ids at all, as one of the published ones."""
         if self.ids:
             return ""
-        if not self.counts["cliques"]:
-            lines = counted(self.counts["lines"], "line")
-            return f"{self.path}: {lines}, and not one record: a line is a track or a clique"
-        return (
-            f"{self.path}: {self.counts['cliques']} cliques, no video ids. The ids are those of the"
-            " splits; Discogs-VI-YT-<date>.jsonl and"
-            " Discogs-VI-<date>.jsonl.youtube_query_matched hold video ids"
-        )
+        return f"{self.path}: no video ids; Discogs-VI-YT-<date>.jsonl holds some"
 
     def problem(self, line: int, reason: str, words: str) -> None:
         """Note what is wrong with a line."""
-        self.counts[reason] += 1
         self.problems.append({"line": line, "reason": reason, "problem": words})
+
+    def enter(self, line: int, number: str, fields: Mapping) -> None:
+        """Enter what a line says of a recording; values of another kind are named and ignored."""
+        self.ids.add(number)
+        for name, value in pointers(fields):
+            if _is_right(name, value):
+                record = self.records.setdefault(number, Record(number))
+                setattr(record, name, value.strip("/") if name == "key" else value)
+            else:
+                self.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
 
 
 def first(record: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -124,56 +111,42 @@ def read_metadata(path: str | os.PathLike) -> Metadata:
     """
     result = Metadata(os.fspath(path))
     for line, value, _ in jsonl.lines(path):
-        result.counts["lines"] += 1
+        fields = value if isinstance(value, dict) else {}
+        number = first(fields, ID_NAMES)
         if isinstance(value, jsonl.BadJson):
             result.problem(line, "broken_line", str(value))
-        elif isinstance(value, dict) and isinstance(value.get("versions"), list):
-            result.counts["cliques"] += 1
-            for version in value["versions"]:
-                ids = video_ids(version) if isinstance(version, dict) else []
-                result.counts["versions" if ids else "versions_without_video"] += 1
-                for number in ids:
-                    _enter(result, line, number, version)
-        elif isinstance(value, dict) and isinstance(number := first(value, ID_NAMES), str):
-            _enter(result, line, number, value, once=True)
-        else:
+        elif isinstance(fields.get("versions"), list):
+            for version in _objects(fields["versions"]):
+                for video in video_ids(version):
+                    result.enter(line, video, version)
+        elif not isinstance(number, str):
             names = ", ".join(ID_NAMES)
             result.problem(line, "no_id", f"neither versions nor one of {names} that is a text")
+        else:
+            if number in result.ids:
+                words = f"{number}: stands in an earlier line too; this one's values are taken"
+                result.problem(line, "duplicate_id", words)
+            result.enter(line, number, fields)
     return result
 
 
-def pointers(fields: Mapping) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a record says, by the names of Record, and what of it is of another kind; null and "" do
-    not count."""
-    right: dict[str, Any] = {}
-    wrong: dict[str, Any] = {}
-    for alias in sorted(_NAMES.keys() & fields.keys(), key=_RANKS.__getitem__):
-        name = _NAMES[alias]
-        value = fields[alias]
+def pointers(fields: Mapping) -> Iterator[tuple[str, Any]]:
+    """What a record says, by the names of Record, the name that counts last; null and "" do not
+    count."""
+    for alias, name in _NAMES.items():
+        value = fields.get(alias)
         if value is not None and value != "":
-            if name == "key" and isinstance(value, str):
-                value = value.strip("/")
-            (right if _IS_RIGHT[name](value) else wrong)[name] = value
-    return right, wrong
+            yield name, value
 
 
-def _enter(result: Metadata, line: int, number: str, fields: Mapping, once: bool = False) -> None:
-    """Enter what a line says of a recording; values of another kind are named and ignored."""
-    values, wrong = pointers(fields)
-    for name, value in wrong.items():
-        result.problem(line, f"bad_{name}", f"{number}: {name} cannot be {value!r}")
-    if number in result.ids and once:
-        result.problem(
-            line,
-            "duplicate_id",
-            f"{number}: stands in an earlier line too; this one's values are taken",
-        )
-    result.ids.add(number)
-    if record := result.records.get(number):
-        for name, value in values.items():
-            setattr(record, name, value)
-    elif values:
-        result.records[number] = Record(number, **values)
+def _is_right(name: str, value: Any) -> bool:
+    """Whether a value is of the kind that its name wants."""
+    if name == "hop":
+        return type(value) in (int, float) and 0.002 <= value <= 1
+    if name == "shape":
+        is_pair = isinstance(value, list) and [type(side) for side in value] == [int, int]
+        return is_pair and min(value) > 0
+    return isinstance(value, str)
 
 
 def place_records(
@@ -203,16 +176,15 @@ def place_records(
     for record in records:
         file = target(record, "h5", record.h5)
         mm_file = target(record, "mm", record.mm)
-        said = (record.hop, record.shape, record.duration)
         if file:
-            places[file].append(Record(record.id, file, record.key, None, *said))
-        # Without a pointer to an .mm these still count for the file of the usual name; without one
-        # to an HDF5 file merging.apply_records compares them with the track, wherever it is.
+            places[file].append(dataclasses.replace(record, h5=file, mm=None))
+        # Without a pointer to an .mm what is said still counts for the file of the usual name;
+        # without one to an HDF5 file merging.apply_records gives the hop to the track.
         mm_folders = []
         if mm_file:
-            mm_folders = [mm_file.rpartition("/")[0]]
-        elif any(said):
+            mm_folders = [os.path.dirname(mm_file)]
+        elif record.hop or record.shape:
             mm_folders = folders[record.id[:2].casefold()]
         for folder in mm_folders:
-            places[folder].append(Record(record.id, None, record.key, mm_file, *said))
+            places[folder].append(dataclasses.replace(record, h5=None, mm=mm_file))
     return places, sorted(wrong, key=lambda row: (row["id"], row["problem"]))

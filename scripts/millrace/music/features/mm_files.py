@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from millrace.music.features.decisions import (
-    check_duration,
-    check_span,
-    check_values,
-    decide_hop,
-    float_type,
-    time_axis,
-)
+from millrace.common.errors import first_line
+from millrace.music.features.decisions import check_values, decide_hop, float_type, time_axis
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
 
-_REMEDY = "put its shape into <id>.npy beside it, or `shape` into the JSONL"
+_REMEDY = "put its shape into <id>.npy beside it"
 
 
 def read_folder(
@@ -35,58 +29,30 @@ def read_folder(
 ) -> Iterator[Track]:
     """All .mm files of a folder, and those that records name, refused ones too."""
     by_id = {record.id: record for record in records}
-    pointing: dict[str, list[str]] = defaultdict(list)  # ids by the file that they point to
+    ids_of: dict[str, list[str]] = defaultdict(list)  # by the file that they point to
     for record in by_id.values():
         if record.mm:
-            pointing[record.mm].append(record.id)
+            ids_of[record.mm].append(record.id)
     try:
-        files = _mm_files(root, folder)
+        names = os.listdir(Path(root) / folder)
     except OSError as error:
-        files = set()
-        yield Track("", MM, folder).refuse("unreadable", str(error.strerror))
+        names = []
+        yield Track("", MM, folder).refuse("unreadable", first_line(error))
 
-    for file in sorted(files | pointing.keys()):
-        ids = pointing.get(file, [])
-        for number in ids or [Path(file).stem]:
+    files = {os.path.join(folder, name) for name in names if name.endswith(".mm")}
+    for file in sorted(files | ids_of.keys()):
+        ids = ids_of.get(file, [Path(file).stem])
+        for number in ids:
             track = Track(number, MM, file)
             try:
-                if file not in files:
-                    raise Refused("missing", "the file is not there")
-                _check_name(track, folder, ids)
-                record = by_id.get(number, Record(number))
-                _read(Path(root) / file, track, record, contract)
+                if len(ids) > 1:
+                    raise Refused("shared_file", f"{len(ids)} mm_path of the JSONL lead to it")
+                _read(Path(root) / file, track, by_id.get(number, Record(number)), contract)
             except Refused as refused:
                 track.refuse(refused.reason, str(refused))
-            except OSError as error:
-                track.refuse("unreadable", str(error.strerror))
-            except MemoryError:
-                track.refuse("unreadable", "the file is larger than the memory")
+            except (OSError, MemoryError) as error:
+                track.refuse("unreadable", first_line(error) or "larger than the memory")
             yield track
-
-
-def _mm_files(root: str | os.PathLike, folder: str) -> set[str]:
-    """The .mm files of a folder, relative to the root."""
-    names = os.listdir(Path(root) / folder)
-    return {os.path.join(folder, name) for name in names if name.lower().endswith(".mm")}
-
-
-def _check_name(track: Track, folder: str, ids: Sequence[str]) -> None:
-    """Raise Refused if the file's name cannot be whose it is; note a folder of other casing."""
-    stem, ending = os.path.splitext(os.path.basename(track.file))
-    if ending != ".mm":
-        raise Refused("bad_name", f"its name ends in {ending}, not in .mm")
-    if len(ids) > 1:
-        raise Refused("bad_name", f"{len(ids)} mm_path of the JSONL lead to it")
-    if ids:
-        return
-
-    expected = stem[:2]
-    actual = folder[-2:]
-    if actual.casefold() != expected.casefold():
-        words = f"it belongs into the folder {expected}, and no mm_path of the JSONL leads here"
-        raise Refused("misplaced", words)
-    if actual != expected:
-        track.warnings.append("other_casing")
 
 
 def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
@@ -103,41 +69,20 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
         raise Refused("empty", "the file has 0 bytes")
 
     sidecar = path.with_suffix(".npy")
-    if sidecar.exists():
-        shape = _shape(sidecar)
-        origin = "sidecar"
-    elif record.shape:
-        shape = record.shape
-        origin = "jsonl"
-    else:
-        raise Refused("shape_unknown", f"nothing states its shape: {_REMEDY}")
-    track.dtype = float_type(len(raw), shape, origin)
+    is_beside = sidecar.exists()
+    shape = _shape(sidecar) if is_beside else record.shape
+    if not shape:
+        raise Refused("shape_unknown", f"nothing states its shape: {_REMEDY}, or into the JSONL")
+    track.dtype = float_type(len(raw), shape, sidecar.name if is_beside else "JSONL")
     track.time_axis = time_axis(shape, contract.bins)
+    if not is_beside and track.dtype == "<f2" and track.time_axis == 1:
+        words = f"float16 files are published as (T, C), the JSONL says {shape}: {_REMEDY}"
+        raise Refused("orientation_unknown", words)
     track.bins = contract.bins
     track.frames = shape[track.time_axis]
     track.pitch = shape[1]
-    track.facts = {
-        "bins": "config",
-        "dtype": origin,
-        "orientation": origin,
-        "shape": origin,
-    }
-    values = np.frombuffer(raw, track.dtype).astype(np.float32)
-    if origin == "jsonl":
-        _check_jsonl(track, values, shape)
-
-    track.warnings += check_values([values])
+    check_values([np.frombuffer(raw, track.dtype)])
     decide_hop(track, None, record, contract)
-    check_duration(track, None, record)
-
-
-def _check_jsonl(track: Track, values: np.ndarray, shape: Sequence[int]) -> None:
-    """Raise Refused if a shape of the JSONL may be that of (C, T), whatever is stored."""
-    if track.dtype == "<f4":
-        check_span(values)
-    elif track.time_axis == 1:
-        words = f"float16 files are published as (T, C), the JSONL says {list(shape)}"
-        raise Refused("orientation_unknown", f"{words}: put its shape into <id>.npy beside it")
 
 
 def _shape(sidecar: Path) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ class WindowReader:
         reader = WindowReader(FeatureIndex(path), prefer="h5", max_open_files=16)
         window = reader.read(number, start=0, frames=1000)
 
-    If the preferred source cannot be read, the other one is if its hop is the same, which
-    `fallbacks` counts by reason. At most `max_open_files` files are open in a process; each process
+    At most `max_open_files` files are open in a process; each process
     opens its own, after fork, spawn and forkserver alike. A window that runs beyond the end goes on
     with what it has, from its own start (pad_mode repeat). The result may be a read-only view of
     the file's bytes: copy what is kept or changed.
@@ -43,7 +41,6 @@ class WindowReader:
         self.prefer = prefer
         self.max_open_files = max_open_files
         self._files: OpenFiles[Any] = OpenFiles(_open, max_open_files)
-        self.fallbacks: Counter = Counter()
         keep_freed_memory()
 
     def __reduce__(self) -> tuple:
@@ -57,35 +54,21 @@ class WindowReader:
     def read(self, number: int, start: int, frames: int) -> np.ndarray:
         """Frames [start, start + frames) of a track, in frames as stored.
 
-        Raises FeatureError if no source can be read, MillraceError if a file has changed since it
+        Raises FeatureError if its file cannot be read, MillraceError if a file has changed since it
         was indexed or its lock is refused, IndexError for a start beyond the track.
         """
-        failure = None
-        preferred_hop = 0.0
-        for track in self.index.entries(number, self.prefer):
-            # Frames of another hop would be another time; a shorter copy may end before the window.
-            has_other_hop = abs(track.hop - preferred_hop) > 1e-6 * track.hop
-            if failure and (has_other_hop or start >= track.frames):
-                break
-            preferred_hop = track.hop
-            if not 0 <= start < track.frames or frames < 1:
-                raise IndexError(f"{track.id}: frame {start} of {track.frames}")
-            count = min(frames, track.frames - start)
-            try:
-                window = self._read(track, start, count)
-            except FeatureError as error:
-                failure = failure or error
-                continue
-            if failure:
-                self.fallbacks[failure.reason] += 1
-            if count < frames:
-                window = np.take(window, np.arange(frames) % count, axis=1)
-            return window
-        raise failure or FeatureError("file_missing", f"{self.index.id(number)} has no features")
+        track = self.index.track(number, self.prefer)
+        if not 0 <= start < track.frames or frames < 1:
+            raise IndexError(f"{track.id}: frame {start} of {track.frames}")
+        count = min(frames, track.frames - start)
+        window = self._read(track, start, count)
+        if count < frames:
+            window = np.take(window, np.arange(frames) % count, axis=1)
+        return window
 
     def _read(self, track: Track, start: int, frames: int) -> np.ndarray:
         by_h5py = track.storage == BY_H5PY
-        key = (track.file, track.source, track.size, track.mtime_ns, track.swmr, by_h5py)
+        key = (track.file, track.source, track.size, track.mtime_ns, by_h5py)
         try:
             file = self._files.get(key)
             if by_h5py:
@@ -130,13 +113,11 @@ def _through_h5py(h5: Any, track: Track, start: int, frames: int) -> np.ndarray:
     return window.T if is_time_first else window
 
 
-def _open(key: tuple[str, str, int, int, bool, bool]) -> Any:
+def _open(key: tuple[str, str, int, int, bool]) -> Any:
     """Open a file, and refuse one that is not what was indexed: addresses would point anywhere."""
-    path, source, size, mtime_ns, swmr, by_h5py = key
+    path, source, size, mtime_ns, by_h5py = key
     status = os.stat(path)
-    is_same = (status.st_size, status.st_mtime_ns) == (size, mtime_ns)
-    has_grown = swmr and status.st_size >= size
-    if not is_same and not has_grown:
+    if (status.st_size, status.st_mtime_ns) != (size, mtime_ns):
         raise _changed(path, size, mtime_ns, status)
     if by_h5py:
         return open_h5(path)

@@ -20,9 +20,8 @@ _SPLIT_NAMES = {
     "validation": "valid",
     "verify": "test",
 }
-H5_ENDINGS = (".h5", ".hdf5", ".hdf")
+H5_ENDINGS = (".h5", ".hdf5")
 _PUBLISHED = "magnitude_cqt/cqt"  # where the published tree has its folders of .mm files
-_LEVELS = 5  # of folders in which HDF5 files are looked for
 _MAX_NAME = 200
 
 
@@ -35,95 +34,67 @@ class Root:
         # Each folder is listed once, each pointer followed once.
         self._names = cache(self._list)
         self.places = cache(self._places)
-        self._h5 = cache(self._h5_file)
+        self.find = cache(self._find)
 
     def _list(self, folder: str) -> dict[str, bool]:
-        """Names in a folder, and whether each is a folder; a link to a folder above it is none."""
-        here = os.path.join(os.path.realpath(self.path / folder), "")
-
-        def is_folder(entry: os.DirEntry) -> bool:
-            if entry.is_symlink():
-                return os.path.isdir(entry) and not here.startswith(
-                    os.path.join(os.path.realpath(entry), "")
-                )
-            return entry.is_dir()
-
+        """Names in a folder, and whether each is a folder."""
         try:
-            with os.scandir(here) as entries:
-                return {entry.name: is_folder(entry) for entry in entries}
-        except PermissionError as error:
-            raise MillraceError(
-                "cannot be listed", error.filename, "Allow reading the folder"
-            ) from None
-        except OSError:
+            with os.scandir(self.path / folder) as entries:
+                return {os.path.join(folder, entry.name): entry.is_dir() for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
             return {}
+        except OSError as error:
+            problem = f"cannot be listed ({error.strerror})"
+            raise MillraceError(
+                problem, str(self.path / folder), "Allow reading the folder"
+            ) from None
 
     def _folders(self, folder: str) -> list[str]:
-        return [
-            os.path.join(folder, name)
-            for name, is_folder in self._names(folder).items()
-            if is_folder
-        ]
+        return [path for path, is_folder in self._names(folder).items() if is_folder]
 
     def _places(self, kind: str) -> dict[str, None]:
-        """HDF5 files or folders of .mm files, sorted. Raises MillraceError if one cannot name a
-        partition."""
-        places = []
-        folders = [""]
-        if kind == "h5":  # at any of the first levels, but what macOS writes beside a file
-            for _ in range(_LEVELS):
-                paths = [
-                    os.path.join(folder, name) for folder in folders for name in self._names(folder)
-                ]
-                places += [
-                    path
-                    for path in paths
-                    if path.lower().endswith(H5_ENDINGS) and "/._" not in f"/{path}"
-                ]
-                folders = [path for folder in folders for path in self._folders(folder)]
-        else:  # of two characters, also where the published tree has them
-            folders += [
-                "cqt",
-                _PUBLISHED,
-                *(f"{folder}/{_PUBLISHED}" for folder in self._folders("")),
-            ]
-            paths = [path for folder in folders for path in self._folders(folder)]
-            places = [path for path in paths if len(os.path.basename(path)) == 2]
+        """HDF5 files, also one folder below, or folders of .mm files, of two characters; sorted.
+
+        Raises MillraceError if one cannot name a partition.
+        """
+        if kind == "h5":
+            names = [path for folder in ("", *self._folders("")) for path in self._names(folder)]
+            places = [path for path in names if _is_h5(path)]
+        else:
+            trees = [f"{folder}/{_PUBLISHED}" for folder in self._folders("")]
+            above = ["", "cqt", _PUBLISHED, *trees]
+            names = [path for folder in above for path in self._folders(folder)]
+            places = [path for path in names if len(os.path.basename(path)) == 2]
         for path in places:
             if not path.isprintable() or len(quote(path, safe="")) > _MAX_NAME:
                 problem = f"the path {path!a} is too long or not printable"
                 raise MillraceError(problem, str(self.path), "Rename it")
         return dict.fromkeys(sorted(places))
 
-    def _ends(self, pointer: str) -> list[str]:
-        r"""Paths below this root that a pointer from any machine may mean, the longest first.
+    def _find(self, kind: str, pointer: str) -> str | None:
+        r"""The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer of
+        any machine means, or None.
 
         `D:\old\place\a.h5`, `/dead/place/a.h5` and `../a.h5` all lead to `a.h5`, or to
         `place/a.h5`.
         """
-        parts = [part for part in re.split(r"[\\/]+", pointer) if part not in ("", ".")]
-        return ["/".join(parts[start:]) for start in range(len(parts))]
-
-    def find(self, kind: str, pointer: str) -> str | None:
-        """The HDF5 file (kind h5), or the .mm file in one of the folders (mm), that a pointer
-        means, or None."""
-        if kind == "h5":
-            return self._h5(pointer)
-        for end in self._ends(pointer):
-            folder, _, name = end.rpartition("/")
-            if folder in self.places("mm") and name in self._names(folder):
+        parts = re.split(r"[\\/]+", pointer.strip())
+        for start in range(len(parts)):
+            end = "/".join(parts[start:])
+            folder = os.path.dirname(end)
+            is_mm = kind == "mm" and folder in self.places("mm") and end in self._names(folder)
+            if is_mm or (kind == "h5" and end in self.places("h5")):
                 return end
-        return None
 
-    def _h5_file(self, pointer: str) -> str | None:
-        """A name, or a path."""
-        places = self.places("h5")
-        ends = self._ends(pointer.strip())
-        for end in ends:
-            if end in places:
-                return end
-        names = [file for file in places if os.path.basename(file) in ends[-1:]]
-        return names[0] if len(names) == 1 else None
+        # A bare name of a file that lies one folder below.
+        places = self.places("h5") if kind == "h5" else ()
+        named = [file for file in places if os.path.basename(file) == parts[-1]]
+        return named[0] if len(named) == 1 else None
+
+
+def _is_h5(path: str) -> bool:
+    """Whether a file is named like HDF5, and is none that macOS writes beside it."""
+    return path.lower().endswith(H5_ENDINGS) and not os.path.basename(path).startswith("._")
 
 
 def regular_file(path: str | os.PathLike) -> os.stat_result:

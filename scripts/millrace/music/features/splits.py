@@ -18,7 +18,7 @@ from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.leaks.leakage import Shared
-from millrace.music.features.index import SOURCES, FeatureIndex
+from millrace.music.features.index import FeatureIndex
 from millrace.music.features.metadata import ID_NAMES, first
 from millrace.music.features.roots import split_name
 from millrace.music.features.track import H5
@@ -123,62 +123,38 @@ def coverage(
         "missing": len(versions) - found,
         "missing_fraction": 1 - found / len(versions) if versions else 0.0,
         "without_id": len(unnamed),
-        "repeated": _repeated(present),
     }
     used = {numbers[video_id(version)] for clique in filtered.values() for version in clique}
-    facts |= _of_files(index, np.array(sorted(used), np.int64), prefer)
+    rows = np.array(sorted(used), np.int64)
+    seconds = index.frames(prefer)[rows] * index.hops(prefer)[rows]
+    facts["hours"] = float(seconds.sum()) / 3600
     facts["line"] = _line(facts)
     return facts, [{"split": split.name, **row} for row in lost], filtered
 
 
-def _of_files(index: FeatureIndex, used: np.ndarray, prefer: str) -> dict[str, Any]:
-    """Hours of some tracks, and of how many the preferred source is read."""
-    seconds = index.frames(prefer)[used] * index.hops(prefer)[used]
-    has_preferred = index.records["file"][used, SOURCES.index(prefer)] >= 0
-    preferred = int(has_preferred.sum())
-    (other,) = (source for source in SOURCES if source != prefer)
-    return {
-        "hours": float(seconds.sum()) / 3600,
-        "sources": {prefer: preferred, other: len(used) - preferred},
-    }
-
-
 def _line(facts: Mapping[str, Any]) -> str:
     """What a person is told of a split."""
-    cliques = facts["cliques_found"]
-    kept = facts["versions_kept"]
-    clique_share = 100 * cliques / max(facts["cliques"], 1)
-    version_share = 100 * kept / max(facts["versions"], 1)
-    line = (
-        f"{facts['split']}: {cliques:,} cliques of at least 2 ({clique_share:.1f} %) and {kept:,} "
-    )
-    line += f"versions ({version_share:.1f} %) remain, {facts['versions_found']:,} of "
-    line += f"{facts['versions']:,} found, {facts['hours']:,.1f} h"
-    if facts["repeated"]:
-        line += f"; {facts['repeated']:,} of them name a recording that stands before: read once"
-    return line
+    clique_share = 100 * facts["cliques_found"] / max(facts["cliques"], 1)
+    version_share = 100 * facts["versions_kept"] / max(facts["versions"], 1)
+    line = f"{facts['split']}: {facts['cliques_found']:,} cliques of at least 2 "
+    line += f"({clique_share:.1f} %) and {facts['versions_kept']:,} versions "
+    line += f"({version_share:.1f} %) remain, {facts['versions_found']:,} of "
+    return line + f"{facts['versions']:,} found, {facts['hours']:,.1f} h"
 
 
 def _without_id(split: Split) -> list[dict]:
     """A row for each version whose video id is missing or no text, such as a number."""
-    rows = []
-    for name, clique in split.cliques.items():
-        for version in clique:
-            if not video_id(version):
-                version_id = str(version.get("version_id", ""))
-                of = {
-                    "id": "",
-                    "in_clique": name,
-                    "version_id": version_id,
-                }
-                rows.append({**of, "reason": "without_video_id"})
-    return rows
-
-
-def _repeated(cliques: Mapping[str, list[dict[str, Any]]]) -> int:
-    """How many versions name a recording that stands before in the split."""
-    ids = [video_id(version) for clique in cliques.values() for version in clique]
-    return len(ids) - len(set(ids))
+    return [
+        {
+            "id": "",
+            "in_clique": name,
+            "version_id": str(version.get("version_id", "")),
+            "reason": "without_video_id",
+        }
+        for name, clique in split.cliques.items()
+        for version in clique
+        if not video_id(version)
+    ]
 
 
 def leaks(splits: Mapping[str, Split]) -> list[dict[str, str]]:

@@ -23,10 +23,11 @@ MM = "mm"
 RAW = "raw"
 CHUNKS = "chunks"
 BY_H5PY = "h5py"
-# Where a fact is from: the data file, an HDF5 attribute, the .npy beside an .mm, JSONL, config,
-# what is usual (inferred); `duration`: the config's, which the track's own duration confirms.
-ORIGINS = ("", "file", "attribute", "sidecar", "jsonl", "config", "inferred", "duration")
-FACTS = ("hop", "bins", "dtype", "orientation", "shape")
+# Where the hop is from: the HDF5 file, the JSONL, what all published .mm files have, the config.
+FROM_FILE = "file"
+FROM_JSONL = "jsonl"
+PUBLISHED = "published"
+FROM_CONFIG = "config"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +75,7 @@ class Track:
     `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value,
     `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
     `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
-    columns, and `first` counts from it. `facts` has the origin of each of FACTS. `refused` is a
-    slug, `problem` says it in words.
+    columns, and `first` counts from it. `refused` is a slug, `problem` says it in words.
     """
 
     id: str
@@ -91,16 +91,13 @@ class Track:
     pitch: int = 0
     first: int = 0
     chunks: Sequence[int] = ()
-    filters: str = ""
     addresses: Sequence[int] = ()
     hop: float = math.nan
-    facts: dict[str, str] = dataclasses.field(default_factory=dict)
-    warnings: list[str] = dataclasses.field(default_factory=list)
+    hop_from: str = ""
     refused: str = ""
     problem: str = ""
     size: int = -1
     mtime_ns: int = -1
-    swmr: bool = False
 
     def refuse(self, reason: str, problem: str) -> Track:
         """Itself, refused for this reason (the first one given stays)."""
@@ -117,10 +114,7 @@ def _schema() -> pa.Schema:
         "str": pa.string(),
         "int": pa.int64(),
         "float": pa.float64(),
-        "bool": pa.bool_(),
         "Sequence[int]": pa.list_(pa.int64()),
-        "list[str]": pa.list_(pa.string()),
-        "dict[str, str]": pa.struct([(name, pa.string()) for name in FACTS]),
     }
     fields = dataclasses.fields(Track)
     return pa.schema([(field.name, kinds[str(field.type)]) for field in fields])

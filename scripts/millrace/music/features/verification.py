@@ -35,7 +35,7 @@ def facts(index: FeatureIndex, number: int, contract: Contract, prefer: str = H5
     `S` are the shingles of the whole track, one every `shingle` seconds, the last one filled by
     repetition.
     """
-    track = index.entries(number, prefer)[0]
+    track = index.track(number, prefer)
     try:
         values = WindowReader(index, prefer, 1).read(number, 0, track.frames)
     except FeatureError as error:
@@ -53,7 +53,7 @@ def facts(index: FeatureIndex, number: int, contract: Contract, prefer: str = H5
         "dtype": track.dtype,
         "shape": [track.bins, track.frames],
         "hop": track.hop,
-        "hop is from": track.facts["hop"],
+        "hop is from": track.hop_from,
         "pooling": contract.pooling(track.hop),
         "seconds": seconds,
         "S": max(0, math.ceil(seconds / contract.shingle - 1)) + 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -35,7 +34,6 @@ class TrackBatch:
     each, ...
 
     `bad` lists tracks that could not be read: another version of their clique took their place.
-    `fallbacks` counts windows from the other kind of file.
     """
 
     step: int
@@ -46,7 +44,6 @@ class TrackBatch:
     epoch: int = 0
     filler: bool = False
     bad: list[BadSample] = field(default_factory=list)
-    fallbacks: Counter = field(default_factory=Counter)
 
     @property
     def planned(self) -> int:
@@ -133,7 +130,7 @@ class CliqueDataset:
             check_values([batch.x.numpy()])
         except Refused as refused:
             # A short window may be silent.
-            if refused.reason not in ("zero", "constant"):
+            if refused.reason != "constant":
                 remedy = "The model takes linear magnitudes of a CQT"
                 raise MillraceError(str(refused), f"step {batch.step}", remedy) from None
         expected = (len(batch.ii), self.reader.contract.bins, self.geometry.size)
@@ -150,7 +147,6 @@ class CliqueDataset:
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> TrackBatch:
         """Read the versions of the anchors of one step."""
         bad: list[BadSample] = []
-        before = self.reader.windows.fallbacks.copy()
         groups = [self._group(int(anchor), request.epoch, bad) for anchor in request.rows]
         order = [group[slot] for slot in range(self.n_per_class) for group in groups]
         rows = np.array([row for row, _ in order])
@@ -163,7 +159,6 @@ class CliqueDataset:
             epoch=request.epoch,
             filler=request.filler,
             bad=bad,
-            fallbacks=self.reader.windows.fallbacks - before,
         )
 
     def _group(self, anchor: int, epoch: int, bad: list[BadSample]) -> list[tuple[int, Tensor]]:

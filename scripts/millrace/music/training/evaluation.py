@@ -53,7 +53,7 @@ class Features:
             hops, rows = np.unique(part.hops, return_index=True)
             for hop, row in zip(hops, rows, strict=True):
                 track = int(part.tracks[row])
-                bins = self.index.entries(track)[0].bins
+                bins = self.index.track(track).bins
                 if problem := contract.mismatch(bins, float(hop)):
                     remedy = "Set the model's cqt keys to the features, or data.resample to true"
                     raise MillraceError(

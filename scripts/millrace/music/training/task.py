@@ -178,11 +178,7 @@ class VersionTask(Task):
         values = [logged[name].float() for name in LOGGED]
         self._sums = self._sums.to(loss.device)
         self._sums += torch.stack([one, *values])
-
-        counts = {"replaced": len(batch.bad)}
-        for reason, count in batch.fallbacks.items():
-            counts[f"fallback_{reason}"] = count
-        return loss, float(len(batch.ii)), counts
+        return loss, float(len(batch.ii)), {"replaced": len(batch.bad)}
 
     def evaluate(self, model: Clews, fabric: Any) -> dict[str, float]:
         """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best
