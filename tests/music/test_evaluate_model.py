@@ -1,5 +1,4 @@
-"""The evaluation step: whole tracks, shingles of its own for queries and candidates, shared by
-ranks."""
+"""The evaluation step: whole tracks, shared by ranks."""
 
 from __future__ import annotations
 
@@ -51,22 +50,20 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path, monkeypatch):
         assert evaluate_model.main(arguments) == 0
         return json.loads((tmp_path / "out.json").read_text())
 
-    plain = evaluated("partition=test", "qslen=", "qshop=2", "cslen=", "cshop=2")
+    plain = evaluated("partition=test", "hop=2")
     assert (plain["queries"], plain["candidates"], plain["redux"]) == (6, 6, "bpwr-5")
     assert set(plain["intervals"]) == set(plain["figures"]) == {"m_MAP", "m_MR1", "m_ARP", "m_COMP"}
-    shingles = ("maxlen=300", "qslen=0", "qshop=0", "cshop=2", "limit_num=4")
-    whole = evaluated("partition=valid", "redux=min", *shingles)
+    whole = evaluated("partition=valid", "redux=min", "maxlen=300", "limit_num=4")
     assert (whole["partition"], whole["queries"], whole["redux"]) == ("valid", 4, "min")
     # Each option has its part in the distances of tracks.
-    options = [(), ("maxlen=6",), ("qslen=0",), ("cslen=0",), ("qslen=0", "cslen=0")]
-    options += [("qshop=1",), ("cshop=1",), ("redux=min",)]
+    options = [(), ("maxlen=6",), ("hop=1",), ("redux=min",)]
     seen = set()
     scored = run.scored
 
-    def noted(queries, candidates, strategy, share):
-        distances = track_distances(queries, candidates, strategy)
+    def noted(tracks, strategy, share):
+        distances = track_distances(tracks, tracks, strategy)
         seen.add(json.dumps(distances.tolist()))
-        return scored(queries, candidates, strategy, share)
+        return scored(tracks, strategy, share)
 
     monkeypatch.setattr(run, "scored", noted)
     for each in options:
@@ -167,9 +164,9 @@ def test_ranks_share_tracks_and_queries_and_count_none_twice(tmp_path):
     parts = [embedded(OneOf(), rank)[1] for rank in (0, 1)]
     assert sorted(torch.cat([part.ids for part in parts]).tolist()) == tracks.ids.tolist()
     assert torch.equal(parts[1].embeddings, tracks.embeddings[1::2])
-    figures = evaluation.scored(tracks, tracks, "bpwr-5", alone)
+    figures = evaluation.scored(tracks, "bpwr-5", alone)
     shares = [evaluation.Share(OneOf(), rank, torch.device("cpu")) for rank in (0, 1)]
-    halves = [evaluation.scored(tracks, tracks, "bpwr-5", share) for share in shares]
+    halves = [evaluation.scored(tracks, "bpwr-5", share) for share in shares]
     together = torch.cat([half["ARP"] for half in halves])
     assert len(together) == len(tracks) and float(together.mean()) == pytest.approx(
         float(figures["ARP"].mean())

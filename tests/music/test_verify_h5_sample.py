@@ -11,38 +11,34 @@ import pytest
 import yaml
 
 from millrace.music import verify_h5_sample
-from millrace.music.features.track import Contract
 from millrace.music.features.verification import facts
-from tests.music.features.trees import add_group, cqt, h5_file, indexed, write_mm
+from tests.music.features.trees import add_group, cqt, h5_file, indexed
 
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A recording in both kinds of file and one that is lost, and a configuration that names
-    them."""
+    """A recording and one that is lost, and a configuration that names them."""
     monkeypatch.chdir(tmp_path)
     with h5py.File("a.h5", "w") as h5:
         add_group(h5, "-first_____", cqt(1), {"hop_s": 0.02})
-    write_mm(tmp_path, "-first_____", cqt(2).T)
-    indexed(tmp_path, ["a.h5"], ["-f"])
+    indexed(tmp_path, ["a.h5"])
     content = {"C-1": [{"youtube_id": "-first_____"}, {"youtube_id": "lost_______"}]}
     (tmp_path / "train.json").write_text(json.dumps(content))
     return tmp_path
 
 
-def shown(prefer: str = "h5", index: str = "features.index", flags: str = "") -> int:
+def shown(index: str = "features.index", flags: str = "") -> int:
     path = {"index": index, "splits": {"train": "train.json"}}
-    Path("dvi-h5.yaml").write_text(yaml.safe_dump({"path": path, "data": {"prefer": prefer}}))
+    Path("dvi-h5.yaml").write_text(yaml.safe_dump({"path": path}))
     return verify_h5_sample.main(["--conf", "dvi-h5.yaml", *shlex.split(flags)])
 
 
-@pytest.mark.parametrize("prefer", ["h5", "mm"])
-def test_a_track_of_the_preferred_source_is_shown_with_its_facts(tree, capsys, prefer):
-    assert shown(prefer, flags="--split train --index 0 --verbose") == 0
+def test_a_track_is_shown_with_its_facts(tree, capsys):
+    assert shown(flags="--split train --index 0 --verbose") == 0
     lines = {line[:13].strip(): line[13:] for line in capsys.readouterr().out.splitlines()}
-    assert (lines["id"], lines["source"]) == ("-first_____", prefer)
+    assert (lines["id"], lines["source"]) == ("-first_____", "h5")
     assert {"offset", "dtype", "shape", "hop", "S", "min", "mean", "max"} <= lines.keys()
-    assert shown(prefer) == 0
+    assert shown() == 0
     assert "offset" not in capsys.readouterr().out
 
 
@@ -57,7 +53,7 @@ def test_a_track_of_the_preferred_source_is_shown_with_its_facts(tree, capsys, p
     ],
 )
 def test_a_track_that_is_not_there_is_named(tree, capsys, index, flags, words):
-    assert shown(index=index, flags=flags) == 1
+    assert shown(index, flags) == 1
     assert words in capsys.readouterr().err
 
 
@@ -65,7 +61,7 @@ def test_facts_of_a_track(tmp_path):
     values = cqt(1, 2150)
     with h5_file(tmp_path) as h5:
         add_group(h5, "abcdefghijk", values.T.astype("f2"), {"hop_s": 0.02})
-    track = facts(indexed(tmp_path), 0, Contract())
+    track = facts(indexed(tmp_path), 0, shingle=20.0)
     wanted = {
         "file": str(tmp_path / "a.h5"),
         "key": "abcdefghijk/cqt",
@@ -73,7 +69,6 @@ def test_facts_of_a_track(tmp_path):
         "dtype": "<f2",
         "shape": [84, 2150],
         "hop": 0.02,
-        "hop is from": "file",
         "pooling": 5,
         "seconds": 43.0,
         "S": 3,

@@ -88,15 +88,14 @@ def music_row(key: Key) -> str:
         float: "number",
         str: "string",
         list: "list",
-        type(None): "number",
     }
     takes = " or ".join(f"`{value}`" for value in key.among) or kinds[type(key.default)]
     if key.at_least:
         takes += f", at least {key.at_least:g}"
     if key.at_most < LARGEST:
         takes += f", at most {key.at_most:g}"
-    default = "" if key.default is None else f"`{json.dumps(key.default)}`"
-    return f"| `{key.name}` | {takes} | {default} | {html.escape(key.meaning, quote=False)} |"
+    default = json.dumps(key.default)
+    return f"| `{key.name}` | {takes} | `{default}` | {html.escape(key.meaning, quote=False)} |"
 
 
 if __name__ == "__main__":

@@ -76,36 +76,27 @@ def test_a_loader_is_audited_over_two_epochs_but_for_images_whose_epochs_trainin
 
 
 def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
-    own = {"data.prefer": "mm", "training.optim.lr": 0.5, "fabric.precision": "32"}
+    own = {"training.optim.lr": 0.5, "fabric.precision": "32"}
     section = {"conf": "x.yaml", "splits": {"val": "v.json"}, "on_leak": "keep"}
     of = inputs("music", 0, **section, contract={"resample": True}, runs={"a": own})
-    loader = {
+    chosen = {
+        "jobname": "a",
         "path.splits.valid": "v.json",
         "path.index": "results/music/index/features.index",
-        "data.prefer": "mm",
+        "conf": "x.yaml",
         "data.on_leak": "keep",
-        "data.resample": True,
+        "training.optim.lr": 0.5,
+        "fabric.precision": "32",
     }
-    others = {"jobname": "a", "conf": "x.yaml"}
-    others |= {"training.optim.lr": 0.5, "fabric.precision": "32"}
-    words = {f"{key}={value}" for key, value in (loader | others).items()}
+    words = {f"{key}={value}" for key, value in chosen.items()}
     assert set(of.run_arguments(RUN).split()) == words
-    # Its loader is another one only if what it reads is.
     audited = of.audited("a")
-    assert audited.arguments == {"conf": "x.yaml", "keys": loader}
-    assert audited.files == [loader["path.index"], "x.yaml"]
+    assert audited.arguments["keys"].keys() == chosen.keys()
+    assert audited.files == [chosen["path.index"], "x.yaml"]
+    own = {"fabric.ngpus": 2, "training.batchsize": 8}
+    assert inputs("music", runs={"a": own}).audited("a").ranks == 2
     assert of.contract == "--hop 0.02 --pool 5 --bins 84 --resample"
     assert of.gpus(RUN) == 1  # as the configuration's own default is cuda
-
-
-def test_the_audit_of_music_has_the_choices_and_ranks_of_its_run_and_not_the_rates_of_training():
-    own = {"fabric.ngpus": 2, "training.numepochs": 3, "training.batchsize": 8}
-    of = inputs("music", prefer="mm", runs={"a": own})
-    audited = of.audited("a")
-    keys = audited.arguments["keys"]
-    assert (audited.ranks, keys["data.prefer"], keys["training.batchsize"]) == (2, "mm", 8)
-    assert "training.numepochs" not in keys
-    assert "data.prefer=mm" in of.run_arguments(RUN).split()
 
 
 def test_music_without_features_asks_for_nothing_and_before_a_merge_no_table_is_lost(

@@ -16,7 +16,7 @@ from millrace.common import atomic, cli, settings
 from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
-from millrace.music.features.merging import Places, apply_records, lines, merge_all
+from millrace.music.features.merging import Choices, Places, apply_records, lines, merge_all
 from millrace.music.features.metadata import Metadata, place_records, read_metadata
 from millrace.music.features.roots import SPLITS, Root, split_files
 from millrace.music.features.track import Contract, write_tracks
@@ -38,6 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=Path("cache/discogs_h5_index.pt"),
         help="index to write",
     )
+    add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
     settings.add_arguments(parser, Contract)
     return parser
 
@@ -85,7 +86,8 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     if args.splits and not splits:
         remedy = "Name the files train.json, valid.json and test.json (or val, verify)"
         raise MillraceError("holds no split", args.splits, remedy)
-    result = merge_all(args.out, tracks, Places(roots, splits), contract, problems)
+    choices = Choices(args.prefer)
+    result = merge_all(args.out, tracks, Places(roots, splits), contract, problems, choices)
     for line in lines(result):
         cli.log.info("%s", line)
     cli.log.info("%d tracks, %.1f h: %s", result["tracks"], result["hours"], os.fspath(args.out))

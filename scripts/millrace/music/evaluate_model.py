@@ -4,11 +4,10 @@ intervals.
     python -m millrace.music.evaluate_model redux=bpwr-10 \\
         checkpoint=logs/dvi-h5/checkpoint_best.ckpt
 
-As the original: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of
-a track), qslen and qshop, cslen and cshop (s of shingles of queries and candidates; 0: the whole
-track), limit_num (tracks). Other key=value are keys of the configuration that lies beside the
-checkpoint, such as path.index; conf=FILE is another one. Figures are computed in float32. Under
-torchrun the ranks share the tracks and the queries.
+Options: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of a
+track), hop (s from one shingle to the next), limit_num (tracks). Other key=value are keys of the
+configuration that lies beside the checkpoint, such as path.index; conf=FILE is another one. Figures
+are computed in float32. Under torchrun the ranks share the tracks and the queries.
 """
 
 from __future__ import annotations

@@ -15,16 +15,6 @@ MERGE = "results/music/partitions/merge/all.json"
 INDEX = "results/music/index/features.index"
 COVERAGE = "results/music/index/coverage.json"
 REPORT = "results/music/report/training.html"
-# What its loader does not depend on.
-_NOT_OF_LOADER = (
-    "jobname",
-    "conf",
-    "fabric.",
-    "training.optim.",
-    "training.monitor.",
-    "training.numepochs",
-    "training.save",
-)
 
 
 class MusicInputs(RunInputs):
@@ -96,19 +86,13 @@ class MusicInputs(RunInputs):
             chosen[f"path.splits.{name}"] = file
         chosen["path.index"] = INDEX
         chosen["conf"] = section["conf"]
-        chosen["data.prefer"] = section["prefer"]
         chosen["data.on_leak"] = section["on_leak"]
-        chosen["data.resample"] = section["contract"]["resample"]
         chosen.update(own)
         return chosen
 
     def audited(self, run: str) -> Audited:
         """The loader of a run of the config."""
-        chosen = self._chosen(run)
-        for key in list(chosen):
-            if key.startswith(_NOT_OF_LOADER):
-                del chosen[key]
-        arguments = {"conf": self.section["conf"], "keys": chosen}
+        arguments = {"conf": self.section["conf"], "keys": self._chosen(run)}
         files = [INDEX, *self.conf()]
         return Audited("millrace.music.training.task:audited", arguments, files, self.ranks(run))
 

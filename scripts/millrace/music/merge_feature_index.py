@@ -1,7 +1,7 @@
 """Merge the tracks of all partitions into one index, and say what of each split has features.
 
-Beside the index: coverage.json, <split>.filtered (as MTG's alignment script writes it),
-missing.jsonl, ledger.json, rejects.jsonl, leaks.jsonl. The index is written last.
+Beside the index: coverage.json, missing.jsonl, ledger.json, rejects.jsonl, leaks.jsonl. The index
+is written last.
 """
 
 from __future__ import annotations

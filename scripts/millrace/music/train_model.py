@@ -31,11 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="key=value",
         help="keys of the configuration, such as fabric.ngpus=2",
     )
-    add(
-        "--output-dir",
-        help="folder of the run (default: that of --metrics, else <path.logs>/<jobname>)",
-    )
-    add("--metrics", help="output, written last: metrics.json (default: in the run's folder)")
+    add("--metrics", help="metrics.json, written last, in the run's folder")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     return parser
 
@@ -43,12 +39,10 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> int | None:
     conf = configuration.read(args.overrides)
-    folder = Path(
-        args.output_dir
-        or Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "_")).parent
-    )
-    if not (args.output_dir or args.metrics or conf["jobname"]):
+    if not (args.metrics or conf["jobname"]):
         raise MillraceError("the run has no name", remedy="Write jobname=NAME")
+    metrics = Path(args.metrics or Path(conf["path.logs"], conf["jobname"], "metrics.json"))
+    folder = metrics.parent
     count = conf["fabric.ngpus"]
     if count > 1 and conf["fabric.nnodes"] == 1 and "RANK" not in os.environ:
         words = ["--standalone", "--nproc-per-node", str(count), "-m", "millrace.music.train_model"]
@@ -60,7 +54,7 @@ def main(args: argparse.Namespace) -> int | None:
 
     torch.set_num_threads(args.threads)
     if summary := run.run(conf, folder):
-        atomic.write_json(args.metrics or folder / "metrics.json", summary)
+        atomic.write_json(metrics, summary)
         cli.log.info("%s: %d epochs done; metrics.json is there", folder, summary["epochs"])
     return None
 

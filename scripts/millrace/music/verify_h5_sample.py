@@ -34,10 +34,9 @@ def main(args: argparse.Namespace) -> None:
         if not settings[name]:
             raise MillraceError(f"{name} is not set", args.conf, "Set it in the configuration")
 
-    contract = settings.contract()
-    index = FeatureIndex(settings["path.index"], settings.roots, contract.hop)
+    index = FeatureIndex(settings["path.index"], settings.roots)
     number = verification.number_of(index, settings[key], split, args.index)
-    facts = verification.facts(index, number, contract, settings["data.prefer"])
+    facts = verification.facts(index, number, settings.model.shingling_len)
     for name, value in facts.items():
         if args.verbose or name not in verification.PLACE:
             print(f"{name:12} {value}")

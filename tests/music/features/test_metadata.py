@@ -12,7 +12,7 @@ import pytest
 from millrace.common.errors import MillraceError
 from millrace.music.features.metadata import Record, place_records, read_metadata
 from millrace.music.features.roots import Root, split_name
-from millrace.music.features.splits import Split, coverage, read_split, write_filtered
+from millrace.music.features.splits import Split, coverage, read_split
 from millrace.music.features.track import Contract
 from tests.music.features.trees import (
     PUBLISHED,
@@ -197,15 +197,7 @@ def write_split(path: Path, cliques: dict[str, list[str]]) -> Path:
     return path
 
 
-def aligned(cliques: dict, present: set[str]) -> dict:
-    """What MTG's align_to_official_splits.py leaves of a split."""
-    rest = {
-        c: [v for v in versions if v["youtube_id"] in present] for c, versions in cliques.items()
-    }
-    return {clique: versions for clique, versions in rest.items() if len(versions) >= 2}
-
-
-def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path):
+def test_coverage_counts_versions_and_cliques_as_the_published_script(tmp_path):
     ids = [f"{'-_aA'[n % 4]}{n:010d}" for n in range(12)]
     for n, name in enumerate(ids[:10]):
         values = cqt(n, 8000)
@@ -228,12 +220,9 @@ def test_coverage_and_filtered_splits_are_those_of_the_published_script(tmp_path
         for track in scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
         if track.refused
     }
-    result, lost, filtered = coverage(split, index, refused)
+    result, lost = coverage(split, index, refused)
     present = {index.id(row) for row in range(len(index))}
     assert present == {*ids[:3], *ids[5:10]}
-    written = write_filtered(split, filtered, tmp_path / "out")
-    assert written.name == "Discogs-VI-YT-light.json.val.filtered"
-    assert written.read_text() == json.dumps(aligned(json.loads(path.read_text()), present))
     counts = {
         "split": "valid",
         "versions": 12,
@@ -279,7 +268,7 @@ def test_versions_without_a_text_as_video_id_are_listed_with_their_clique(tmp_pa
     split = Split(
         "train", "train.json", {"C-1": [{"version_id": "V-1", "youtube_id": 12345678901}]}
     )
-    result, lost, _ = coverage(split, indexed(tmp_path), {})
+    result, lost = coverage(split, indexed(tmp_path), {})
     of = {"split": "train", "id": "", "in_clique": "C-1", "version_id": "V-1"}
     assert lost[0] == {**of, "reason": "without_video_id"} and result["without_id"] == 1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -252,10 +252,7 @@ def test_tracks_that_state_no_hop_are_counted(tmp_path):
         ):
             add_group(h5, number(seed), cqt(seed), attributes)
         add_group(h5, ID, 0 * cqt(1))
-    words = (
-        "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop; in training"
-        " model.cqt.hoplen)"
-    )
+    words = "2 of 5 tracks state no hop and are read at 0.02 s (contract.hop)"
     tracks = scanned(tmp_path)
     assert hop_note(tracks, Contract()) == words
     stating = [track for track in tracks if track.hop_from != "config"]
@@ -475,14 +472,14 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
         write_mm(tmp_path, ID, cqt(3).astype("<f2"), folder=folder)
     tracks = scanned(tmp_path, ["b.h5", "a.h5"], ["AB", "ab"])
     roots, contract = {"h5": str(tmp_path), "mm": str(tmp_path)}, Contract(resample=True)
-    rejects = merge(tmp_path / "i", tracks, roots, contract)
-    assert [(track.refused, track.file) for track in rejects] == [
-        ("duplicate_id", "b.h5"),
-        ("duplicate_id", "ab/abcdefghijk.mm"),
-    ]
-    index = FeatureIndex(tmp_path / "i")
-    files = [Path(index.track(0, source).file) for source in ("h5", "mm")]
-    assert [str(file.relative_to(tmp_path)) for file in files] == ["a.h5", f"AB/{ID}.mm"]
+    files = ["a.h5", "b.h5", f"AB/{ID}.mm", f"ab/{ID}.mm"]
+    for prefer, order in (("h5", files), ("mm", files[2:] + files[:2])):
+        again = [dataclasses.replace(track) for track in tracks]
+        rejects = merge(tmp_path / "i", again, roots, contract, prefer)
+        assert [(track.refused, track.file) for track in rejects] == [
+            ("duplicate_id", file) for file in order[1:]
+        ]
+        assert FeatureIndex(tmp_path / "i").track(0).file == str(tmp_path / order[0])
 
 
 def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):

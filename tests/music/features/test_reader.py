@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 
@@ -20,7 +19,7 @@ from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.reader import WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
-from tests.music.features.trees import add_group, cqt, h5_file, indexed, number, write_mm
+from tests.music.features.trees import add_group, cqt, indexed, number, write_mm
 
 LAYOUTS = {
     "contiguous": {},
@@ -69,7 +68,7 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
     for name, values in tracks.items():
         row = index.find([name])[0]
         entry = index.track(row)
-        assert (entry.hop, entry.hop_from, entry.frames) == (hop, "file", len(values))
+        assert (entry.hop, entry.frames) == (hop, len(values))
         assert entry.storage == {"contiguous": "raw", "chunked": "chunks"}.get(layout, "h5py")
         for start, frames in ((0, 40), (len(values) - 61, 61), (37, 45), (len(values) - 1, 1)):
             window = reader.read(row, start, frames)
@@ -92,26 +91,8 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
     entry, window = index.track(0), WindowReader(index).read(0, 100, 1000)
     assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
     published = dtype == "<f2" and time_axis == 0
-    assert (entry.hop, entry.hop_from) == (
-        (PUBLISHED_HOP, "published") if published else (0.02, "config")
-    )
+    assert entry.hop == (PUBLISHED_HOP if published else 0.02)
     np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
-
-
-def test_the_hop_of_tracks_that_state_none_is_that_of_whoever_reads(tmp_path):
-    with h5_file(tmp_path) as h5:
-        for seed, attributes in ((1, {}), (2, {"hop_s": 0.05}), (3, {"hop_s": 0.02})):
-            add_group(h5, number(seed), cqt(seed), attributes)
-    write_mm(tmp_path, number(2), cqt(2).T)
-    built = indexed(tmp_path, ["a.h5"], [number(2)[:2]])
-    rows = built.find([number(1), number(2), number(3)])
-    assert built.hops()[rows].tolist() == [0.02, 0.05, 0.02]
-    index = pickle.loads(pickle.dumps(FeatureIndex(built.path, hop=0.1)))
-    assert index.hops()[rows].tolist() == [0.1, 0.05, 0.02]
-    assert index.hops("mm")[rows].tolist() == [0.1, 0.1, 0.02]
-    assert index.unstated()[rows].tolist() == [True, False, False]
-    assert [index.track(row).hop for row in rows] == [0.1, 0.05, 0.02]
-    assert index.track(rows[1], "mm").hop == 0.1
 
 
 def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):

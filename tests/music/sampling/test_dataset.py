@@ -30,7 +30,7 @@ def dataset(
     folder, geometry: Geometry = SHORT, *, files: int = 16, augment=None, **drawing
 ) -> CliqueDataset:
     index = trees.FeatureIndex(folder / "features.index")
-    cliques = read_cliques({"train": f"{folder}/train.json"}, index, "h5")["train"]
+    cliques = read_cliques({"train": f"{folder}/train.json"}, index)["train"]
     return CliqueDataset(
         cliques,
         ShingleReader(WindowReader(index, max_open_files=files), Contract()),

@@ -10,7 +10,6 @@ import pytest
 from millrace.common.errors import MillraceError
 from millrace.music import evaluate_model, train_model
 from millrace.music.features.roots import SPLITS
-from millrace.music.features.track import Contract
 from millrace.music.models.config import ClewsConfig
 from millrace.music.training import conf, conf_keys, run
 from millrace.music.training.augment import Augmentations
@@ -47,21 +46,10 @@ def test_the_original_trainers_command_is_taken_as_typed(tmp_path, monkeypatch):
 
 
 def test_the_original_evaluations_options_are_taken_as_typed():
-    typed = (
-        "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 qslen= qshop=5 cslen="
-        " cshop=5 "
-    )
-    typed += "limit_num="
+    typed = "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 hop=2 limit_num="
     args = evaluate_model.make_parser().parse_args([*typed.split(), "data.maxlen=7"])
     options, others = conf.split_options(args.overrides)
-    lengths = {
-        "maxlen": 300.0,
-        "qslen": None,
-        "qshop": 5.0,
-        "cslen": None,
-        "cshop": 5.0,
-        "limit_num": 0,
-    }
+    lengths = {"maxlen": 300.0, "hop": 2.0, "limit_num": 0}
     assert options == {
         "checkpoint": "x/best.ckpt",
         "partition": "test",
@@ -118,7 +106,7 @@ def test_the_example_has_known_keys_and_the_published_values():
         *(f"path.splits.{name}" for name in SPLITS),
     }
     assert differing == {"conf", "training.save_freq", *paths}
-    assert chosen.contract() == Contract()
+    assert (chosen.model.bins, chosen.model.cqt_hoplen, chosen.model.cqt_pool) == (84, 0.02, 5)
 
 
 @pytest.mark.parametrize(
@@ -209,14 +197,12 @@ def test_what_is_typed_wins_over_the_file_and_that_over_what_a_name_stands_for(t
     }
 
 
-def test_a_window_may_be_one_shingle_and_other_hops_may_be_admitted():
-    chosen = conf.read(["data.audiolen=20", "data.resample=true"])
-    assert chosen["data.audiolen"] == chosen.model.shingling_len and chosen.contract().resample
+def test_a_window_may_be_one_shingle():
+    chosen = conf.read(["data.audiolen=20"])
+    assert chosen["data.audiolen"] == chosen.model.shingling_len
 
 
-@pytest.mark.parametrize(
-    "option", ["maxlen=0", "qslen=-5", "qshop=-1", "limit_num=-1", "cslen=.nan"]
-)
+@pytest.mark.parametrize("option", ["maxlen=0", "hop=0", "limit_num=-1", "maxlen=.nan"])
 def test_options_of_an_evaluation_without_a_meaning_are_refused(option):
     with pytest.raises(MillraceError, match=option.partition("=")[0]):
         conf.split_options(["checkpoint=a", option])

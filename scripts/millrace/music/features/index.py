@@ -1,7 +1,7 @@
 """The index of all features: one file that is mapped, not loaded, and finds a track by its id.
 
-The file: MAGIC, then arrays as in .npy files: a record for HDF5 and one for .mm of every id, the
-sorted ids, files, chunk addresses, JSON facts.
+The file: MAGIC, then arrays as in .npy files: a record of every id, the sorted ids, files, chunk
+addresses, JSON facts.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import orjson
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.music.features.track import FROM_CONFIG, H5, MM, Contract, Track
+from millrace.music.features.track import H5, Contract, Track
 
 MAGIC = b"millrace-cqt-3\n\0"
-SOURCES = (H5, MM)
 _REGIONS = ("records", "ids", "files", "addresses", "facts")
 _LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses")]
 _SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins")]
@@ -32,7 +31,6 @@ _RECORD = [
     ("time_axis", "u1"),
     ("dtype", "S3"),
     ("storage", "S6"),
-    ("hop_from", "S9"),
 ]
 _FILE = [("size", "<i8"), ("mtime_ns", "<i8")]
 _REASONS = "The reports of the partitions, features/*.json, say why"
@@ -41,14 +39,19 @@ _REBUILD = "Remove it; merging the partitions makes it again"
 
 
 def merge(
-    path: str | os.PathLike, tracks: Sequence[Track], roots: dict[str, str], contract: Contract
+    path: str | os.PathLike,
+    tracks: Sequence[Track],
+    roots: dict[str, str],
+    contract: Contract,
+    prefer: str = H5,
 ) -> list[Track]:
     """Write the index of all usable tracks of all partitions; return those refused here:
     duplicates, and what the model of `contract` cannot take.
 
-    Of one id and source the first file by path wins. Raises MillraceError if nothing is left.
+    Of one id the track of the preferred source wins, then the first file by path. Raises
+    MillraceError if nothing is left.
     """
-    usable, rejects = _usable(tracks, contract)
+    usable, rejects = _usable(tracks, contract, prefer)
     if not usable:
         reasons = Counter(track.refused for track in tracks)
         words = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
@@ -67,51 +70,46 @@ def merge(
 
 
 def _usable(
-    tracks: Sequence[Track], contract: Contract
-) -> tuple[dict[str, dict[str, Track]], list[Track]]:
-    """Tracks by id and source, and those that are refused here."""
-    usable: dict[str, dict[str, Track]] = {}
+    tracks: Sequence[Track], contract: Contract, prefer: str
+) -> tuple[dict[str, Track], list[Track]]:
+    """Tracks by id, and those that are refused here."""
+
+    def rank(track: Track) -> tuple:
+        return track.id, track.source != prefer, track.file, track.key
+
+    usable: dict[str, Track] = {}
     rejects = []
-    for track in sorted(tracks, key=_rank):
+    for track in sorted(tracks, key=rank):
         if track.refused:
             continue
         problem = contract.mismatch(track.bins, track.hop)
-        other = usable.get(track.id, {}).get(track.source)
         if problem:
             words = f"{problem} (hop by {track.hop_from}): {_OTHER_HOP}"
             rejects.append(track.refuse("other_hop", words))
-        elif other:
+        elif track.id in usable:
+            other = usable[track.id]
             words = f"{other.file} {other.key}".strip()
             rejects.append(track.refuse("duplicate_id", f"{words} has it too"))
         else:
-            usable.setdefault(track.id, {})[track.source] = track
+            usable[track.id] = track
     return usable, rejects
 
 
-def _rank(track: Track) -> tuple:
-    """Of tracks of one id and source the first is taken."""
-    return track.id, track.source, track.file, track.key
-
-
-def _arrays(usable: Mapping[str, Mapping[str, Track]]) -> tuple[np.ndarray, ...]:
+def _arrays(usable: Mapping[str, Track]) -> tuple[np.ndarray, ...]:
     """The regions of an index, but for the facts."""
     # Ids in the order of their bytes, so that a mapped binary search finds them.
     ids = sorted(usable, key=os.fsencode)
-    keys = [os.fsencode(track.key) for sources in usable.values() for track in sources.values()]
-    width = max(map(len, keys)) or 1
-    records = np.zeros((len(ids), len(SOURCES)), [*_RECORD, ("key", f"S{width}")])
-    records["file"] = -1
+    width = max(len(os.fsencode(track.key)) for track in usable.values()) or 1
+    records = np.zeros(len(ids), [*_RECORD, ("key", f"S{width}")])
 
     files: dict[tuple, int] = {}  # numbers by size, time, path
     addresses: list[int] = []
     for number, name in enumerate(ids):
-        for source, track in usable[name].items():
-            file = os.fsencode(f"{source}/{track.file}")
-            state = (track.size, track.mtime_ns, file)
-            file_number = files.setdefault(state, len(files))
-            row = _row(track, file_number, len(addresses))
-            records[number, SOURCES.index(source)] = row
-            addresses.extend(track.addresses)
+        track = usable[name]
+        state = (track.size, track.mtime_ns, os.fsencode(f"{track.source}/{track.file}"))
+        file_number = files.setdefault(state, len(files))
+        records[number] = _row(track, file_number, len(addresses))
+        addresses.extend(track.addresses)
 
     longest = max(len(path) for *_, path in files)
     file_table = np.array(list(files), [*_FILE, ("path", f"S{longest}")])
@@ -135,7 +133,6 @@ def _row(track: Track, file: int, first_address: int) -> tuple:
         track.time_axis,
         track.dtype,
         track.storage,
-        track.hop_from,
         os.fsencode(track.key),
     )
 
@@ -151,15 +148,12 @@ class FeatureIndex:
 
     Nothing is loaded: a process pays for the pages that it touches, and all processes share them.
     Pickles as its path. `contract` is that of the build; `roots` may name other folders ("h5" and
-    "mm"), `hop` other seconds per frame of tracks that state none, which have those of the build.
+    "mm").
     """
 
-    def __init__(
-        self, path: str | os.PathLike, roots: dict[str, str] | None = None, hop: float | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike, roots: dict[str, str] | None = None) -> None:
         self.path = os.fspath(path)
         self._roots = roots
-        self._hop = hop
         arrays = {}
         starts = {}
         try:
@@ -197,7 +191,7 @@ class FeatureIndex:
         return len(self._ids)
 
     def __reduce__(self) -> tuple:
-        return FeatureIndex, (self.path, self._roots, self._hop)
+        return FeatureIndex, (self.path, self._roots)
 
     def id(self, number: int) -> str:
         """The id of a track."""
@@ -216,52 +210,26 @@ class FeatureIndex:
         hits = (nearest == fitting) & (fitting != b"")
         return np.where(hits, places, -1)
 
-    def frames(self, prefer: str = H5) -> np.ndarray:
-        """int64 stored frames of every track, in the preferred source, or the other if that lacks
-        it."""
-        return self._stored("frames", prefer)
+    def frames(self) -> np.ndarray:
+        """int64 stored frames of every track."""
+        return self.records["frames"]
 
-    def hops(self, prefer: str = H5) -> np.ndarray:
-        """Seconds a stored frame of every track, in the source as for `frames`."""
-        hops = self._stored("hop", prefer)
-        if self._hop is None:
-            return hops
-        return np.where(self.unstated(prefer), self._hop, hops)
+    def hops(self) -> np.ndarray:
+        """Seconds a stored frame of every track."""
+        return self.records["hop"]
 
-    def unstated(self, prefer: str = H5) -> np.ndarray:
-        """bool: tracks whose hop nothing says, in the source as for `frames`."""
-        return self._stored("hop_from", prefer) == FROM_CONFIG.encode()
-
-    def _stored(self, field: str, prefer: str) -> np.ndarray:
-        first = SOURCES.index(prefer)
-        mine = self.records[:, first]
-        other = self.records[:, 1 - first]
-        return np.where(mine["file"] >= 0, mine[field], other[field])
-
-    def track(self, number: int, prefer: str = H5) -> Track:
-        """A track in the preferred source, or the other if that lacks it; `file` is its path
-        today."""
+    def track(self, number: int) -> Track:
+        """A track; `file` is its path today."""
         if not 0 <= number < len(self):
             raise IndexError(f"there is no track of number {number}")
         # A positioned read: mapped, every record would cost the 64 KiB that the kernel maps around
         # it.
         kind = self.records.dtype
-        size = len(SOURCES) * kind.itemsize
-        raw = os.pread(self._file.fileno(), size, self._records_at + number * size)
-        records = np.frombuffer(raw, kind)
-        place = SOURCES.index(prefer)
-        if records["file"][place] < 0:
-            place = 1 - place
-        fields = dict(zip(kind.names or (), records[place].item(), strict=True))
-        return self._track(number, SOURCES[place], fields)
+        at = self._records_at + number * kind.itemsize
+        raw = os.pread(self._file.fileno(), kind.itemsize, at)
+        fields = dict(zip(kind.names or (), np.frombuffer(raw, kind)[0].item(), strict=True))
 
-    def _track(self, number: int, source: str, fields: dict[str, Any]) -> Track:
-        """A track of the fields of its record."""
-        path, size, mtime_ns = self._state(fields["file"])
-        hop = fields["hop"]
-        hop_from = fields["hop_from"].decode()
-        if self._hop is not None and hop_from == FROM_CONFIG:
-            hop = self._hop
+        source, path, size, mtime_ns = self._state(fields["file"])
         start = fields["addresses"]
         addresses = self._addresses[start : start + fields["count"]]
         return Track(
@@ -280,14 +248,13 @@ class FeatureIndex:
             chunks=(fields["chunk0"], fields["chunk1"]),
             # An array has what is asked of it here: places, a length, an order.
             addresses=cast(Sequence[int], addresses),
-            hop=hop,
-            hop_from=hop_from,
+            hop=fields["hop"],
             size=size,
             mtime_ns=mtime_ns,
         )
 
-    def _file_state(self, number: int) -> tuple[str, int, int]:
-        """Path, size and mtime_ns of a file by its number."""
+    def _file_state(self, number: int) -> tuple[str, str, int, int]:
+        """Source, path, size and mtime_ns of a file by its number."""
         *state, path = self._files[number].item()
         source, _, relative = os.fsdecode(path).partition("/")
-        return os.path.join(self.roots[source], relative), *state
+        return source, os.path.join(self.roots[source], relative), *state

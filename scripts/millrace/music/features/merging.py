@@ -50,7 +50,7 @@ def merge_all(
     """Write the index and, before it, what there is to know of it into its folder; return the
     coverage.
 
-    Beside the index: `<split>.filtered`, ledger.json, rejects.jsonl (with `problems`, those of the
+    Beside the index: ledger.json, rejects.jsonl (with `problems`, those of the
     JSONL), missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
     for leaks if `on_leak` says so, and if a split misses more than is allowed.
     """
@@ -60,7 +60,6 @@ def merge_all(
         for name in SPLITS
         if places.splits.get(name)
     }
-    _check_file_names(splits)
     leaks = clique_splits.leaks(splits)
     jsonl.write_lines(folder / "leaks.jsonl", leaks)
     clique_splits.check_leaks(leaks, choices.on_leak, folder / "leaks.jsonl", "music.on_leak")
@@ -68,14 +67,14 @@ def merge_all(
     kept = [clique_splits.without_leaks(split, rejected) for split in splits.values()]
 
     with atomic.replacing(path) as partial:
-        merge(partial, tracks, places.roots, contract)
+        merge(partial, tracks, places.roots, contract, choices.prefer)
         index = FeatureIndex(partial)
         said = report("merge_feature_index", "all", tracks)
         atomic.write_json(folder / "ledger.json", said["ledger"])
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
         parts = _covered(kept, index, tracks, folder, choices)
 
-        seconds = index.frames(choices.prefer) * index.hops(choices.prefer)
+        seconds = index.frames() * index.hops()
         hours = float(seconds.sum()) / 3600
         shared = clique_splits.shared(leaks)
         return {
@@ -96,15 +95,14 @@ def _covered(
     folder: Path,
     choices: Choices,
 ) -> list[dict]:
-    """Write missing.jsonl and the `.filtered` files; return the coverage of each split. Raises
+    """Write missing.jsonl; return the coverage of each split. Raises
     MillraceError if one misses more than is allowed."""
     # The index knows which of the refused have other, usable features.
     reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
     missing: list[dict] = []
     parts = []
     for split in splits:
-        part, lost, filtered = clique_splits.coverage(split, index, reasons, choices.prefer)
-        clique_splits.write_filtered(split, filtered, folder)
+        part, lost = clique_splits.coverage(split, index, reasons)
         missing += lost
         parts.append(part)
     jsonl.write_lines(folder / "missing.jsonl", missing)
@@ -114,14 +112,6 @@ def _covered(
         if part["missing_fraction"] > most:
             raise _too_few(part, missing, most, folder / "missing.jsonl")
     return parts
-
-
-def _check_file_names(splits: Mapping[str, clique_splits.Split]) -> None:
-    """Raise MillraceError if two splits would have one .filtered file."""
-    paths = [split.path for split in splits.values()]
-    if len({Path(path).name for path in paths}) < len(paths):
-        problem = "two splits have files of one name, which .filtered repeats"
-        raise MillraceError(problem, ", ".join(paths), "Rename one of them")
 
 
 def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path) -> MillraceError:

@@ -86,7 +86,7 @@ def hop_note(tracks: Sequence[Track], contract: Contract) -> str:
     notes = []
     if origins[FROM_CONFIG]:
         note = f"{origins[FROM_CONFIG]:,} {of_all} state no hop and are read at {contract.hop:g} s "
-        notes.append(f"{note}(contract.hop; in training model.cqt.hoplen)")
+        notes.append(f"{note}(contract.hop)")
     if origins[PUBLISHED]:
         note = f"{origins[PUBLISHED]:,} {of_all} are taken as published .mm files, of "
         note += f"{PUBLISHED_HOP:.4g} s: state the hop_s of those that were averaged over time in"

@@ -27,7 +27,7 @@ class FeatureError(Refused):
 class WindowReader:
     """Gives windows of stored frames as float32 (C, T).
 
-        reader = WindowReader(FeatureIndex(path), prefer="h5", max_open_files=16)
+        reader = WindowReader(FeatureIndex(path), max_open_files=16)
         window = reader.read(number, start=0, frames=1000)
 
     At most `max_open_files` files are open in a process; each process
@@ -36,15 +36,14 @@ class WindowReader:
     the file's bytes: copy what is kept or changed.
     """
 
-    def __init__(self, index: FeatureIndex, prefer: str = H5, max_open_files: int = 16) -> None:
+    def __init__(self, index: FeatureIndex, max_open_files: int = 16) -> None:
         self.index = index
-        self.prefer = prefer
         self.max_open_files = max_open_files
         self._files: OpenFiles[Any] = OpenFiles(_open, max_open_files)
         keep_freed_memory()
 
     def __reduce__(self) -> tuple:
-        return WindowReader, (self.index, self.prefer, self.max_open_files)
+        return WindowReader, (self.index, self.max_open_files)
 
     @property
     def open_files(self) -> int:
@@ -57,7 +56,7 @@ class WindowReader:
         Raises FeatureError if its file cannot be read, MillraceError if a file has changed since it
         was indexed or its lock is refused, IndexError for a start beyond the track.
         """
-        track = self.index.track(number, self.prefer)
+        track = self.index.track(number)
         if not 0 <= start < track.frames or frames < 1:
             raise IndexError(f"{track.id}: frame {start} of {track.frames}")
         count = min(frames, track.frames - start)

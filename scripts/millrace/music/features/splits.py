@@ -1,5 +1,4 @@
-"""Splits of cliques, and how much of each has features: counts, hours, what is missing, `.filtered`
-files."""
+"""Splits of cliques, and how much of each has features: counts, hours, what is missing."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from millrace.common import atomic, jsonl
+from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.leaks.leakage import Shared
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.metadata import ID_NAMES, first
 from millrace.music.features.roots import split_name
-from millrace.music.features.track import H5
 
 
 @dataclass
@@ -89,10 +87,10 @@ def _are_cliques(content: Any) -> bool:
 
 
 def coverage(
-    split: Split, index: FeatureIndex, refused: Mapping[str, str], prefer: str = H5
-) -> tuple[dict[str, Any], list[dict], dict[str, list[dict]]]:
+    split: Split, index: FeatureIndex, refused: Mapping[str, str]
+) -> tuple[dict[str, Any], list[dict]]:
     """What of a split has features, as counts and a line; a row for each id and clique that is
-    lost; the rest of its cliques, for `write_filtered`.
+    lost.
 
     `refused` has the reason of ids whose features lie there and cannot be used. As in MTG's
     script a clique, and its hours, count if at least two of its versions have features.
@@ -103,13 +101,13 @@ def coverage(
         name: [version for version in clique if numbers.get(video_id(version), -1) >= 0]
         for name, clique in split.cliques.items()
     }
-    filtered = {name: versions for name, versions in present.items() if len(versions) >= 2}
+    kept = {name: versions for name, versions in present.items() if len(versions) >= 2}
 
     missing = [number for number in ids if numbers[number] < 0]
     lost = [{"id": number, "reason": refused.get(number, "absent")} for number in missing]
     unnamed = _without_id(split)
     lost += unnamed
-    lost += [{"clique": name} for name in split.cliques if name not in filtered]
+    lost += [{"clique": name} for name in split.cliques if name not in kept]
 
     versions = [version for clique in split.cliques.values() for version in clique]
     found = sum(map(len, present.values()))
@@ -117,19 +115,19 @@ def coverage(
         "split": split.name,
         "versions": len(versions),
         "versions_found": found,
-        "versions_kept": sum(map(len, filtered.values())),
+        "versions_kept": sum(map(len, kept.values())),
         "cliques": len(split.cliques),
-        "cliques_found": len(filtered),
+        "cliques_found": len(kept),
         "missing": len(versions) - found,
         "missing_fraction": 1 - found / len(versions) if versions else 0.0,
         "without_id": len(unnamed),
     }
-    used = {numbers[video_id(version)] for clique in filtered.values() for version in clique}
+    used = {numbers[video_id(version)] for clique in kept.values() for version in clique}
     rows = np.array(sorted(used), np.int64)
-    seconds = index.frames(prefer)[rows] * index.hops(prefer)[rows]
+    seconds = index.frames()[rows] * index.hops()[rows]
     facts["hours"] = float(seconds.sum()) / 3600
     facts["line"] = _line(facts)
-    return facts, [{"split": split.name, **row} for row in lost], filtered
+    return facts, [{"split": split.name, **row} for row in lost]
 
 
 def _line(facts: Mapping[str, Any]) -> str:
@@ -212,13 +210,3 @@ def without_leaks(split: Split, rows: Iterable[Mapping[str, str]]) -> Split:
         if name not in names
     }
     return Split(split.name, split.path, kept)
-
-
-def write_filtered(
-    split: Split, filtered: Mapping[str, list[dict]], folder: str | os.PathLike
-) -> Path:
-    """Write `<split file>.filtered` into a folder, byte for byte as align_to_official_splits.py
-    does."""
-    path = Path(folder) / f"{os.path.basename(split.path)}.filtered"
-    atomic.write_text(path, json.dumps(filtered))
-    return path

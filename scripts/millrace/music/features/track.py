@@ -32,8 +32,7 @@ FROM_CONFIG = "config"
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """What the model takes: `bins` in frames of `hop * pool` seconds; a shingle lasts `shingle`
-    seconds.
+    """What the model takes: `bins` in frames of `hop * pool` seconds.
 
     Files that do not say their hop have this one. With `resample` other hops are admitted than
     those of which a whole number makes a frame.
@@ -42,7 +41,6 @@ class Contract:
     bins: int = setting(84, "bins of a frame", at_least=1)
     hop: float = setting(0.02, "seconds a frame of files that do not say it", above=0)
     pool: int = setting(5, "stored frames that make one frame of the model", at_least=1)
-    shingle: float = 20.0
     resample: bool = setting(False, "admit hops of which no whole number makes a frame")
 
     def pooling(self, hop: float) -> int | None:

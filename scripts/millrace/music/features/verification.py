@@ -9,9 +9,8 @@ from millrace.common.errors import MillraceError
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.reader import FeatureError, WindowReader
 from millrace.music.features.splits import read_split
-from millrace.music.features.track import H5, Contract
 
-PLACE = ("storage", "offset", "chunks", "hop is from")
+PLACE = ("storage", "offset", "chunks")
 
 
 def number_of(index: FeatureIndex, split_file: str, split: str, at: int) -> int:
@@ -29,15 +28,15 @@ def number_of(index: FeatureIndex, split_file: str, split: str, at: int) -> int:
     return number
 
 
-def facts(index: FeatureIndex, number: int, contract: Contract, prefer: str = H5) -> dict[str, Any]:
+def facts(index: FeatureIndex, number: int, shingle: float) -> dict[str, Any]:
     """Facts and values of a track, in the order in which they are printed.
 
     `S` are the shingles of the whole track, one every `shingle` seconds, the last one filled by
     repetition.
     """
-    track = index.track(number, prefer)
+    track = index.track(number)
     try:
-        values = WindowReader(index, prefer, 1).read(number, 0, track.frames)
+        values = WindowReader(index).read(number, 0, track.frames)
     except FeatureError as error:
         raise MillraceError(f"it cannot be read: {error}", track.id) from None
     seconds = track.frames * track.hop
@@ -53,10 +52,9 @@ def facts(index: FeatureIndex, number: int, contract: Contract, prefer: str = H5
         "dtype": track.dtype,
         "shape": [track.bins, track.frames],
         "hop": track.hop,
-        "hop is from": track.hop_from,
-        "pooling": contract.pooling(track.hop),
+        "pooling": index.contract.pooling(track.hop),
         "seconds": seconds,
-        "S": max(0, math.ceil(seconds / contract.shingle - 1)) + 1,
+        "S": max(0, math.ceil(seconds / shingle - 1)) + 1,
         "min": float(values.min()),
         "mean": float(values.mean()),
         "max": float(values.max()),

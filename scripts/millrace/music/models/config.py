@@ -21,7 +21,7 @@ _LEAST_FRAMES = 7  # of a shingle: what two convolutions of stride 2 leave a fra
 class Key:
     """A key, its default, whose type a value must have, what it means, and which values it takes.
 
-    A default of "" or 0 may be null in a file. None is a number that nobody has to give.
+    A default of "" or 0 may be null in a file.
     """
 
     name: str
@@ -37,8 +37,7 @@ class Key:
             return self.default
         if isinstance(self.default, list) and isinstance(value, list):
             return [self._part(part, type(self.default[0]), where) for part in value]
-        kind = float if self.default is None else type(self.default)
-        return self._part(value, kind, where)
+        return self._part(value, type(self.default), where)
 
     def _part(self, value: Any, kind: type, where: str) -> Any:
         if kind is str and type(value) in (int, float):
@@ -94,7 +93,7 @@ class ClewsConfig:
     shingling_hop: float = _size(
         20.0, "seconds from one shingle to the next in training; half in validation"
     )
-    cqt_hoplen: float = _size(0.02, "seconds per stored frame, also of tracks that state none")
+    cqt_hoplen: float = _size(0.02, "seconds per stored frame")
     cqt_noctaves: int = _size(7, "octaves")
     cqt_nbinsoct: int = _size(12, "bins of an octave")
     cqt_fscale: float = _size(1.0, "not read: of the original's transform")

@@ -67,7 +67,7 @@ class Cliques:
 
 
 def read_cliques(
-    paths: Mapping[str, str], index: FeatureIndex, prefer: str, on_leak: str = leakage.ERROR
+    paths: Mapping[str, str], index: FeatureIndex, on_leak: str = leakage.ERROR
 ) -> dict[str, Cliques]:
     """The cliques of each split in `paths`: versions that share a video are one recording.
 
@@ -85,7 +85,7 @@ def read_cliques(
     result = {}
     for name, split in splits.items():
         rows, left_out = _rows(split, leaked, ordinals)
-        part = _with_features(rows, left_out, index, prefer)
+        part = _with_features(rows, left_out, index)
 
         present = set(part.cliques.tolist())
         left_out["cliques_of_one"] = [
@@ -102,7 +102,6 @@ def _with_features(
     rows: Mapping[str, tuple[int, int]],
     left_out: dict[str, list[str]],
     index: FeatureIndex,
-    prefer: str,
 ) -> Cliques:
     """The recordings of `rows` (ordinals by video) that the index has; notes the others as left
     out."""
@@ -116,8 +115,8 @@ def _with_features(
         ids=numbers[:, 0],
         cliques=numbers[:, 1],
         tracks=tracks,
-        frames=index.frames(prefer)[tracks],
-        hops=index.hops(prefer)[tracks],
+        frames=index.frames()[tracks],
+        hops=index.hops()[tracks],
         left_out=left_out,
     )
     return every.only(has_features)

@@ -1,4 +1,4 @@
-"""The plan of an epoch: every recording is an anchor once, in blocks that are the same for all
+"""The plan of an epoch: a recording is an anchor once, in blocks that are the same for all
 ranks."""
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def plan_anchors(
     order = draws.permutation(len(cliques)).astype(np.int64)
     whole = len(order) // size
     blocks = order[: whole * size].reshape(whole, size)
-    is_mixed = _mix(blocks, cliques.cliques)
+    labels = cliques.cliques[blocks]
+    is_mixed = (labels != labels[:, :1]).any(1)
     blocks = blocks[is_mixed]
 
     if chosen.limit:
@@ -90,30 +91,3 @@ def _no_batch(recordings: int, size: int, world_size: int) -> MillraceError:
     problem += f" for {counted(world_size, 'rank')}"
     remedy = "Set it lower, take fewer ranks, or look at what was left out of the cliques"
     return MillraceError(problem, "training.batchsize", remedy)
-
-
-def _mix(blocks: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Exchange anchors in place until each block has two cliques; bool, False for blocks that
-    cannot."""
-    size = blocks.shape[1]
-    flat = blocks.reshape(-1)  # a view
-    first_of_block = labels[blocks[:, :1]]
-    mixed = (labels[blocks] != first_of_block).any(1)
-    for block in np.flatnonzero(~mixed):
-        own = labels[blocks[block, 0]]
-        # An exchange with an earlier block may have mixed it.
-        if (labels[blocks[block]] != own).any():
-            mixed[block] = True
-            continue
-
-        # An anchor of another clique, from the next block that has a second one to spare.
-        has_spare = (labels[blocks] != own).sum(1) > 1
-        places = np.roll(np.arange(len(flat)), -block * size)
-        is_other = labels[flat[places]] != own
-        fitting = places[is_other & has_spare[places // size]]
-        if len(fitting):
-            here = block * size
-            there = fitting[0]
-            flat[[here, there]] = flat[[there, here]]
-            mixed[block] = True
-    return mixed

@@ -12,7 +12,6 @@ import yaml
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.music.features.roots import split_name
-from millrace.music.features.track import Contract
 from millrace.music.models import config
 from millrace.music.models.config import ClewsConfig, Key, checked, flat, nested
 from millrace.music.training import conf_keys
@@ -76,14 +75,6 @@ class Conf(dict):
         paths = {kind: self[f"path.{kind}_root"] for kind in ("h5", "mm")}
         return {kind: path for kind, path in paths.items() if path}
 
-    def contract(self) -> Contract:
-        """What features must be like for the model."""
-        model = self.model
-        resample = self["data.resample"]
-        return Contract(
-            model.bins, model.cqt_hoplen, model.cqt_pool, model.shingling_len, resample=resample
-        )
-
 
 def read(overrides: Sequence[str], conf: str = "") -> Conf:
     """The file of `conf` (or of conf=FILE) with the overrides a.b=c, checked; else the defaults.
@@ -115,7 +106,7 @@ def read(overrides: Sequence[str], conf: str = "") -> Conf:
 
 
 def split_options(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The options of an evaluation among key=value, and the others; qslen= is the default."""
+    """The options of an evaluation among key=value, and the others; redux= is the default."""
     options = {key.name: key.default for key in conf_keys.EVALUATION}
     others = ["fabric.ngpus=1", "fabric.nnodes=1"]
     for text in overrides:

@@ -53,14 +53,12 @@ TRAINING = (
     ),
     Key("data.n_per_class", 4, "versions of a clique for each anchor, itself included", at_least=2),
     Key("data.p_samesong", 0.0, "how often an anchor itself may be among its versions", at_most=1),
-    Key("data.prefer", "h5", "what is read if a recording has both", among=("h5", "mm")),
     Key(
         "data.on_leak",
         leakage.ERROR,
         "what becomes of a clique or recording in two splits",
         among=leakage.WORDS,
     ),
-    Key("data.resample", False, "admit hops of which no whole number makes a frame of the model"),
     Key(
         "data.max_missing_fraction",
         0.01,
@@ -133,10 +131,5 @@ EVALUATION = (
     Key("redux", "", "how distances of shingles become one of tracks; none: as the loss"),
     Key("maxlen", 600.0, "seconds of a track", at_least=0.1),
     Key("limit_num", 0, "tracks at most; 0: all"),
-    Key(
-        "qslen", None, "seconds of a query's shingles, 0 for the whole track; none: as the model's"
-    ),
-    Key("qshop", 5.0, "seconds from one to the next"),
-    Key("cslen", None, "seconds of a candidate's shingles, likewise"),
-    Key("cshop", 5.0, "seconds from one to the next"),
+    Key("hop", 5.0, "seconds from one shingle to the next", at_least=0.1),
 )

@@ -20,6 +20,7 @@ from millrace.music.features.index import FeatureIndex
 from millrace.music.features.reader import FeatureError, WindowReader
 from millrace.music.features.roots import SPLITS
 from millrace.music.models.clews import Clews
+from millrace.music.models.config import ClewsConfig
 from millrace.music.sampling.cliques import Cliques, read_cliques
 from millrace.music.sampling.windows import Geometry, ShingleReader
 from millrace.music.training.conf import Conf
@@ -35,30 +36,26 @@ class Features:
             if not conf[key]:
                 remedy = f"Set {key} in the configuration, or write {key}=FILE"
                 raise MillraceError(f"{key} is not set", conf["conf"] or "the command line", remedy)
-        contract = conf.contract()
-        self.index = FeatureIndex(conf["path.index"], conf.roots, contract.hop)
-        if unstated := int(self.index.unstated(conf["data.prefer"]).sum()):
-            counts = f"{unstated:,} of {counted(len(self.index), 'track')}"
-            log.warning(
-                "%s state no hop and are read at model.cqt.hoplen, %g s", counts, contract.hop
-            )
-        windows = WindowReader(self.index, conf["data.prefer"])
-        self.reader = ShingleReader(windows, contract, conf["data.pad_mode"])
+        self.index = FeatureIndex(conf["path.index"], conf.roots)
+        _check_contract(self.index, conf.model)
+        windows = WindowReader(self.index)
+        self.reader = ShingleReader(windows, self.index.contract, conf["data.pad_mode"])
         paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
-        self.cliques = read_cliques(paths, self.index, conf["data.prefer"], conf["data.on_leak"])
+        self.cliques = read_cliques(paths, self.index, conf["data.on_leak"])
         for name in splits:
             require_cliques(self.cliques[name], paths[name])
-        for part in self.cliques.values():
-            # Of each hop the first track stands for the others.
-            hops, rows = np.unique(part.hops, return_index=True)
-            for hop, row in zip(hops, rows, strict=True):
-                track = int(part.tracks[row])
-                bins = self.index.track(track).bins
-                if problem := contract.mismatch(bins, float(hop)):
-                    remedy = "Set the model's cqt keys to the features, or data.resample to true"
-                    raise MillraceError(
-                        problem, f"{self.index.id(track)} in {self.index.path}", remedy
-                    )
+
+
+def _check_contract(index: FeatureIndex, model: ClewsConfig) -> None:
+    """Raise MillraceError if the index holds features for another model."""
+    built = index.contract
+    of_index = (built.bins, built.hop, built.pool)
+    of_model = (model.bins, model.cqt_hoplen, model.cqt_pool)
+    if of_index != of_model:
+        words = "bins, hop (s) and pool of the index are {}, {:g} and {}, the model takes {}, {:g}"
+        problem = (words + " and {}").format(*of_index, *of_model)
+        remedy = "Build the index with --bins, --hop and --pool of the model, or set model.cqt"
+        raise MillraceError(problem, index.path, remedy)
 
 
 def require_cliques(cliques: Cliques, where: str) -> None:
@@ -140,10 +137,6 @@ def _embedded(
     hop = float(cliques.hops[row])
     geometry = cut(reader.length(frames, hop))
     shingles = reader.read(int(cliques.tracks[row]), frames, hop, 0, geometry)
-    # The model takes no shorter shingles than in training: shorter ones are repeated.
-    least = model.config.shingle_frames
-    if geometry.size < least:
-        shingles = shingles[:, :, np.arange(least) % geometry.size]
 
     generator = torch.Generator(device)
     generator.manual_seed(seeding.derive(0, "noise", int(cliques.ids[row])))
@@ -151,10 +144,10 @@ def _embedded(
     return model(batch, generator)[0].float().cpu()
 
 
-def scored(queries: Tracks, candidates: Tracks, strategy: str, share: Share) -> dict[str, Tensor]:
-    """The figures of `retrieve` of all queries, each of which one rank looks for."""
-    mine = queries[share.rank :: share.exchange.world_size]
-    retrieved = retrieve(mine, candidates, strategy)
+def scored(tracks: Tracks, strategy: str, share: Share) -> dict[str, Tensor]:
+    """The figures of `retrieve` of all tracks, each of which one rank looks for among all."""
+    mine = tracks[share.rank :: share.exchange.world_size]
+    retrieved = retrieve(mine, tracks, strategy)
     figures = {name: values.cpu() for name, values in retrieved.items()}
     parts = share.exchange.gathered(figures)
     return {name: torch.cat([part[name] for part in parts]) for name in figures}

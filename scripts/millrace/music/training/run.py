@@ -30,7 +30,7 @@ from millrace.music.training.evaluation import (
     require_cliques,
     scored,
 )
-from millrace.music.training.metrics import Tracks, intervals, means
+from millrace.music.training.metrics import intervals, means
 from millrace.music.training.task import VersionTask
 
 # What may change without making it another run: its length, speed, and where files lie.
@@ -47,7 +47,6 @@ _FREE = {
     "data.pin_memory",
     "data.mp_context",
     "data.max_missing_fraction",
-    "data.prefer",
     "training.numepochs",
     "training.save_freq",
 }
@@ -108,30 +107,21 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     strategy = options["redux"] or model.config.loss_redux_pos
     parse_reduction(strategy)
 
-    @torch.inference_mode()
-    def embedded(seconds: float | None, hop: float) -> Tracks:
-        def cut(frames: int) -> Geometry:
-            length = max(1, min(frames, round(options["maxlen"] / frame)))
-            size = round((model.config.shingling_len if seconds is None else seconds) / frame)
-            if hop > 0:
-                step = round(hop / frame)
-            else:
-                step = int(0.99 * length)
-            return Geometry(length, size or length, max(step, 1))
+    def cut(frames: int) -> Geometry:
+        length = max(1, min(frames, round(options["maxlen"] / frame)))
+        return Geometry(length, model.config.shingle_frames, max(1, round(options["hop"] / frame)))
 
-        return embed(model, cliques, features.reader, cut, share, conf["data.max_missing_fraction"])
-
-    shingles = [(options[f"{side}len"], options[f"{side}hop"]) for side in ("qs", "cs")]
-    queries = candidates = embedded(*shingles[0])
-    if shingles[0] != shingles[1]:
-        candidates = embedded(*shingles[1])
-    figures = scored(queries, candidates, strategy, share)
+    with torch.inference_mode():
+        most = conf["data.max_missing_fraction"]
+        tracks = embed(model, cliques, features.reader, cut, share, most)
+        figures = scored(tracks, strategy, share)
     facts = {
         "partition": partition,
         "redux": strategy,
         "queries": len(figures["MAP"]),
+        "candidates": len(tracks),
+        "left_out": len(cliques) - len(tracks),
     }
-    facts |= {"candidates": len(candidates), "left_out": len(cliques) - len(candidates)}
     if ranks.is_main:
         return {
             **facts,
@@ -152,9 +142,9 @@ def check_ranks(conf: Conf) -> Ranks:
         problem = (
             f"fabric.nnodes {nodes} x fabric.ngpus {gpus} make {nodes * gpus}, but {there} started"
         )
-        launcher = f"python -m millrace.common.training.launch --nproc-per-node {gpus}"
-        remedy = f"Start it by srun --ntasks-per-node={gpus}, or without Slurm by {launcher} "
-        raise MillraceError(problem, remedy=f"{remedy}-m millrace.music.train_model")
+        remedy = f"Start it by srun --ntasks-per-node={gpus}, or without Slurm by python -m "
+        remedy += f"millrace.common.training.launch --nproc-per-node {gpus} -m"
+        raise MillraceError(problem, remedy=f"{remedy} millrace.music.train_model")
     if conf["fabric.accelerator"] == "cuda" and not torch.cuda.is_available():
         remedy = (
             "Set fabric.accelerator=cpu to train on the CPU, or auto; else mend driver or torch"

@@ -38,7 +38,6 @@ from millrace.music.training.loss import LOGGED, contrastive_loss
 from millrace.music.training.metrics import Tracks, means
 
 _LOWERED = 0.2  # by which the schedule multiplies the rate
-_SHOWN = ("l_main", "m_MAP", "m_MR1", "m_ARP", "m_COMP")  # of each evaluation
 
 
 class VersionTask(Task):
@@ -211,7 +210,7 @@ class VersionTask(Task):
         geometry = self.geometry(self.config.shingling_hop / 2)
         most = self.conf["data.max_missing_fraction"]
         tracks = embed(model, cliques, self.features.reader, lambda frames: geometry, share, most)
-        figures = scored(tracks, tracks, self.config.loss_redux_pos, share)
+        figures = scored(tracks, self.config.loss_redux_pos, share)
 
         losses = self._held_out_losses(tracks, share)
         retrieval = {f"valid/{name}": value for name, value in means(figures).items()}
@@ -283,22 +282,6 @@ class VersionTask(Task):
     def rate_factor(self, epoch: int) -> float:
         return self._rate.param_groups[0]["lr"]
 
-    def describe(self, event: str, figures: dict[str, Any]) -> str:
-        """One line an epoch, with * at a best."""
-        if event == "train":
-            return _training_line(figures)
-        return self._evaluation_line(figures["metrics"])
-
-    def _evaluation_line(self, metrics: Mapping[str, float]) -> str:
-        shown = [("l_main_t", metrics.get("train/l_main"))]
-        shown += [(name, metrics[f"valid/{name}"]) for name in _SHOWN]
-        values = [f"{name} {value:.4f}" for name, value in shown if value is not None]
-        epoch = f"epoch {metrics['hpar/epoch']:.0f}/{self.conf['training.numepochs']}"
-        line = f"{epoch}: {', '.join(values)}, lr {metrics['hpar/lr']:.1e}"
-        if self._cost(metrics) < self._best:
-            return line + "  *"
-        return line
-
     def rank_state(self) -> dict[str, Any]:
         return {"sums": self._sums.tolist(), "epochs_done": self.epochs_done}
 
@@ -357,20 +340,6 @@ def _versions(cliques: Cliques, anchor: int, number: int) -> list[int]:
     """So many rows: an anchor, then the others of its clique in turn."""
     others = [row for row in cliques.members(anchor) if row != anchor]
     return [anchor, *islice(cycle(others), number - 1)]
-
-
-def _training_line(figures: Mapping[str, Any]) -> str:
-    rate = figures["per_second"].get("samples", 0.0)
-    wait = figures["time_share"]["data_wait"]
-    parts = [
-        f"loss {figures['loss']:.4f}",
-        f"{rate:.1f} tracks/s",
-        f"data wait {100 * wait:.1f} %",
-    ]
-    for name, count in figures["counts"].items():
-        if count and name != "samples":
-            parts.append(f"{int(count)} {name}")
-    return ", ".join(parts)
 
 
 def _zeros() -> Tensor:
