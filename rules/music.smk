@@ -196,7 +196,7 @@ rule music_evaluate_model:
 
 
 rule music_report_training:
-    """Report coverage, training curves and figures, for people."""
+    """Report coverage and figures, for people."""
     input:
         coverage="results/music/index/coverage.json",
         figures=MUSIC.evaluations,

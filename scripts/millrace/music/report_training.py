@@ -1,4 +1,4 @@
-"""Report version matching for people: coverage, training curves, figures."""
+"""Report version matching for people: coverage of the splits, figures of the runs."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
         ("model.name=[clews]", "model.name is '[clews]'"),
         ("model.shingling.hop=0.1", "too short in frames of 0.1 s"),
         ("model.shingling.len=0.5", "too short in frames of 0.1 s"),
-        ("training.monitor.quantity=m_MAP", "The best m_MAP is the max"),
+        ("training.monitor.quantity=l_main", "Set it to m_COMP or m_MAP or m_MR1 or m_ARP"),
         ("fabric.precision=bf16-true", "32 or 32-true or 16-mixed or bf16-mixed"),
         ("data.splits=nowhere", "there is no key data.splits"),
     ],

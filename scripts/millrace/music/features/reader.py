@@ -93,23 +93,11 @@ class WindowReader:
 
 
 def _through_h5py(h5: Any, track: Track, start: int, frames: int) -> np.ndarray:
-    """The window by the HDF5 library, below h5py's convenient layer, which costs a tenth of a
-    millisecond."""
-    from h5py import h5d, h5s
-
-    is_time_first = track.time_axis == 0
-    if is_time_first:
-        first = (start, 0)
-        shape = (frames, track.bins)
-    else:
-        first = (0, start)
-        shape = (track.bins, frames)
-    dataset = h5d.open(h5.id, track.key.encode())
-    space = dataset.get_space()
-    space.select_hyperslab(first, shape)
-    window = np.empty(shape, track.dtype)
-    dataset.read(h5s.create_simple(shape), space, window)
-    return window.T if is_time_first else window
+    """The window by the HDF5 library."""
+    stop = start + frames
+    if track.time_axis == 0:
+        return h5[track.key][start:stop].T
+    return h5[track.key][:, start:stop]
 
 
 def _open(key: tuple[str, str, int, int, bool]) -> Any:

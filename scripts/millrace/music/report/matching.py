@@ -1,4 +1,4 @@
-"""The page on version matching: coverage of the splits, training curves, figures of the runs."""
+"""The page on version matching: coverage of the splits, figures of the runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ _FIGURES = (
     ("m_MR1", "MR1", "{:.2f}"),
     ("m_ARP", "NAR (%)", "{:.1f}"),
 )
-_PANELS = {
-    "Loss": [("train/l_main", "-"), ("valid/l_main", "--")],
-    "NAR of the valid split (%)": [("valid/m_ARP", "-")],
-}
 _COUNTS = (
     ("cliques", "Cliques"),
     ("cliques_found", "Usable"),
@@ -44,7 +40,9 @@ class Run(NamedTuple):
         lines = jsonl.whole_lines(test.with_name("metrics.jsonl"))
         validations = [line["metrics"] for line in lines if line["event"] == "eval"]
         conf = flat(read_yaml(test.with_name(CONFIGURATION)))
-        return cls(test.parent, jsonl.read(test), validations, Monitor.of(conf))
+        return cls(
+            test.parent, jsonl.read(test), validations, Monitor(conf["training.monitor.quantity"])
+        )
 
     def best(self) -> dict[str, float]:
         """The validation of the model that was evaluated: the best that was trained."""
@@ -61,7 +59,6 @@ def render(coverage: dict[str, Any], tests: Sequence[Path]) -> str:
             ("Audio", _number(coverage["hours"], "{:,.1f} h")),
         ],
         coverage=_coverage(coverage["splits"]),
-        curves=_curves(runs),
         figures=_results(runs),
     )
 
@@ -81,24 +78,6 @@ def _coverage(splits: Sequence[dict[str, Any]]) -> Table:
     columns = ["Split", *(title for _, title in _COUNTS), "Share", "Hours"]
     title = "Versions with features; a clique is usable with two recordings"
     return Table(title, columns, rows)
-
-
-def _curves(runs: Sequence[Run]) -> str:
-    """Loss of training and validation, and NAR of the valid split, by epoch."""
-    legend = [
-        (run.folder.name, figures.PALETTE[at % len(figures.PALETTE)]) for at, run in enumerate(runs)
-    ]
-    panels = []
-    for title, curves in _PANELS.items():
-        lines = []
-        for run, (_, colour) in zip(runs, legend, strict=True):
-            for key, dashes in curves:
-                known = [row for row in run.validations if key in row]
-                points = [(row["hpar/epoch"], row[key]) for row in known]
-                lines.append((colour, dashes, points))
-        panels.append(figures.Curves(title, lines, count="epoch"))
-    subtitle = "By epoch; epoch 0 is the untrained model; dashed: valid split"
-    return figures.line_chart("Training curves", subtitle, panels, legend)
 
 
 def _results(runs: Sequence[Run]) -> Table:

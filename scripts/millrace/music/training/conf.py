@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -23,12 +23,11 @@ class Monitor(NamedTuple):
     """The figure of the valid split that says which model is the best."""
 
     quantity: str
-    mode: str  # min or max
 
-    @classmethod
-    def of(cls, conf: Mapping[str, Any]) -> Self:
-        """That of a configuration."""
-        return cls(conf["training.monitor.quantity"], conf["training.monitor.mode"])
+    @property
+    def mode(self) -> str:
+        """Whether more or less of it is better."""
+        return "max" if self.quantity == "m_MAP" else "min"
 
     @property
     def name(self) -> str:
@@ -161,13 +160,6 @@ def _check(conf: Conf, where: str) -> None:
         if len(edges) != 2 or edges[0] > edges[1]:
             remedy = "Give the least and the greatest value"
             raise MillraceError(f"{name} is {edges}", where, remedy)
-
-    monitor = Monitor.of(conf)
-    best = "max" if monitor.quantity == "m_MAP" else "min"
-    if monitor.mode != best:
-        problem = f"training.monitor has quantity {monitor.quantity} and mode {monitor.mode}"
-        remedy = "The best m_MAP is the max, of all others it is the min"
-        raise MillraceError(problem, where, remedy)
 
     schedule = conf["training.optim.sched"]
     if not re.fullmatch(r"flat|plateau_[1-9]\d*", schedule):

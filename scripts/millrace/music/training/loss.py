@@ -10,22 +10,18 @@ from millrace.music.models.config import ClewsConfig
 from millrace.music.sampling.pairs import version_pairs
 from millrace.music.training.distances import reduced, shingle_distances
 
-# In the order of the original.
-LOGGED = ("l_main", "l_cent", "l_cont", "v_dpos", "v_dneg", "v_zmax", "v_zmean", "v_zstd")
 _EXPONENT = 10.0  # exp(10 - gamma d) does not vanish in float32 for any distance that counts
 
 
 def contrastive_loss(
     embeddings: Tensor, cliques: Tensor, ids: Tensor, config: ClewsConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """(Loss, what is logged of it) of embeddings (B, S, Z) with the cliques and ids (B,) of their
-    tracks.
+) -> Tensor:
+    """The loss of embeddings (B, S, Z) with the cliques and ids (B,) of their tracks.
 
     mean(d+) + log(1 + beta mean(exp(10 - gamma d-))), beta = 1 / (epsilon e^10); d: distances of
     tracks. The means are over the pairs of this batch, so figures depend on its size, and on how
     tracks are split over ranks; `sampling/pairs.py` says which pairs are positive. Without any
     positive or negative pair that part is 0: it is for sampling to give every batch two cliques.
-    Logged values are scalars without gradients.
     """
     distances = shingle_distances(embeddings, embeddings)
     near = reduced(distances, config.loss_redux_pos)
@@ -37,20 +33,7 @@ def contrastive_loss(
     beta = 1 / (config.loss_epsilon * math.exp(_EXPONENT))
     closeness = (_EXPONENT - config.loss_gamma * far).exp()
     contrast = (beta * _mean_of(closeness, negative)).log1p()
-    loss = centring + contrast
-
-    values = embeddings.detach().float()
-    logged = {
-        "l_main": loss,
-        "l_cent": centring,
-        "l_cont": contrast,
-        "v_dpos": centring,
-        "v_dneg": _mean_of(far, negative),
-        "v_zmax": values.abs().max(),
-        "v_zmean": values.mean(),
-        "v_zstd": values.std(),
-    }
-    return loss, {name: value.detach() for name, value in logged.items()}
+    return centring + contrast
 
 
 def _mean_of(values: Tensor, pairs: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
 from millrace.music.models.config import CONFIGURATION
 from millrace.music.models.published import load_published
-from millrace.music.sampling.cliques import Cliques
 from millrace.music.sampling.dataset import CliqueDataset, Drawing, TrackBatch
 from millrace.music.sampling.plan import AnchorPlan, Blocks, plan_anchors
 from millrace.music.sampling.windows import Geometry
@@ -33,9 +31,9 @@ from millrace.music.training import conf as configuration
 from millrace.music.training.augment import Augmentations
 from millrace.music.training.conf import Conf, Monitor
 from millrace.music.training.distances import parse_reduction
-from millrace.music.training.evaluation import Features, Share, embed, require_cliques, scored
-from millrace.music.training.loss import LOGGED, contrastive_loss
-from millrace.music.training.metrics import Tracks, means
+from millrace.music.training.evaluation import Features, Share, embed, scored
+from millrace.music.training.loss import contrastive_loss
+from millrace.music.training.metrics import means
 
 _LOWERED = 0.2  # by which the schedule multiplies the rate
 
@@ -55,12 +53,11 @@ class VersionTask(Task):
         self.augment = Augmentations(conf.section("augmentations"))
         self.epochs_done = 0
         self._best = math.inf
-        self._monitor = Monitor.of(conf)
+        self._monitor = Monitor(conf["training.monitor.quantity"])
         # torch's own, of a rate of 1: that of the loop is multiplied by it. A flat one never sees a
         # value.
         self._rate = torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._plateau = self._schedule()
-        self._sums = _zeros()
 
     def _schedule(self) -> ReduceLROnPlateau | None:
         """What lowers the rate of `plateau_N` after N epochs without a better value; None of a flat
@@ -171,23 +168,16 @@ class VersionTask(Task):
     def training_step(
         self, model: Clews, batch: TrackBatch
     ) -> tuple[Tensor, float, Mapping[str, float]]:
-        """(Loss, tracks, counts): what is logged of the loss is summed up on the device."""
-        loss, logged = contrastive_loss(model(batch.x), batch.cc, batch.ii, self.config)
-        one = torch.ones((), device=loss.device)
-        values = [logged[name].float() for name in LOGGED]
-        self._sums = self._sums.to(loss.device)
-        self._sums += torch.stack([one, *values])
+        """(Loss, tracks, counts)."""
+        loss = contrastive_loss(model(batch.x), batch.cc, batch.ii, self.config)
         return loss, float(len(batch.ii)), {"replaced": len(batch.bad)}
 
     def evaluate(self, model: Clews, fabric: Any) -> dict[str, float]:
-        """train/ (means of the epoch), valid/ and hpar/ under the original's names; saves the best
-        model."""
+        """valid/ and hpar/ under the original's names; saves the best model."""
         share = Share(self.exchange, fabric.global_rank, fabric.device)
-        sums_of_ranks = self.exchange.gathered(self._sums.tolist())
         figures = {
             "hpar/epoch": float(self.epochs_done),
             "hpar/lr": self._learning_rate(),
-            **_means("train", sums_of_ranks),
             **self._validated(model, share),
         }
         if fabric.global_rank == 0 and self.epochs_done:
@@ -205,40 +195,16 @@ class VersionTask(Task):
         return self._monitor.cost(figures)
 
     def _validated(self, model: Clews, share: Share) -> dict[str, float]:
-        """Losses and retrieval of the valid split, and how many of its tracks cannot be read."""
+        """Retrieval of the valid split, and how many of its tracks cannot be read."""
         cliques = self.features.cliques["valid"]
         geometry = self.geometry(self.config.shingling_hop / 2)
         most = self.conf["data.max_missing_fraction"]
         tracks = embed(model, cliques, self.features.reader, lambda frames: geometry, share, most)
         figures = scored(tracks, self.config.loss_redux_pos, share)
 
-        losses = self._held_out_losses(tracks, share)
         retrieval = {f"valid/{name}": value for name, value in means(figures).items()}
         left_out = float(len(cliques) - len(tracks))
-        return {**losses, **retrieval, "valid/left_out": left_out}
-
-    def _held_out_losses(self, tracks: Tracks, share: Share) -> dict[str, float]:
-        """The loss of batches as in training: an anchor, and the first others of its clique in
-        turn."""
-        conf = self.conf
-        cliques = self.features.cliques["valid"]
-        place_of = {number: place for place, number in enumerate(tracks.ids.tolist())}
-        part = cliques.only(np.isin(cliques.ids, [*place_of]))
-        require_cliques(part, conf["path.splits.valid"])
-        size = min(conf["training.batchsize"], len(part))
-        plan = plan_anchors(part, Blocks(size, conf["seed"]), epoch=0, world_size=1)
-
-        sums = _zeros()
-        for step in range(share.rank, len(plan), share.exchange.world_size):
-            rows: list[int] = []
-            for anchor in plan.batch(step, 0).tolist():
-                rows += _versions(part, anchor, conf["data.n_per_class"])
-            places = [place_of[number] for number in part.ids[rows].tolist()]
-            batch = tracks[places]
-            _, logged = contrastive_loss(batch.embeddings, batch.cliques, batch.ids, self.config)
-            values = [float(logged[name]) for name in LOGGED]
-            sums += torch.tensor([1.0, *values], dtype=torch.float64)
-        return _means("valid", share.exchange.gathered(sums.tolist()))
+        return {**retrieval, "valid/left_out": left_out}
 
     def _save(self, model: Clews, figures: Mapping[str, float]) -> None:
         """The model in the published form: the last, the best, and one every training.save_freq
@@ -261,9 +227,6 @@ class VersionTask(Task):
 
     def observe(self, metrics: dict[str, float]) -> str:
         """Lower the learning rate where the monitor stands still; why the run ends, if it does."""
-        # After a resume too: the checkpoint of an epoch's end was saved before its evaluation.
-        if metrics["hpar/epoch"] == self.epochs_done:
-            self._sums.zero_()
         if not metrics["hpar/epoch"]:
             return ""
         broken = [name for name, each in metrics.items() if not math.isfinite(each)]
@@ -283,12 +246,9 @@ class VersionTask(Task):
         return self._rate.param_groups[0]["lr"]
 
     def rank_state(self) -> dict[str, Any]:
-        return {"sums": self._sums.tolist(), "epochs_done": self.epochs_done}
+        return {"epochs_done": self.epochs_done}
 
     def load_rank_states(self, states: list[dict[str, Any]]) -> None:
-        self._sums = _zeros()
-        for state in states:
-            self._sums += torch.tensor(state["sums"], dtype=torch.float64)
         if states:
             self.epochs_done = max(state["epochs_done"] for state in states)
 
@@ -334,22 +294,3 @@ def _task(keys: Mapping[str, Any], file: str) -> VersionTask:
 def _recordings(task: VersionTask, split: str) -> Iterator[str]:
     tracks = task.features.cliques[split].tracks.tolist()
     return (task.features.index.id(track) for track in tracks)
-
-
-def _versions(cliques: Cliques, anchor: int, number: int) -> list[int]:
-    """So many rows: an anchor, then the others of its clique in turn."""
-    others = [row for row in cliques.members(anchor) if row != anchor]
-    return [anchor, *islice(cycle(others), number - 1)]
-
-
-def _zeros() -> Tensor:
-    """Sums of no batch: their number, then each of LOGGED."""
-    return torch.zeros(len(LOGGED) + 1, dtype=torch.float64)
-
-
-def _means(prefix: str, sums_of_ranks: list[list[float]]) -> dict[str, float]:
-    """Means by name, of the sums (see _zeros) of the ranks; none without any batch."""
-    count, *sums = np.sum(sums_of_ranks, axis=0).tolist()
-    if not count:
-        return {}
-    return {f"{prefix}/{name}": total / count for name, total in zip(LOGGED, sums, strict=True)}
