@@ -56,21 +56,16 @@ def add_track(
 
 def audio_files(root: Path) -> tuple[list[str], list[dict]]:
     """Recordings below a folder by their endings, sorted, and rejects: equal names, links to
-    nothing."""
+    nothing or to folders."""
     files: dict[str, str] = {}
-    paths = []
     rejects = []
-    seen = set()
-    for folder, below, names in os.walk(root, followlinks=True):
-        below.sort()
-        if (real := os.path.realpath(folder)) in seen:
-            below.clear()  # a link to a folder that is listed already
-            continue
-        seen.add(real)
-        paths += [Path(folder, name) for name in names if Path(name).suffix.lower() in ENDINGS]
-    for path in sorted(paths):
+    for path in sorted(root.rglob("*")):
         file = path.relative_to(root).as_posix()
-        if not path.is_file():
+        if path.is_symlink() and path.is_dir():
+            rejects.append(rejected(file, "linked_folder", "it is not followed: name it itself"))
+        elif path.suffix.lower() not in ENDINGS or path.is_dir():
+            continue
+        elif not path.is_file():
             rejects.append(rejected(file, "missing", "it is a link to nothing, or no file"))
         elif files.setdefault(path.stem, file) != file:
             rejects.append(rejected(file, "duplicate_id", f"{files[path.stem]} has the same name"))
@@ -105,15 +100,12 @@ def create_chunks(
     for path in {*existing} - {*groups}:
         path.unlink()  # of an earlier run over more recordings
     create = partial(create_chunk, root)
-    with Progress(len(files), "recordings", "CQT") as progress, contextlib.ExitStack() as ended:
-        results: Iterator[tuple[list[dict], list[dict]]]
-        if threads == 1:
-            results = map(create, groups.values(), groups)
-        else:
-            context = multiprocessing.get_context("spawn")
-            pool = ended.enter_context(ProcessPoolExecutor(threads, context))
-            results = pool.map(create, groups.values(), groups)
-        for records, rejects in results:
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress(len(files), "recordings", "CQT") as progress,
+        ProcessPoolExecutor(threads, context) as pool,
+    ):
+        for records, rejects in pool.map(create, groups.values(), groups):
             progress.advance(len(records) + len(rejects), len(rejects))
             yield records, rejects
 

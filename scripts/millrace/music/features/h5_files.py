@@ -57,17 +57,10 @@ class _Pointers:
 
     def __init__(self, records: list[Record]) -> None:
         self.by_id = {record.id: record for record in records}
-        self._by_key: dict[str, list[Record]] = defaultdict(list)
+        self.by_key: dict[str, list[Record]] = defaultdict(list)
         for record in records:
             if record.key:
-                self._by_key[record.key].append(record)
-
-    def to(self, dataset: _DataSet) -> list[Record]:
-        """The records that point to a data set, or to the group whose features it holds."""
-        direct = self._by_key.get(dataset.name, [])
-        if direct or not dataset.has_usual_name:
-            return direct
-        return self._by_key.get(dataset.group, [])
+                self.by_key[record.key].append(record)
 
 
 class _DataSet:
@@ -117,7 +110,7 @@ def _tracks(h5: Any, file: str, records: list[Record], contract: Contract) -> It
         if not isinstance(item, h5py.Dataset):
             continue
         dataset = _DataSet(item, raw_name, about)
-        pointing = pointers.to(dataset)
+        pointing = pointers.by_key.get(dataset.name, [])
         if dataset.may_be_features(is_pointed_to=bool(pointing)):
             for track in _tracks_of(dataset, file, pointing, pointers, contract):
                 found.add(track.id)
@@ -203,12 +196,8 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
     track.dtype = values.dtype.str
     track.bins = contract.bins
 
-    is_whole = track.frames < 0
-    if is_whole:
+    if track.frames < 0:  # a whole data set
         track.frames = shape[track.time_axis]
-        if record and record.shape and sorted(record.shape) != sorted(shape):
-            words = f"shape {list(shape)} in the file, {record.shape} in the JSONL"
-            raise Refused("shape_contradicts", words)
     decide_hop(track, labels.hop(dataset.stated), record, contract)
 
 
