@@ -132,12 +132,11 @@ rule music_merge_feature_index:
         contract=MUSIC.contract,
         prefer=LANES.flag("music", "prefer"),
         on_leak=LANES.flag("music", "on_leak"),
-        max_missing_fraction=LANES.flag("music", "max_missing_fraction"),
     message:
         "Merge the index of all features"
     shell:
         "python -m millrace.music.merge_feature_index --merge {input.merge} --tables results/music/features"
-        " {params.contract} {params.prefer} {params.on_leak} {params.max_missing_fraction}"
+        " {params.contract} {params.prefer} {params.on_leak}"
         " --coverage {output.coverage} --output {output.index} 2> {log}"
 
 

@@ -79,7 +79,7 @@ def rows(path) -> list[dict]:
 def test_all_partitions_become_one_index_with_its_coverage(tree):
     write_tree(tree, ids="abcdefga")
     (tree / "features/h5-gone.h5.parquet").touch()
-    assert merge("--max-missing-fraction", "0.5") == 0
+    assert merge() == 0
     assert len(FeatureIndex("out/features.index")) == 7
     assert not (tree / "features/h5-gone.h5.parquet").exists()
     assert [part["line"].partition(" remain")[0] for part in coverage(tree)["splits"]] == [
@@ -93,13 +93,6 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
     assert [tuple(row.values()) for row in rows(tree / "out/missing.jsonl")] == [
         *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
     ]
-
-
-def test_too_much_missing_of_any_split_stops_the_index(tree, capsys):
-    write_tree(tree, {"train": {"C-1": "abcd"}, "valid": {"C-2": "ef"}, "test": {"C-3": "ghxyz"}})
-    assert merge("--max-missing-fraction", "0.5") == 1
-    assert "test: 3 of 5 versions have no features" in capsys.readouterr().err
-    assert not (tree / "out/features.index").exists() and (tree / "out/missing.jsonl").exists()
 
 
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):
@@ -125,9 +118,9 @@ def test_hours_are_those_of_the_files_that_are_read(tree, prefer, hours):
     assert coverage(tree)["splits"][0]["hours"] == expected
 
 
-def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, capsys):
+def test_a_track_of_another_hop_is_a_reject(tree):
     write_tree(tree, hops=[("a", 0.03)])
-    assert merge("--max-missing-fraction", "0.4") == 0
+    assert merge() == 0
     assert len(FeatureIndex("out/features.index")) == 7
     (reject,) = (row for row in rows(tree / "out/rejects.jsonl") if row["reason"] == "other_hop")
     assert (reject["id"], reject["file"], reject["key"]) == ("a", "0.h5", "a/cqt")
@@ -135,13 +128,6 @@ def test_a_track_of_another_hop_is_a_reject_and_too_many_stop_the_index(tree, ca
     assert [reason.partition(":")[0] for reason in lost] == ["other_hop"]
     ledger = json.loads((tree / "out/ledger.json").read_text())
     assert (ledger["rows_in"], ledger["rows_out"], ledger["rejected"]) == (8, 7, {"other_hop": 1})
-
-    write_tree(tree, hops=[("a", 0.03), ("e", 0.03)])
-    (tree / "out/features.index").unlink()
-    assert merge("--max-missing-fraction", "0.4") == 1
-    words = "train: 3 of 7 versions have no features, more than max_missing_fraction 0.4 allows "
-    assert words + "(2 other_hop, 1 absent)" in capsys.readouterr().err
-    assert not (tree / "out/features.index").exists()
 
 
 def test_tracks_without_a_hop_are_said_and_records_without_a_pointer_count(tree, capsys):

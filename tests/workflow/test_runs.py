@@ -78,7 +78,7 @@ def test_a_loader_is_audited_over_two_epochs_but_for_images_whose_epochs_trainin
 def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
     own = {"training.optim.lr": 0.5, "fabric.precision": "32"}
     section = {"conf": "x.yaml", "splits": {"val": "v.json"}, "on_leak": "keep"}
-    of = inputs("music", 0, **section, contract={"resample": True}, runs={"a": own})
+    of = inputs("music", 0, **section, runs={"a": own})
     chosen = {
         "jobname": "a",
         "path.splits.valid": "v.json",
@@ -95,7 +95,7 @@ def test_a_run_of_music_has_the_choices_of_the_lane_unless_it_has_its_own():
     assert audited.files == [chosen["path.index"], "x.yaml"]
     own = {"fabric.ngpus": 2, "training.batchsize": 8}
     assert inputs("music", runs={"a": own}).audited("a").ranks == 2
-    assert of.contract == "--hop 0.02 --pool 5 --bins 84 --resample"
+    assert of.contract == "--hop 0.02 --pool 5 --bins 84"
     assert of.gpus(RUN) == 1  # as the configuration's own default is cuda
 
 

@@ -1,5 +1,4 @@
-"""Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%), with the half width of their 95 %
-intervals.
+"""Evaluate a checkpoint on whole tracks: MAP, MR1 and ARP (%).
 
     python -m millrace.music.evaluate_model redux=bpwr-10 \\
         checkpoint=logs/dvi-h5/checkpoint_best.ckpt
@@ -41,14 +40,9 @@ def main(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     if result := run.evaluate(conf, options):
         figures = result["figures"]
-        widths = result["intervals"]
-        shown = ", ".join(
-            f"{n} {figures[f'm_{n}']:.4f} ± {widths[f'm_{n}']:.4f}" for n in ("MAP", "MR1", "ARP")
-        )
-        counts = (
-            f"{result['queries']} queries, {result['candidates']} candidates, {result['redux']}"
-        )
-        cli.log.info("%s: %s (%s)", result["partition"], shown, counts)
+        shown = ", ".join(f"{name} {figures[f'm_{name}']:.4f}" for name in ("MAP", "MR1", "ARP"))
+        counts = f"{result['queries']} queries, {result['candidates']} candidates"
+        cli.log.info("%s: %s (%s, %s)", result["partition"], shown, counts, result["redux"])
         if args.output:
             atomic.write_json(args.output, result)
 

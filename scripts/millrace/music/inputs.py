@@ -49,7 +49,7 @@ class MusicInputs(RunInputs):
     @property
     def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        keys = "contract", "prefer", "on_leak", "max_missing_fraction"
+        keys = "contract", "prefer", "on_leak"
         return {"index": Stage(self.index, keys)}
 
     @property
@@ -61,10 +61,7 @@ class MusicInputs(RunInputs):
     def contract(self) -> str:
         """The flags of what the model takes."""
         values = self.section["contract"]
-        flags = [f"--{name} {values[name]:g}" for name in ("hop", "pool", "bins")]
-        if values["resample"]:
-            flags.append("--resample")
-        return " ".join(flags)
+        return " ".join(f"--{name} {values[name]:g}" for name in ("hop", "pool", "bins"))
 
     def evaluations(self, wildcards: Any = None) -> list[str]:
         """What the runs of the config come to on the test split, when there are features and

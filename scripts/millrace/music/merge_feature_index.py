@@ -37,8 +37,6 @@ def make_parser() -> argparse.ArgumentParser:
     settings.add_arguments(parser, Contract)
     add("--prefer", choices=["h5", "mm"], default="h5", help="what is read if a recording has both")
     add("--on-leak", choices=leakage.WORDS, default=leakage.ERROR, help=leakage.HELP)
-    missing = "share of a split's versions without features that is allowed"
-    add("--max-missing-fraction", type=float, default=0.5, help=missing)
     add("--coverage", type=Path, required=True, help="coverage of the splits (JSON) to write")
     add("--output", type=Path, required=True, help="index to write")
     return parser
@@ -58,7 +56,7 @@ def main(args: argparse.Namespace) -> None:
     places = Places(content["roots"], content["splits"])
     if content["jsonl"]:
         apply_records(tracks, read_metadata(content["jsonl"]).records, contract)
-    choices = Choices(args.prefer, args.on_leak, args.max_missing_fraction)
+    choices = Choices(args.prefer, args.on_leak)
     result = merge_all(args.output, tracks, places, contract, content["problems"], choices)
     atomic.write_json(args.coverage, result)
     for line in lines(result):

@@ -19,7 +19,7 @@ from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
 from millrace.music.features.reader import WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
-from tests.music.features.trees import add_group, cqt, indexed, number, write_mm
+from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, write_mm
 
 LAYOUTS = {
     "contiguous": {},
@@ -87,10 +87,11 @@ def test_mm_files_give_the_windows_of_a_plain_reader(tmp_path, dtype, time_axis,
     write_mm(tmp_path, "abcdefghijk", stored, sidecar=not in_jsonl)
     shape = [*stored.shape] if in_jsonl else None
     record = Record("abcdefghijk", mm="ab/abcdefghijk.mm", shape=shape)
-    index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=Contract(resample=True))
+    published = dtype == "<f2" and time_axis == 0
+    contract = PUBLISHED if published else Contract()
+    index = indexed(tmp_path, mm=["ab"], records={"ab": [record]}, contract=contract)
     entry, window = index.track(0), WindowReader(index).read(0, 100, 1000)
     assert (entry.dtype, entry.time_axis) == (dtype, time_axis)
-    published = dtype == "<f2" and time_axis == 0
     assert entry.hop == (PUBLISHED_HOP if published else 0.02)
     np.testing.assert_array_equal(window, values[100:1100].T.astype("f4"))
 

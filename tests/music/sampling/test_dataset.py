@@ -122,20 +122,6 @@ def test_a_batch_that_is_no_linear_magnitude_is_refused(tmp_path, value, words):
         data.check(batch)
 
 
-def test_frames_of_no_whole_number_of_stored_ones_begin_at_the_nearest_and_are_all_counted(
-    tmp_path,
-):
-    index = corpus(tmp_path, {"train": (1, 2)})
-    windows = WindowReader(index)
-    reader = ShingleReader(windows, Contract(hop=0.07, pool=1))  # 3.5 stored frames of 0.02 s
-    window = reader.read(0, int(index.frames()[0]), 0.02, 1, Geometry(10, 10, 10))[0]
-    stored = windows.read(0, 4, 4)
-    expected = (stored[:, :3].sum(1) + stored[:, 3] / 2) / 3.5
-    np.testing.assert_allclose(window[:, 0], expected, rtol=1e-5)
-    # 29 frames of 0.1 s last as long as 125 of 0.0232 s.
-    assert [ShingleReader(windows, Contract()).length(n, 0.0232) for n in (124, 125)] == [28, 29]
-
-
 def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetition(tmp_path):
     index = corpus(tmp_path, {"train": (1, 2)})
     windows = WindowReader(index)
@@ -167,23 +153,6 @@ def test_windows_start_at_whole_frames_and_the_last_shingle_is_filled_by_repetit
     ] == [8, 14]
     # One shingle too can be written to, or torch would warn of it.
     assert reader.read(0, frames, hop, 0, Geometry(40, 40, 40)).flags.writeable
-
-
-def test_a_hop_of_which_no_whole_number_makes_a_frame_is_averaged_by_area(tmp_path):
-    frames = 500
-    values = np.broadcast_to(np.arange(frames, dtype=np.float32)[:, None] + 1, (frames, 84))
-    with trees.h5_file(tmp_path) as h5:
-        trees.add_group(h5, "ramp0000000", values, {"hop_s": 512 / 22050})
-    index = trees.indexed(tmp_path, ["a.h5"], contract=Contract(resample=True))
-    reader = ShingleReader(WindowReader(index), Contract(resample=True))
-    shingle = reader.read(0, frames, float(index.hops()[0]), 0, Geometry(100, 100, 100))[0]
-    ratio = 0.1 / (512 / 22050)
-    # The mean of a ramp of steps over a stretch is that of its middle, up to the rounding of the
-    # steps.
-    assert (
-        np.abs(shingle[0] - (np.arange(100) + 0.5) * ratio - 0.5).max() < 0.13
-        and len(shingle) == 84
-    )
 
 
 def checksums(data: CliqueDataset, workers: int, method: str | None) -> list[str]:

@@ -34,7 +34,7 @@ _RECORD = [
 ]
 _FILE = [("size", "<i8"), ("mtime_ns", "<i8")]
 _REASONS = "The reports of the partitions, features/*.json, say why"
-_OTHER_HOP = "set contract (the model's cqt keys) to the features, or resample: true"
+_OTHER_HOP = "set contract, and the model's cqt keys, to the features"
 _REBUILD = "Remove it; merging the partitions makes it again"
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from millrace.common import atomic, jsonl
-from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.music.features import splits as clique_splits
@@ -28,12 +26,10 @@ class Places(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What of a recording in both kinds of file is read, what becomes of leaks, and which share of
-    a split may be missing."""
+    """What of a recording in both kinds of file is read, and what becomes of leaks."""
 
     prefer: str = H5
     on_leak: str = leakage.ERROR
-    max_missing_fraction: float = 0.5
 
 
 _DEFAULTS = Choices()
@@ -52,7 +48,7 @@ def merge_all(
 
     Beside the index: ledger.json, rejects.jsonl (with `problems`, those of the
     JSONL), missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
-    for leaks if `on_leak` says so, and if a split misses more than is allowed.
+    for leaks if `on_leak` says so.
     """
     folder = path.parent
     splits = {
@@ -95,8 +91,7 @@ def _covered(
     folder: Path,
     choices: Choices,
 ) -> list[dict]:
-    """Write missing.jsonl; return the coverage of each split. Raises
-    MillraceError if one misses more than is allowed."""
+    """Write missing.jsonl; return the coverage of each split."""
     # The index knows which of the refused have other, usable features.
     reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
     missing: list[dict] = []
@@ -106,22 +101,7 @@ def _covered(
         missing += lost
         parts.append(part)
     jsonl.write_lines(folder / "missing.jsonl", missing)
-
-    most = choices.max_missing_fraction
-    for part in parts:
-        if part["missing_fraction"] > most:
-            raise _too_few(part, missing, most, folder / "missing.jsonl")
     return parts
-
-
-def _too_few(part: Mapping, missing: Sequence[Mapping], most: float, where: Path) -> MillraceError:
-    """The error of a split of which too many versions have no features."""
-    causes = Counter(row["reason"].partition(":")[0] for row in missing if "id" in row)
-    shown = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-    problem = f"{part['split']}: {part['missing']} of {part['versions']} versions have no features,"
-    problem += f" more than max_missing_fraction {most:g} allows ({shown})"
-    remedy = "Set h5_root and mm_root to where they lie, mend what this file names, or raise "
-    return MillraceError(problem, str(where), f"{remedy}max_missing_fraction")
 
 
 def apply_records(

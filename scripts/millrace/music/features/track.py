@@ -34,14 +34,12 @@ FROM_CONFIG = "config"
 class Contract:
     """What the model takes: `bins` in frames of `hop * pool` seconds.
 
-    Files that do not say their hop have this one. With `resample` other hops are admitted than
-    those of which a whole number makes a frame.
+    Files that do not say their hop have this one.
     """
 
     bins: int = setting(84, "bins of a frame", at_least=1)
     hop: float = setting(0.02, "seconds a frame of files that do not say it", above=0)
     pool: int = setting(5, "stored frames that make one frame of the model", at_least=1)
-    resample: bool = setting(False, "admit hops of which no whole number makes a frame")
 
     def pooling(self, hop: float) -> int | None:
         """How many stored frames make one of the model's; None if no whole number does."""
@@ -54,7 +52,7 @@ class Contract:
         """What speaks against features of these bins and seconds a frame; empty if nothing does."""
         if bins != self.bins:
             return f"{bins} bins, the model takes {self.bins}"
-        if not self.resample and self.pooling(hop) is None:
+        if self.pooling(hop) is None:
             frame = self.hop * self.pool
             return (
                 f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"

@@ -81,19 +81,17 @@ def _coverage(splits: Sequence[dict[str, Any]]) -> Table:
 
 
 def _results(runs: Sequence[Run]) -> Table:
-    """Figures on the valid split, untrained and best, and on the test split with intervals."""
+    """Figures on the valid split, untrained and best, and on the test split."""
     rows: list[list] = []
     for run in runs:
-        shown = (("valid, untrained", run.validations[0]), ("valid, best epoch", run.best()))
-        for words, each in shown:
-            cells = [_number(each[f"valid/{key}"], form) for key, _, form in _FIGURES]
+        test = {f"valid/{key}": value for key, value in run.test["figures"].items()}
+        shown = (
+            ("valid, untrained", run.validations[0]),
+            ("valid, best epoch", run.best()),
+            (f"test, {run.test['queries']} queries", test),
+        )
+        for words, figures_of in shown:
+            cells = [_number(figures_of[f"valid/{key}"], form) for key, _, form in _FIGURES]
             rows.append([Code(run.folder.name), words, *cells])
-        cells = []
-        for key, _, form in _FIGURES:
-            width = form.format(run.test["intervals"][key])
-            cells.append(_number(run.test["figures"][key], f"{form} ± {width}"))
-        rows.append([Code(run.folder.name), f"test, {run.test['queries']} queries", *cells])
     columns = ["Run", "Cliques of", *(name for _, name, _ in _FIGURES)]
-    return Table(
-        "Retrieval of versions that no run has trained on; ± 95 % intervals", columns, rows
-    )
+    return Table("Retrieval of versions that no run has trained on", columns, rows)

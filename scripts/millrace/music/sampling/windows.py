@@ -39,14 +39,11 @@ class ShingleReader:
 
     def length(self, frames: int, hop: float) -> int:
         """Whole frames of the model in a track of so many stored ones, 1 at least."""
-        frames_of_model = int(frames / self._ratio(hop) + 1e-6)
-        return max(1, frames_of_model)
+        return max(1, frames // self._pool(hop))
 
-    def _ratio(self, hop: float) -> float:
-        """Stored frames in a frame of the model."""
-        contract = self.contract
-        whole = contract.pooling(hop)
-        return whole or contract.hop * contract.pool / hop
+    def _pool(self, hop: float) -> int:
+        """Stored frames in a frame of the model; the index has no other hops."""
+        return self.contract.pooling(hop) or 1
 
     def read(
         self, track: int, frames: int, hop: float, start: int, geometry: Geometry
@@ -78,32 +75,13 @@ class ShingleReader:
 
     def _window(self, track: int, frames: int, hop: float, start: int, length: int) -> np.ndarray:
         """(C, T) frames of the model from `start` on, `length` or up to the track's end."""
-        ratio = self._ratio(hop)
+        pool = self._pool(hop)
         left = self.length(frames, hop) - start
         count = min(length, left)
 
-        first = round(start * ratio)
-        wanted = math.ceil(count * ratio)
-        stored = max(1, min(wanted, frames - first))
+        first = start * pool
+        stored = min(count * pool, frames - first)
         values = self.windows.read(track, first, stored)
-        return _averaged(values, ratio, count)
-
-
-def _averaged(values: np.ndarray, ratio: float, count: int) -> np.ndarray:
-    """float32 (C, count): means over `ratio` stored frames, which need be no whole number."""
-    bins, stored = values.shape
-    if ratio == int(ratio) and stored == count * ratio:
-        of_frames = values.reshape(bins, count, int(ratio))
-        return of_frames.mean(2)
-
-    # Integrals up to the borders of the averaged frames, linear inside of a stored one.
-    zeros = np.zeros((bins, 1))
-    running = values.cumsum(1, dtype=np.float64)
-    sums = np.concatenate([zeros, running], 1)
-    borders = np.minimum(np.arange(count + 1) * ratio, stored)
-    whole = np.minimum(borders.astype(np.int64), stored - 1)
-    part = borders - whole
-    integrals = sums[:, whole] + part * values[:, whole]
-
-    means = np.diff(integrals, axis=1) / np.diff(borders)
-    return means.astype(np.float32)
+        if stored < pool:  # the whole track is shorter than a frame
+            return values.mean(1, keepdims=True)
+        return values.reshape(len(values), count, pool).mean(2)

@@ -3,6 +3,7 @@ rank, and looked for by all others."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -51,7 +52,8 @@ def _check_contract(index: FeatureIndex, model: ClewsConfig) -> None:
     built = index.contract
     of_index = (built.bins, built.hop, built.pool)
     of_model = (model.bins, model.cqt_hoplen, model.cqt_pool)
-    if of_index != of_model:
+    has_other_hop = not math.isclose(built.hop, model.cqt_hoplen, rel_tol=1e-4)
+    if has_other_hop or (built.bins, built.pool) != (model.bins, model.cqt_pool):
         words = "bins, hop (s) and pool of the index are {}, {:g} and {}, the model takes {}, {:g}"
         problem = (words + " and {}").format(*of_index, *of_model)
         remedy = "Build the index with --bins, --hop and --pool of the model, or set model.cqt"

@@ -16,7 +16,6 @@ from millrace.music.sampling.pairs import version_pairs
 from millrace.music.training.distances import reduced, shingle_distances
 
 _MOST_DISTANCES = 2**24
-_TWO_SIDED_95 = 1.96  # standard errors on each side of a mean
 
 
 @dataclass(frozen=True)
@@ -190,14 +189,3 @@ def means(figures: Mapping[str, Tensor]) -> dict[str, float]:
     So m_COMP is the mean of the queries' own values, not the combination of the means.
     """
     return {f"m_{name}": float(values.mean()) for name, values in figures.items()}
-
-
-def intervals(figures: Mapping[str, Tensor]) -> dict[str, float]:
-    """Half of the width of the 95 % interval of each mean, for queries drawn independently."""
-    return {f"m_{name}": _half_width(values) for name, values in figures.items()}
-
-
-def _half_width(values: Tensor) -> float:
-    deviation = values.std()
-    width = _TWO_SIDED_95 * deviation / math.sqrt(len(values))
-    return float(width)

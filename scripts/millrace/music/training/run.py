@@ -30,7 +30,7 @@ from millrace.music.training.evaluation import (
     require_cliques,
     scored,
 )
-from millrace.music.training.metrics import intervals, means
+from millrace.music.training.metrics import means
 from millrace.music.training.task import VersionTask
 
 # What may change without making it another run: its length, speed, and where files lie.
@@ -86,8 +86,7 @@ def write_configuration(conf: Conf, folder: Path) -> None:
 
 @devices.leaving_together()
 def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a checkpoint on a split, over all queries: means, and half widths of 95 %
-    intervals.
+    """The figures of a checkpoint on a split: means over all queries.
 
     Every rank must call it; the figures are those of rank 0, the others get {}.
     """
@@ -123,11 +122,7 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
         "left_out": len(cliques) - len(tracks),
     }
     if ranks.is_main:
-        return {
-            **facts,
-            "figures": means(figures),
-            "intervals": intervals(figures),
-        }
+        return {**facts, "figures": means(figures)}
     return {}
 
 
