@@ -147,23 +147,6 @@ def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
     assert len(decode(path)) == 20 * 16_000
 
 
-@pytest.mark.long
-def test_several_processes_write_the_bytes_of_one(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name / "audio").mkdir(parents=True)
-        for recording in ("a", "b"):
-            path = tmp_path / name / "audio" / f"{recording}.wav"
-            soundfile.write(path, tone(1.2), RATE)
-            os.utime(path, ns=(1, 1))
-    assert run(tmp_path / "one", "--per-chunk=1") == 0
-    assert run(tmp_path / "two", "--per-chunk=1", threads=2) == 0
-    one, two = (
-        {path.name: path.read_bytes() for path in (tmp_path / name / "h5").iterdir()}
-        for name in ("one", "two")
-    )
-    assert one == two and len(one) == 2
-
-
 def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
     (tmp_path / "audio").mkdir()
     assert run(tmp_path) == 1

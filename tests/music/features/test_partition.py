@@ -9,7 +9,6 @@ import resource
 
 import h5py
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from millrace.common.errors import MillraceError
@@ -371,14 +370,11 @@ OFFSETS = {
 NO_OFFSETS = {
     "beyond the end": {"offsets": [0, 100, 900]},
     "counted from 1": {"offsets": [1, 101]},
-    "of pooled frames": {"offsets": [0, 20, 140]},
     "descending": {"offsets": [0, 800, 700]},
     "lengths": {"lengths": [100, 600]},
     "a gap": {"offsets": [0, 100, 600]},
     "floats": {"offsets": [0.0, 100.0]},
-    "ends": {"offsets": [100, 700]},
     "pairs": {"offsets": [[0, 100], [100, 700]]},
-    "more offsets than ids": {"offsets": [0, 100, 600, 700]},
     "text": {"offsets": ["0", "100"]},
     "nothing": {},
 }
@@ -523,16 +519,6 @@ def test_a_table_holds_all_facts_and_is_the_same_bytes_again(tmp_path):
     assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
     back = read_tracks(tmp_path / "1.parquet")
     assert back[0] == tracks[0] and (back[1].refused, back[1].id) == ("bins", "zzz")
-
-
-def test_a_table_of_several_row_groups_is_read_whole(tmp_path):
-    with h5_file(tmp_path) as h5:
-        for seed in range(5):
-            add_group(h5, number(seed), cqt(seed, 100))
-    write_tracks(tmp_path / "1.parquet", scanned(tmp_path))
-    pq.write_table(pq.read_table(tmp_path / "1.parquet"), tmp_path / "2.parquet", row_group_size=2)
-    assert pq.ParquetFile(tmp_path / "2.parquet").num_row_groups == 3
-    assert read_tracks(tmp_path / "2.parquet") == read_tracks(tmp_path / "1.parquet")
 
 
 def test_a_partition_file_says_what_is_read_and_from_where(tmp_path):

@@ -4,6 +4,7 @@ hop."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,13 +119,15 @@ def hop(about: Attributes) -> float | None:
     return found[0]
 
 
-def _seconds(name: str, about: Attributes) -> float:
+def _seconds(name: str, about: Mapping[str, Any]) -> float:
     value = about[name]
     rate = about.get(_RATE)
-    seconds = value if name in HOP_NAMES else None
-    if name == _HOP_IN_SAMPLES and _is_number(value) and _is_number(rate):
+    seconds = 0.0
+    if name in HOP_NAMES and _is_number(value):
+        seconds = value
+    elif name == _HOP_IN_SAMPLES and _is_number(value) and _is_number(rate):
         seconds = value / rate
-    if not _is_number(seconds) or not _LEAST_HOP <= seconds < 1:
+    if not _LEAST_HOP <= seconds < 1:
         words = f"attribute {name} is {value!r}, the sample rate {rate!r}"
         words += ": give hop_s in seconds, or hop_length in samples and sr in Hz"
         raise Refused("bad_hop", words)

@@ -51,7 +51,7 @@ class Key:
         if self.among and value not in self.among:
             raise MillraceError(problem, where, f"Set it to {' or '.join(self.among)}")
         # NaN is in no range.
-        if kind in (int, float) and not self.at_least <= value <= self.at_most:
+        if isinstance(value, int | float) and not self.at_least <= value <= self.at_most:
             most = f", {self.at_most:g} at most" if self.at_most < LARGEST else ""
             remedy = f"Set it to {self.at_least:g} or more{most}"
             raise MillraceError(problem, where, remedy)
