@@ -46,9 +46,9 @@ def merge_all(
     """Write the index and, before it, what there is to know of it into its folder; return the
     coverage.
 
-    Beside the index: ledger.json, rejects.jsonl (with `problems`, those of the
-    JSONL), missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index,
-    for leaks if `on_leak` says so.
+    Beside the index: ledger.json, rejects.jsonl (with `problems`, those of the JSONL),
+    missing.jsonl, leaks.jsonl. Raises MillraceError, and writes no index, for leaks if `on_leak`
+    says so.
     """
     folder = path.parent
     splits = {
@@ -68,7 +68,12 @@ def merge_all(
         said = report("merge_feature_index", "all", tracks)
         atomic.write_json(folder / "ledger.json", said["ledger"])
         jsonl.write_lines(folder / "rejects.jsonl", [*problems, *said["refused"]])
-        parts = _covered(kept, index, tracks, folder, choices)
+
+        # The index knows which of the refused have other, usable features.
+        refused = {row["id"]: f"{row['reason']}: {row['problem']}" for row in said["refused"]}
+        parts = [clique_splits.coverage(split, index, refused) for split in kept]
+        missing = [row for _, lost in parts for row in lost]
+        jsonl.write_lines(folder / "missing.jsonl", missing)
 
         seconds = index.frames() * index.hops()
         hours = float(seconds.sum()) / 3600
@@ -76,32 +81,12 @@ def merge_all(
         return {
             "tracks": len(index),
             "hours": round(hours, 4),
-            "splits": parts,
+            "splits": [facts for facts, _ in parts],
             "leaks": len(leaks),
             "leak_lines": [leakage.line(part, choices.on_leak) for part in shared],
             "ledger": said["ledger"],
             "hop_note": hop_note(tracks, contract),
         }
-
-
-def _covered(
-    splits: Sequence[clique_splits.Split],
-    index: FeatureIndex,
-    tracks: Sequence[Track],
-    folder: Path,
-    choices: Choices,
-) -> list[dict]:
-    """Write missing.jsonl; return the coverage of each split."""
-    # The index knows which of the refused have other, usable features.
-    reasons = {track.id: f"{track.refused}: {track.problem}" for track in tracks if track.refused}
-    missing: list[dict] = []
-    parts = []
-    for split in splits:
-        part, lost = clique_splits.coverage(split, index, reasons)
-        missing += lost
-        parts.append(part)
-    jsonl.write_lines(folder / "missing.jsonl", missing)
-    return parts
 
 
 def apply_records(
