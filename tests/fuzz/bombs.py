@@ -13,6 +13,7 @@ import struct
 import tarfile
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -193,7 +194,7 @@ def parse_alignment(path: Path) -> object:
 
 
 def count_broken(path: Path) -> object:
-    return dict(read_metadata(path).counts)
+    return dict(Counter(row["reason"] for row in read_metadata(path).problems))
 
 
 def scan_manifest(path: Path) -> object:
