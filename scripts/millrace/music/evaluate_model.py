@@ -4,7 +4,7 @@
         checkpoint=logs/dvi-h5/checkpoint_best.ckpt
 
 Options: partition, redux (of shingles' distances; default: that of the loss), maxlen (s of a
-track), hop (s from one shingle to the next), limit_num (tracks). Other key=value are keys of the
+track), hop (s from one shingle to the next). Other key=value are keys of the
 configuration that lies beside the checkpoint, such as path.index; conf=FILE is another one. Figures
 are computed in float32. Under torchrun the ranks share the tracks and the queries.
 """

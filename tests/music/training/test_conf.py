@@ -46,10 +46,10 @@ def test_the_original_trainers_command_is_taken_as_typed(tmp_path, monkeypatch):
 
 
 def test_the_original_evaluations_options_are_taken_as_typed():
-    typed = "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 hop=2 limit_num="
+    typed = "checkpoint=x/best.ckpt partition=test redux=bpwr-10 maxlen=300 hop=2"
     args = evaluate_model.make_parser().parse_args([*typed.split(), "data.maxlen=7"])
     options, others = conf.split_options(args.overrides)
-    lengths = {"maxlen": 300.0, "hop": 2.0, "limit_num": 0}
+    lengths = {"maxlen": 300.0, "hop": 2.0}
     assert options == {
         "checkpoint": "x/best.ckpt",
         "partition": "test",
@@ -144,6 +144,7 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
         ("training.optim.sched=poly_2", "plateau_N"),
         ("training.batchsize=null", "training.batchsize is None. Give a int, such as 25"),
         ("training.batchsize=1", "Set it to 2 or more"),
+        ("data.pad_mode=zeros", "Set it to repeat"),
         ("data.mp_context=thread", "spawn or fork or forkserver"),
         ("data.on_leak=drop", "Set it to reject or keep or error"),
         ("data.audiolen=10", "Set it to 20 or more"),
@@ -202,7 +203,7 @@ def test_a_window_may_be_one_shingle():
     assert chosen["data.audiolen"] == chosen.model.shingling_len
 
 
-@pytest.mark.parametrize("option", ["maxlen=0", "hop=0", "limit_num=-1", "maxlen=.nan"])
+@pytest.mark.parametrize("option", ["maxlen=0", "hop=0", "maxlen=.nan"])
 def test_options_of_an_evaluation_without_a_meaning_are_refused(option):
     with pytest.raises(MillraceError, match=option.partition("=")[0]):
         conf.split_options(["checkpoint=a", option])

@@ -81,7 +81,7 @@ def _usable(
     for track in sorted(tracks, key=rank):
         if track.refused:
             continue
-        problem = contract.mismatch(track.bins, track.hop)
+        problem = contract.mismatch(track.hop)
         if problem:
             words = f"{problem} (hop by {track.hop_from}): {_OTHER_HOP}"
             rejects.append(track.refuse("other_hop", words))

@@ -46,16 +46,12 @@ class Contract:
             return round(ratio)
         return None
 
-    def mismatch(self, bins: int, hop: float) -> str:
-        """What speaks against features of these bins and seconds a frame; empty if nothing does."""
-        if bins != self.bins:
-            return f"{bins} bins, the model takes {self.bins}"
-        if self.pooling(hop) is None:
-            frame = self.hop * self.pool
-            return (
-                f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"
-            )
-        return ""
+    def mismatch(self, hop: float) -> str:
+        """What speaks against features of these seconds a frame; empty if nothing does."""
+        if self.pooling(hop):
+            return ""
+        frame = self.hop * self.pool
+        return f"hop {hop:.6g} s, of which no whole number makes the model's frame of {frame:g} s"
 
 
 class Refused(Unusable):

@@ -32,10 +32,9 @@ class ShingleReader:
     Frames are those of the model, of `contract.hop * contract.pool` seconds.
     """
 
-    def __init__(self, windows: WindowReader, contract: Contract, pad_mode: str = "repeat") -> None:
+    def __init__(self, windows: WindowReader, contract: Contract) -> None:
         self.windows = windows
         self.contract = contract
-        self.pad_mode = pad_mode
 
     def length(self, frames: int, hop: float) -> int:
         """Whole frames of the model in a track of so many stored ones, 1 at least."""
@@ -50,8 +49,8 @@ class ShingleReader:
     ) -> np.ndarray:
         """The shingles of a track of so many stored frames, its window beginning at frame `start`.
 
-        If the track is shorter it is repeated to the length (or filled with zeros, as the pad mode
-        says); the last shingle is filled with the window's beginning, as published.
+        If the track is shorter it is repeated to the length; the last shingle is filled with the
+        window's beginning, as published.
         """
         length, size, step, _ = geometry
         window = self._window(track, frames, hop, start, length)
@@ -61,8 +60,6 @@ class ShingleReader:
         last = max(0, steps) * step
         at = np.arange(last + size) % length
         filled = window[:, at % have]
-        if self.pad_mode == "zeros":
-            filled[:, at >= have] = 0
 
         view = np.lib.stride_tricks.sliding_window_view(
             filled,

@@ -45,12 +45,7 @@ TRAINING = (
     Key("data.mp_context", "spawn", "how workers start", among=("spawn", "fork", "forkserver")),
     Key("data.audiolen", 150.0, "seconds of a window of a track in training and validation"),
     Key("data.maxlen", 0.0, "seconds from a track's beginning that windows are drawn from; 0: all"),
-    Key(
-        "data.pad_mode",
-        "repeat",
-        "what fills a window that is longer than its track",
-        among=_PADDING,
-    ),
+    Key("data.pad_mode", "repeat", "what fills a window beyond its track", among=("repeat",)),
     Key("data.n_per_class", 4, "versions of a clique for each anchor, itself included", at_least=2),
     Key("data.p_samesong", 0.0, "how often an anchor itself may be among its versions", at_most=1),
     Key(
@@ -130,6 +125,5 @@ EVALUATION = (
     Key("partition", "test", "split"),
     Key("redux", "", "how distances of shingles become one of tracks; none: as the loss"),
     Key("maxlen", 600.0, "seconds of a track", at_least=0.1),
-    Key("limit_num", 0, "tracks at most; 0: all"),
     Key("hop", 5.0, "seconds from one shingle to the next", at_least=0.1),
 )

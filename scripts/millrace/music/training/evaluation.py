@@ -40,7 +40,7 @@ class Features:
         self.index = FeatureIndex(conf["path.index"], conf.roots)
         _check_contract(self.index, conf.model)
         windows = WindowReader(self.index)
-        self.reader = ShingleReader(windows, self.index.contract, conf["data.pad_mode"])
+        self.reader = ShingleReader(windows, self.index.contract)
         paths = {name: conf[f"path.splits.{name}"] for name in SPLITS}
         self.cliques = read_cliques(paths, self.index, conf["data.on_leak"])
         for name in splits:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 
@@ -27,7 +26,6 @@ from millrace.music.training.evaluation import (
     Features,
     Share,
     embed,
-    require_cliques,
     scored,
 )
 from millrace.music.training.metrics import means
@@ -99,9 +97,6 @@ def evaluate(conf: Conf, options: Mapping[str, Any]) -> dict[str, Any]:
     conf = Conf({**conf, **model.config.keys()})
     features = Features(conf, [partition])
     cliques = features.cliques[partition]
-    if limit := options["limit_num"]:
-        cliques = cliques.only(np.arange(len(cliques)) < limit)
-    require_cliques(cliques, partition)
     frame = model.config.frame_seconds
     strategy = options["redux"] or model.config.loss_redux_pos
     parse_reduction(strategy)
