@@ -240,10 +240,7 @@ def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
     fake(folder, f"{features}.parquet", f"{features}.json")
     fake(
         folder,
-        *(
-            f"results/music/index/{name}"
-            for name in ("features.index", "coverage.json")
-        ),
+        *(f"results/music/index/{name}" for name in ("features.index", "coverage.json")),
     )
     return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"
 
