@@ -87,3 +87,6 @@ def test_counts_for_the_meters():
     counts = model.prepare(batch([2.0, 1.0])).counts
     assert (counts["audio_seconds"], counts["padded_audio_seconds"]) == (3.0, 4.0)
     assert (counts["tokens"], counts["padded_tokens"]) == (75, 100)
+    alone = [model.prepare(batch([seconds])).counts["flops"] for seconds in (2.0, 1.0)]
+    assert counts["flops"] == sum(alone)
+    assert counts["flops"] < counts["padded_flops"] < 1.4 * counts["flops"]

@@ -125,6 +125,7 @@ def test_decoder_labels_and_inputs(tmp_path, pad):
         ]
     assert prepared.count == sum(map(len, answers))
     assert torch.isfinite(model(prepared)[0])
+    assert "flops" not in prepared.counts
 
 
 def test_texts_of_more_tokens_than_the_decoder_has_places_are_left_out(tmp_path):

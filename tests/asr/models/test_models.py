@@ -332,6 +332,33 @@ def test_all_that_is_moved_to_the_device_is_pinned_and_the_audit_sees_what_is_no
     assert left and all(path.startswith("prepared.tensors.") for path in left)
 
 
+def test_flops_are_what_torch_counts():
+    """Convolutions and products of a batch without padding, less what the mel filters take."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for name in ("ctc", "qwen3-asr-tiny"):
+        model = build(name, {}, TEXTS).eval()
+        prepared = model.prepare(batch([3.0, 3.0], TEXTS[:1], ["en"]))
+        counter = FlopCounterMode(display=False)
+        with counter, torch.no_grad():
+            model(prepared)
+        counted = counter.get_flop_counts()["Global"]
+        total = counter.get_total_flops() - counted[torch.ops.aten.bmm]  # the mel filters
+        assert prepared.counts["flops"] == prepared.counts["padded_flops"]
+        if name == "ctc":
+            assert prepared.counts["flops"] == total
+        else:
+            # The head runs on answers only and is not in ours; attention on the CPU is not in
+            # torch's.
+            text, audio = model.hf.config.text_config, model.hf.config.audio_config
+            head = 2 * prepared.count * text.hidden_size * text.vocab_size
+            read, heard = prepared["input_ids"].shape[1], prepared.host["audio_tokens"][0]
+            heads = text.num_attention_heads * text.head_dim
+            attention = 2 * 2 * text.num_hidden_layers * heads * read**2
+            attention += 2 * 4 * audio.encoder_layers * audio.d_model * heard**2
+            assert prepared.counts["flops"] == pytest.approx(total - head + attention, rel=0.01)
+
+
 @pytest.mark.parametrize("name", ["whisper", "wav2vec2", "qwen3-asr-tiny"])
 def test_a_folder_is_a_model_without_weights_on_the_meta_device(tmp_path, name):
     if name == "qwen3-asr-tiny":

@@ -275,12 +275,15 @@ def test_a_step_asks_the_device_for_nothing():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_padding_is_counted_in_seconds_and_tokens(model):
+def test_padding_is_counted_in_samples_tokens_and_flops(model):
     prepared = model.prepare(batch(SECONDS))
     counts = prepared.counts
     assert counts["audio_seconds"] == pytest.approx(sum(SECONDS), abs=1e-3)
     assert counts["tokens"] == int(prepared["attention_mask"].sum())
     assert counts["padded_tokens"] == prepared["attention_mask"].numel()
+    assert counts["flops"] < counts["padded_flops"]
+    uniform = model.prepare(batch([2.0, 2.0], [TEXTS[0]], ["en"])).counts
+    assert uniform["flops"] == uniform["padded_flops"]
 
 
 @pytest.mark.parametrize(("size", "millions"), [("0.6b", 782), ("1.7b", 2038)])

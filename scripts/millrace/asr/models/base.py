@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -177,14 +177,27 @@ class AsrModel(nn.Module, ABC):
         return torch.stack(trained).nan_to_num(0.0, 0.0, 0.0).sum() * 0.0
 
 
-def meter_counts(lengths: Sequence[int], width: int, tokens: Sequence[int]) -> dict[str, float]:
-    """x and padded_x in audio_seconds and tokens of a batch.
+class Flops(NamedTuple):
+    """Operations of a forward pass over the clips of a batch, alone and with padding."""
+
+    used: np.ndarray
+    padded: np.ndarray
+
+
+def meter_counts(
+    lengths: Sequence[int], width: int, tokens: Sequence[int], flops: Flops | None = None
+) -> dict[str, float]:
+    """x and padded_x in audio_seconds, tokens, and flops if they are known, of a batch.
 
     lengths: samples of the clips, padded to `width`; tokens: of the clips, padded to the longest.
     """
-    return {
+    counts = {
         "audio_seconds": sum(lengths) / SAMPLING_RATE,
         "padded_audio_seconds": len(lengths) * width / SAMPLING_RATE,
         "tokens": float(sum(tokens)),
         "padded_tokens": float(len(tokens) * max(tokens, default=0)),
     }
+    if flops is not None:
+        counts["flops"] = float(flops.used.sum())
+        counts["padded_flops"] = float(flops.padded.sum())
+    return counts

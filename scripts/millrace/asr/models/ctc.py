@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import Prepared
+from millrace.asr.models.base import Flops, Prepared
 from millrace.asr.models.ctc_base import CtcBase, prepared_labels
 from millrace.asr.models.folder import read_config, read_weights, write_model
 from millrace.asr.models.labels import BLANK, Characters, normalise
@@ -40,6 +41,23 @@ class CtcConfig:
     def __post_init__(self) -> None:
         check(self, "model_options")
 
+    def flops(self) -> tuple[int, int]:
+        """Operations of a forward pass over a step of 40 ms: convolutions, and the rest."""
+        channels = self.channels
+        hidden = self.hidden
+
+        # Kernels of 3x3; a step is two outputs of the first convolution and one of the second.
+        once = subsampled(self.bins, 1)
+        bins = subsampled(self.bins)
+        convolutions = 2 * 9 * channels * 2 * once + 2 * 9 * channels**2 * bins
+
+        # Three gates of two directions, each with products of the input and the state.
+        inputs_and_states = 2 * hidden + (self.layers - 1) * 3 * hidden
+        gates = 2 * 2 * 3 * hidden * inputs_and_states
+        projection = 2 * channels * bins * hidden
+        head = 2 * 2 * hidden * len(self.vocabulary)
+        return convolutions, projection + head + gates
+
 
 @dataclass
 class CtcPreparer:
@@ -51,8 +69,17 @@ class CtcPreparer:
         frames = [mel_frames(length) for length in batch.lengths.tolist()]
         steps = [subsampled(count) for count in frames]
         labels = [self.config.vocabulary.encode(text) for text in batch.transcripts]
+
+        # The GRUs run on packed sequences: padding costs convolutions only.
+        convolutions, rest = self.config.flops()
+        count = np.array(steps, np.float64)
+        longest = count.max(initial=0)
+        flops = Flops(
+            used=count * convolutions + count * rest,
+            padded=longest * convolutions + count * rest,
+        )
         tensors = {"frames": torch.tensor(frames, dtype=torch.int64)}
-        return prepared_labels(batch, labels, BLANK, steps, tensors)
+        return prepared_labels(batch, labels, BLANK, steps, flops, tensors)
 
 
 class CtcModel(CtcBase):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import AsrModel, Prepared, meter_counts
+from millrace.asr.models.base import AsrModel, Flops, Prepared, meter_counts
 from millrace.asr.models.labels import padded_ids
 
 
@@ -20,6 +20,7 @@ def prepared_labels(
     labels: list[list[int]],
     blank: int,
     steps: Sequence[int],
+    flops: Flops | None = None,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Prepared:
     """The batch with its labels, less those that CTC cannot emit in the clip's steps; `tensors` are
@@ -36,7 +37,7 @@ def prepared_labels(
 
     targets = padded_ids(labels, 0 if blank else 1)
     lengths = [len(label) for label in labels]
-    counts = meter_counts(batch.lengths.tolist(), batch.audio.shape[1], steps)
+    counts = meter_counts(batch.lengths.tolist(), batch.audio.shape[1], steps, flops)
     return Prepared(
         batch,
         {**(tensors or {}), "targets": targets},

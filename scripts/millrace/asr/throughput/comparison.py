@@ -55,6 +55,7 @@ MEASURES = (
     Measure("gpu", "GPU use", human_share, lambda run: run.facts.get("gpu_use")),
     Measure("padding", "Padding in seconds", human_share, lambda run: run.padding("audio_seconds")),
     Measure("padding_tokens", "Padding in tokens", human_share, lambda run: run.padding("tokens")),
+    Measure("padding_flops", "Padding in FLOPs", human_share, lambda run: run.padding("flops")),
     Measure("peak_memory", "Peak memory", human_bytes, lambda run: run.peak_memory),
     Measure("waiting", "Waiting for data", human_share, lambda run: run.shares["data_wait"]),
 )

@@ -85,7 +85,7 @@ def figures(per_rank: Sequence[Mapping[str, float]], laps: Mapping[str, float]) 
 
     `per_rank` are the sums of each rank's counts, `laps` the seconds of one rank by phase; rates
     are those of the whole run. Tasks count what they like, by name. Two counts `x` and `padded_x`
-    (seconds of audio, tokens; `x` of them useful) give the share of padding in that unit.
+    (seconds of audio, tokens, FLOPs; `x` of them useful) give the share of padding in that unit.
     """
     total: Counter[str] = Counter()
     for counts in per_rank:

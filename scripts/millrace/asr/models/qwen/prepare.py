@@ -1,4 +1,4 @@
-"""The host's part of Qwen3-ASR: language tags, prompts, labels and lengths of a batch."""
+"""The host's part of Qwen3-ASR: language tags, prompts, labels, lengths and costs of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers.models.qwen3_asr.modeling_qwen3_asr import (
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
 from millrace.asr.loading.collate import Batch
-from millrace.asr.models.base import Prepared, meter_counts
+from millrace.asr.models.base import Flops, Prepared, meter_counts
 from millrace.asr.models.labels import labelled
 from millrace.asr.models.mel import LogMel
 from millrace.common.errors import MillraceError
@@ -152,12 +152,18 @@ class QwenPreparer:
         tensors["frames"] = torch.tensor(frames, dtype=torch.int64)
         tensors |= self._places(frames, tokens, width)
 
+        # The encoder runs on real tokens, and on chunks that hold any: what padding costs is the
+        # decoder's.
         texts = [len(prompt) + len(target) for prompt, target in zip(prompts, targets, strict=True)]
+        whole = [-(-count // self.chunk) * self.chunk for count in frames]
+        longest = [max(texts, default=0)] * len(texts)
+        used = self.flops(frames, tokens, texts)
+        padded = self.flops(whole, tokens, longest)
         return Prepared(
             batch,
             tensors,
             count=len(tensors["answers"]),
-            counts=meter_counts(lengths, width, texts),
+            counts=meter_counts(lengths, width, texts, Flops(used, padded)),
             host={
                 "audio_tokens": tokens,
                 "width": width,
@@ -235,3 +241,48 @@ class QwenPreparer:
         (place,) = places
         self._known_turns[system] = ids[:place], ids[place + 1 :]
         return self._known_turns[system]
+
+    def flops(
+        self, frames: Sequence[int], audio_tokens: Sequence[int], tokens: Sequence[int]
+    ) -> np.ndarray:
+        """float64 (B,): a forward pass over so many mel frames, audio tokens, and decoder tokens
+        with audio.
+
+        Matrix products and convolutions, two operations a multiplication and addition; attention
+        inside its window. The head, which runs on the answers only, is left out.
+        """
+        mel = np.asarray(frames, np.float64)
+        heard = np.asarray(audio_tokens, np.float64)
+        read = np.asarray(tokens, np.float64)
+        encoder = mel * self._convolution_flops() + self._encoder_flops(heard)
+        return 2 * (encoder + self._decoder_flops(read))
+
+    def _convolution_flops(self) -> float:
+        """Three 3x3 convolutions of stride 2 and their projection, a mel frame."""
+        audio = self.config.audio_config
+        channels = audio.downsample_hidden_size
+        bins = audio.num_mel_bins
+        second_bins = -(-bins // 4)
+        third_bins = -(-bins // 8)
+        first = 9 * channels * -(-bins // 2) / 2
+        others = 9 * channels**2 * (second_bins / 4 + third_bins / 8)
+        projection = channels * third_bins * audio.d_model / 8
+        return first + others + projection
+
+    def _encoder_flops(self, heard: np.ndarray) -> np.ndarray:
+        """Layers and projector, of audio tokens."""
+        audio = self.config.audio_config
+        width = audio.d_model
+        layer = 4 * width**2 + 2 * width * audio.encoder_ffn_dim
+        attention = 2 * width * heard * np.minimum(heard, self.window)
+        layers = audio.encoder_layers * (heard * layer + attention)
+        return layers + heard * (width**2 + width * audio.output_dim)
+
+    def _decoder_flops(self, read: np.ndarray) -> np.ndarray:
+        """Layers, of tokens; causal attention is half of all pairs."""
+        text = self.config.text_config
+        hidden = text.hidden_size
+        queries = text.num_attention_heads * text.head_dim
+        keys = text.num_key_value_heads * text.head_dim
+        layer = hidden * (2 * queries + 2 * keys) + 3 * hidden * text.intermediate_size
+        return text.num_hidden_layers * (read * layer + queries * read**2)
