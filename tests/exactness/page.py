@@ -1,9 +1,7 @@
-"""The page of the results: a table, the shortest plans that fail, and what the proofs print."""
+"""The page of the results: a table, what each library says, and the shortest plans that fail."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from tests.exactness.judge import VERDICTS
 from tests.exactness.plans import COLUMNS
 
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
-PROOFS = Path(__file__).parent / "proofs"
 _HEADINGS = {"same": "same ranks and workers", "workers": "other workers", "ranks": "other ranks"}
 
 
@@ -22,7 +19,7 @@ def write_page(path: Path, results: dict[str, Any]) -> None:
     text = path.read_text()
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    lines = [*table(results), "", *promises(results), "", *failing(results), "", *proofs()]
+    lines = [*table(results), "", *promises(results), "", *failing(results)]
     path.write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + tail)
 
 
@@ -72,16 +69,3 @@ def failing(results: dict[str, Any]) -> Iterator[str]:
             words = line["words"].replace("|", "\\|")
             column = _HEADINGS[line["column"]]
             yield f"| `{name}` | {column} | {line['verdict']} | `{line['plan']}` | {words} |"
-
-
-def proofs() -> Iterator[str]:
-    """What the scripts print that show it without the suite."""
-    yield "## Without the suite"
-    for script in sorted(PROOFS.glob("*.py")):
-        run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-        yield ""
-        yield f"`python tests/exactness/proofs/{script.name}`:"
-        yield ""
-        yield "```text"
-        yield from run.stdout.splitlines()
-        yield "```"
