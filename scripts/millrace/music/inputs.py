@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Any
 
-from millrace.common.workflow.lanes import Stage
+from millrace.common.workflow.lanes import Stages
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
@@ -47,10 +47,9 @@ class MusicInputs(RunInputs):
         return [INDEX, COVERAGE] if self.partitions else []
 
     @property
-    def stages(self) -> dict[str, Stage]:
+    def stages(self) -> Stages:
         """What a target makes that is not all of the lane."""
-        keys = "contract", "prefer", "on_leak"
-        return {"index": Stage(self.index, keys)}
+        return {"index": self.index}
 
     @property
     def listed(self) -> Listed:

@@ -220,14 +220,12 @@ def _job_lines(job: Job, now: float) -> list[str]:
 
 
 class Ended(NamedTuple):
-    """A run that has ended: its lanes, when it began (seconds since 1970), Snakemake's logs, and
-    the command that gathers its pages."""
+    """A run that has ended: its lanes, when it began (seconds since 1970), Snakemake's logs."""
 
     lanes: list[str]
     since: float
     failed: bool
     logs: list[str]
-    report: str
 
 
 def closing_lines(run: Ended) -> list[str]:
@@ -244,7 +242,7 @@ def closing_lines(run: Ended) -> list[str]:
         pages += [page for page in module.pages() if mtime(page) >= run.since]
     lines += [f"open {os.path.abspath(page)}" for page in pages]
     if pages:
-        lines.append(f"all pages in one: {run.report}")
+        lines.append("all pages in one: the same command with `--report report.html` added")
     return lines
 
 
