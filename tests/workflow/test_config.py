@@ -124,15 +124,14 @@ def test_steps_and_config_have_the_same_defaults(lane):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (speech(max_cerr=0.3), ["speech.max_cerr", "no such key", "`max_cer`"]),
-        (speech(colour=1), ["speech.colour", "no such key"]),
+        (speech(max_cerr=0.3), ["speech.max_cerr: no such key; docs/configuration.md"]),
         (
             speech(hub={"endpoint": "https://hub.org/a", "repo": "a/b"}),
             ["speech.hub.endpoint", "Hub"],
         ),
         (
             speech(split_fractions={"train": 0.9, "validation": 0.05, "tset": 0.05}),
-            ["tset", "`test`"],
+            ["speech.split_fractions.tset: no such key"],
         ),
         (
             speech(split_fractions={"train": 1}),
@@ -165,8 +164,8 @@ def test_steps_and_config_have_the_same_defaults(lane):
         (speech(sampling_rate=True), ["speech.sampling_rate"]),
         (speech(audio_format="ogg"), ["speech.audio_format", "flac", "opus"]),
         (speech(max_cer=True), ["speech.max_cer", "a number, not True"]),
-        (speech(countries=7), ["speech.countries", "a list", "write [7]"]),
-        (speech(countries="malta"), ["speech.countries", "a list", "write [malta]"]),
+        (speech(countries=7), ["speech.countries", "a list, not 7"]),
+        (speech(countries="malta"), ["speech.countries", "a list, not 'malta'"]),
         (speech(path_map=["a", "b"]), ["speech.path_map: must be keys with values"]),
         (speech(countries_root=""), ["speech.countries_root"]),
         (speech(assignment_file=""), ["speech.assignment_file"]),
@@ -188,16 +187,9 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"speech": []}, ["speech: must be keys with values", "not []"]),
         ({"asr": {"edges": [2, 3, 3]}}, ["asr.edges", "[2, 3, 3] does not rise"]),
         ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "default"]),
-        (
-            {"asr": {"runs": {"a": {"epoch": 1}}}},
-            ["asr.runs.a.epoch: no such key; did you mean `epochs`?"],
-        ),
-        (
-            {"asr": {"runs": {"a": {"unknown_key": 1}}}},
-            ["asr.runs.a.unknown_key", "docs/configuration.md"],
-        ),
+        ({"asr": {"runs": {"a": {"epoch": 1}}}}, ["asr.runs.a.epoch: no such key"]),
         ({"asr": {"training": {"pinned": True}}}, ["asr.training.pinned: no such key"]),
-        ({"asr": {"runs": {"a": None}}}, ["asr.runs.a: has no value; give it one, or write {}"]),
+        ({"asr": {"runs": {"a": None}}}, ["asr.runs.a: has no value; give it one"]),
         ({"asr": {"tar_template": "audio_{shard}.tar"}}, ["asr.tar_template", "{shard_id}"]),
         (
             {"asr": {"model": "qwen3-asr-06b"}},
@@ -211,11 +203,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
             {"asr": {"model_path": str(SCHEMAS)}},
             ["asr.model_path", "is a folder without config.json"],
         ),
-        (
-            {"speech.max_cer": 0.2},
-            ["write `speech: {max_cer: 0.2}`", "--config 'speech={max_cer: 0.2}'"],
-        ),
-        ({"asr.training.lr": 0.2}, ["--config 'asr={training: {lr: 0.2}}'"]),
+        ({"speech.max_cer": 0.2}, ["speech.max_cer: no such section", "below their lane"]),
         (speech(split_fractions=[0.9, 0.1]), ["speech.split_fractions: must be keys with values"]),
         ({"asr": {"runs": {"a b": {}}}}, ["asr.runs", "'a b'", "letters, digits"]),
         ({"asr": {"runs": {"..": {}}}}, ["asr.runs", "'..'", "not . or .."]),
@@ -226,15 +214,15 @@ def test_steps_and_config_have_the_same_defaults(lane):
         (
             {"asr": {"calibration": {"min_bs": 8}, "runs": {"a": {"timeout_seconds": 1}}}},
             [
-                "asr.calibration.min_bs: no such key; it is the flag --min-bs of the step",
-                "asr.runs.a.timeout_seconds: no such key; it is the flag --timeout-seconds",
+                "asr.calibration.min_bs: no such key",
+                "asr.runs.a.timeout_seconds: no such key",
             ],
         ),
         (
             {"asr": {"throughput": {"repeats": 2}, "calibration": {"headroom": 0.2}}},
             ["asr.throughput.repeats", "asr.calibration.headroom", "no such key"],
         ),
-        ({"speach": {}}, ["speach", "`speech`"]),
+        ({"speach": {}}, ["speach: no such section"]),
         ({"lanes": "speech"}, ["lanes", "list"]),
         ({"lanes": ["video"]}, ["lanes", "speech"]),
         ({"lanes": None}, ["lanes"]),
@@ -340,8 +328,8 @@ def test_all_problems_are_told_at_once_one_a_line():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--config", "speech={max_cerr: 0.2}"], ["speech.max_cerr", "did you mean `max_cer`"]),
-        (["--config", "lane=[speech]"], ["lane", "did you mean `lanes`"]),
+        (["--config", "speech={max_cerr: 0.2}"], ["speech.max_cerr: no such key"]),
+        (["--config", "lane=[speech]"], ["lane: no such section"]),
     ],
 )
 def test_snakemake_stops_at_a_typo_without_a_traceback(tmp_path: Path, arguments, words):

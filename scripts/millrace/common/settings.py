@@ -148,11 +148,6 @@ def parsed(kind: type, given: Mapping[str, Any]) -> Any:
     return kind(**{name: types[name](value) for name, value in given.items()})
 
 
-def flags_of(kind: type) -> list[str]:
-    """The settings that are flags of the step only."""
-    return [item.name for item in _settings(kind) if not item.metadata["in_config"]]
-
-
 def schema_of(kind: type) -> dict[str, dict[str, Any]]:
     """JSON Schema of the settings that are keys of the config, by name."""
     result = {}

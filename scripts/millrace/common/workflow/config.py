@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import math
@@ -33,7 +32,7 @@ _JSON_SCALAR = re.compile(
 _KINDS = {
     "object": "keys with values (`key: value`, with a space)",
     "array": "a list",
-    "string": "text",
+    "string": "text (yes, no, on and off in quotes)",
     "number": "a number",
     "integer": "a whole number",
     "boolean": "true or false",
@@ -89,8 +88,8 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
     """As validate_config, but of the values only, and raises MillraceError."""
     known = {lane: load_schema(Path(schemas) / f"{lane}.schema.yaml") for lane in LANE_NAMES}
     problems = [
-        f"  {key}: no such section{_right_place(str(key), value)}"
-        for key, value in config.items()
+        f"  {key}: no such section; keys stand below their lane, as in `speech: {{max_cer: 0.2}}`"
+        for key in config
         if key not in ("lanes", *LANE_NAMES)
     ]
     wanted = config.get("lanes", DEFAULT_LANES)
@@ -126,9 +125,7 @@ def load_schema(path: Path) -> dict:
     parts = [*schema["properties"].values(), *schema.get("$defs", {}).values()]
     for part in parts:
         for name in part.pop("settingsOf", []):
-            kind = pkgutil.resolve_name(name)
-            part["properties"] |= settings.schema_of(kind)
-            part.setdefault("flags", []).extend(settings.flags_of(kind))
+            part["properties"] |= settings.schema_of(pkgutil.resolve_name(name))
     return schema
 
 
@@ -199,31 +196,25 @@ def _problems(section: Any, schema: dict, lane: str) -> list[str]:
     for error in _validator(schema).iter_errors(section):
         key = ".".join([lane, *map(str, error.absolute_path)])
         if error.validator == "additionalProperties":
-            allowed = list(error.schema.get("properties", {}))
-            flags = error.schema.get("flags", [])
-            for name in sorted(set(map(str, error.instance)) - set(allowed)):
-                if name in flags:
-                    remedy = f"; it is the flag --{name.replace('_', '-')} of the step"
-                else:
-                    remedy = _suggest(name, allowed)
-                problems.append(f"  {key}.{name}: no such key{remedy}")
-        else:
-            meaning = ""
-            if error.validator != "ascending":
-                meaning = error.schema.get("description", "")
-            problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
+            unknown = set(map(str, error.instance)) - set(error.schema.get("properties", {}))
+            problems += [
+                f"  {key}.{name}: no such key; docs/configuration.md has all of them"
+                for name in unknown
+            ]
+            continue
+        meaning = ""
+        if error.validator != "ascending":
+            meaning = error.schema.get("description", "")
+        problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
     return sorted(problems)
 
 
 def _message(error: Any) -> str:
-    """What is wrong with a value, and where that is known how to write it."""
+    """What is wrong with a value."""
     wanted = error.validator_value
     value = error.instance
     if value is None:
-        default = (
-            "write {} for its defaults" if wanted == "object" else "delete the line for the default"
-        )
-        return f"has no value; give it one, or {default}"
+        return "has no value; give it one, or delete the line for the default"
     if error.validator == "oneOf":
         return f"cannot be {value!r}"
     if error.validator == "required":
@@ -231,18 +222,9 @@ def _message(error: Any) -> str:
     if error.validator == "pattern" and "description" in error.schema:
         return f"{_shown(value)} is not a name for it"
     if error.validator == "type":
-        return _of_another_type(wanted, value)
+        kinds = [wanted] if isinstance(wanted, str) else wanted
+        return f"must be {' or '.join(_KINDS[kind] for kind in kinds)}, not {value!r}"
     return error.message
-
-
-def _of_another_type(wanted: str | list[str], value: Any) -> str:
-    kinds = [wanted] if isinstance(wanted, str) else wanted
-    text = f"must be {' or '.join(_KINDS[kind] for kind in kinds)}, not {value!r}"
-    if wanted == "string" and isinstance(value, bool):
-        text += "; put it in quotes, YAML reads yes, no, on and off as truth values"
-    if wanted == "array" and isinstance(value, str | int | float):
-        text += f"; write [{value}]"
-    return text
 
 
 def _shown(value: Any) -> str:
@@ -311,18 +293,3 @@ def _error(text: str, path: Iterable[str] = ()) -> Any:
     from jsonschema import ValidationError
 
     return ValidationError(text, path=path)
-
-
-def _right_place(name: str, value: Any) -> str:
-    """How to write a key of a section that stands at the top: `speech.max_cer`."""
-    section, *keys = name.split(".")
-    if section not in LANE_NAMES:
-        return _suggest(name, ["lanes", *LANE_NAMES])
-    text = "".join(f"{{{key}: " for key in keys) + str(value) + "}" * len(keys)
-    return f"; write `{section}: {text}` into the file, or --config '{section}={text}'"
-
-
-def _suggest(name: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(str(name), allowed, 1, 0.6)
-    known = ", ".join(allowed) if len(allowed) <= 12 else "in docs/configuration.md"
-    return f"; did you mean `{close[0]}`?" if close else f"; known are {known}"
