@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -39,43 +37,25 @@ def show_steps() -> None:
     print("Where the workflow stands: python -m millrace status")
 
 
-def show_status(watch: bool) -> None:
-    """Print one screen; with `watch` again and again. Lines are cut to a terminal's width."""
+def show_status() -> None:
+    """Print one screen."""
     from millrace.common.workflow import status
 
-    is_terminal = sys.stdout.isatty()
-    while True:
-        width = shutil.get_terminal_size().columns if is_terminal else None
-        text = "\n".join(printable(line)[:width] for line in status.screen(time.time()))
-        print(f"\x1b[H\x1b[J{text}" if is_terminal and watch else text, flush=True)
-        if not watch:
-            return
-        time.sleep(2)
+    print("\n".join(map(printable, status.screen(time.time()))))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m millrace", description="The steps of all lanes."
     )
-    what = "where the workflow stands: jobs, failures, sizes, the last run; only reads"
+    what = "where the workflow of this folder stands: jobs, failures, the last run; only reads"
     parser.add_argument("command", nargs="?", choices=["status"], help=what)
-    parser.add_argument("--watch", action="store_true", help="status: go on until Ctrl-C")
-    parser.add_argument(
-        "--directory", default=".", help="status: folder of results/ (default: this one)"
-    )
     args = parser.parse_args()
     if not args.command:
         return show_steps()
     try:
-        os.chdir(args.directory)
-        show_status(args.watch)
-    except KeyboardInterrupt:
-        pass
-    except (
-        OSError,
-        LookupError,
-        ValueError,
-    ) as error:  # no such folder; a file that was just replaced
+        show_status()
+    except (OSError, LookupError, ValueError) as error:  # of a file that was just replaced
         sys.exit(f"Millrace: {error}")
 
 

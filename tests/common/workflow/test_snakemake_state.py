@@ -147,7 +147,7 @@ def test_the_pinned_release_keeps_its_records_as_they_are_read(tmp_path: Path, m
     assert list(Path(".snakemake/metadata").glob("@*"))
     log = snakemake_state.last_log()
     assert (log.done, log.total, log.has_ended) == (3, 3, True)
-    assert log.steps == "3 of 3 steps" and 0 <= log.written - int(log.started) < 60
+    assert 0 <= log.written - int(log.started) < 60
     # A run with nothing to do has no table of jobs.
     subprocess.run([*command, "made.txt"], capture_output=True, check=True)
     assert len(list(Path(".snakemake/log").glob("*"))) == 2 and snakemake_state.last_log() == log

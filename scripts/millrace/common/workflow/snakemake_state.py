@@ -194,11 +194,6 @@ class RunLog(NamedTuple):
     total: int
     has_ended: bool
 
-    @property
-    def steps(self) -> str:
-        """How many steps are done, in words."""
-        return f"{self.done} of {self.total} steps" if self.total else "no step"
-
 
 def last_log() -> RunLog | None:
     """The newest log of the current folder that has a table of jobs; others are of --unlock, or of

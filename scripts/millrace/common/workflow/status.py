@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from millrace.common import progress
 from millrace.common.errors import MillraceError, printable
-from millrace.common.report.figures import human_bytes
 from millrace.common.workflow import run_lock, snakemake_state, sources
 from millrace.common.workflow.config import LANE_NAMES
 
@@ -26,7 +25,8 @@ _STAMP = re.compile(r"\d\d:\d\d:\d\d (\w+) ")  # time and level, before what a s
 # on.
 _PATIENCE = {"going on": 3600.0, "killed": 60.0}
 _TAIL_BYTES = 20_000
-_LISTED = {"running": 5, "failed": 3}
+# So many jobs of a state are named on the screen.
+_NAMED = 5
 
 
 class Job(NamedTuple):
@@ -52,22 +52,17 @@ class Job(NamedTuple):
         last = "nothing in the log"
         if lines:
             last = _STAMP.sub("", lines[-1].strip())
-        return (
-            last
-            if self.state == "running"
-            else f"ended without an error message; last line: {last}"
-        )
+        if self.state == "running":
+            return last
+        return f"ended without an error message; last line: {last}"
 
 
 class Run(NamedTuple):
-    """The last run that had jobs: "going on", "succeeded", "failed" or "killed"; `steps` of it are
-    done."""
+    """The last run that had jobs: "going on", "succeeded", "failed" or "killed"; "" for none."""
 
     state: str = ""
-    log: str = ""
     started: float = 0.0
-    written: float = 0.0
-    steps: str = "no step"
+    log: snakemake_state.RunLog | None = None
 
 
 def last_run() -> Run:
@@ -81,7 +76,7 @@ def last_run() -> Run:
         state = "killed"
     else:
         state = "succeeded" if 0 < log.done == log.total else "failed"
-    return Run(state, log.path, log.started, log.written, log.steps)
+    return Run(state, log.started, log)
 
 
 def last_lines(log: str | os.PathLike) -> list[str]:
@@ -163,21 +158,19 @@ def screen(now: float) -> list[str]:
 
 
 def _run_lines(run: Run, now: float) -> list[str]:
-    if not run.log:
+    log = run.log
+    if log is None:
         return [f"no run in {os.getcwd()} yet"]
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
-    end = now if run.state == "going on" else run.written
+    end = now if run.state == "going on" else log.written
     seconds = progress.clock(end - run.started)
-    lines = [f"run of {begun} {run.state}, {seconds}, {run.steps} done"]
-    if run.state in ("failed", "killed"):
-        lines.append(f"  log: {run.log}")
-    return lines
+    steps = f"{log.done} of {log.total} steps"
+    return [f"run of {begun} {run.state}, {seconds}, {steps} done", f"  log: {log.path}"]
 
 
 def _lane_lines(lane: str, run: Run, now: float) -> list[str]:
-    """Size and facts of a lane, a table of its steps, and the jobs that run or have failed."""
-    lines = [f"{lane}: {human_bytes(_bytes_below(f'results/{lane}'))} on disk"]
-    lines += [f"  {fact}" for fact in of_lane(lane).facts().values()]
+    """Facts of a lane, a table of its steps, and the jobs that run or have failed."""
+    lines = [lane, *(f"  {fact}" for fact in of_lane(lane).facts().values())]
 
     jobs = list(jobs_of(lane, run, now))
     lines.append(_row("", _STATES))
@@ -186,37 +179,16 @@ def _lane_lines(lane: str, run: Run, now: float) -> list[str]:
         lines.append(_row(step, [counts[step, state] or "-" for state in _STATES]))
 
     jobs.sort(key=lambda job: -job.written)
-    for state, most in _LISTED.items():
+    for state in ("running", "failed"):
         listed = [job for job in jobs if job.state == state]
-        for job in listed[:most]:
-            lines += _job_lines(job, now)
-        if len(listed) > most:
-            lines.append(f"  {state}: {len(listed) - most} more")
+        for job in listed[:_NAMED]:
+            lines.append(f"  {job.state} {job.step} {job.name}: {job.last_words()}")
+            lines.append(f"    log: {job.log}")
     return lines
-
-
-def _bytes_below(folder: str) -> int:
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(root, name)
-            if os.path.isfile(path):
-                total += os.stat(path).st_size
-    return total
 
 
 def _row(step: str, cells: Iterable[object]) -> str:
     return f"  {step:<24}" + "".join(f"{cell:>9}" for cell in cells)
-
-
-def _job_lines(job: Job, now: float) -> list[str]:
-    """A job that runs or has failed."""
-    name = f"  {job.state} {job.step} {job.name}"
-    if job.state == "failed":
-        return [f"{name}: {job.last_words()}", f"    log: {job.log}"]
-    silence = now - job.written
-    silent = f" (silent for {progress.clock(silence)})" if silence > 60 else ""
-    return [f"{name}{silent}: {job.last_words()}"]
 
 
 class Ended(NamedTuple):
