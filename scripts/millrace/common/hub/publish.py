@@ -145,7 +145,7 @@ def publish(
         log.info("%s at %s: %s", repository.repo_id, repository.head[:12], words)
         if plan.sends or plan.deletes:
             _commit(repository, plan, _sent(repository, plan))
-            _check(repository, plan, files)
+            _check(repository, files)
     log.info(
         "%s: %s at commit %s", repository.repo_id, counted(len(files), "file"), repository.head
     )
@@ -202,14 +202,9 @@ def _commit(repository: Repository, plan: Plan, additions: list[Any]) -> None:
         repository.head = commit.oid
 
 
-def _check(repository: Repository, plan: Plan, files: Sequence[File]) -> None:
-    """Read back what was changed, as the rest is that of the parent commit; of very much, the whole
-    tree."""
-    paths = [file.path for file in plan.sends + plan.deletes]
-    if len(paths) <= _CHANGES:
-        rest = make_plan(plan.sends, repository.tree(paths))
-    else:
-        rest = make_plan(files, repository.tree())
+def _check(repository: Repository, files: Sequence[File]) -> None:
+    """Read back what the repository holds now."""
+    rest = make_plan(files, repository.tree())
     if rest.sends or rest.deletes:
         problem = "the repository does not hold what was sent"
         raise MillraceError(problem, repository.repo_id, RUN_AGAIN)

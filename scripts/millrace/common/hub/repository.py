@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,16 +99,11 @@ class Repository:
         self.api.create_repo(**self.name, private=self.private, exist_ok=True)
         self.exists()
 
-    def tree(self, paths: Sequence[str] | None = None) -> list[Any]:
-        """The files at the head, by a request for each 1,000; or those of `paths` that exist, by
-        one."""
+    def tree(self) -> list[Any]:
+        """The files at the head, by a request for each 1,000."""
         from huggingface_hub.hf_api import RepoFile
 
-        place = {**self.name, "revision": self.head}
-        if paths is None:
-            entries = self.api.list_repo_tree(recursive=True, **place)
-        else:
-            entries = self.api.get_paths_info(paths=list(paths), **place)
+        entries = self.api.list_repo_tree(recursive=True, **self.name, revision=self.head)
         return [entry for entry in entries if isinstance(entry, RepoFile)]
 
 
