@@ -1,4 +1,4 @@
-"""Small files that unpack to much, each beside an honest one of its kind.
+"""Small files that unpack to much, or say so.
 
 `python -m tests.fuzz.bombs` reads all of them, and prints a line of JSON for each reading step.
 """
@@ -47,7 +47,7 @@ Read = Callable[[Path], object]
 
 
 class Bomb(NamedTuple):
-    """A bomb, an honest file of its kind, and the steps that read both, by name.
+    """A bomb, and the steps that read it, by name.
 
     Of a step: how it reads, and words of the outcome: why it refuses the bomb, or what it reads
     of it.
@@ -55,7 +55,6 @@ class Bomb(NamedTuple):
 
     name: str
     write: Write
-    write_honest: Write
     steps: dict[str, tuple[Read, str]]
 
 
@@ -71,11 +70,6 @@ def write_silence(path: Path, form: str) -> None:
     with soundfile.SoundFile(path, "w", RATE, 1, format=form) as sound:
         for _ in range(MINUTES):
             sound.write(silence)
-
-
-def write_noise(path: Path, form: str) -> None:
-    samples = np.random.default_rng(0).normal(0, 3000, SECONDS * RATE).astype(np.int16)
-    soundfile.write(path, samples, RATE, format=form)
 
 
 def write_flac(path: Path, states: int) -> None:
@@ -201,8 +195,6 @@ def scan_manifest(path: Path) -> object:
     return JsonlManifest("train", [path]).facts(0)["broken"]
 
 
-SEGMENT = b'{"start": 1.5, "end": 12.25, "asr_text": "some words", "cer": 0.1},'
-RECORD = b'{"youtube_id": "abcdefghijk", "h5_key": "/a", "hop_s": 0.02}\n'
 LINES = {
     "metadata": (count_broken, "'broken_line': 1"),
     "manifest": (scan_manifest, "[1, 'line 1: this line is not JSON"),
@@ -214,73 +206,61 @@ BOMBS = [
     Bomb(
         "PNG",
         lambda path: write_png(path, 13_000),
-        lambda path: write_png(path, 1000),
         {"image": (read_picture, "13000 x 13000 pixels, more than 50000000")},
     ),
     Bomb(
         "WAV",
         lambda path: write_silence(path, "WAV"),
-        lambda path: write_repeated(path, b"", b"x", 110 * MEBIBYTE),
         {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
     ),
     Bomb(
         "FLAC",
         lambda path: write_silence(path, "FLAC"),
-        lambda path: write_noise(path, "FLAC"),
         of_recording(LONGER, "[64000]", IS_SILENCE),
     ),
     Bomb(
         "FLAC that states 4 s",
         lambda path: write_flac(path, SECONDS * RATE),
-        lambda path: write_noise(path, "FLAC"),
         of_recording("[0. 0. 0.", "[64000]", IS_SILENCE),
     ),
     Bomb(
         "FLAC that states nothing",
         lambda path: write_flac(path, 0),
-        lambda path: write_noise(path, "FLAC"),
         of_recording(LONGER, "[64000]", IS_SILENCE),
     ),
     Bomb(
         "MP3",
         write_mp3,
-        lambda path: write_noise(path, "MP3"),
         {"member of a tar": (read_member, LONGER), "segment": (read_segment, "[64000]")},
     ),
     Bomb(
         "Ogg",
         write_ogg,
-        lambda path: write_noise(path, "OGG"),
         of_recording(LONGER, "[64000]", IS_SILENCE),
     ),
     Bomb(
         "JSON that is deep",
         lambda path: write_repeated(path, b"", b"[", 3 * MEBIBYTE),
-        lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 3 * MEBIBYTE, b"1]}"),
         {"alignment": (parse_alignment, "not valid JSON, or nested too deeply")},
     ),
     Bomb(
         "JSON of empty lists",
         lambda path: write_repeated(path, b'{"segments":[', b"[],", 20 * MEBIBYTE, b"1]}"),
-        lambda path: write_repeated(path, b'{"segments":[', SEGMENT, 20 * MEBIBYTE, b"1]}"),
         {"alignment": (parse_alignment, "19 MiB that hold 6,990,502 lists")},
     ),
     Bomb(
         "JSONL of a long line",
         lambda path: write_repeated(path, b'{"a": "', b"x", 100 * MEBIBYTE, b'"}\n'),
-        lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
         LINES,
     ),
     Bomb(
         "JSONL of empty lists",
         lambda path: write_repeated(path, b"[", b"[],", 15 * MEBIBYTE, b"1]\n"),
-        lambda path: write_repeated(path, b"", RECORD, 4 * MEBIBYTE),
         LINES,
     ),
     Bomb(
         "gzip",
         lambda path: write_gzip(path, 300 * MEBIBYTE),
-        lambda path: write_gzip(path, MEBIBYTE),
         {
             "tar": (scan_status, "compressed"),
             "metadata": (count_broken, "'broken_line'"),
@@ -290,7 +270,6 @@ BOMBS = [
         Bomb(
             f"tar with {what} of 1 GiB",
             lambda path, kind=kind: write_tar(path, kind, 1 << 30),
-            lambda path, kind=kind: write_tar(path, kind, 512),
             {"tar": (scan_status, "not_a_tar")},
         )
         for what, kind in (("a name", b"L"), ("records", b"x"), ("records for all", b"g"))
@@ -298,19 +277,16 @@ BOMBS = [
     Bomb(
         "HDF5 of many chunks",
         lambda path: write_h5(path, 1 << 40, 1024, 0),
-        lambda path: write_h5(path, 1024, 1024, 1),
         {"features": (read_h5, "not_written")},
     ),
     Bomb(
         "HDF5 of a large chunk",
         lambda path: write_h5(path, 1 << 20, 1 << 20, 1),
-        lambda path: write_h5(path, 1024, 1024, 1),
         {"features": (read_h5, "chunk_too_large")},
     ),
     Bomb(
         "YAML",
         lambda path: path.write_text(ANCHORS),
-        lambda path: path.write_bytes((ROOT / "config.yaml").read_bytes()),
         {
             "music model": (read_yaml, "aliases are not read"),
         },
@@ -343,15 +319,13 @@ def peak(read: Read, path: Path) -> Peak:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path, honest = Path(folder, "bomb"), Path(folder, "honest")
+        path = Path(folder, "bomb")
         for bomb in BOMBS:
             bomb.write(path)
-            bomb.write_honest(honest)
+            size = path.stat().st_blocks * 512  # of a hole nothing
             for step, (read, expected) in bomb.steps.items():
                 name = f"{bomb.name}, {step}"
-                print(
-                    json.dumps([name, expected, peak(read, path), peak(read, honest)]), flush=True
-                )
+                print(json.dumps([name, expected, peak(read, path), size]), flush=True)
 
 
 if __name__ == "__main__":
