@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,43 +43,14 @@ def differences(picture: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def near(looks: Sequence[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of hashes that differ in at most _MOST_BITS bits, in the order of `looks`: such two
-    are equal in one of _MOST_BITS + 1 parts."""
-    own = _numbers(looks)
+    """The pairs of hashes that differ in at most _MOST_BITS bits, in the order of `looks`."""
     others = _numbers(known)
-    pairs: set[tuple[int, int]] = set()
-    edges = np.linspace(0, 64, _MOST_BITS + 2).astype(int).tolist()
-    for low, high in pairwise(edges):
-        pairs.update(_near_by_part(own, others, low, high))
-    for number, of in sorted(pairs):
-        yield looks[number], known[of]
+    for look, number in zip(looks, _numbers(looks), strict=True):
+        different = np.bitwise_count(others ^ number)
+        for place in np.flatnonzero(different <= _MOST_BITS).tolist():
+            yield look, known[place]
 
 
 def _numbers(looks: Sequence[str]) -> np.ndarray:
     numbers = [int(look, 16) for look in looks]
     return np.array(numbers, np.uint64)
-
-
-def _near_by_part(
-    own: np.ndarray, others: np.ndarray, low: int, high: int
-) -> Iterator[tuple[int, int]]:
-    """The numbers of near hashes whose bits from `low` to `high` are equal."""
-    wanted = _bits(own, low, high)
-    parts = _bits(others, low, high)
-    order = np.argsort(parts, kind="stable")
-    ordered = parts[order]
-    firsts = np.searchsorted(ordered, wanted, "left")
-    lasts = np.searchsorted(ordered, wanted, "right")
-    for number in np.flatnonzero(lasts > firsts).tolist():
-        first = firsts[number]
-        last = lasts[number]
-        same_part = order[first:last]
-        different = np.bitwise_count(others[same_part] ^ own[number])
-        for of in same_part[different <= _MOST_BITS].tolist():
-            yield number, of
-
-
-def _bits(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
-    """The bits from `low` to `high` of each hash."""
-    mask = np.uint64((1 << (high - low)) - 1)
-    return (hashes >> np.uint64(low)) & mask
