@@ -3,7 +3,6 @@ time."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tarfile
@@ -83,7 +82,7 @@ def test_every_address_gives_the_bytes_and_every_tar_is_accounted_for(tmp_path, 
     tars, ledger = report["ledgers"]
     assert (tars["rows_in"], tars["rows_out"]) == (8, 5)
     assert tars["rejected"] == {"missing": 1, "not_a_tar": 1, "zero_length": 1}
-    assert ledger["rejected"] == {"cut": 1} and ledger["rows_out"] == 300 + 7 + 19 + 15
+    assert ledger["rejected"] == {} and ledger["rows_out"] == 300 + 7 + 19 + 15
     log = capsys.readouterr().err
     assert all(str(corpus[name]) in log for name in ("damaged", "cut", "missing", "text", "zero"))
     index, checked = TarIndex.open(output), 0
@@ -125,109 +124,11 @@ def test_the_index_is_small_and_the_same_bytes_every_time(tmp_path, corpus):
     assert TarIndex.open(first).members(str(path))["size"].to_pylist() == sizes.tolist()
 
 
-def kept_tars(capsys) -> list[str]:
-    """What the log says of tars whose index was kept."""
-    return [
-        line.partition("INFO ")[2]
-        for line in capsys.readouterr().err.splitlines()
-        if "are kept" in line
-    ]
-
-
-def test_a_second_run_keeps_the_indices_of_tars_that_are_unchanged(tmp_path, corpus, capsys):
-    output, _ = run(tmp_path, corpus.values())
-    assert kept_tars(capsys) == []
-    # Three have no index that could be kept. The same bytes come again.
-    first = output.read_bytes(), output.with_suffix(".json").read_bytes()
-    output, _ = run(tmp_path, corpus.values())
-    assert kept_tars(capsys) == ["5 of 8 tars are unchanged: their indices are kept"]
-    assert (output.read_bytes(), output.with_suffix(".json").read_bytes()) == first
-    # Tars that were replaced are read again: by another size, another time, other content of the
-    # same size.
-    size = corpus["keys"].stat()
+def test_a_tar_that_was_replaced_is_read_again(tmp_path, corpus):
+    run(tmp_path, corpus.values())
     write_tar(corpus["good"], ["new"])
-    os.utime(corpus["cut"], ns=(5, 5))
-    corpus["keys"].write_bytes(corpus["keys"].read_bytes().replace(b"a.flac\0", b"A.flac\0"))
-    os.utime(corpus["keys"], ns=(size.st_atime_ns, size.st_mtime_ns))
     output, _ = run(tmp_path, corpus.values())
-    assert kept_tars(capsys) == ["2 of 8 tars are unchanged: their indices are kept"]
-    again, _ = run(tmp_path / "anew", corpus.values())
-    assert output.read_bytes() == again.read_bytes()
     assert text(TarIndex.open(output).members(str(corpus["good"]))) == ["new"]
-
-
-def test_a_run_that_keeps_all_indices_writes_none(tmp_path, corpus, capsys):
-    tars = [corpus["good"], corpus["keys"]]
-    output, _ = run(tmp_path, tars)
-    times = [path.stat().st_mtime_ns for path in (output, output.with_suffix(".json"))]
-    run(tmp_path, tars)
-    assert kept_tars(capsys) == ["2 of 2 tars are unchanged: their indices are kept"]
-    assert [path.stat().st_mtime_ns for path in (output, output.with_suffix(".json"))] == times
-    # Other tars, or the same in another order, make another index.
-    assert (
-        run(tmp_path, tars[::-1])[0].read_bytes() == run(tmp_path / "b", tars[::-1])[0].read_bytes()
-    )
-    assert list(TarIndex.open(run(tmp_path, tars[:1])[0]).tars) == [str(tars[0])]
-    output.write_text("no index")
-    assert list(TarIndex.open(run(tmp_path, tars)[0]).tars) == [str(tar) for tar in tars]
-
-
-def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus, capsys):
-    run(tmp_path, corpus.values(), json="")
-    beside = {name: tar.with_name(f"{tar.name}.index.json") for name, tar in corpus.items()}
-    there = {name for name, path in beside.items() if path.exists()}
-    assert there == {"good", "keys", "damaged", "cut", "empty"}
-    for name in there:
-        with tarfile.open(corpus[name], ignore_zeros=True) as tar:
-            expected = {}
-            if name != "damaged":
-                for member in filter(tarfile.TarInfo.isfile, members_until_the_end(tar)):
-                    place = {"offset": member.offset_data, "size": member.size}
-                    expected |= {member.name: place, member.name.removeprefix("./"): place}
-                assert json.loads(beside[name].read_text()) == expected
-    assert {"./clip_0001.flac", "clip_0001.flac"} <= json.loads(beside["good"].read_text()).keys()
-    assert "x\udcff" in json.loads(beside["keys"].read_text())
-    assert kept_tars(capsys) == []
-    # What is there and not older than its tar stays; what is missing or older is written again.
-    time_ns = corpus["good"].stat().st_mtime_ns
-    os.utime(beside["good"], ns=(time_ns, time_ns))
-    written = {name: beside[name].stat().st_mtime_ns for name in there}
-    beside["keys"].unlink()
-    os.utime(beside["empty"], ns=(5, 5))
-    run(tmp_path, corpus.values(), json="")
-    assert kept_tars(capsys) == ["3 of 8 tars are unchanged: their indices are kept"]
-    again = {name for name in there if beside[name].stat().st_mtime_ns != written[name]}
-    assert again == {"keys", "empty"}
-
-
-def members_until_the_end(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    """The members of a tar that may be cut, without the one that is."""
-    members = []
-    with contextlib.suppress(tarfile.ReadError):
-        members.extend(tar)
-    return [
-        member
-        for member in members
-        if member.offset_data + member.size <= os.path.getsize(tar.name)
-    ]
-
-
-def test_json_beside_a_tar_in_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
-    path = write_tar(tmp_path / "in/a.tar", ["a"])
-    (tmp_path / "in/a.tar.index.json").mkdir()
-    (tmp_path / "p.json").write_text(json.dumps({"id": "p", "tars": [{"path": str(path)}]}))
-    flags = [
-        "--partition",
-        str(tmp_path / "p.json"),
-        "--output",
-        str(tmp_path / "p.parquet"),
-        "--json",
-    ]
-    assert build_tar_indices.main(flags) == 1
-    assert (
-        f"{path}.index.json: cannot be written (Is a directory). Leave out --json"
-        in capsys.readouterr().err
-    )
 
 
 def test_many_small_tars_share_row_groups(tmp_path):
@@ -280,9 +181,7 @@ def test_the_ledger_sums_over_tars(tmp_path, corpus):
     ledgers = {ledger["unit"]: ledger for ledger in report["ledgers"]}
     assert ledgers["tar"]["warnings"] == {"damaged": 2, "truncated": 1}
     assert ledgers["member"]["warnings"] == {"duplicates": 2 + 2, "recovered": 3 + 12}
-    assert ledgers["member"]["rows_in"] == 4 + 3 + 5 + 19 + 16 and ledgers["member"][
-        "rejected"
-    ] == {"cut": 1}
+    assert ledgers["member"]["rows_in"] == 4 + 3 + 5 + 19 + 15
     assert report["statuses"] == {"damaged": 2, "missing": 1, "ok": 2, "truncated": 1}
 
 

@@ -13,8 +13,7 @@ import json
 import os
 from pathlib import Path
 
-from millrace.asr.tars import json_index
-from millrace.asr.tars.index import known_index, unchanged, write_index
+from millrace.asr.tars.index import write_index
 from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
 from millrace.asr.tars.scan import CHAINS
 from millrace.common import atomic, cli
@@ -37,15 +36,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
     add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
-    beside = (
-        "also write <tar>.index.json beside each tar: {member: {offset, size}}, as the original"
-        " script does"
-    )
-    add(
-        "--json",
-        action="store_true",
-        help=beside,
-    )
     return parser
 
 
@@ -65,29 +55,15 @@ def main(args: argparse.Namespace) -> None:
         raise MillraceError("no partition of tars is there", PARTITIONS, remedy)
     for path in paths:
         output = Path(args.output or f"{INDICES}/{Path(path).stem}.parquet")
-        _build(args, path, output, args.report or output.with_suffix(".json"))
+        _build(path, output, args.report or output.with_suffix(".json"), args.threads)
 
 
-def _build(
-    args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path
-) -> None:
+def _build(path: str | Path, output: Path, report_path: str | Path, threads: int) -> None:
     placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
     log = ScanLog(partition)
-    known = known_index(output)
-    kept = unchanged(known, partition.tars, args.threads)
-    if args.json:
-        kept = {tar for tar in kept if json_index.is_current(tar)}
-    if kept:
-        cli.log.info(
-            "%d of %d tars are unchanged: their indices are kept", len(kept), len(partition.tars)
-        )
-    is_same = known is not None and [*known.tars] == partition.tars
-    is_kept = kept == {*partition.tars}
-    if is_same and is_kept and Path(report_path).exists():
-        return
-    scans = log.watch(scan_all(partition.tars, args.threads, CHAINS, known, kept))
-    records = write_index(output, json_index.written(scans, kept) if args.json else scans)
+    scans = scan_all(partition.tars, threads, CHAINS)
+    records = write_index(output, log.watch(scans))
     report = log.report(records)
     # ASCII JSON: a path that is not UTF-8 is kept as surrogates.
     atomic.write_text(report_path, json.dumps(report, indent=2, sort_keys=True) + "\n")

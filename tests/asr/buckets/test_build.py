@@ -189,7 +189,7 @@ def test_rows_of_a_cut_tar_say_that_it_is_cut(tmp_path: Path) -> None:
     rows[0]["tar_member_name"], rows[0]["tar_path"] = "absent.flac", str(paths[1])
     index = index_of(paths, tmp_path / "cut.parquet")
     (ledger,) = build_from(tmp_path / "out", index, train=rows).values()
-    assert ledger.rejected["not_a_file"] == 1 and ledger.rejected["not_in_tar"] >= 5
+    assert ledger.rejected["not_in_tar"] >= 6
     for row in rejects(tmp_path / "out"):
         is_cut = row["tar_path"] == str(paths[0])
         assert ("truncated: the file ends inside" in row.get("detail", "")) == is_cut

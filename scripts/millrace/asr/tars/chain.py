@@ -16,10 +16,8 @@ from zlib import adler32
 
 from millrace.asr.tars.header import (
     BLOCK,
-    CUT,
     FILE,
-    CutBody,
-    CutHeader,
+    CutMember,
     OddHeader,
     is_header,
     read_group,
@@ -142,7 +140,7 @@ class Chain:
                 window, low = pread(size, position), position
                 high = low + len(window)
                 if len(window) < BLOCK:
-                    self.stop = CutHeader(position, "the file ends inside a header")
+                    self.stop = CutMember(position, "the file ends inside a header")
                     break
             member = common_header(window, position - low)
             data = position + BLOCK
@@ -220,14 +218,6 @@ class Chain:
         """The row whose group starts at `position`."""
         row = bisect_left(self.starts, position)
         return row if row < len(self.starts) and self.starts[row] == position else None
-
-    def add_cut_member(self, error: CutBody) -> None:
-        """Keep the name of a member whose body the file ends in."""
-        self.odd[len(self.starts)] = (CUT, b"")
-        self.starts.append(error.offset)
-        self.names.append(error.group.name)
-        self.offsets.append(error.group.offset)
-        self.sizes.append(error.group.size)
 
     def _fetch(self, offset: int, size: int) -> bytes:
         at = offset - self._at

@@ -16,7 +16,7 @@ MAX_BODY_BYTES = 1 << 62
 bits)."""
 
 # Kinds of members. Those up to SYMLINK have bytes to read.
-FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME, CUT = range(9)
+FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE, BROKEN_LINK, SPECIAL, MULTI_VOLUME = range(8)
 # By the type in a header; all others are files.
 _KINDS = {
     b"1": HARD_LINK,
@@ -61,14 +61,8 @@ class BadHeader(OddHeader):
     """Not a tar header: wrong checksum, or a field that is no number."""
 
 
-class CutHeader(OddHeader):
-    """The file ends inside a header."""
-
-
-class CutBody(OddHeader):
-    """The file ends inside a body; `group` is the member which lost its end."""
-
-    group: Group
+class CutMember(OddHeader):
+    """The file ends inside a header or a body."""
 
 
 @dataclass(slots=True)
@@ -167,7 +161,7 @@ class _GroupReader:
     def _header(self, position: int) -> bytes:
         block = self.fetch(position, BLOCK)
         if len(block) < BLOCK:
-            raise CutHeader(self.start, "the file ends inside a header")
+            raise CutMember(self.start, "the file ends inside a header")
         if checksum_matches(block):
             return block
         is_first = position == self.start
@@ -184,7 +178,7 @@ class _GroupReader:
             raise BadHeader(self.start, "an extended header of an impossible size")
         payload = self.fetch(position + BLOCK, rounded(size))[:size]
         if len(payload) < size:
-            raise CutHeader(self.start, "the file ends inside an extended header")
+            raise CutMember(self.start, "the file ends inside an extended header")
         return payload
 
     def _extend(self, typeflag: bytes, payload: bytes) -> None:
@@ -225,12 +219,9 @@ class _GroupReader:
             size = 0
             after = data
 
-        group = Group(kind, name, link, data, size, after)
         if data + size > self.total:
-            error = CutBody(self.start, "the file ends inside the body of a member")
-            error.group = group
-            raise error
-        return group
+            raise CutMember(self.start, "the file ends inside the body of a member")
+        return Group(kind, name, link, data, size, after)
 
     def _name(self, block: bytes) -> bytes:
         if self.name is not None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow.parquet as pq
 from millrace.asr.tars.header import SYMLINK
 from millrace.asr.tars.paths import REBUILD
 from millrace.asr.tars.scan import FAILED, TarScan
-from millrace.asr.tars.stamp import Stamp
 from millrace.common.atomic import replacing
 from millrace.common.errors import MillraceError, own_file
 
@@ -132,23 +130,6 @@ class TarIndex:
             raise MillraceError(f"not a tar index ({error})", os.fspath(path), REBUILD) from None
         return cls(file, {tar.path: tar for tar in tars}, os.fspath(path))
 
-    def scan(self, tar_path: str) -> TarScan:
-        """A tar as it was scanned, but for the names as the tar has them."""
-        record = self.tars[tar_path]
-        members = self.members(tar_path)
-        facts = {name: getattr(record, name) for name in _OF_A_SCAN}
-        arrays = {
-            name: members[name].to_numpy() for name in ("offset", "size", "kind", "recovered")
-        }
-        return TarScan(
-            **facts,
-            names=members["name"].to_pylist(),
-            offsets=arrays["offset"],
-            sizes=arrays["size"],
-            kinds=arrays["kind"],
-            recovered=arrays["recovered"],
-        )
-
     def members(self, tar_path: str) -> pa.Table:
         """All members of a tar of `tars` in its order; none if its record says that it failed.
 
@@ -179,28 +160,6 @@ def known_index(path: str | os.PathLike) -> TarIndex | None:
         return TarIndex.open(path)
     except MillraceError:
         return None
-
-
-def unchanged(index: TarIndex | None, tars: Sequence[str], threads: int) -> set[str]:
-    """Those of `tars` that are as they were when they were scanned for `index`; none without an
-    index."""
-    records = []
-    if index:
-        records = [index.tars[tar] for tar in tars if tar in index.tars]
-    with ThreadPoolExecutor(threads) as pool:
-        same = pool.map(_is_unchanged, records)
-        return {record.path for record, is_same in zip(records, same, strict=True) if is_same}
-
-
-def _is_unchanged(record: TarRecord) -> bool:
-    try:
-        return not record.failed and Stamp.of(record.path) == (
-            record.size,
-            record.mtime_ns,
-            record.digest,
-        )
-    except (OSError, ValueError):
-        return False
 
 
 def _record(scan: TarScan, first_row: int) -> TarRecord:

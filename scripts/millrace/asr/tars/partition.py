@@ -8,13 +8,12 @@ import json
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from millrace.asr.tars import header
-from millrace.asr.tars.index import TarIndex, TarRecord
+from millrace.asr.tars.index import TarRecord
 from millrace.asr.tars.scan import FAILED, PARTIAL, TarScan, scan
 from millrace.common import cli
 from millrace.common.errors import MillraceError
@@ -26,7 +25,6 @@ _REJECTS = {
     header.BROKEN_LINK: "broken_link",
     header.SPECIAL: "special",
     header.MULTI_VOLUME: "multi_volume",
-    header.CUT: "cut",
 }
 
 
@@ -54,30 +52,18 @@ def read_partition(path: str | os.PathLike) -> TarPartition:
         raise MillraceError(problem, os.fspath(path), remedy) from None
 
 
-def scan_all(
-    tars: Iterable[str],
-    threads: int,
-    chains: int,
-    index: TarIndex | None = None,
-    kept: Collection[str] = (),
-) -> Iterator[TarScan]:
+def scan_all(tars: Iterable[str], threads: int, chains: int) -> Iterator[TarScan]:
     """Scan tars with `threads` threads; yields in their order, with a bounded number of results
-    waiting.
-
-    Those in `kept` are taken from `index`.
-    """
-    ahead: deque[Callable[[], TarScan]] = deque()
+    waiting."""
+    ahead: deque[Future[TarScan]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for tar in tars:
-                if index is not None and tar in kept:
-                    ahead.append(partial(index.scan, tar))
-                else:
-                    ahead.append(pool.submit(scan, tar, chains).result)
+                ahead.append(pool.submit(scan, tar, chains))
                 if len(ahead) >= 2 * threads:
-                    yield ahead.popleft()()
+                    yield ahead.popleft().result()
             while ahead:
-                yield ahead.popleft()()
+                yield ahead.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 

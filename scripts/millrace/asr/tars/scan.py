@@ -21,8 +21,7 @@ from millrace.asr.tars.header import (
     MULTI_VOLUME,
     SPARSE,
     SYMLINK,
-    CutBody,
-    CutHeader,
+    CutMember,
     OddHeader,
     ZeroBlock,
     is_header,
@@ -40,7 +39,6 @@ concatenated."""
 
 FIRST_READS = 8  # headers read one by one before the tar is split
 _PROBE_EVERY = 64  # reads between two looks at whether the tar is in the page cache
-_HEADLESS_SEARCH = 1 << 24  # bytes searched for a header if the file does not begin with one
 _CHUNK = 1 << 18
 _LONGEST_END = 2 << 20  # bytes of zeros behind the last member; tar -b 2048 leaves up to 1 MiB
 _MAX_NOTES = 12  # of the reason: a tar may be damaged in thousands of places
@@ -51,7 +49,7 @@ _MAGICS = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\0": "xz",
     b"\x04\x22\x4d\x18": "lz4",
-    b"\x1f\x9d": "compress",
+    b"PK\x03\x04": "zip",
 }
 # Members without bytes that the reason counts.
 _COUNTED = {
@@ -206,8 +204,6 @@ class _Assembly:
 
     def _append(self, chain: Chain, row: int) -> None:
         base = len(self.names) - row
-        if isinstance(chain.stop, CutBody):
-            chain.add_cut_member(chain.stop)
         self.names += chain.names[row:] if row else chain.names
         self.offsets += chain.offsets[row:] if row else chain.offsets
         self.sizes += chain.sizes[row:] if row else chain.sizes
@@ -217,15 +213,16 @@ class _Assembly:
 
     def _odd_place(self, stop: OddHeader) -> int | None:
         """Where to go on after what stopped the walk, or None at the end."""
-        if isinstance(stop, (CutHeader, CutBody)) and self.source.total >= BLOCK:
+        if isinstance(stop, CutMember) and self.source.total >= BLOCK:
             self._note("truncated", str(stop))
             return None
         if isinstance(stop, ZeroBlock):
             return self._after_zero_block(stop.offset)
         if not self.names:
-            return self._after_bad_start(stop)
+            self._note_bad_start(stop)
+            return None
         self._note("damaged", str(stop))
-        return self._go_on_at(self._next_header(stop.offset + BLOCK, self.source.total))
+        return self._go_on_at(self._next_header(stop.offset + BLOCK))
 
     def _after_zero_block(self, position: int) -> int | None:
         """Zeros are the end of the archive; or another archive follows, or a header was zeroed."""
@@ -239,29 +236,18 @@ class _Assembly:
         if is_header(self.source.pread(BLOCK, after)):
             self._note("concatenated", f"another archive begins at byte {after:,}")
             return after
-        header = self._next_header(after, self.source.total)
-        if header is None:
-            rest = self.source.total - after
-            self._note("ok", f"{rest:,} bytes after the end of the archive are no tar")
-            return None
         self._note("damaged", f"no header at byte {position:,} but zeros and data")
-        return self._go_on_at(header)
+        return self._go_on_at(self._next_header(after))
 
-    def _after_bad_start(self, stop: OddHeader) -> int | None:
-        """The file does not begin with a member: it may be no tar at all."""
+    def _note_bad_start(self, stop: OddHeader) -> None:
+        """The file does not begin with a member."""
         head = self.source.pread(BLOCK, 0)
         for magic, kind in _MAGICS.items():
             if head.startswith(magic):
                 remedy = "unpack it, only a plain tar can be read by address"
                 self._note("compressed", f"compressed with {kind}: {remedy}")
-                return None
-        header = self._next_header(stop.offset + BLOCK, stop.offset + BLOCK + _HEADLESS_SEARCH)
-        if header is None:
-            is_zip = head.startswith(b"PK\x03\x04")
-            self._note("not_a_tar", "a zip file" if is_zip else "no tar header at its beginning")
-            return None
-        self._note("damaged", str(stop))
-        return self._go_on_at(header)
+                return
+        self._note("not_a_tar", f"no tar begins here: {stop}")
 
     def _go_on_at(self, header: int | None) -> int | None:
         """Note what comes after damage; returns `header`, where it begins."""
@@ -287,9 +273,9 @@ class _Assembly:
             size = _CHUNK
         return None
 
-    def _next_header(self, position: int, end: int) -> int | None:
-        """The next header after damage, up to `end`."""
-        while position < min(end, self.source.total):
+    def _next_header(self, position: int) -> int | None:
+        """The next header after damage."""
+        while position < self.source.total:
             at = header_in(self.source.pread(_CHUNK, position))
             if at is not None:
                 return position + at
@@ -316,7 +302,7 @@ class _Assembly:
             )
         odd = Counter(kind for kind in result.kinds.tolist() if kind > SYMLINK)
         self.notes += [f"{odd[kind]:,} {text}" for kind, text in _COUNTED.items() if odd[kind]]
-        if not count and not self.flags - {"ok"}:
+        if not count and not self.flags:
             self._note("empty", "a tar without members")
         order = (*FAILED, *PARTIAL, "concatenated", "unterminated", "empty")
         result.status = next((flag for flag in order if flag in self.flags), "ok")
