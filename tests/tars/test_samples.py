@@ -3,7 +3,6 @@ where."""
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import subprocess
@@ -16,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.common.errors import MillraceError
-from millrace.tars.__main__ import main
 from millrace.tars.index import FOLDER, open_indices, tar_paths
-from millrace.tars.samples import TarSamples
+from millrace.tars.samples import NO_FILE, OTHER_NAME, TarSamples
 from tests.asr.tars.test_scan import DIALECTS, END, archives, header, reference, tar_of
 from tests.tars.tars import write_samples, write_tar
 
@@ -103,7 +101,7 @@ def check_bytes(folder: Path, content: bytes) -> None:
     found = [body for _, sample in contents(samples) for body in sample.values()]
     bodies = iter([body for _, body in reference(path)])
     assert all(body in bodies for body in found)
-    skipped = samples.skipped.total() - samples.skipped["link to no file"]
+    skipped = samples.skipped.total() - samples.skipped[NO_FILE]
     assert len(found) + skipped == len(reference(path))
 
 
@@ -180,8 +178,7 @@ def test_members_of_no_sample_are_counted_by_reason(tmp_path):
     (tmp_path / "a.tar").write_bytes(lost + tar_of(*[(name, b"1") for name in names]) + END)
     samples = opened(tmp_path / "a.tar")
     assert samples.ids.to_pylist() == ["b/1"] and samples.fields == ["txt", "cls"]
-    reasons = {"name without a dot": 1, "name like __this__": 2, "name like .this": 2}
-    reasons |= {"link to no file": 1}
+    reasons = {OTHER_NAME: 5, NO_FILE: 1}
     assert samples.skipped == reasons
     assert samples.with_keys(["b/1"]).with_fields(["txt"]).skipped == reasons
 
@@ -299,18 +296,3 @@ def test_ranks_that_start_at_once_index_once(tmp_path):
     assert sum("indexing 3 tars" in lines for lines in said) == 1
     left = {path.suffix for path in (tmp_path / FOLDER).iterdir()}
     assert left == {".parquet", ""}
-
-
-def test_the_command_indexes_and_says_what_is_there(tmp_path, capfd):
-    pattern = write_samples(tmp_path)
-    assert main(["index", str(pattern)]) == 0
-    assert "3 tars, 120 samples, fields: ['txt', 'cls']" in capfd.readouterr().err
-    assert len([*(tmp_path / FOLDER).glob("*.parquet")]) == 3
-    os.truncate(tmp_path / "part-1.tar", 1000)
-    assert main(["index", str(pattern)]) == 1
-    assert "part-1.tar: truncated" in capfd.readouterr().err
-    os.truncate(tmp_path / "part-2.tar", 100)
-    assert main(["index", str(pattern)]) == 1
-    said = capfd.readouterr().err
-    assert "part-1.tar: truncated" in said and "(the first of 2 such tars)" in said
-    assert "part-2.tar: not_a_tar" in said

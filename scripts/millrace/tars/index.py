@@ -121,7 +121,7 @@ def _opened(tar: str, place: Path) -> IndexedTar | None:
 
 def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
     """Scan tars and write their indices, unless another process does it meanwhile."""
-    refused: list[tuple[str, str]] = []
+    refused: list[MillraceError] = []
     try:
         with _locked(folder):
             stale = [tar for tar in tars if _opened(tar, places[tar]) is None]
@@ -130,7 +130,8 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
             for scan in scan_all(stale, _THREADS, CHAINS):
                 problem = _problem(scan)
                 if problem:
-                    refused.append((scan.path, problem))
+                    remedy = "Make the tar again, or leave it out"
+                    refused.append(MillraceError(problem, scan.path, remedy))
                     continue
                 if scan.reason:
                     log.warning("%s: %s: %s", scan.path, scan.status, scan.reason)
@@ -139,12 +140,10 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
     except OSError as error:
         problem = f"the index of tars cannot be written ({error.strerror})"
         raise MillraceError(problem, str(folder), "Give a cache_dir that is writable") from None
-    for tar, problem in refused[1:]:
-        log.error("%s: %s", tar, problem)
+    for error in refused[1:]:
+        log.error("%s", error)
     if refused:
-        tar, problem = refused[0]
-        others = f" (the first of {len(refused)} such tars)" if len(refused) > 1 else ""
-        raise MillraceError(f"{problem}{others}", tar, "Make the tar again, or leave it out")
+        raise refused[0]
 
 
 @contextlib.contextmanager

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,47 +18,23 @@ from millrace.tars.index import open_indices, tar_paths
 from millrace.tars.samples import TarSamples
 
 Cost = str | Mapping[str, float]
-# Batches that each thread has ready or under way: more would be out of the processor's cache when
-# they are taken.
-_AHEAD = 2
+# Batches that are announced to the kernel ahead of the one that is read.
+_AHEAD = 4
 
 
-class ReadAhead:
-    """The batches of a feed in its order; those that storage must be waited for are read by threads
-    in advance.
+class _DirectReads:
+    """The batches of a feed, each read where it is asked for.
 
-    It stands in the place of the DataLoader, whose calls cost more than reading a small batch; an
-    error is raised where its batch would come. What is cached, and all of it without threads, is
-    read when it is asked for: threads that share an interpreter copy no faster than one.
+    It stands in the place of the DataLoader, whose calls cost more than reading a small batch.
     """
 
     num_workers = 0
 
-    def __init__(self, feed: Any, samples: TarSamples, threads: int) -> None:
+    def __init__(self, feed: Any) -> None:
         self.feed = feed
-        self.samples = samples
-        self.threads = threads
 
     def __iter__(self) -> Iterator[Any]:
-        if self.threads:
-            return self._read_in_advance()
         return map(self.feed.__getitem__, self.feed)
-
-    def _read_in_advance(self) -> Iterator[Any]:
-        waiting: deque[Future] = deque()
-        pool = ThreadPoolExecutor(self.threads, "read")
-        try:
-            for request in self.feed:
-                if not waiting and self.samples.will_need(request.rows):
-                    yield self.feed[request._replace(following=None)]
-                    continue
-                waiting.append(pool.submit(self.feed.__getitem__, request))
-                if len(waiting) >= self.threads * _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 class TarLoader(RankLoader):
@@ -76,8 +50,8 @@ class TarLoader(RankLoader):
         loader.load_state_dict(state)
         rest = [key for batch in loader for key in batch.ids]
 
-    Without `decode` there is nothing to compute: then workers are threads of this process, and no
-    bytes have to cross from another one. `samples` are all that there are, of all ranks.
+    Without `decode` there is nothing to compute: then this process reads, whatever `workers` says,
+    and no bytes have to cross from another one. `samples` are all that there are, of all ranks.
     `state_dict` and `load_state_dict` go on at the next batch, with any number of ranks and
     workers; `set_epoch` shuffles anew.
     """
@@ -89,9 +63,8 @@ class TarLoader(RankLoader):
         super().__init__(dataset, 0 if only_reads else workers, plans, **options)
         self.samples = dataset.samples
         if only_reads:
-            self.data_loader = ReadAhead(self._feed, self.samples, workers)
-            # What is announced to the kernel is the batch after those under way.
-            self._feed.workers = workers * _AHEAD
+            self.data_loader = _DirectReads(self._feed)
+            self._feed.workers = _AHEAD
 
 
 def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
@@ -136,7 +109,7 @@ def open_tars(  # noqa: PLR0913 - each is a choice of its own, given by name
             numpy generator, which is the same for any number of workers. Runs in the workers.
         seed: of the shuffle and of these generators.
         rank: of `world_size`; without both, those of the process that runs.
-        workers: processes that read and decode; threads that read if nothing is decoded.
+        workers: processes that read and decode; none are started if nothing is decoded.
         cache_dir: the folder of indices; without it, `.millrace` beside the tars.
         options: those of `BatchLoader`, such as `pin_memory` and `max_bad_fraction`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -23,9 +22,13 @@ from millrace.tars.index import IndexedTar
 
 # As in webdataset: the key ends at the first dot of the base name, the rest is the field.
 _NAME = r"^(?P<key>(?:.*/|)[^.]+)[.](?P<field>[^/]*)$"
-_META = r"^__[^/]*__($|/)"
-_HIDDEN = r"(^|/)\.[^/]*$"  # .DS_Store, ._000017.jpg of macOS
+# __meta__, .DS_Store and ._000017.jpg of macOS. Of the last ones webdataset would take the folder
+# for the key.
+_OTHER = r"^__[^/]*__($|/)|(^|/)\.[^/]*$"
 
+# Why a member is in no sample.
+OTHER_NAME = "name that is not key.field"
+NO_FILE = "link to no file"
 IDS = ("key", "tar")
 """What an id is: the key, or the tar's name and the key."""
 
@@ -69,7 +72,7 @@ class TarSamples:
         self.skipped: Counter[str] = Counter()
         self._starts = starts  # sample n: starts[n] up to starts[n + 1]
         self._members = members
-        self._local = threading.local()
+        self.reader = IndexedTarReader(tars=tars)
 
     @classmethod
     def of(cls, tars: Sequence[IndexedTar], ids: str = "key") -> TarSamples:
@@ -91,13 +94,6 @@ class TarSamples:
         samples = _grouped([tar.state for tar in tars], named.keys, members, fields, ids)
         samples.skipped = named.skipped
         return samples
-
-    @property
-    def reader(self) -> IndexedTarReader:
-        """That of this thread: a reader serves one at a time."""
-        if not hasattr(self._local, "reader"):
-            self._local.reader = IndexedTarReader(tars=self.tars)
-        return self._local.reader
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -127,10 +123,7 @@ class TarSamples:
 
     def ids_of(self, rows: np.ndarray) -> list[str]:
         """The ids of the samples with these numbers."""
-        bounds, content = self._id_bytes
-        starts = bounds[rows].tolist()
-        ends = bounds[rows + 1].tolist()
-        return [str(content[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
+        return self.ids.take(pa.array(rows)).to_pylist()
 
     def read(self, rows: np.ndarray) -> list[dict[str, bytes] | ReadError]:
         """The samples with these numbers, or why one cannot be read.
@@ -238,23 +231,6 @@ class TarSamples:
     def _sample_of_members(self) -> np.ndarray:
         return np.repeat(np.arange(len(self)), np.diff(self._starts))
 
-    def __getstate__(self) -> dict:
-        state = {**self.__dict__, "_local": None}
-        state.pop("_id_bytes", None)  # views do not pickle
-        return state
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._local = threading.local()
-
-    @cached_property
-    def _id_bytes(self) -> tuple[np.ndarray, memoryview]:
-        """Where each id begins in the UTF-8 of all, and where the last ends: for one batch that is
-        quicker than `take` of Arrow."""
-        _, bounds, content = self.ids.buffers()
-        first = self.ids.offset
-        return np.frombuffer(bounds, np.int64)[first:], memoryview(content)
-
     @property
     def digest(self) -> str:
         """16 hexadecimal digits of which keys these are, in their order."""
@@ -284,19 +260,14 @@ def _named(table: pa.Table, tars: Sequence[IndexedTar]) -> _Named:
     kinds = table["kind"].to_numpy()
     parts = pc.extract_regex(names, _NAME)
     is_readable = kinds <= SYMLINK
-    is_meta = pc.match_substring_regex(names, _META).to_numpy(zero_copy_only=False)
-    # webdataset would take the folder for the key, and make a sample of such a file.
-    is_hidden = pc.match_substring_regex(names, _HIDDEN).to_numpy(zero_copy_only=False) & ~is_meta
-    is_named = parts.is_valid().to_numpy(zero_copy_only=False)
-    reasons = {
-        "name without a dot": is_readable & ~is_meta & ~is_hidden & ~is_named,
-        "name like __this__": is_readable & is_meta,
-        "name like .this": is_readable & is_hidden,
-        "link to no file": kinds == BROKEN_LINK,
+    is_other = pc.match_substring_regex(names, _OTHER).to_numpy(zero_copy_only=False)
+    is_named = parts.is_valid().to_numpy(zero_copy_only=False) & ~is_other
+    counts = {
+        OTHER_NAME: int((is_readable & ~is_named).sum()),
+        NO_FILE: int((kinds == BROKEN_LINK).sum()),
     }
-    counts = {reason: int(is_skipped.sum()) for reason, is_skipped in reasons.items()}
     skipped = +Counter(counts)
-    rows = np.flatnonzero(is_readable & ~is_meta & ~is_hidden & is_named)
+    rows = np.flatnonzero(is_readable & is_named)
     parts = parts.take(rows)
     try:
         keys = parts.field("key").cast(pa.large_string())
