@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
+from millrace.asr.buckets.config import ROW_GROUP
 from millrace.asr.buckets.parquets import SCHEMA, write_tars
 from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
@@ -55,9 +56,8 @@ def write_buckets(folder: Path, buckets: dict[str, list[dict]], tars: list[Path]
     )
     for name, rows in buckets.items():
         table = pa.Table.from_pylist(rows, schema=schema)
-        pq.write_table(
-            table, folder / "train" / f"{name}.parquet", row_group_size=7, store_schema=False
-        )
+        path = folder / "train" / f"{name}.parquet"
+        pq.write_table(table, path, row_group_size=ROW_GROUP, store_schema=False)
     stamps = {str(tar): Stamp.of(tar) for tar in tars if tar.exists()}
     write_tars(folder / "tars.parquet", [str(tar) for tar in tars], stamps)
     named = [{"bucket_id": name, "path": f"train/{name}.parquet"} for name in buckets]

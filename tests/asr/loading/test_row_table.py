@@ -156,21 +156,6 @@ def test_without_a_tar_root_paths_count_from_the_folder_of_the_buckets(tmp_path,
         RowTable.open(buckets)
 
 
-def test_a_row_without_language_has_none_and_signed_ids_are_unsigned(tmp_path):
-    path = corpus(tmp_path) / "train/b_0_3.parquet"
-    rows = pq.read_table(path)
-    columns = {
-        "language": pa.array([None if at % 2 else "de" for at in range(len(rows))]),
-        "sample_id": pa.array([-1 - at for at in range(len(rows))], pa.int64()),
-    }
-    for name, column in columns.items():
-        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
-    pq.write_table(rows, path)
-    found = RowTable.open(path.parents[1]).rows([0, 1, 2])
-    assert [row.language for row in found] == ["de", "", "de"]
-    assert [row.sample_id for row in found] == [2**64 - 1, 2**64 - 2, 2**64 - 3]
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
@@ -207,21 +192,6 @@ def test_the_table_follows_the_tars_that_were_indexed_anew(tmp_path):
         {str(path): Stamp.of(path) for path in tars},
     )
     assert RowTable.open(buckets).tar_state(0).mtime_ns == 5
-
-
-def test_tars_of_an_earlier_build_have_no_digest_and_their_copies_are_refused(tmp_path):
-    buckets = corpus(tmp_path)
-    tars = pq.read_table(buckets / "tars.parquet").drop_columns(["digest"])
-    pq.write_table(tars, buckets / "tars.parquet")
-    table = RowTable.open(buckets)
-    row, state = table.rows([0])[0], table.tar_state(0)
-    assert state.digest == "" and state.mtime_ns == os.stat(state.path).st_mtime_ns
-    assert IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
-    os.utime(state.path, ns=(5, 5))
-    with pytest.raises(
-        MillraceError, match="no copy either, as its content differs, or none was noted"
-    ):
-        IndexedTarReader(tars=table.tars).read(row.tar, row.offset, row.size)
 
 
 def test_a_table_that_is_cut_and_rows_and_tars_beyond_it_are_errors(tmp_path):

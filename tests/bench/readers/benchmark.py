@@ -25,8 +25,8 @@ from tests.bench.readers import peers
 from tests.bench.readers.corpus import Corpus
 
 OURS, ORIGINAL = "millrace", "original script"
-OURS_THREADED, FLOOR = "millrace, a thread per core", "floor: storage alone"
-RAW = (OURS, OURS_THREADED, ORIGINAL, "tarfile", "webdataset", "lhotse", FLOOR)
+FLOOR = "floor: storage alone"
+RAW = (OURS, ORIGINAL, "tarfile", "webdataset", "lhotse", FLOOR)
 BATCHES = (OURS, ORIGINAL, "webdataset", "webdataset, batched in workers", "lhotse")
 STREAMING = {"webdataset", "webdataset, batched in workers", "lhotse"}
 KINDS = ("raw warm", "raw cold", "batches")
@@ -168,10 +168,10 @@ def _timed(setting: Setting, kind: str, name: str) -> tuple[int, float, float]:
 
 def raw_stream(setting: Setting, kind: str, name: str) -> Iterator[bytes | int]:
     members, cores = setting.raw(), len(os.sched_getaffinity(0))
-    if name in (OURS, OURS_THREADED):
+    if name == OURS:
         from millrace.asr.loading.reader import IndexedTarReader
 
-        reader = IndexedTarReader(threads=1 if name == OURS else cores)
+        reader = IndexedTarReader()
         return reader.read_many([(member.tar, member.offset, member.size) for member in members])
     if name == FLOOR:
         from tests.bench.readers import storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.bench.readers.benchmark import FLOOR, ORIGINAL, OURS, OURS_THREADED, Result, Setting
+from tests.bench.readers.benchmark import FLOOR, ORIGINAL, OURS, Result, Setting
 
 # Our rate over the reader's, at least.
 BARS = {("batches", ORIGINAL): 2.5, ("batches", "webdataset"): 2.5, ("batches", "lhotse"): 2.8}
@@ -32,7 +32,7 @@ def table(setting: Setting, results: Sequence[Result], equal_samples: int) -> st
     ]
     for kind in dict.fromkeys(result.kind for result in results):
         group = [result for result in results if result.kind == kind]
-        ours = max((r for r in group if r.reader in (OURS, OURS_THREADED)), key=lambda r: r.rate)
+        ours = max((r for r in group if r.reader == OURS), key=lambda r: r.rate)
         for result in group:
             ratio = ours.rate / result.rate if result.rate else 0.0
             bar = BARS.get((kind, result.reader))

@@ -66,13 +66,18 @@ class BucketConfig:
             ) from None
         return cls(file, ids, paths[: len(ids)], splits, tar_root, edges)
 
+    @property
+    def tars(self) -> Path:
+        """The table of tars."""
+        return self.file.with_name("tars.parquet")
+
     def parquets(self, split: str = "train") -> list[Path]:
         """The bucket parquets, or that of another split. Raises MillraceError where there are
         none."""
         if split != "train" and split not in self.splits:
             raise MillraceError(f"there is no split {split}", str(self.file), _BUILD)
         paths = self.paths if split == "train" else [self.splits[split]]
-        missing = [path.name for path in paths if not path.is_file()]
+        missing = [path.name for path in (*paths, self.tars) if not path.is_file()]
         if missing or not paths:
             problem = f"the bucket files are not there: {', '.join(missing)}"
             raise MillraceError(

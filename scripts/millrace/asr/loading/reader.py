@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +20,7 @@ from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
 
 log = logging.getLogger("millrace")
+_LOOKAHEAD = 64  # requests under way
 _PROBES = 4  # reads of one byte that show whether a hop is cached already
 _ADVICE_BYTES = 1 << 20  # the kernel cuts one WILLNEED to its largest request
 
@@ -82,32 +82,15 @@ class IndexedTarReader:
     A copy, whose time alone differs, is read, and the log says so once. Without `tars` the key is
     the path. At most `max_open_tars` file descriptors are open, each process has its own (fork and
     pickling are safe); within a process one thread calls at a time.
-
-    `threads` share the reads of `read_many`: one core's memory bandwidth bounds copies out of the
-    page cache. With DataLoader workers on all cores, one is enough.
     """
 
-    def __init__(
-        self,
-        max_open_tars: int = 64,
-        tars: Tars | None = None,
-        lookahead: int = 64,
-        threads: int = 1,
-    ) -> None:
-        if max_open_tars < 1 or lookahead < 0 or threads < 1:
-            raise ValueError(
-                "max_open_tars and threads must be at least 1 and lookahead at least 0"
-            )
+    def __init__(self, max_open_tars: int = 64, tars: Tars | None = None) -> None:
         self.max_open_tars = max_open_tars
-        self.lookahead = lookahead
         self.tars = tars
-        self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
         self.copies = _Copies()
         self._files = OpenFiles(
             partial(_open, tars, self.copies), max_open_tars, close_inherited=True
         )
-        self._pid = os.getpid()
         keep_freed_memory()
 
     @property
@@ -123,7 +106,7 @@ class IndexedTarReader:
                 "bad_address", tar, f"no member can have offset {offset} and size {size}"
             )
         try:
-            descriptor = self._own_files().get(tar).descriptor
+            descriptor = self._files.get(tar).descriptor
             self._check_unchanged(tar)
             raw = os.pread(descriptor, size, offset)
             while len(raw) < size:  # a signal, or a read beyond 2 GiB
@@ -151,14 +134,12 @@ class IndexedTarReader:
         return raw
 
     def read_many(self, requests: Iterable[Request]) -> Iterator[bytes | ReadError]:
-        """Yield for each request, in order, its bytes or the ReadError, with `lookahead` requests
-        under way.
+        """Yield for each request, in order, its bytes or the ReadError.
 
-        A hop is half the lookahead; the next hop is announced to the kernel before this one is
-        read.
+        They are read in hops; the next hop is announced to the kernel before this one is read.
         """
         # Both hops' tars stay open, so that announcing and reading open each tar once.
-        hop = max(1, min(self.lookahead, self.max_open_tars) // 2)
+        hop = max(1, min(_LOOKAHEAD, self.max_open_tars) // 2)
         source = iter(requests)
         ready = list(islice(source, hop))
         self.will_need(ready)
@@ -172,7 +153,9 @@ class IndexedTarReader:
         """For each request, in order, its bytes or the ReadError, of what `will_need` was told."""
         for tar in {request[0] for request in requests}:
             self._check_unchanged(tar)
-        raws = self._read_hop(requests)
+        # Reading does not make a tar recent: those announced after it are the ones still to be
+        # read.
+        raws = _read_open(self._files.own, requests)
         return [
             self._read_alone(request) if raw is None else raw
             for request, raw in zip(requests, raws, strict=True)
@@ -184,33 +167,13 @@ class IndexedTarReader:
         except ReadError as error:
             return error
 
-    def _read_hop(self, requests: Sequence[Request]) -> list[bytes | None]:
-        """One positioned read each, of open tars, by all threads; None if that gave too few
-        bytes."""
-        # Reading does not make a tar recent: those announced after it are the ones still to be
-        # read.
-        files = self._own_files().own
-        if self.threads == 1:
-            return _read_open(files, requests)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, "read")
-        # Each takes every n-th request: sizes even out. All end here: no descriptor is closed under
-        # a thread.
-        shares = [requests[first :: self.threads] for first in range(self.threads)]
-        others = [self._pool.submit(_read_open, files, share) for share in shares[1:]]
-        raws: list[bytes | None] = [None] * len(requests)
-        raws[:: self.threads] = _read_open(files, shares[0])
-        for first, other in enumerate(others, 1):
-            raws[first :: self.threads] = other.result()
-        return raws
-
     def will_need(self, requests: Sequence[Request]) -> bool:
         """Announce reads to the kernel in the order (tar, offset), so that they are under way
         together; True if the bytes are cached already.
 
         Then it costs a few one-byte probes. Never fails: reading shows what is wrong with a tar.
         """
-        if not self.lookahead or not requests or not hasattr(os, "posix_fadvise"):
+        if not requests or not hasattr(os, "posix_fadvise"):
             return False
         step = max(1, len(requests) // _PROBES)
         if all(map(self._cached, requests[::step])):
@@ -220,23 +183,19 @@ class IndexedTarReader:
             requests, key=lambda request: (str(request[0]), request[1])
         ):
             with contextlib.suppress(*_SILENT):
-                descriptor = self._own_files().get(tar).descriptor
+                descriptor = self._files.get(tar).descriptor
                 for start in range(offset, offset + size, _ADVICE_BYTES):
                     length = min(_ADVICE_BYTES, offset + size - start)
                     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
         return False
 
     def close(self) -> None:
-        """Close all descriptors and end the threads; the reader can be used again."""
-        files = self._own_files()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-        files.close()
+        """Close all descriptors; the reader can be used again."""
+        self._files.close()
 
     def _check_unchanged(self, tar: str | int) -> None:
         """Refuse an open tar that has been overwritten in place: one fstat, a microsecond."""
-        file = self._own_files().own.get(tar)
+        file = self._files.own.get(tar)
         if file is not None:
             now = os.fstat(file.descriptor)
             if (now.st_size, now.st_mtime_ns) != file.state:
@@ -249,20 +208,13 @@ class IndexedTarReader:
         """Whether the first byte is in the page cache (False on file systems that do not say)."""
         tar, offset, size = request
         try:
-            descriptor = self._own_files().get(tar).descriptor
+            descriptor = self._files.get(tar).descriptor
             return size <= 0 or os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
         except _SILENT:
             return False
 
-    def _own_files(self) -> OpenFiles[_OpenTar]:
-        if self._pid != os.getpid():
-            # The parent's threads did not come along.
-            self._pool = None
-            self._pid = os.getpid()
-        return self._files
-
     def __reduce__(self) -> tuple:
-        return IndexedTarReader, (self.max_open_tars, self.tars, self.lookahead, self.threads)
+        return IndexedTarReader, (self.max_open_tars, self.tars)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -356,7 +308,7 @@ def _changed(
     sizes = f"size {recorded[0]} then, {now.st_size} bytes now"
     times = f"mtime_ns {recorded[1]} then, {now.st_mtime_ns} now"
     if recorded[0] == now.st_size:
-        times += "; no copy either, as its content differs, or none was noted"
+        times += "; no copy either, as its content differs"
     problem = (
         f"the tar has changed since it was indexed ({sizes}; {times}): its addresses may point"
         " anywhere"

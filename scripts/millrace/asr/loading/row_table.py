@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.config import ROW_GROUP, BucketConfig
 from millrace.asr.loading.reader import TarState
 from millrace.asr.loading.row_table_writer import MAGIC, PROMPT_MARK, RECORD, TAR, write
 from millrace.common.errors import MillraceError
@@ -94,15 +94,13 @@ class RowTable:
         """
         config = BucketConfig.read(bucket_dir)
         parquets = config.parquets(split)
-        tars = config.file.parent / "tars.parquet"
         root = os.path.realpath(tar_root if tar_root is not None else config.tar_root)
         arguments = parquets, root, tar_root is not None
-        written = [*parquets, tars] if tars.exists() else parquets
         folder = config.file.parent
 
         # No absolute path takes part, so that a moved folder keeps its table.
         digest = hashlib.sha256(MAGIC)
-        for file in written:
+        for file in (*parquets, config.tars):
             state = f"{file.name}\0{file.stat().st_size}\0{file.stat().st_mtime_ns}\n"
             digest.update(state.encode(errors="surrogateescape"))
         path = folder / f"rows-{split}-{digest.hexdigest()[:16]}.table"
@@ -116,7 +114,7 @@ class RowTable:
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 if not path.exists():
-                    write(path, parquets, tars if tars.exists() else None)
+                    write(path, parquets, config.tars)
                     for old in {*folder.glob(f"rows-{split}-*.table")} - {path}:
                         old.unlink(missing_ok=True)
         except OSError as error:
@@ -175,8 +173,11 @@ class RowTable:
         read."""
         for file, first, rows in self.files:
             if first <= number < first + rows:
+                group, at = divmod(number - first, ROW_GROUP)
                 with contextlib.suppress(OSError, pa.ArrowException):
-                    return _member(pq.ParquetFile(file), number - first)
+                    parquet = pq.ParquetFile(file)
+                    names = parquet.read_row_group(group, columns=["tar_member_name"])
+                    return str(names.column(0)[at])
         return ""
 
     def place(self, number: int, message: str = "") -> str:
@@ -233,16 +234,6 @@ class RowTable:
         with contextlib.suppress(Exception):
             if self._descriptor is not None:
                 os.close(self._descriptor)
-
-
-def _member(parquet: pq.ParquetFile, row: int) -> str:
-    """The member name of a row of a file."""
-    group = 0
-    while row >= parquet.metadata.row_group(group).num_rows:
-        row -= parquet.metadata.row_group(group).num_rows
-        group += 1
-    names = parquet.read_row_group(group, columns=["tar_member_name"]).column(0)
-    return str(names[row].as_py())
 
 
 class TarStates:

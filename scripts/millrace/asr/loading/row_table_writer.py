@@ -44,20 +44,13 @@ TAR = np.dtype(
 )
 _RECORDS_AT = 64
 _PIECE = 1 << 18
-# Columns of numbers: their type, and what stands for a missing value.
-_NUMBERS = {
-    "offset": (pa.int64(), -1),
-    "size": (pa.int64(), -1),
-    "sample_id": (pa.uint64(), 0),
-    "duration_s": (pa.float64(), float("nan")),
-}
-_TEXTS = ("tar_path", "language", "transcript", "prompt")
+_NUMBERS = ("offset", "size", "sample_id", "duration_s")
+_TEXTS = ("tar_path", "language", "transcript")
 # Between a transcript and its prompt, if the rows have prompts: no byte of UTF-8.
 PROMPT_MARK = b"\xff"
-_REQUIRED = {"tar_path", "tar_member_name", "offset", "size", "transcript"}
 
 
-def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
+def write(path: Path, files: Sequence[Path], tars: Path) -> None:
     """Write the row table of bucket parquets. `tars`: the parquet of `write_tars`.
 
     The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar,
@@ -82,7 +75,7 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
                 block["text"], block["text_bytes"] = _append(texts, _written(piece))
                 records.write(block.tobytes())
         records.flush()
-        entries = _append_tars(texts, list(tar_code), _stamps(tars) if tars is not None else {})
+        entries = _append_tars(texts, list(tar_code), _stamps(tars))
         facts = {
             "rows": sum(counts),
             "counts": counts,
@@ -101,9 +94,8 @@ def write(path: Path, files: Sequence[Path], tars: Path | None = None) -> None:
 def _numbers(piece: pa.RecordBatch) -> np.ndarray:
     """Records of the rows, with their columns of numbers."""
     block = np.zeros(len(piece), RECORD)
-    for name, (kind, missing) in _NUMBERS.items():
-        column = piece.column(name).cast(kind, safe=name != "sample_id")
-        block[name] = pc.fill_null(column, missing).to_numpy(zero_copy_only=False)
+    for name in _NUMBERS:
+        block[name] = piece.column(name).to_numpy()
     return block
 
 
@@ -124,38 +116,32 @@ def _append_tars(texts: BinaryIO, tars: Sequence[str], stamps: Mapping[str, Stam
 
 
 def _stamps(tars: Path) -> dict[str, Stamp]:
-    """The tars as they were indexed, by path; an earlier version wrote no digests."""
-    stamps = {}
-    for row in pq.read_table(tars).to_pylist():
-        digest = row.get("digest") or ""
-        stamps[row["tar_path"]] = Stamp(row["size"], row["mtime_ns"], digest)
-    return stamps
+    """The tars as they were indexed, by path."""
+    return {
+        row["tar_path"]: Stamp(row["size"], row["mtime_ns"], row["digest"])
+        for row in pq.read_table(tars).to_pylist()
+    }
 
 
 def _pieces(file: Path) -> Iterator[pa.RecordBatch]:
-    """All columns of a bucket parquet, piece by piece; those that it may lack are null."""
+    """All columns of a bucket parquet, piece by piece."""
     parquet = pq.ParquetFile(file, read_dictionary=["tar_path", "language"])
-    present = set(parquet.schema_arrow.names)
-    missing = sorted(_REQUIRED - present)
+    columns = [*_NUMBERS, *_TEXTS]
+    present = parquet.schema_arrow.names
+    missing = [name for name in (*columns, "tar_member_name") if name not in present]
     if missing:
         problem = f"there is no column {', '.join(missing)}"
         raise MillraceError(problem, str(file), REBUILD)
-    names = [*_NUMBERS, *_TEXTS]
-    columns = [name for name in names if name in present]
+    if "prompt" in present:
+        columns.append("prompt")
     for group in range(parquet.num_row_groups):
-        for batch in parquet.iter_batches(
+        yield from parquet.iter_batches(
             _PIECE, row_groups=[group], columns=columns, use_threads=False
-        ):
-            arrays = []
-            for name in names:
-                arrays.append(batch.column(name) if name in present else pa.nulls(len(batch)))
-            yield pa.RecordBatch.from_arrays(arrays, names)
+        )
 
 
 def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
     """int32 number of every text, "" for null; new texts get the next number in `code`."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
     names = column.dictionary.to_pylist()
     if column.null_count:
         names.append(None)
@@ -167,8 +153,7 @@ def _codes(column: pa.Array, code: dict[str, int]) -> np.ndarray:
 
 def _written(piece: pa.RecordBatch) -> pa.Array:
     """The transcripts; with PROMPT_MARK and prompt behind each, if there are prompts."""
-    prompts = piece.column("prompt")
-    if prompts.null_count == len(prompts):
+    if "prompt" not in piece.schema.names:
         return piece.column("transcript")
     parts = []
     for name in ("transcript", "prompt"):
@@ -181,9 +166,7 @@ def _written(piece: pa.RecordBatch) -> pa.Array:
 def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Append the bytes of a column of texts to a file; return where each text begins, and its
     length."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    column = pc.fill_null(column.cast(pa.large_binary()), b"")
+    column = column.cast(pa.large_binary())
     _, offsets, body = column.buffers()
     last = column.offset + len(column)
     ends = np.frombuffer(offsets, np.int64)[column.offset : last + 1]
