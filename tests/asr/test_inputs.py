@@ -203,7 +203,7 @@ def test_of_the_shards_of_speech_the_config_says_nothing_of_where_tars_lie():
 
 def test_the_rows_of_dev_are_among_the_files_that_may_be_lost(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    buckets = [{"bucket_id": "b_3_5"}]
+    buckets = [{"bucket_id": "b_3_5", "path": "b_3_5.parquet"}]
     atomic.write_json(BUCKETS, {"buckets": buckets, "splits": {"dev": {"path": "dev.parquet"}}})
     lost = [f"results/asr/buckets/{name}.parquet" for name in ("b_3_5", "dev")]
     assert inputs().listed.lost() == dict.fromkeys(lost, BUCKETS)

@@ -11,7 +11,7 @@ from millrace.common.errors import MillraceError
 
 @pytest.fixture
 def folder(tmp_path):
-    buckets = [{"bucket_id": name} for name in ("b_0_3", "b_3_5")]
+    buckets = [{"bucket_id": name, "path": f"{name}.parquet"} for name in ("b_0_3", "b_3_5")]
     (tmp_path / "bucket_config.json").write_text(json.dumps({"buckets": buckets}))
     return tmp_path
 

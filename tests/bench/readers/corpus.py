@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import soundfile
 
-from millrace.asr.buckets.config import BucketConfig
+from millrace.asr.buckets.config import ROW_GROUP, BucketConfig
+from millrace.asr.buckets.parquets import write_tars
+from millrace.asr.tars.stamp import Stamp
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from tests.bench.readers.peers import Member
@@ -91,7 +93,7 @@ def make(
     clips = list(_clips(min(400, tars * members_per_tar), seed, longest))
     rng = np.random.default_rng(seed)
     columns: dict[str, list] = {name: [] for name in _COLUMNS}
-    states = []
+    stamps: dict[str, Stamp] = {}
     for number in range(tars):
         path = folder / f"shard-{number:05d}.tar"
         with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -104,19 +106,17 @@ def make(
                 values = (str(path), entry.name, position, len(raw), seconds)
                 for column, value in zip(columns.values(), values, strict=True):
                     column.append(value)
-        state = path.stat()
-        states.append((str(path), state.st_size, state.st_mtime_ns))
+        stamps[str(path)] = Stamp.of(path)
     count = len(columns["size"])
     columns |= {"transcript": ["what was said"] * count, "language": ["English"] * count}
     table = pa.table({**columns, "sample_id": pa.array(np.arange(count), pa.uint64())})
     buckets = folder / "buckets"
     buckets.mkdir(exist_ok=True)
-    pq.write_table(table.take(pa.array(rng.permutation(count))), buckets / "b_0_30.parquet")
-    known = dict(zip(("tar_path", "size", "mtime_ns"), zip(*states, strict=True), strict=True))
-    pq.write_table(pa.table(known), buckets / "tars.parquet")
-    atomic.write_json(
-        buckets / "bucket_config.json", {"buckets": [{"bucket_id": "b_0_30"}], "splits": {}}
-    )
+    shuffled = table.take(pa.array(rng.permutation(count)))
+    pq.write_table(shuffled, buckets / "b_0_30.parquet", row_group_size=ROW_GROUP)
+    write_tars(buckets / "tars.parquet", list(stamps), stamps)
+    bucket = {"bucket_id": "b_0_30", "path": "b_0_30.parquet"}
+    atomic.write_json(buckets / "bucket_config.json", {"buckets": [bucket], "splits": {}})
     os.sync()  # pages still to be written cannot be dropped for the cold runs
     return buckets
 

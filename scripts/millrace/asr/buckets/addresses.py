@@ -23,11 +23,9 @@ class Addresses:
 
     def __init__(self, table: pa.Table | None) -> None:
         key, tar, offset, size = _columns(table)
-        order = np.argsort(key)
+        # A member that is twice in its tar: a stable order, so the tar's.
+        order = np.argsort(key, kind="stable")
         self.key = key[order]
-        if (self.key[1:] == self.key[:-1]).any():
-            # A member that is twice in its tar: a stable order, so the tar's.
-            order = np.lexsort((tar, key))
         self.tar = tar[order]
         self.offset = offset[order]
         self.size = size[order]
@@ -43,13 +41,8 @@ class Addresses:
             return none, none
 
         at = np.searchsorted(self.key, keys, side="right") - 1
-        known = (at >= 0) & (self.key[at] == keys)
-        # Two tars' members with one 64-bit hash: step back to the row's own tar. Practically never.
-        other = known & (self.tar[at] != tars)
-        while other.any():
-            at[other] -= 1
-            known &= (at >= 0) & (self.key[at] == keys)
-            other = known & (self.tar[at] != tars)
+        # Of two tars' members with one 64-bit hash only the last is found.
+        known = (at >= 0) & (self.key[at] == keys) & (self.tar[at] == tars)
         offset = np.where(known, self.offset[at], -2)
         size = np.where(known, self.size[at], -2)
         return offset, size
@@ -77,27 +70,17 @@ class TarIndices:
     def __init__(self, paths: Iterable[str | os.PathLike], piece: int = 200_000) -> None:
         self.piece = piece
         self._indices = [TarIndex.open(path) for path in paths]
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Known] = {}  # by their paths without links
         for number, index in enumerate(self._indices):
+            places = real_paths(index.tars)
             for tar, record in index.tars.items():
-                path = os.path.normpath(tar)
-                first = self._known.setdefault(path, _Known(number, record))
+                first = self._known.setdefault(places[tar], _Known(number, record))
                 if first.number != number:
                     both = f"{self._indices[first.number].path} and {index.path}"
                     remedy = "Give the indices of one set of partitions"
                     raise MillraceError(f"two indices hold this tar: {both}", tar, remedy)
-        # Under its full path too, and the one without links, unless that is the name of one
-        # already.
-        real = real_paths(self._known)
-        for path, known in list(self._known.items()):
-            full = os.path.abspath(path)
-            self._known.setdefault(full, known)
-            self._known.setdefault(real[path], known)
 
     def _find(self, tar: str) -> _Known | None:
-        for path in (tar, os.path.abspath(tar)):
-            if path in self._known:
-                return self._known[path]
         return self._known.get(real_paths([tar])[tar])
 
     def state(self, tar: str) -> Stamp | str:

@@ -21,21 +21,19 @@ from millrace.asr.buckets.edges import DEFAULT_EDGES, bucket_of
 from millrace.asr.buckets.held_out import HeldOut, Rows
 from millrace.asr.buckets.order import SortedRows, row_keys, sort_rows
 from millrace.asr.buckets.parquets import TRAIN, BucketFiles, write_tars
-from millrace.asr.buckets.rejects import RejectFile, RejectPart, place_of
+from millrace.asr.buckets.rejects import RejectFile, RejectPart
 from millrace.asr.buckets.spill import RowSpill, parts_for
 from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.identity import bare_names, sample_ids
 from millrace.asr.manifests.manifest import Manifest, RowRange
 from millrace.common import atomic, hashing
-from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 
 STAGE = "asr_build_bucket_manifests"
 SPILL = ".spill"
-_LOGGED = 20  # members with contradicting rows in the log; rejects.jsonl has all
 # Held-out splits, the one before that counts where both hold a row.
 _HELD_OUT = ("test", "dev")
 _LEAKS = frozenset(map(leakage.reason, _HELD_OUT))
@@ -174,7 +172,6 @@ class _Build:
             self.tars.details,
             output_dir / SPILL / "rejects",
         )
-        self.contradictions = 0
         prints = output_dir / SPILL / "prints"
         self.held_out = HeldOut(self.tars.paths, choices.copies, choices.threads, prints)
         self.first_leak = ""
@@ -352,15 +349,11 @@ class _Build:
         in_order = part.in_order
         problem = np.zeros(len(in_order.order), np.uint8)
         problem[in_order.twins] = mc.CODE["duplicate_row"]
-        details: dict[int, str] = {}
-        for places in in_order.contradicting:
-            problem[places] = mc.CODE["contradicting_row"]
-            others = self._contradictions(split, part, places)
-            details |= zip(places.tolist(), others, strict=True)
+        problem[in_order.contradicting] = mc.CODE["contradicting_row"]
         mc.note(problem, part.offsets == -2, "not_in_tar")
         mc.note(problem, part.offsets < 0, "not_a_file")
         mc.note(problem, part.sizes == 0, "empty_member")
-        details |= self._note_leaks(split, part, problem)
+        details = self._note_leaks(split, part, problem)
 
         rejected = np.flatnonzero(problem)
         if len(rejected):
@@ -392,27 +385,6 @@ class _Build:
         """Count the members that could not be compared."""
         if more := self.held_out.unread():
             split.ledger.warnings["not_compared"] += more
-
-    def _contradictions(self, split: _Split, part: _Part, places: np.ndarray) -> list[str]:
-        """Of each row of a member what the others say, which is something else."""
-        rows = part.rows(places).to_pylist()
-        claims = []
-        for row in rows:
-            file, number = place_of(split.manifest.files, row["row"])
-            says = f"{row['duration_s']:g} s, {row['language'] or 'no language'}"
-            claims.append(f"{file} row {number} says {says}")
-
-        self.contradictions += 1
-        if self.contradictions <= _LOGGED:
-            tar = self.tars.paths[rows[0]["tar"]]
-            member = rows[0]["tar_member_name"]
-            line = "%s: rows contradict each other about %s in %s: %s; none is used"
-            log.error(line, split.name, member, tar, ", ".join(claims))
-        others = []
-        for number in range(len(claims)):
-            rest = claims[:number] + claims[number + 1 :]
-            others.append(", ".join(rest))
-        return others
 
 
 def _by_bucket(part: _Part, good: np.ndarray, edges: tuple[float, ...] | None) -> list[pa.Table]:

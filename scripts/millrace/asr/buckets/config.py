@@ -26,7 +26,7 @@ class BucketConfig:
 
     `file` is the file itself. The parquets are relative to its folder, so that this can be moved.
     `tar_root` is the folder from which relative tar paths in the parquets are resolved: absolute,
-    and without links. `edges` of the buckets in seconds, if the file has them.
+    and without links. `edges` of the buckets in seconds.
     """
 
     file: Path
@@ -34,7 +34,7 @@ class BucketConfig:
     paths: list[Path]
     splits: dict[str, Path]
     tar_root: Path
-    edges: tuple[float, ...] = ()
+    edges: tuple[float, ...]
 
     @classmethod
     def read(cls, place: str | os.PathLike) -> BucketConfig:
@@ -45,26 +45,21 @@ class BucketConfig:
             file = Path(place) / NAME
         try:
             content = jsonl.read(file)
-            buckets = content["buckets"]
-            others = content.get("splits") or {}
-            ids = [bucket["bucket_id"] for bucket in buckets]
-            if not all(isinstance(name, str) for name in ids):
-                raise TypeError("a bucket_id is no text")
-            named = [*zip(ids, buckets, strict=True), *others.items()]
-            paths = [
-                file.parent / (entry.get("path") or f"{name}.parquet") for name, entry in named
-            ]
-            splits = dict(zip(others, paths[len(ids) :], strict=True))
-            edges = tuple(map(float, content.get("edges") or ()))
-            root = content.get("tar_root") or ""
-            tar_root = Path(os.path.realpath(file.parent / root))
+            ids = [bucket["bucket_id"] for bucket in content["buckets"]]
+            paths = [file.parent / bucket["path"] for bucket in content["buckets"]]
+            splits = {
+                name: file.parent / split["path"]
+                for name, split in content.get("splits", {}).items()
+            }
+            edges = tuple(map(float, content.get("edges", ())))
+            tar_root = Path(os.path.realpath(file.parent / content.get("tar_root", "")))
         except FileNotFoundError:
             raise MillraceError("there are no buckets here", str(file), _BUILD) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MillraceError(
                 f"not a bucket configuration ({error!r})", str(file), _BUILD
             ) from None
-        return cls(file, ids, paths[: len(ids)], splits, tar_root, edges)
+        return cls(file, ids, paths, splits, tar_root, edges)
 
     @property
     def tars(self) -> Path:

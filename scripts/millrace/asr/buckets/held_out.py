@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,9 @@ PAGE = 4096
 _CHUNK = 1 << 20
 # Members of one tar that a thread reads one after the other.
 _MEMBERS_AT_ONCE = 64
+
+# The size of a member, and the hash of its page.
+_PageKey = tuple[int, bytes]
 
 T = TypeVar("T")
 # What is made of a member: from a descriptor of the tar, offset and size.
@@ -81,6 +85,8 @@ class HeldOut:
             return
         split = _Split(name, parts)
         self._splits.append(split)
+        if self._copies != NOT_AT_ALL:
+            self._add_pages(split)
         if self._copies == BY_SOUND:
             split.sounds = Sounds(self._folder / name)
             count = len(split.rows.keys)
@@ -100,7 +106,7 @@ class HeldOut:
         """The rows that are held out too, each once, by number."""
         found: dict[int, Leak] = {}
         for split in self._splits:
-            is_same = np.isin(rows.keys, split.keys)
+            is_same = np.isin(rows.keys, split.rows.keys)
             for row in np.flatnonzero(is_same).tolist():
                 found.setdefault(row, Leak(row, split.name, f"is also in {split.name}"))
 
@@ -136,19 +142,33 @@ class HeldOut:
     ) -> Iterator[tuple[int, int]]:
         """The candidates among the rows that have the bytes of a row of a split, and that row's
         number."""
-        unread = split.unread(rows.sizes[candidates])
-        split.add_pages(unread, self._hashes(split.rows, unread, whole=False))
         pages = self._hashes(rows, candidates, whole=False)
-
-        keys = list(zip(rows.sizes[candidates].tolist(), pages, strict=True))
-        unhashed = split.unhashed(set(keys))
-        split.add_digests(unhashed, self._hashes(split.rows, unhashed, whole=True))
+        sizes = rows.sizes[candidates].tolist()
+        keys = list(zip(sizes, pages, strict=True))
         has_page = np.array([key in split.by_page for key in keys], bool)
+        self._add_digests(split, {key for key in keys if key in split.by_page})
         alike = candidates[has_page]
         digests = self._hashes(rows, alike, whole=True)
         for row, digest in zip(alike.tolist(), digests, strict=True):
             if digest in split.by_digest:
                 yield row, split.by_digest[digest]
+
+    def _add_pages(self, split: _Split) -> None:
+        """Read a page of each row of a split."""
+        numbers = np.arange(len(split.rows.keys))
+        pages = self._hashes(split.rows, numbers, whole=False)
+        for number, (size, page) in enumerate(zip(split.rows.sizes.tolist(), pages, strict=True)):
+            if page:
+                split.by_page[size, page].append(number)
+
+    def _add_digests(self, split: _Split, pages: set[_PageKey]) -> None:
+        """Read the rows of a split that have these pages, unless they are read already."""
+        numbers = [number for page in pages - split.hashed for number in split.by_page[page]]
+        split.hashed |= pages
+        digests = self._hashes(split.rows, np.array(numbers, np.int64), whole=True)
+        for number, digest in zip(numbers, digests, strict=True):
+            if digest:
+                split.by_digest.setdefault(digest, number)
 
     def _hashes(self, rows: Rows, numbers: np.ndarray, whole: bool) -> list[bytes]:
         """Hashes of the members of some rows, or of a page of each; empty for one that cannot be
@@ -199,8 +219,9 @@ class HeldOut:
 class _Split:
     """A held-out split: its rows, and what was read of them.
 
-    `by_page` has the numbers of rows by the size and the page of their members, `by_digest` the
-    first row of each content, `sounds` all rows if copies are found by their sound.
+    `by_page` has the numbers of rows by the size and the page of their members, `hashed` the pages
+    whose rows are in `by_digest`, the first row of each content; `sounds` all rows if copies are
+    found by their sound.
     """
 
     def __init__(self, name: str, parts: Sequence[Rows]) -> None:
@@ -212,36 +233,10 @@ class _Split:
             np.concatenate([part.sizes for part in parts]),
             pa.concat_arrays([part.names for part in parts]),
         )
-        self.keys = np.sort(self.rows.keys)
-        self.by_page: dict[tuple[int, bytes], list[int]] = {}
+        self.by_page: defaultdict[_PageKey, list[int]] = defaultdict(list)
+        self.hashed: set[_PageKey] = set()
         self.by_digest: dict[bytes, int] = {}
         self.sounds: Sounds | None = None
-        self._is_read = np.zeros(len(self.keys), bool)
-        self._is_hashed = np.zeros(len(self.keys), bool)
-
-    def unread(self, sizes: np.ndarray) -> np.ndarray:
-        """The numbers of rows of these sizes whose pages are not known yet."""
-        has_size = np.isin(self.rows.sizes, sizes)
-        return np.flatnonzero(has_size & ~self._is_read)
-
-    def add_pages(self, numbers: np.ndarray, pages: Sequence[bytes]) -> None:
-        self._is_read[numbers] = True
-        for number, page in zip(numbers.tolist(), pages, strict=True):
-            if page:
-                key = (int(self.rows.sizes[number]), page)
-                self.by_page.setdefault(key, []).append(number)
-
-    def unhashed(self, pages: Collection[tuple[int, bytes]]) -> np.ndarray:
-        """The numbers of rows with these pages whose digests are not known yet."""
-        numbers = [number for page in pages for number in self.by_page.get(page, ())]
-        chosen = np.array(sorted(numbers), np.int64)
-        return chosen[~self._is_hashed[chosen]]
-
-    def add_digests(self, numbers: np.ndarray, digests: Sequence[bytes]) -> None:
-        self._is_hashed[numbers] = True
-        for number, digest in zip(numbers.tolist(), digests, strict=True):
-            if digest:
-                self.by_digest.setdefault(digest, number)
 
 
 def _hash(whole: bool, tar: int, offset: int, size: int) -> bytes:

@@ -20,14 +20,14 @@ def row_keys(ids: np.ndarray, seed_key: np.uint64) -> np.ndarray:
 class SortedRows(NamedTuple):
     """The order of a table's rows: place p is row `order[p]` and has `keys[p]`.
 
-    `twins` are the places of rows of one (tar, member) after its first; `contradicting` the places
-    of each member whose durations or languages differ.
+    `twins` are the places of rows of one (tar, member) after its first; `contradicting` those of
+    all rows of members whose durations or languages differ.
     """
 
     order: np.ndarray
     keys: np.ndarray
     twins: np.ndarray
-    contradicting: list[np.ndarray]
+    contradicting: np.ndarray
 
 
 def sort_rows(table: pa.Table, tars: Sequence[str], seed_key: np.uint64) -> SortedRows:
@@ -37,7 +37,7 @@ def sort_rows(table: pa.Table, tars: Sequence[str], seed_key: np.uint64) -> Sort
     keys = keys[order]
     tied = np.flatnonzero(keys[1:] == keys[:-1])
     if not len(tied):
-        return SortedRows(order, keys, tied, [])
+        return SortedRows(order, keys, tied, tied)
     tied = np.union1d(tied, tied + 1)
 
     rows = _tied_rows(table, tars, order[tied], keys[tied])
@@ -48,8 +48,11 @@ def sort_rows(table: pa.Table, tars: Sequence[str], seed_key: np.uint64) -> Sort
         list(places) for _, places in groupby(range(len(ordered)), lambda at: ordered[at][:3])
     ]
     twins = [at for places in members for at in places[1:]]
-    differing = [places for places in members if _differ([ordered[at] for at in places])]
-    return SortedRows(order, keys, tied[twins], [tied[places] for places in differing])
+    differing = []
+    for places in members:
+        if _differ([ordered[at] for at in places]):
+            differing += places
+    return SortedRows(order, keys, tied[twins], tied[differing])
 
 
 class _TiedRow(NamedTuple):

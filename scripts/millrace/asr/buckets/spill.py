@@ -3,7 +3,6 @@ sorted."""
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -46,8 +45,7 @@ class RowSpill:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.parts = parts
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
-        self._end = 0
+        self._file = open(path, "w+b")  # noqa: SIM115 - `close` closes it
         self._places: list[list[_Place]] = [[] for _ in range(parts)]
         self._schema: pa.Schema | None = None
         self._lock = threading.Lock()
@@ -63,50 +61,28 @@ class RowSpill:
         for number, rows in enumerate(np.bincount(part).tolist()):
             if rows:
                 message = batch.slice(first, rows).serialize()
-                self._write(message, self._placed(number, message.size, batch.schema))
+                with self._lock:
+                    self._schema = batch.schema
+                    self._places[number].append(_Place(self._file.tell(), message.size))
+                    self._file.write(message)
             first += rows
 
-    def _placed(self, part: int, size: int, schema: pa.Schema) -> int:
-        """Take `size` bytes of the file for a batch of a part; where they begin."""
-        with self._lock:
-            self._schema = schema
-            offset = self._end
-            self._end += size
-            self._places[part].append(_Place(offset, size))
-        return offset
-
-    def _write(self, message: pa.Buffer, offset: int) -> None:
-        rest = memoryview(message)
-        while rest:  # one call writes at most 2 GiB
-            written = os.pwrite(self._descriptor, rest, offset)
-            rest = rest[written:]
-            offset += written
-
     def read(self, part: int) -> pa.Table | None:
-        """All rows of one part, or None if there are none."""
+        """All rows of one part, or None if there are none; after the last `add`."""
         batches = []
         for place in self._places[part]:
-            raw = pa.py_buffer(self._read(place))
-            batches.append(pa.ipc.read_record_batch(raw, self._schema))
+            self._file.seek(place.offset)
+            raw = self._file.read(place.size)
+            if len(raw) < place.size:
+                raise Damaged(self.path, "it ends early")
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(raw), self._schema))
         if not batches:
             return None
         return pa.Table.from_batches(batches).combine_chunks()
 
-    def _read(self, place: _Place) -> bytes:
-        raw = os.pread(self._descriptor, place.size, place.offset)
-        while len(raw) < place.size:  # one call reads at most 2 GiB
-            missing = place.size - len(raw)
-            more = os.pread(self._descriptor, missing, place.offset + len(raw))
-            if not more:
-                raise Damaged(self.path, "it ends early")
-            raw += more
-        return raw
-
     def close(self) -> None:
         """Remove the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
         self.path.unlink(missing_ok=True)
 
 
