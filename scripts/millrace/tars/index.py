@@ -140,8 +140,8 @@ def _make(tars: list[str], places: dict[str, Path], folder: Path) -> None:
     except OSError as error:
         problem = f"the index of tars cannot be written ({error.strerror})"
         raise MillraceError(problem, str(folder), "Give a cache_dir that is writable") from None
-    for error in refused[1:]:
-        log.error("%s", error)
+    for other in refused[1:]:
+        log.error("%s", other)
     if refused:
         raise refused[0]
 
