@@ -23,7 +23,7 @@ def steps() -> dict[str, str]:
         ):
             summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
             name = f"millrace.{path.parent.name}.{path.stem}"
-            table[name] = " ".join(summary.split())
+            table[name.removesuffix(".__main__")] = " ".join(summary.split())
     return table
 
 

@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tarfile
@@ -129,6 +130,43 @@ def test_a_tar_that_was_replaced_is_read_again(tmp_path, corpus):
     write_tar(corpus["good"], ["new"])
     output, _ = run(tmp_path, corpus.values())
     assert text(TarIndex.open(output).members(str(corpus["good"]))) == ["new"]
+
+
+def test_an_index_as_json_lies_beside_each_tar(tmp_path, corpus):
+    run(tmp_path, corpus.values(), json="")
+    beside = {name: tar.with_name(f"{tar.name}.index.json") for name, tar in corpus.items()}
+    there = {name for name, path in beside.items() if path.exists()}
+    assert there == {"good", "keys", "damaged", "cut", "empty"}
+    for name in there - {"damaged"}:
+        expected = {}
+        with tarfile.open(corpus[name], ignore_zeros=True) as tar:
+            for member in filter(tarfile.TarInfo.isfile, members_until_the_end(tar)):
+                place = {"offset": member.offset_data, "size": member.size}
+                expected |= {member.name: place, member.name.removeprefix("./"): place}
+        assert json.loads(beside[name].read_text()) == expected
+    assert {"./clip_0001.flac", "clip_0001.flac"} <= json.loads(beside["good"].read_text()).keys()
+    assert "x\udcff" in json.loads(beside["keys"].read_text())
+
+
+def members_until_the_end(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """The members of a tar that may be cut, without the one that is."""
+    members = []
+    with contextlib.suppress(tarfile.ReadError):
+        members.extend(tar)
+    size = os.path.getsize(tar.name)
+    return [member for member in members if member.offset_data + member.size <= size]
+
+
+def test_json_beside_a_tar_in_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
+    path = write_tar(tmp_path / "in/a.tar", ["a"])
+    (tmp_path / "in/a.tar.index.json").mkdir()
+    partition = tmp_path / "p.json"
+    partition.write_text(json.dumps({"id": "p", "tars": [{"path": str(path)}]}))
+    output = str(tmp_path / "p.parquet")
+    flags = ["--partition", str(partition), "--output", output, "--json"]
+    assert build_tar_indices.main(flags) == 1
+    words = f"{path}.index.json: cannot be written (Is a directory). Leave out --json"
+    assert words in capsys.readouterr().err
 
 
 def test_many_small_tars_share_row_groups(tmp_path):

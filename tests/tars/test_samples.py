@@ -3,6 +3,7 @@ where."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.common.errors import MillraceError
+from millrace.tars.__main__ import main
 from millrace.tars.index import FOLDER, open_indices, tar_paths
 from millrace.tars.samples import NO_FILE, OTHER_NAME, TarSamples
 from tests.asr.tars.test_scan import DIALECTS, END, archives, header, reference, tar_of
@@ -296,3 +298,13 @@ def test_ranks_that_start_at_once_index_once(tmp_path):
     assert sum("indexing 3 tars" in lines for lines in said) == 1
     left = {path.suffix for path in (tmp_path / FOLDER).iterdir()}
     assert left == {".parquet", ""}
+
+
+def test_the_command_indexes_and_says_what_is_there(tmp_path, capfd):
+    pattern = write_samples(tmp_path)
+    assert main(["index", str(pattern)]) == 0
+    assert "3 tars, 120 samples, fields: ['txt', 'cls']" in capfd.readouterr().err
+    assert len([*(tmp_path / FOLDER).glob("*.parquet")]) == 3
+    os.truncate(tmp_path / "part-1.tar", 1000)
+    assert main(["index", str(pattern)]) == 1
+    assert "part-1.tar: truncated" in capfd.readouterr().err

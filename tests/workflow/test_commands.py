@@ -164,7 +164,7 @@ OF_BUCKETS = {"edges", "over_max", "seed", "max_error_fraction", "on_leak", "cop
             ["asr_build_tar_indices", "asr_build_bucket_manifests"],
             OF_BUCKETS | {"tar_template", "path_map"},
         ),
-        (["music_merge_feature_index"], {"prefer", "on_leak", "max_missing_fraction"}),
+        (["music_merge_feature_index"], {"prefer", "on_leak"}),
         (["image_merge_records"], {"on_leak"}),
     ],
 )

@@ -57,6 +57,10 @@ def test_every_public_name_is_on_the_page_and_no_other_name_is_public():
         ("from millrace import open_tars", "open_tars: numpy is not installed.*millrace.asr.'"),
         ("from millrace import HDF5Record", "HDF5Record: numpy is not installed.*millrace.image.'"),
         ("from millrace import FeatureIndex", "FeatureIndex: numpy is .*millrace.music.'"),
+        (
+            "from millrace.tars.__main__ import main; main(['index', 'a.tar'])",
+            "millrace.tars: numpy is not installed.*millrace.asr.'",
+        ),
     ],
 )
 def test_a_name_whose_extra_is_missing_says_what_to_install(program, problem):

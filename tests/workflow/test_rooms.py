@@ -161,6 +161,6 @@ def test_the_package_lists_its_steps():
     done = subprocess.run(
         [sys.executable, "-m", "millrace"], capture_output=True, text=True, check=True
     )
-    for step in ("millrace.speech.create_shards", "millrace.asr.train_model "):
+    for step in ("millrace.speech.create_shards", "millrace.asr.train_model", "millrace.tars "):
         line = next(line for line in done.stdout.splitlines() if line.startswith(step))
         assert len(line) > len(step) + 10 and line.endswith("."), line

@@ -13,6 +13,7 @@ import json
 import os
 from pathlib import Path
 
+from millrace.asr.tars import json_index
 from millrace.asr.tars.index import write_index
 from millrace.asr.tars.partition import ScanLog, read_partition, scan_all
 from millrace.asr.tars.scan import CHAINS
@@ -36,6 +37,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--report", help=report)
     threads = "tars scanned at once (default %(default)s: all cores)"
     add("--threads", type=cli.positive_int, default=os.cpu_count() or 1, help=threads)
+    beside = "also write <tar>.index.json beside each tar, as the original script does"
+    add("--json", action="store_true", help=beside)
     return parser
 
 
@@ -55,15 +58,19 @@ def main(args: argparse.Namespace) -> None:
         raise MillraceError("no partition of tars is there", PARTITIONS, remedy)
     for path in paths:
         output = Path(args.output or f"{INDICES}/{Path(path).stem}.parquet")
-        _build(path, output, args.report or output.with_suffix(".json"), args.threads)
+        _build(args, path, output, args.report or output.with_suffix(".json"))
 
 
-def _build(path: str | Path, output: Path, report_path: str | Path, threads: int) -> None:
+def _build(
+    args: argparse.Namespace, path: str | Path, output: Path, report_path: str | Path
+) -> None:
     placements.keep_draft(Path(path).parent)
     partition = read_partition(path)
     log = ScanLog(partition)
-    scans = scan_all(partition.tars, threads, CHAINS)
-    records = write_index(output, log.watch(scans))
+    scans = log.watch(scan_all(partition.tars, args.threads, CHAINS))
+    if args.json:
+        scans = json_index.written(scans)
+    records = write_index(output, scans)
     report = log.report(records)
     # ASCII JSON: a path that is not UTF-8 is kept as surrogates.
     atomic.write_text(report_path, json.dumps(report, indent=2, sort_keys=True) + "\n")
