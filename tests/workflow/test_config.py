@@ -304,6 +304,7 @@ def test_a_duplicate_key_is_named_with_its_lines(tmp_path: Path):
         (b"lanes: []\na: \xff\n", "#x00ff"),
         (b"", "the file has no keys at its top"),
         (b"- speech\n", "the file has no keys at its top"),
+        (b"[" * 9999, "recursion"),
     ],
 )
 def test_a_config_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path, raw: bytes, words):

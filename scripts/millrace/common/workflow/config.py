@@ -79,7 +79,7 @@ def check_syntax(path: str | os.PathLike) -> None:
         problem = f"the file is not valid YAML ({error.problem})"
         if error.problem_mark is not None:
             where += f", line {error.problem_mark.line + 1}"
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())
     sys.exit(f"Millrace: {where}: {problem}. Write keys as `lanes: [speech]`, one a line")
 
