@@ -183,12 +183,17 @@ def test_what_is_not_there_is_refused_as_by_the_hub(hub, ask, error):
         ask(hub[0])
 
 
+@pytest.fixture
+def repository(tmp_path):
+    repository = Repository(Store(tmp_path), "datasets", REPO)
+    repository.create(private=True)
+    return repository
+
+
 @pytest.mark.parametrize(
     "path", ["", "/a", "../a", "a/../b", "a//b", ".git/config", "a/.git/b", "a\0b", "./a"]
 )
-def test_a_path_that_leads_out_is_refused(tmp_path, path):
-    repository = Repository(Store(tmp_path), "datasets", REPO)
-    repository.create(private=True)
+def test_a_path_that_leads_out_is_refused(repository, path):
     with pytest.raises(RefusedError, match="is not a path inside a repository"):
         repository.change("x", None, [{"key": "file", "value": {"path": path, "content": b""}}])
 
@@ -200,16 +205,12 @@ def test_a_name_that_leads_out_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("oid", ["../../../etc/passwd", "", SHA256[:63], SHA256.upper()])
-def test_a_content_is_named_by_a_sum_alone(tmp_path, oid):
-    repository = Repository(Store(tmp_path), "datasets", REPO)
-    repository.create(private=True)
+def test_a_content_is_named_by_a_sum_alone(repository, oid):
     with pytest.raises(RefusedError, match="not a SHA-256"):
         repository.change("x", None, [{"key": "lfsFile", "value": {"path": "a", "oid": oid}}])
 
 
-def test_a_revision_leads_to_no_other_file(tmp_path):
-    repository = Repository(Store(tmp_path), "datasets", REPO)
-    repository.create(private=True)
+def test_a_revision_leads_to_no_other_file(tmp_path, repository):
     (tmp_path / "secret.json").write_text("{}")
     with pytest.raises(RefusedError, match="has no revision"):
         repository.commit_at("../../../../secret")
@@ -224,9 +225,7 @@ def test_a_repository_that_is_there_is_not_created_again(tmp_path):
     assert repository.commit_at("main")["oid"] == head
 
 
-def test_a_commit_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    repository = Repository(Store(tmp_path), "datasets", REPO)
-    repository.create(private=True)
+def test_a_commit_that_cannot_be_written_leaves_the_one_before(repository, monkeypatch):
     head, write = repository.commit_at("main"), atomic.write_bytes
 
     def full(path: Path, content: bytes) -> None:
