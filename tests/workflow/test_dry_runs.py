@@ -373,7 +373,6 @@ def test_a_country_that_is_not_there_is_an_error_in_one_line(tmp_path: Path):
             {},
             "Millrace: config.yaml, line 2: the file is not valid YAML",
         ),
-        ("{}", {"model": "ctcc"}, "  asr.model: there is no model 'ctcc'; known are ctc,"),
         (
             "{}",
             {"training": {"device": "cuda"}, "runs": {"a": {}}},
