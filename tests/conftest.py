@@ -135,5 +135,5 @@ def pytest_runtest_teardown() -> None:
     root = logging.getLogger()
     root.setLevel(logging.WARNING)
     for handler in root.handlers[:]:
-        if type(handler) is logging.StreamHandler:
+        if type(handler).__module__ in ("logging", "millrace.common.cli"):
             root.removeHandler(handler)

@@ -217,7 +217,7 @@ def test_an_interrupt_is_one_line(capsys):
     assert "interrupted" in said(capsys, KeyboardInterrupt(), code=130)
 
 
-@pytest.mark.parametrize("place", ["a step", "a read", "a checkpoint"])
+@pytest.mark.parametrize("place", ["a step", "a read", "a checkpoint", "a file"])
 def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place):
     """torch raises it at any statement; a half written checkpoint then adds an error of its own."""
     killed = RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
@@ -228,7 +228,26 @@ def test_a_killed_loader_worker_is_one_line_wherever_torch_notices(capsys, place
     elif place == "a checkpoint":
         error = RuntimeError("[enforce fail at inline_container.cc:672]")
         error.__context__ = killed
+    elif place == "a file":
+        error = MillraceError("cannot be written", "state.pt", "Free space")
+        error.__cause__ = killed
     assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in said(capsys, error)
+
+
+def test_a_loader_worker_that_dies_while_a_line_is_logged_ends_the_step(capsys):
+    """Python runs torch's signal handler inside `logging`, which goes on after other errors."""
+
+    class Interrupted:
+        def __str__(self) -> str:
+            raise RuntimeError("DataLoader worker (pid 71) is killed by signal: Killed. ")
+
+    @cli.step(argparse.ArgumentParser)
+    def main(args: argparse.Namespace) -> None:
+        cli.log.info("step %s", Interrupted())
+
+    assert main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in line
 
 
 @pytest.mark.parametrize("end", ["", " with exit code 3"])

@@ -29,9 +29,21 @@ class _PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+class _StderrHandler(logging.StreamHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Let errors of signal handlers through, which may come while a line is written.
+
+        torch's handler raises RuntimeError for a loader worker that has died; `logging` would print
+        its traceback and go on.
+        """
+        if isinstance(sys.exception(), RuntimeError):
+            raise
+        super().handleError(record)
+
+
 def log_to_stderr(level: str = "INFO") -> None:
     """Have everything logged to stderr, a line each, with the time."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler(sys.stderr)
     handler.setFormatter(
         _PrintableFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     )
@@ -97,7 +109,8 @@ def step(
                 args = make_parser().parse_args(spelled(typed), argparse.Namespace(typed=typed))
                 code = main(args)
             except MillraceError as error:
-                log.error("%s", error)
+                # A file that could not be written, because torch's signal handler raised meanwhile.
+                log.error("%s", processes.lost_worker(error) or error)
                 return 1
             except KeyboardInterrupt:
                 log.error("interrupted; the same command goes on with what is whole")
