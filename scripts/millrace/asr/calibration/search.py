@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError
 
-_GUESSES = 7  # trials after which the search bisects
+_GUESSES = 5  # trials after which the search bisects
+_MORE = 2**31  # rows that no bucket has
 _SMALLER = "Raise --max-memory-gb, use --gradient-checkpointing 1 or a smaller model, "
 _SMALLER += "or lower --min-bs or the last edge"
 
@@ -166,37 +167,36 @@ def _next_size(
     fails: int,
     trials: list[dict[str, Any]],
 ) -> int:
-    """By doubling until a batch fails, then where a line through the peaks meets the limit, then by
+    """In steps until a batch fails, then where a line through the peaks meets the limit, then by
     bisection."""
     if not fits:
         return max(fails // 4, search.min_bs)
     guess = _guess(search, trials)
-    if fails > search.max_rows:  # nothing tells where memory begins to grow faster: in steps
-        if search.max_rows <= _next_known(fits):
-            return search.max_rows
-        return min(max(guess or 0, 2 * fits), 4 * fits, search.max_rows)
+    if fails > search.max_rows:
+        # Nothing tells where memory begins to grow faster.
+        return min(max(guess, 3 * fits), 8 * fits, search.max_rows)
     # A line may say again and again what was refuted: a batch that is out of memory has no peak.
-    if guess is None or guess >= fails or len(trials) > _GUESSES:
-        return (fits + fails) // 2
+    if guess >= fails or len(trials) > _GUESSES:
+        return math.isqrt(fits * fails) + 1
     # If it says that nothing larger fits: make sure.
     return min(max(guess, _next_known(fits)), fails - 1)
 
 
-def _guess(search: Search, trials: list[dict[str, Any]]) -> int | None:
-    """Where a line through the two peaks nearest to the limit meets it; None if it does not
-    rise."""
+def _guess(search: Search, trials: list[dict[str, Any]]) -> int:
+    """Where a line through the two peaks nearest to the limit meets it; more than any batch if it
+    does not rise."""
     peaks = {trial["rows"]: trial["step_peak_gb"] for trial in trials if trial.get("step_peak_gb")}
     if len(peaks) == 1:
         # Too low, as the optimiser's state is missing: the guess is low as well.
         peaks[0] = next(trial["fixed_gb"] for trial in trials if trial.get("step_peak_gb"))
     near = sorted(peaks, key=lambda size: abs(peaks[size] - search.limit_gb))[:2]
     if len(near) < 2:
-        return None
+        return _MORE
     nearest, second = near
     rise = peaks[nearest] - peaks[second]
     run = nearest - second
     if rise * run <= 0:
-        return None
+        return _MORE
     slope = rise / run
     return math.floor(nearest + (search.limit_gb - peaks[nearest]) / slope)
 
