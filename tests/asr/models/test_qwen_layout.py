@@ -172,7 +172,7 @@ _BIAS, _OTHER = "thinker.audio_tower.conv2d1.bias", torch.zeros(3)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_config("text_config", hidden_size=None), "is of another shape"),
+        (_config("text_config", hidden_size=None), "cannot be loaded"),
         (_config("text_config", rope_scaling={"type": "yarn"}), "type yarn"),
         (_weight(_BIAS, None), r"conv2d1.bias is missing"),
         (_weight(_BIAS, _OTHER), r"conv2d1.bias is of another shape"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.settings import check, setting
 
 MODEL_TYPE = "millrace_ctc"
+Frames = TypeVar("Frames", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -231,11 +232,7 @@ def mel_frames(samples: int) -> int:
     return max(-(-samples // HOP), 1)
 
 
-@overload
-def subsampled(frames: int, times: int = 2) -> int: ...
-@overload
-def subsampled(frames: Tensor, times: int = 2) -> Tensor: ...
-def subsampled(frames: int | Tensor, times: int = 2) -> int | Tensor:
+def subsampled(frames: Frames, times: int = 2) -> Frames:
     """What `times` convolutions of stride 2, kernel 3 and padding 1 leave of `frames`."""
     for _ in range(times):
         frames = (frames - 1) // 2 + 1

@@ -32,13 +32,9 @@ def problems(section: Mapping[str, Any]) -> Iterator[str]:
     folder = Path(section["model_path"] or section["model"])
     if (folder / "config.json").is_file() or (not section["model_path"] and name in NAMES):
         return
-    if section["model_path"] or folder.is_dir():
+    if folder.is_dir() or section["model_path"]:
         kind = "a folder without config.json" if folder.is_dir() else "no folder"
-        remedy = "Give a folder with config.json and the weights; nothing is fetched from a hub"
-        yield f"model{'_path' if section['model_path'] else ''}: {folder} is {kind}. {remedy}"
-    else:
-        known = (
-            f"known are {', '.join(NAMES)}, with random weights; model_path takes a folder with a"
-            " model"
-        )
-        yield f"model: there is no model {name!r}; {known}"
+        yield f"model_path: {folder} is {kind}. Give a folder with a model; no hub is asked"
+        return
+    known = f"known are {', '.join(NAMES)}; model_path takes a folder with a model"
+    yield f"model: there is no model {name!r}; {known}"

@@ -78,18 +78,14 @@ class HfModel(AsrModel):
     def check_weights(cls, weights: Mapping[str, Any], folder: str) -> None:
         """Raise MillraceError for what transformers would draw at random, if it is no new head."""
         missing = sorted(weights["missing_keys"])
-        extra = sorted(weights["unexpected_keys"])
         lost = [f"{name} is of another shape" for name, *_ in weights["mismatched_keys"]]
         lost += [f"{name} is missing" for name in missing if not name.startswith(cls.head)]
         if lost:
             problem = f"{counted(len(lost), 'weight')} cannot be loaded: {lost[0]}"
             raise MillraceError(problem, folder, COPY_AGAIN)
-        for names, what in (
-            (missing, "missing, drawn at random"),
-            (extra, "of no use to this model"),
-        ):
-            if names:
-                log.warning("%s: %s %s: %s", folder, counted(len(names), "weight"), what, names[0])
+        if missing:
+            count = counted(len(missing), "weight")
+            log.warning("%s: %s missing, drawn at random: %s", folder, count, missing[0])
 
     def save_pretrained(self, folder: str | Path) -> None:
         quieten()

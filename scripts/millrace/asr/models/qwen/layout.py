@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.models.qwen3_asr.processing_qwen3_asr import LANGUAGE_CODE_TO_NAME
 
 from millrace.asr.models.folder import CONFIG, read_config, read_tensors
+from millrace.asr.models.hf.model import COPY_AGAIN
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
@@ -93,19 +94,6 @@ _KEPT = (
     "preprocessor_config.json",
     "generation_config.json",
 )
-_FEATURES = (
-    "feature_size",
-    "sampling_rate",
-    "hop_length",
-    "chunk_length",
-    "n_fft",
-    "padding_value",
-    "dither",
-    "n_samples",
-    "nb_max_frames",
-    "padding_side",
-    "return_attention_mask",
-)
 
 
 def is_qwen_asr(folder: str | Path) -> bool:
@@ -159,6 +147,8 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     for path in sorted(folder.glob("model*.safetensors")):
         for name, tensor in read_tensors(path).items():
             state[_renamed(name, 0, str(folder))] = tensor
+    if not state:
+        raise MillraceError("there is no model*.safetensors", str(folder), COPY_AGAIN)
     return state
 
 
@@ -167,23 +157,6 @@ def _renamed(name: str, side: int, where: str) -> str:
         if name.startswith(pair[side]):
             return pair[1 - side] + name.removeprefix(pair[side])
     raise MillraceError(f"the weight {name} is none of Qwen3-ASR", where, "Take another model")
-
-
-def fitting(
-    state: Mapping[str, Tensor], expected: Mapping[str, Tensor], tied: bool
-) -> dict[str, list[Any]]:
-    """Which weights are missing, unexpected or of another shape, under transformers' keys."""
-    shared = state.keys() & expected.keys()
-    missing = expected.keys() - shared
-    if tied:
-        missing -= {_HEAD}
-    return {
-        "missing_keys": sorted(missing),
-        "unexpected_keys": sorted(state.keys() - shared),
-        "mismatched_keys": [
-            (name,) for name in sorted(shared) if state[name].shape != expected[name].shape
-        ],
-    }
 
 
 def rope(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,8 +220,8 @@ def write(
     settings |= {"tokenizer_class": "Qwen2TokenizerFast", "processor_class": "Qwen3ASRProcessor"}
     atomic.write_json(folder / "tokenizer_config.json", settings)
     atomic.write_json(folder / "chat_template.json", {"chat_template": processor.chat_template})
-    features = {name: getattr(processor.feature_extractor, name) for name in _FEATURES}
-    features |= {
+    features = {
+        **processor.feature_extractor.to_dict(),
         "feature_extractor_type": "WhisperFeatureExtractor",
         "processor_class": "Qwen3ASRProcessor",
     }

@@ -179,7 +179,6 @@ class QwenModel(HfModel):
                 do_sample=False,
                 num_beams=1,
                 pad_token_id=pad,
-                eos_token_id=self._end_ids(),
             )
             answers = written[:, ids.shape[1] :]
             texts += self.processor.tokenizer.batch_decode(answers, skip_special_tokens=True)
@@ -198,12 +197,6 @@ class QwenModel(HfModel):
         seconds = prepared.host["width"] / SAMPLING_RATE
         return 24 + int(seconds * self.options.tokens_per_second)
 
-    def _end_ids(self) -> list[int]:
-        ends = self.hf.config.eos_token_id
-        if not isinstance(ends, list):
-            ends = [ends]
-        return sorted({self.processor.tokenizer.eos_token_id, *ends})
-
 
 def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
     """The model of a folder of the qwen-asr package, and its processor."""
@@ -214,14 +207,18 @@ def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
     kind = transformers.Qwen3ASRForConditionalGeneration
     with loading(folder, "Qwen3-ASR"):
         config = transformers.Qwen3ASRConfig(**arguments)
-        with torch.device("meta"):
-            expected = kind(config).state_dict()
-        fitting = layout.fitting(state, expected, config.tie_word_embeddings)
-        QwenModel.check_weights(fitting, str(folder))
         if without_weights():
             hf = kind(config)
         else:
-            hf = kind.from_pretrained(None, config=config, state_dict=state, dtype=torch.float32)
+            hf, weights = kind.from_pretrained(
+                None,
+                config=config,
+                state_dict=state,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+            QwenModel.check_weights(weights, str(folder))
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL)
         features = orjson.loads(layout.read_files(folder).get("preprocessor_config.json", b"{}"))
         names = features.keys() & {"feature_size", "n_fft", "hop_length"}
