@@ -52,11 +52,7 @@ class Choices:
         """The given limit, or nine tenths of the device."""
         memory = device["memory_gb"]
         limit = self.max_memory_gb or memory * 0.9
-        if not limit > 0:
-            raise MillraceError(
-                "the memory of this device is unknown", remedy="Set --max-memory-gb"
-            )
-        if memory and limit > memory:
+        if limit > memory:
             remedy = "Lower --max-memory-gb; some of the memory must stay free"
             raise MillraceError(
                 f"{limit:g} GB is more than {device['name']} has: {memory:g} GB", "", remedy

@@ -68,10 +68,8 @@ def worst_clips(
 
     Equal ones: the longest reference first.
     """
-    lines = [line for run in runs for line in run.hypotheses]
-    split = "dev"
-    if any(line["split"] == "test" for line in lines):
-        split = "test"
+    splits = {line["split"] for run in runs for line in run.hypotheses}
+    split = "test" if "test" in splits else "dev"
     by_clip: dict[int, list[tuple[str, Hypothesis]]] = defaultdict(list)
     for run in runs:
         for line in run.hypotheses:

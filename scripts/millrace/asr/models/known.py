@@ -34,7 +34,7 @@ def problems(section: Mapping[str, Any]) -> Iterator[str]:
         return
     if folder.is_dir() or section["model_path"]:
         kind = "a folder without config.json" if folder.is_dir() else "no folder"
-        yield f"model_path: {folder} is {kind}. Give a folder with a model; no hub is asked"
+        yield f"model_path: {folder} is {kind}. Give one with config.json and weights"
         return
     known = f"known are {', '.join(NAMES)}; model_path takes a folder with a model"
     yield f"model: there is no model {name!r}; {known}"

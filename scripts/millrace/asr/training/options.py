@@ -52,7 +52,7 @@ class TrainOptions:
     @classmethod
     def from_args(cls, args: argparse.Namespace, **changes: Any) -> TrainOptions:
         """What the flags of a step chose, with `changes`."""
-        return settings.from_args(cls, args, model=args.model_path or args.model, **changes)
+        return settings.from_args(cls, args, **changes)
 
 
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
@@ -60,14 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser, names: Collection[str] = ()) 
     add = parser.add_argument
     add(
         "--model",
-        default=TrainOptions.model,
-        help="name of a model, or a folder that holds one",
-    )
-    add(
         "--model-path",
         "--model_path",
-        default="",
-        help="the same as --model, in its older spelling",
+        default=TrainOptions.model,
+        help="name of a model, or a folder that holds one",
     )
     add(
         "--model-options",
