@@ -59,9 +59,9 @@ def main(args: argparse.Namespace) -> None:
     if calibration is None:
         cli.log.info("%s has no rows", args.bucket)
         return
-    facts = [calibration[name] for name in ("batch_size", "limited_by", "peak_memory_gb")]
-    facts = [args.bucket, "kept" if kept else "measured", *facts, calibration["key"]["limit_gb"]]
-    cli.log.info("%s (%s): %d rows, limited by %s; peak %.3f GB of %.3f GB", *facts)
+    how = "kept" if kept else "measured"
+    facts = (calibration["batch_size"], calibration["limited_by"], calibration["peak_memory_gb"])
+    cli.log.info("%s (%s): %d rows, limited by %s; peak %.3f GB", args.bucket, how, *facts)
 
 
 if __name__ == "__main__":

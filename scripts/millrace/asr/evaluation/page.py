@@ -27,6 +27,8 @@ def render(
     leaks: Sequence[str] = (),
 ) -> str:
     """The page of these runs; `leaks` says which rows of their data are also held out."""
+    nouns = ("language", "duration")
+    rates = [_rate_table(runs, split, noun) for split in _SPLITS for noun in nouns]
     return page.render(
         Path(__file__).with_name("runs.html.j2"),
         runs=runs,
@@ -34,7 +36,7 @@ def render(
         tiles=_tiles(runs),
         curves=_learning_curves(runs),
         side_by_side=_side_by_side(runs),
-        rates=[table for split in _SPLITS for table in _rate_tables(runs, split)],
+        rates=[table for table in rates if table is not None],
         clips=clips,
         limits=_limits(runs),
     )
@@ -115,17 +117,12 @@ def _figures(run: Run) -> dict[str, Cell]:
     return cells
 
 
-def _rate_tables(runs: Sequence[Run], split: str) -> list[Table]:
-    """Rates by language and by duration; of a split that no run has none."""
-    tables = [_rate_table(runs, split, noun) for noun in ("language", "duration")]
-    return [table for table in tables if table is not None]
-
-
 def _rate_table(
     runs: Sequence[Run],
     split: str,
     noun: str,
 ) -> Table | None:
+    """Rates by language or by duration; None of a split that no run has."""
     by_group = []
     found: set[str] = set()
     for run in runs:

@@ -136,15 +136,15 @@ class AsrModel(nn.Module, ABC):
         parameters.
         """
 
-    @abstractmethod
     def transcribe(self, prepared: Prepared) -> list[str]:
         """Greedy transcriptions, one for each sample, also for those that take no part in the
         loss."""
+        return [text for _, text in self.recognise(prepared)]
 
+    @abstractmethod
     def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
         """(language, text) of each sample. A model that takes a language is told `language`, or
         finds it; of others it is what was given."""
-        return [(language, text) for text in self.transcribe(prepared)]
 
     @property
     def max_seconds(self) -> float:

@@ -83,9 +83,10 @@ class CtcBase(AsrModel):
         return losses.where(has_labels, 0.0).sum(), prepared.count
 
     @torch.no_grad()
-    def transcribe(self, prepared: Prepared) -> list[str]:
+    def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
         if not len(prepared):
             return []
         paths = self.log_probabilities(prepared).argmax(-1).cpu().tolist()
         steps = prepared.host["steps"]
-        return [self.text_of(path[:count]) for path, count in zip(paths, steps, strict=True)]
+        texts = [self.text_of(path[:count]) for path, count in zip(paths, steps, strict=True)]
+        return [(language, text) for text in texts]

@@ -38,7 +38,6 @@ def render(comparison: Comparison, judged: list[Criterion]) -> str:
         Path(__file__).with_name("throughput.html.j2"),
         tiles=tiles,
         bench=bench,
-        fixed_batch=comparison.baseline.facts.get("fixed_batch_size"),
         difference=comparison.difference(),
         regime=regime(facts.get("precision", ""), facts.get("tf32"), on_gpu=device != "cpu"),
         criteria=_criteria(judged),

@@ -143,8 +143,6 @@ def _measure(
     of_settings = ("precision", "tf32", "gradient_checkpointing", "max_steps", "grad_acc", "lr")
     facts = {name: getattr(options, name) for name in of_options}
     facts |= {name: getattr(settings, name) for name in of_settings}
-    if options.loader == "baseline":
-        facts["fixed_batch_size"] = task.fixed_batch_size()
     return StepRecorder(folder, device, facts, BucketMeasure(task.bucket_rows))
 
 

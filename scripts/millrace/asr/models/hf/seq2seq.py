@@ -130,9 +130,6 @@ class Seq2SeqModel(HfModel):
     def max_seconds(self) -> float:
         return self.features.max_samples / SAMPLING_RATE
 
-    def transcribe(self, prepared: Prepared) -> list[str]:
-        return [text for _, text in self.recognise(prepared)]
-
     @torch.no_grad()
     def recognise(self, prepared: Prepared, language: str = "") -> list[tuple[str, str]]:
         if not len(prepared):

@@ -149,9 +149,6 @@ class QwenModel(HfModel):
             return {"full_attention": None}
         return mask
 
-    def transcribe(self, prepared: Prepared) -> list[str]:
-        return [text for _, text in self.recognise(prepared)]
-
     @torch.no_grad()
     def recognise(
         self,
@@ -171,11 +168,13 @@ class QwenModel(HfModel):
         rows = max(chunks_at_once(self.hf.config.audio_config) // row_chunks, 1)
         inputs = (ids.to(mel.device), mask.to(mel.device), mel, mel_mask)
         names = ("input_ids", "attention_mask", "input_features", "input_features_mask")
+        seconds = prepared.host["width"] / SAMPLING_RATE
+        longest = 24 + int(seconds * self.options.tokens_per_second)
         texts: list[str] = []
         for group in zip(*(tensor.split(rows) for tensor in inputs), strict=True):
             written = self.hf.generate(
                 **dict(zip(names, group, strict=True)),
-                max_new_tokens=self._longest_answer(prepared),
+                max_new_tokens=longest,
                 do_sample=False,
                 num_beams=1,
                 pad_token_id=pad,
@@ -192,10 +191,6 @@ class QwenModel(HfModel):
         tokenizer = self.processor.tokenizer
         begin = tokenizer(known_tag(language), add_special_tokens=False).input_ids
         return [[*prompt, *begin] for prompt in prompts]
-
-    def _longest_answer(self, prepared: Prepared) -> int:
-        seconds = prepared.host["width"] / SAMPLING_RATE
-        return 24 + int(seconds * self.options.tokens_per_second)
 
 
 def _from_qwen_asr(folder: str | Path) -> tuple[Any, Any]:
