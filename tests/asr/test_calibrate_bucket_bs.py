@@ -223,6 +223,14 @@ def test_what_cannot_be_done_is_said_in_one_line(calibrations, scripted, capfd, 
     assert not calibrations.output("b_0_1").exists() and scripted.rows() == []
 
 
+def test_ranks_of_a_launcher_do_not_calibrate(calibrations, scripted, capfd, monkeypatch):
+    ranks = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    for name, value in ranks.items():
+        monkeypatch.setenv(name, str(value))
+    assert calibrations.calibrate("b_0_1") == 1
+    assert "calibrated by one process, not by several ranks" in capfd.readouterr().err
+
+
 def test_what_a_trial_refuses_is_said_in_one_line(calibrations, in_forks, capfd):
     assert calibrations.calibrate("b_0_1", "--model_path", "/nowhere") == 1
     log = capfd.readouterr().err

@@ -14,6 +14,7 @@ from millrace.asr.calibration import options
 from millrace.asr.calibration.options import Choices
 from millrace.common import cli, processes, settings
 from millrace.common.errors import MillraceError
+from millrace.common.training.ranks import Ranks
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -51,6 +52,9 @@ def main(args: argparse.Namespace) -> None:
         raise MillraceError(
             "no bucket was named", "--bucket", "Name one, or take --mode verify_all"
         )
+    if Ranks.from_environment().world_size > 1:
+        problem = "a bucket is calibrated by one process, not by several ranks"
+        raise MillraceError(problem, "--bucket", "Start it without torchrun")
     from millrace.asr.calibration import cache
 
     args.calibration = None

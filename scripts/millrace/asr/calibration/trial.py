@@ -22,15 +22,6 @@ from millrace.common.machine.memory import says_out_of_memory
 from millrace.common.processes import TRAINING_ENVIRONMENT, die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
-_RANKS = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
 
 
 def ask(request: Mapping[str, Any]) -> Any:
@@ -66,13 +57,11 @@ def ask(request: Mapping[str, Any]) -> Any:
 
 
 def environment() -> dict[str, str]:
-    """That of a training run in one process, without torchrun's ranks."""
+    """That of a training run."""
     path = str(ROOT)
     if os.environ.get("PYTHONPATH"):
         path += os.pathsep + os.environ["PYTHONPATH"]
-    ranks = {name for name in os.environ if name in _RANKS or "TORCHELASTIC" in name}
-    others = {name: value for name, value in os.environ.items() if name not in ranks}
-    return {**TRAINING_ENVIRONMENT, **others, "PYTHONPATH": path}
+    return {**TRAINING_ENVIRONMENT, **os.environ, "PYTHONPATH": path}
 
 
 def main() -> None:

@@ -148,7 +148,8 @@ class _ScannedTar:
 
     def __init__(self, path: str) -> None:
         self.handle = tarfile.open(path, "r:")  # noqa: SIM115 - kept open
-        self.members = {member.name: member for member in self.handle.getmembers()}
+        members = self.handle.getmembers()
+        self.members = {member.name.removeprefix("./"): member for member in members}
 
     def close(self) -> None:
         self.handle.close()
@@ -162,12 +163,10 @@ class TarfileReader:
 
     def read(self, tar: str, name: str) -> bytes:
         """The bytes of a member, named with or without a leading "./". Raises DecodeError."""
-        bare = name.removeprefix("./")
         try:
             scanned = self._tars.get(tar)
-            spellings = [name, bare, f"./{bare}"]
-            known = [spelling for spelling in spellings if spelling in scanned.members]
-            file = scanned.handle.extractfile(scanned.members[known[0] if known else name])
+            member = scanned.members[name.removeprefix("./")]
+            file = scanned.handle.extractfile(member)
             raw = file.read() if file else None
         except KeyError:  # the member, or the one that it links to
             raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
