@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import soundfile
 import torch
+from pyarrow import dataset
 
 from millrace.asr.loading.collate import Batch
 from millrace.asr.loading.row_table import RowTable
@@ -186,15 +186,6 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
 
 def _tars(table: RowTable) -> np.ndarray:
     """int32: for every row, a number that rows of the same tar share."""
-    numbers: dict[str, int] = {}
-    parts = [np.zeros(0, np.int32)]
-    for path, *_ in table.files:
-        for batch in pq.ParquetFile(path).iter_batches(columns=["tar_path"]):
-            column = batch.column(0)
-            if not pa.types.is_dictionary(column.type):
-                column = column.dictionary_encode()
-            tars = column.dictionary.to_pylist()
-            codes = [numbers.setdefault(tar, len(numbers)) for tar in tars]
-            indices = column.indices.to_numpy(zero_copy_only=False)
-            parts.append(np.array(codes, np.int32)[indices])
-    return np.concatenate(parts)
+    files = dataset.dataset([path for path, *_ in table.files])
+    paths = files.to_table(columns=["tar_path"]).column(0).cast(pa.string())
+    return paths.dictionary_encode().combine_chunks().indices.to_numpy()
