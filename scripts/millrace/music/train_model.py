@@ -3,10 +3,11 @@
     python -m millrace.music.train_model jobname=dvi-h5 conf=dvi-h5.yaml \\
         fabric.nnodes=1 fabric.ngpus=2
 
-With fabric.ngpus above 1 it starts its ranks on this node, unless srun or torchrun has started
-them. Keys of the configuration and their defaults: docs/configuration.md. Writes
-configuration.yaml, metrics.jsonl, TensorBoard events, checkpoints and, at the end, metrics.json
-into <path.logs>/<jobname>; the same command goes on from the last checkpoint.
+With fabric.ngpus above 1 it starts its ranks on this node, unless a launcher or torchrun has
+started them; several tasks of srun are refused. Keys of the configuration and their defaults:
+docs/configuration.md. Writes configuration.yaml, metrics.jsonl, TensorBoard events, checkpoints
+and, at the end, metrics.json into <path.logs>/<jobname>; the same command goes on from the last
+checkpoint.
 """
 
 from __future__ import annotations

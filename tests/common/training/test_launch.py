@@ -168,10 +168,11 @@ def test_a_launcher_whose_other_node_never_comes_says_so(tmp_path, node, monkeyp
     assert "the launchers of the other nodes have not come in 1 s" in said
 
 
-def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog):
-    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+@pytest.mark.parametrize(("nodes", "flags"), [("2", []), ("1", ["--standalone"])])
+def test_several_launchers_on_a_node_are_refused(monkeypatch, caplog, nodes, flags):
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", nodes)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    assert launch.main(["-m", "this"]) == 1
+    assert launch.main([*flags, "-m", "this"]) == 1
     assert "srun has started several launchers on a node" in caplog.text
 
 

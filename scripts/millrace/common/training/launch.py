@@ -234,6 +234,13 @@ def _meeting(args: Namespace) -> _Meeting:
         remedy = "Leave them out; on several nodes start the launchers with --nodes or srun"
         raise MillraceError(problem, remedy=remedy)
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", nodes)) != nodes:
+        # Each would train the same run, alone or in the way of the others.
+        remedy = (
+            "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each"
+            " starts"
+        )
+        raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     if args.standalone or nodes == 1:
         return _Meeting()
     return _meeting_in_slurm(args, nodes)
@@ -241,12 +248,6 @@ def _meeting(args: Namespace) -> _Meeting:
 
 def _meeting_in_slurm(args: Namespace, nodes: int) -> _Meeting:
     """The first of the nodes on which srun has started a launcher each."""
-    if int(os.environ["SLURM_STEP_NUM_TASKS"]) != nodes:
-        remedy = (
-            "Start them with srun --ntasks-per-node 1; --nproc-per-node says how many ranks each"
-            " starts"
-        )
-        raise MillraceError("srun has started several launchers on a node", remedy=remedy)
     listing = ["scontrol", "--oneliner", "show", "node", os.environ["SLURM_STEP_NODELIST"]]
     text = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     index = int(os.environ["SLURM_NODEID"])

@@ -132,9 +132,9 @@ def check_ranks(conf: Conf) -> Ranks:
         problem = (
             f"fabric.nnodes {nodes} x fabric.ngpus {gpus} make {nodes * gpus}, but {there} started"
         )
-        remedy = f"Start it by srun --ntasks-per-node={gpus}, or without Slurm by python -m "
-        remedy += f"millrace.common.training.launch --nproc-per-node {gpus} -m"
-        raise MillraceError(problem, remedy=f"{remedy} millrace.music.train_model")
+        remedy = "Start it on each node by python -m millrace.common.training.launch"
+        remedy += f" --nproc-per-node {gpus} -m millrace.music.train_model"
+        raise MillraceError(problem, remedy=remedy)
     if conf["fabric.accelerator"] == "cuda" and not torch.cuda.is_available():
         remedy = (
             "Set fabric.accelerator=cpu to train on the CPU, or auto; else mend driver or torch"
