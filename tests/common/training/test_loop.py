@@ -727,7 +727,7 @@ def test_a_position_keeps_the_plans_that_an_epoch_went_through():
     at.step, at.optimizer_step = 4, 10
     at.enter(2)
     assert (at.step, at.spans) == (0, ((2, 6), (1, 4)))
-    assert Position.from_dict(asdict(at) | {"of a version before": 1}) == at
+    assert Position(**asdict(at)) == at
     at.end_epoch()
     assert (at.epoch, at.step, at.spans) == (1, 0, ())
 

@@ -77,16 +77,23 @@ class Checkpoints:
 
         Raises MillraceError if it is not there, or damaged.
         """
-        names = ["last", *(path.name for _, path in self._steps())]
-        names += ["best"] if (self.folder / "best").is_dir() else []
-        if name == "last" and (newest := self.newest()):
+        newest = self.newest() if name == "last" else None
+        if newest:
             return newest
-        if name not in names[1:]:
-            remedy = (
-                f"There are: {', '.join(names)}" if names[1:] else "Is this the folder of a run?"
-            )
+
+        names = [path.name for _, path in self._steps()]
+        if (self.folder / "best").is_dir():
+            names.append("best")
+        if name not in names:
+            remedy = f"There are: {', '.join(names) or 'none'}"
             raise MillraceError(f"there is no checkpoint {name}", str(self.folder), remedy)
-        return self.at(self.folder / name)
+
+        folder = self.folder / name
+        try:
+            header = self._checked(folder)
+        except ValueError as problem:
+            raise MillraceError(f"no whole checkpoint ({problem})", str(folder)) from None
+        return WholeCheckpoint(folder, header["step"], header)
 
     def newest(self) -> WholeCheckpoint | None:
         """The newest checkpoint that is whole; None where there is none at all.
@@ -125,14 +132,6 @@ class Checkpoints:
             os.replace(best, self.folder / f".{name}.{os.getpid()}.removed.partial")
         os.replace(partial, best)
         self._sweep()
-
-    def at(self, folder: str | os.PathLike) -> WholeCheckpoint:
-        """The checkpoint in `folder`; MillraceError if it is damaged or there is none."""
-        try:
-            header = self._checked(Path(folder))
-        except ValueError as problem:
-            raise MillraceError(f"no whole checkpoint ({problem})", str(folder)) from None
-        return WholeCheckpoint(Path(folder), header["step"], header)
 
     def load(self, checkpoint: WholeCheckpoint, mapped: bool = False) -> dict[str, Any]:
         """The state of a checkpoint on the host; `mapped`: memory-mapped, so that ranks share its

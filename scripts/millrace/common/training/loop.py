@@ -287,7 +287,7 @@ class _Loop:
         if self.device.type == "cuda":
             line["peak_memory_bytes"] = max(self.exchange.gathered(self.peak))
             self.peak = 0
-        self.log.line("train", at.optimizer_step, line, self.task.describe)
+        self.log.line("train", at.optimizer_step, line)
 
     def _is_evaluation_due(self) -> bool:
         at = self.position
@@ -323,7 +323,7 @@ class _Loop:
             if self.ranks.is_main:
                 self.checkpoints.mark_best(step)
         self.evaluations[step] = metrics
-        self.log.line("eval", step, {"metrics": metrics}, self.task.describe)
+        self.log.line("eval", step, {"metrics": metrics})
         self.log.sync()
         self._observe(metrics)
         self.window.clock.lap("evaluate")
@@ -416,7 +416,7 @@ class _Loop:
         self.task.load_state_dict(state["task"])
         if state["length"] == self.settings.length:
             self._schedule = Schedule(**state["schedule"])
-        self.position = Position.from_dict(state["position"])
+        self.position = Position(**state["position"])
         self.position.enter(self.ranks.world_size)
         self._take_up_of_rank(state["ranks"])
         for _, metrics in sorted(self.evaluations.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass
@@ -42,9 +42,3 @@ class Position:
         self.step = 0
         self.spans = ()
         self.epoch_samples = 0
-
-    @classmethod
-    def from_dict(cls, value: dict) -> Position:
-        """The position that `asdict` described; what a version before knew beside is left out."""
-        names = {item.name for item in fields(cls)}
-        return cls(**{name: value[name] for name in names & value.keys()})

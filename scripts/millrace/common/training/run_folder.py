@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -66,27 +65,22 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
 
     A folder of the same run is left as it is: the run goes on. What another run has left is moved
     to `previous/<its digest>`, where its checkpoints stay whole. Call it on one rank, before the
-    others look. Raises MillraceError for a folder of no run that holds the one you are in
-    (jobname=.., --metrics FILE).
+    others look. Raises MillraceError for a folder that holds files of no run.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     digest = jsonl.digest(identity)[:12]
-    before = "unknown"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        before = str(jsonl.read(folder / NOTE)["digest"])
+    before = jsonl.read_or({}, folder / NOTE).get("digest")
     if before == digest:
         return digest
+
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    if stale := [path for path in visible if path.name not in (NOTE, PREVIOUS)]:
-        if before == "unknown" and Path.cwd().is_relative_to(folder.resolve()):
-            problem = (
-                f"{len(stale)} files and folders here are of no run, and you are in this folder"
-            )
-            raise MillraceError(problem, str(folder.resolve()), "Name a folder of the run's own")
-        endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-        targets = (folder / PREVIOUS / f"{before}{ending}" for ending in endings)
-        target = next(target for target in targets if not target.exists())
+    stale = [path for path in visible if path.name not in (NOTE, PREVIOUS)]
+    if stale and before is None:
+        problem = f"holds {stale[0].name}, which is of no run"
+        raise MillraceError(problem, str(folder), "Name a folder of the run's own, or move it away")
+    if stale:
+        target = _free(folder / PREVIOUS / before)
         target.mkdir(parents=True)
         for path in stale:
             path.rename(target / path.name)
@@ -95,3 +89,13 @@ def claim(folder: str | os.PathLike, identity: Mapping[str, Any]) -> str:
         )
     atomic.write_json(folder / NOTE, {"digest": digest, "run": identity})
     return digest
+
+
+def _free(target: Path) -> Path:
+    """The path, or with -2, -3, ... at its end, the first that is not there."""
+    number = 1
+    free = target
+    while free.exists():
+        number += 1
+        free = target.with_name(f"{target.name}-{number}")
+    return free

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,6 @@ import torch
 
 from millrace.common import atomic, jsonl, progress
 from millrace.common.cli import log
-from millrace.common.errors import MillraceError
 from millrace.common.training.position import Position
 
 METRICS = "metrics.jsonl"
@@ -65,15 +64,8 @@ class RunLog:
         if self._ids is not None:
             self._write(self._ids, {"step": step, "epoch": epoch, "ids": ids})
 
-    def line(
-        self,
-        event: str,
-        step: int,
-        figures: dict[str, Any],
-        describe: Callable[..., str] | None = None,
-    ) -> None:
-        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log:
-        what `describe` makes of event and figures, if it is given."""
+    def line(self, event: str, step: int, figures: dict[str, Any]) -> None:
+        """Write one line of metrics.jsonl, its numbers to TensorBoard, and its gist to the log."""
         if self._metrics is None:
             return
         self._write(self._metrics, {"event": event, "step": step, **figures})
@@ -81,15 +73,11 @@ class RunLog:
             for name, value in _scalars(event, figures):
                 self._board.add_scalar(name, value, step)
             self._board.flush()
-        if event not in ("train", "eval"):
-            return
-        if describe is not None:
-            log.info("%s", describe(event, figures))
-        elif event == "train":
+        if event == "train":
             left = self._seconds_left(step)
             gist = self._gist(figures)
             log.info("%s", progress.line(step, self._total, "steps", left, *gist))
-        else:
+        elif event == "eval":
             shown = ", ".join(f"{name} {value:.4g}" for name, value in figures["metrics"].items())
             log.info("step %d: held-out %s", step, shown or "data: none")
 
@@ -176,13 +164,8 @@ class Result:
 
 
 def known(path: Path) -> tuple[float | None, dict[int, dict[str, float]]]:
-    """The last loss and the evaluations that a metrics.jsonl holds."""
-    rows: list[Any] = []
-    for number, row, _ in jsonl.lines(path) if path.exists() else ():
-        if isinstance(row, jsonl.BadJson):
-            remedy = "Remove the line; the run goes on from its last checkpoint"
-            raise MillraceError(f"line {number} is damaged", str(path), remedy)
-        rows.append(row)
+    """The last loss and the evaluations that a metrics.jsonl holds, as `truncate` has left it."""
+    rows = jsonl.whole_lines(path)
     losses = [row["loss"] for row in rows if row["event"] == "train"]
     evaluations = {row["step"]: _with_nan(row["metrics"]) for row in rows if row["event"] == "eval"}
     return losses[-1] if losses else None, evaluations

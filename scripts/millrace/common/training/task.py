@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ class Task:
         None  # set by the loop, for a loader that waits long (see StopSignals.leave)
     )
     exchange = Exchange(1)  # between the ranks; set by the loop
-    describe: Callable[[str, dict[str, Any]], str] | None = None  # the log's words for a line
     _loader: Any = None  # whose workers outlive epochs
 
     def build_model(self) -> nn.Module:
