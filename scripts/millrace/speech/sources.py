@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millrace.common import jsonl
-from millrace.common.errors import MillraceError
+from millrace.common.errors import MillraceError, counted
 from millrace.common.workflow import placements
 from millrace.common.workflow.differences import Items, unsaid
 from millrace.common.workflow.partitions import Assignment, Placement
@@ -24,6 +24,7 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 from millrace.speech.corpus import (
+    broken,
     changes,
     country_folder,
     given_splits,
@@ -138,7 +139,7 @@ def _refuse_dead_links(root: Path, folder: Path) -> None:
             raise MillraceError("a country that is a link to what is not there", str(link), remedy)
 
 
-def _notes_on(heads: list[Country]) -> list[str]:
+def _notes_on(heads: list[Country], results: Path) -> list[str]:
     """Lines for the user about what the tables of the countries hold."""
     notes = []
     for head in heads:
@@ -149,11 +150,12 @@ def _notes_on(heads: list[Country]) -> list[str]:
         notes.append(
             f"the language of {', '.join(unknown)} is unknown (und): set speech.language_map"
         )
-    return [*notes, *_left_out(heads)]
+    return [*notes, *_left_out(heads, results)]
 
 
-def _left_out(heads: list[Country]) -> list[str]:
-    """A line with the first of the alignment files that say nothing, or name audio elsewhere."""
+def _left_out(heads: list[Country], results: Path) -> list[str]:
+    """A line with the first of the alignment files that say nothing, or name audio elsewhere, and
+    with the number of segments that leave the shards."""
     rejects = []
     for head in heads:
         for reject in head.rejected:
@@ -163,7 +165,12 @@ def _left_out(heads: list[Country]) -> list[str]:
         return []
     name, reject = rejects[0]
     count = f"{len(rejects)} alignment files are" if len(rejects) > 1 else "1 alignment file is"
-    return [f"{count} left out: {name}: {reject['file']}: {reject['detail']}"]
+    line = f"{count} left out: {name}: {reject['file']}: {reject['detail']}"
+    files = {(name, Path(each["file"]).name) for name, each in rejects}
+    leaving = broken.segments_in_shards(files, results)
+    if leaving:
+        line += f"; {counted(leaving, 'segment')} will leave the shards"
+    return [line]
 
 
 def _build(corpus: _Corpus, write: Write) -> Partitions:
@@ -196,7 +203,7 @@ def _build(corpus: _Corpus, write: Write) -> Partitions:
         groups,
         sum(content["recordings"] for content in countries.values()),
         others={"countries": countries, "held_out": {"all": {"partitions": _held_out(groups)}}},
-        notes=_notes_on(corpus.heads),
+        notes=_notes_on(corpus.heads, folder.parent),
         settings={key: getattr(settings, key) for key in sorted(FIXED)},
         placed=_places_kept(assignment, folder),
     )
