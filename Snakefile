@@ -14,6 +14,7 @@ include: "rules/audit.smk"
 
 
 onsuccess:
+    LANES.success(str(path) for job in workflow.dag.jobs for path in job.output)
     LANES.say_end(failed=False, logs=log)
 
 

@@ -185,7 +185,7 @@ def test_after_a_killed_snakemake_the_next_is_refused_until_its_jobs_have_ended(
     for arguments in (["-n"], []):
         lines = workflow.call("speech_manifest", *arguments).stderr.splitlines()
         line = " ".join(line for line in lines if "Millrace:" in line)
-        assert f"was killed (process {killed.process.pid} on " in line and "`--unlock`" in line
+        assert f"was killed (process {killed.process.pid} on " in line and " --unlock`" in line
         assert re.search(rf"2 suspended.* {STEP}\)", line) and "`scancel --name=millrace_" in line
     workflow.run("--unlock")
     refused = workflow.call("speech_manifest")

@@ -11,7 +11,12 @@ import sys
 
 import pytest
 
+from millrace.asr.inputs import AsrInputs
 from millrace.common.workflow.config import load_schema
+from millrace.common.workflow.sources import Sources
+from millrace.image.inputs import ImageInputs
+from millrace.music.inputs import MusicInputs
+from millrace.speech.inputs import SpeechInputs
 from tests.workflow.workflow import ROOT, Job, Workflow
 
 # Inputs that a step finds itself, through a file or folder it is given: too many for a command
@@ -149,28 +154,32 @@ def keys_given(job: Job) -> set[str]:
     return {each.dest for each in parser._actions if words & {*each.option_strings}} & known.keys()
 
 
-OF_MANIFEST = {"min_duration", "max_duration", "normalise_text"}
-OF_SHARDS = {"max_cer", "max_error_fraction", "max_shard_size_gb", "audio_format"}
-OF_SHARDS |= {"sampling_rate", "copies"}
-OF_BUCKETS = {"edges", "over_max", "seed", "max_error_fraction", "on_leak", "copies"}
+SPEECH = SpeechInputs(Sources(), {"repo": ""})
+CUT = ["generate_manifest", "create_shards", "merge_shards"]
 
 
 @pytest.mark.parametrize(
-    ("steps", "keys"),
+    ("lane", "stage", "inputs", "steps", "of_the_parse"),
     [
-        (["speech_generate_manifest"], OF_MANIFEST),
-        (["speech_create_shards", "speech_merge_shards"], OF_SHARDS),
+        ("speech", "manifest", SPEECH, CUT[:1], {"countries"}),
+        ("speech", "shards", SPEECH, CUT, {"countries"}),
         (
-            ["asr_build_tar_indices", "asr_build_bucket_manifests"],
-            OF_BUCKETS | {"tar_template", "path_map"},
+            "asr",
+            "data",
+            AsrInputs({}, Sources(), list),
+            ["build_tar_indices", "build_bucket_manifests"],
+            {"source", "manifest_dir", "tar_root"},
         ),
-        (["music_merge_feature_index"], {"prefer", "on_leak"}),
-        (["image_merge_records"], {"on_leak"}),
+        ("music", "index", MusicInputs({}, Sources()), ["merge_feature_index"], {"contract"}),
+        ("image", "records", ImageInputs({}, Sources()), ["merge_records"], {"records"}),
     ],
 )
-def test_steps_are_given_each_key_that_counts_for_them_and_no_other(dry_run, steps, keys):
-    given = [keys_given(job) for job in dry_run if job.rule in steps]
-    assert set().union(*given) == keys
+def test_steps_are_given_each_key_of_their_stage_and_no_other(
+    dry_run, lane, stage, inputs, steps, of_the_parse
+):
+    rules = {f"{lane}_{step}" for step in steps}
+    given = [keys_given(job) for job in dry_run if job.rule in rules]
+    assert set().union(*given) == {*inputs.stages[stage].keys} - of_the_parse
 
 
 def test_every_parser_knows_its_own_command_and_explains_every_option(jobs: dict[str, dict]):

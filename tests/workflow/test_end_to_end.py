@@ -50,7 +50,8 @@ def test_the_last_lines_say_what_was_made(ran: Workflow):
     assert lines[-3:] == [
         f"Millrace: open {ran.folder}/results/speech/report/summary.html",
         f"Millrace: open {ran.folder}/results/asr/report/runs.html",
-        "Millrace: all pages in one: the same command with `--report report.html` added",
+        f"Millrace: all pages in one: snakemake -s {ROOT}/Snakefile"
+        " --configfile config.test.yaml --report report.html",
     ]
     assert ran.said.rstrip().endswith(lines[-1])
 

@@ -16,7 +16,7 @@ from millrace.asr.training.options import TrainOptions
 from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 from millrace.common.settings import of_loader
-from millrace.common.workflow.lanes import Stages
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.common.workflow.sources import Sources
@@ -123,9 +123,12 @@ class AsrInputs(RunInputs):
         return [BUCKETS] if self.manifests() else []
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"data": self.data}
+        keys = ("edges", "over_max", "seed", "max_error_fraction")
+        leaks = ("on_leak", "copies")
+        of_tars = ("source", "manifest_dir", "tar_root", "tar_template", "path_map")
+        return {"data": Stage(self.data, {*keys, *leaks, *of_tars})}
 
     @property
     def listed(self) -> Listed:

@@ -28,6 +28,8 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 
+# Keys whose effect is said otherwise, or that no job reads.
+QUIET_KEYS = {"partition_gb", "pinned"}
 REMEDY = (
     "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the"
     " lanes"

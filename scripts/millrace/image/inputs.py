@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.settings import of_loader
-from millrace.common.workflow.lanes import Stages
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs, flags
 from millrace.image.training.options import TrainOptions
@@ -54,9 +54,9 @@ class ImageInputs(RunInputs):
         return [INDEX.format(split=split) for split in self.partitions]
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"records": self.records}
+        return {"records": Stage(self.records, ("records", "on_leak"))}
 
     @property
     def listed(self) -> Listed:

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Any
 
-from millrace.common.workflow.lanes import Stages
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
@@ -47,9 +47,10 @@ class MusicInputs(RunInputs):
         return [INDEX, COVERAGE] if self.partitions else []
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"index": self.index}
+        keys = "contract", "prefer", "on_leak"
+        return {"index": Stage(self.index, keys)}
 
     @property
     def listed(self) -> Listed:

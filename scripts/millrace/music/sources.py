@@ -27,6 +27,8 @@ from millrace.common.workflow.sources import (
 from millrace.music.features.metadata import Metadata, Record, place_records, read_metadata
 from millrace.music.features.roots import Root, split_files
 
+# Keys whose effect is said otherwise, or that no job of the index reads.
+QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
 REMEDY = "run `snakemake music_fetch_demo` for the demo, or set music.h5_root or music.mm_root"
 _VERSION = 5  # of the partition files
 DEMO = Path("resources/music/demo")

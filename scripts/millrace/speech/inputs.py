@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.common import jsonl
 from millrace.common.hub import repository
-from millrace.common.workflow.lanes import Stages
+from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.sources import Sources
 from millrace.speech.corpus.splits import SPLITS
@@ -82,9 +82,21 @@ class SpeechInputs:
         return [f"results/speech/manifest/{table}.csv" for table in tables]
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> dict[str, Stage]:
         """What a target makes that is not all of the lane."""
-        return {"manifest": self.manifests, "shards": self.shards}
+        of_manifest = {"countries", "min_duration", "max_duration", "normalise_text"}
+        of_shards = {
+            "max_cer",
+            "max_error_fraction",
+            "max_shard_size_gb",
+            "audio_format",
+            "sampling_rate",
+            "copies",
+        }
+        return {
+            "manifest": Stage(self.manifests, of_manifest),
+            "shards": Stage(self.shards, of_manifest | of_shards),
+        }
 
     @property
     def listed(self) -> Listed:

@@ -36,8 +36,10 @@ from millrace.speech.corpus.alignment import SUFFIX
 from millrace.speech.corpus.country_folder import Country
 from millrace.speech.names import SHARD_NUMBERS, Partition, safe_name
 
-# Settings that count for recordings that come from now on only.
-FIXED = ("split_fractions", "train_subset_hours", "partition_hours")
+# Keys whose effect is said otherwise, or that no job reads.
+QUIET_KEYS = {"countries_root", "assignment_file", "path_map", "language_map"}
+QUIET_KEYS |= {"splits_file", "audio_roots"}
+QUIET_KEYS |= (FIXED := {"split_fractions", "train_subset_hours", "partition_hours"})
 # What to do if nothing is there.
 REMEDY = "run `snakemake speech_fetch_corpus` for the demo corpus, or set speech.countries_root"
 # Where the demo corpus is fetched to, which is also the default of countries_root.

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake.cli import get_argument_parser
 
+from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.workflow import config, lanes, placements, snakemake_state
 from millrace.common.workflow.differences import Items
@@ -60,7 +61,9 @@ def failing(error: Exception):
 
 
 def sources_of(of: lanes.Lanes, collect) -> Sources:
-    module = SimpleNamespace(Settings=Settings, collect=collect, REMEDY="do this")
+    module = SimpleNamespace(
+        Settings=Settings, collect=collect, QUIET_KEYS={"quiet"}, REMEDY="do this"
+    )
     return of.sources("speech", module)
 
 
@@ -176,6 +179,39 @@ def test_a_lane_whose_target_is_asked_for_is_switched_on():
     assert lanes.Lanes(section, ROOT, is_main_process=False, asked=asked).on == ["speech"]
 
 
+def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets(capsys):
+    def parse(**section: object) -> tuple[lanes.Lanes, str]:
+        some = lanes_of(**section)
+        ask(some, synced)
+        some.register_targets("speech", lambda: ["manifest", "index"])
+        return some, capsys.readouterr().err
+
+    old = {
+        "cer": 0.3,
+        "quiet": 1,
+        "runs": {"a": {"lr": 1, "quiet": 1}},
+        "bench": {"enabled": False, "steps": 3},
+    }
+    new = {
+        "cer": 0.2,
+        "quiet": 2,
+        "runs": {"a": {"lr": 2, "quiet": 2}},
+        "bench": {"enabled": False, "steps": 4},
+        "b": 1,
+    }
+    first, line = parse(**old)
+    assert line == ""
+    first.success(["manifest", "index"])
+    said = "Millrace: speech: cer 0.3 -> 0.2; runs.a.lr 1 -> 2\n"
+    second, line = parse(**new)
+    assert line == said
+    second.success(["manifest"])
+    third, line = parse(**new)
+    assert line == said
+    third.success(["manifest", "index"])
+    assert parse(**new)[1] == ""
+
+
 def comparing(*_: object) -> Found:
     """A partition, of which first a manifest and then shards are made."""
     outputs = ["results/speech/manifest/{}", "results/speech/shards/{}"]
@@ -192,15 +228,15 @@ def comparing(*_: object) -> Found:
     return Found(build, items={"": items})
 
 
-def said_of(capsys, words: str, source: str = "speech") -> str:
+def said_of(capsys, words: str, source: str = "speech", **section: object) -> str:
     """What is said of the speech lane where the command line has these words."""
     asked = snakemake_state.parse(["snakemake", *words.split()], get_argument_parser)
-    made = {"lanes": ["speech", "asr"], "speech": {}, "asr": {"source": source}}
+    made = {"lanes": ["speech", "asr"], "speech": section, "asr": {"source": source}}
     some = lanes.Lanes(made, ROOT, is_main_process=True, asked=asked)
     ask(some, comparing)
     stages = {
-        "manifest": lambda: ["results/speech/manifest/a"],
-        "shards": lambda: ["results/speech/shards/a"],
+        "manifest": lanes.Stage(lambda: ["results/speech/manifest/a"], {"min_duration"}),
+        "shards": lanes.Stage(lambda: ["results/speech/shards/a"], {"min_duration", "max_cer"}),
     }
     some.register_targets(
         "speech", lambda: ["results/speech/shards/a", "results/speech/report"], stages=stages
@@ -236,16 +272,37 @@ def test_changes_of_a_lane_are_said_where_its_targets_are_asked_for(capsys, word
 
 
 def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
+    def said(words: str, **section: object) -> str:
+        return said_of(capsys, words, **section)
+
+    def make(path: str, **section: object) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("")
+        atomic.write_json("results/speech/partitions/index/choices.json", {path: section})
+
     new = "1 recording new -> 1 of 1 partitions"
-    for words in ("speech_manifest", "results/speech/manifest/a", "speech"):
-        assert said_of(capsys, words) == new
-    manifest = Path("results/speech/manifest/a")
-    manifest.parent.mkdir(parents=True)
-    manifest.touch()
-    for words in ("speech_manifest", "results/speech/manifest/a"):
-        assert said_of(capsys, words) == ""
-    for words in ("speech_shards", "speech_manifest speech", "results/speech/other"):
-        assert said_of(capsys, words) == new
+    assert said("speech_manifest") == said("results/speech/manifest/a") == said("speech") == new
+    make("results/speech/manifest/a", min_duration=1, max_cer=1)
+    assert said("speech_manifest") == said("results/speech/manifest/a") == ""
+    assert (
+        said("speech_shards")
+        == said("speech_manifest speech")
+        == said("results/speech/other")
+        == new
+    )
+    changed = {"min_duration": 2, "max_cer": 2, "hub": 2}
+    assert said("speech_manifest", **changed) == "min_duration 1 -> 2"
+    make("results/speech/shards/a", min_duration=1, max_cer=1, hub=1)
+    assert said("speech_shards", **changed) == "min_duration 1 -> 2; max_cer 1 -> 2"
+    for words in ("speech", "speech_manifest speech_shards"):
+        assert said(words, **changed) == "min_duration 1 -> 2; max_cer 1 -> 2; hub 1 -> 2"
+    # A key of a stage may be an object.
+    atomic.write_json(
+        "results/speech/partitions/index/choices.json",
+        {"results/speech/shards/a": {"max_cer.a": 1, "hub.a": 1}},
+    )
+    nested = {"max_cer": {"a": 2}, "hub": {"a": 2}}
+    assert said("speech_shards", **nested) == "max_cer.a 1 -> 2"
 
 
 @pytest.mark.parametrize(
@@ -369,6 +426,19 @@ def test_a_lock_and_what_lies_behind_it_stop_the_sync_and_stand_in_the_error(tmp
     assert "a run that was killed (process 1 on" in of.lock_message()
 
 
+def test_what_is_said_of_a_lock_unlocks_this_workflow(tmp_path: Path):
+    asked = Call(place="-s ../Snakefile")
+    (tmp_path / ".snakemake/locks").mkdir(parents=True)
+    (tmp_path / ".snakemake/locks/0.input.lock").write_text("")
+    notes = tmp_path / ".snakemake/millrace.runs"
+    notes.mkdir()
+    for name in ("12-345@elsewhere", f"1-0@{os.uname().nodename}"):
+        (notes / name).touch()
+        of = lanes.Lanes({"lanes": []}, ROOT, is_main_process=True, dry_run=True, asked=asked)
+        assert "`snakemake -s ../Snakefile --unlock`" in of.lock_message()
+        (notes / name).unlink()
+
+
 def test_a_step_is_marked_as_one_of_this_run_by_the_main_process_only():
     assert "MILLRACE_RUN=" in lanes_of().shell_prefix("set()")
     assert "MILLRACE_RUN=" not in lanes_of(main=False).shell_prefix("set()")
@@ -384,7 +454,7 @@ def test_a_lane_that_is_asked_for_by_name_is_no_part_of_all():
 
 def test_a_target_that_ends_before_them_says_nothing_of_files_that_are_lost(capsys):
     listed = Listed(lambda: ["results/speech/shards/a.tar"], lambda path: "index", ["manifest"])
-    stages = {"manifest": lambda: ["results/speech/manifest/a"]}
+    stages = {"manifest": lanes.Stage(lambda: ["results/speech/manifest/a"], ())}
     for target, line in (("speech_manifest", ""), ("speech", "Millrace: speech: lost: a.tar\n")):
         asked = Call(frozenset({target}))
         section = {"lanes": ["speech"], "speech": {}}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ import time
 open("ready", "w")
 time.sleep(1000)
 """
-check = left_over.check
+UNLOCK = "snakemake --unlock"
+check = partial(left_over.check, unlock=UNLOCK)
 FIRST, SECOND = (f"millrace_0000000{number}-1111-2222-3333-444444444444" for number in (1, 2))
 
 
@@ -87,9 +89,12 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     assert left_over.steps() == alive and not said
     assert line.startswith("the workflow is locked by a run that was killed (process ")
     assert "steps of a killed run go on here: " in line
-    assert line.endswith(run_lock.REMEDY)
+    assert line.endswith(run_lock.remedy(UNLOCK))
     # A dry run has no error that would say it.
     assert check(said.append, acts=False, on_cluster=False) == line and said == [line]
+    other = "snakemake -s ../Snakefile --unlock"
+    line = check(said.append, acts=True, on_cluster=False, unlock=other)
+    assert line.endswith(run_lock.remedy(other))
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert left_over.steps() == []

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.common.workflow import run_lock
 
+UNLOCK = "snakemake --unlock"
 NOTED = "import os; from millrace.common.workflow import run_lock; run_lock.enter(); "
 
 
@@ -74,7 +75,7 @@ def test_a_fork_of_a_run_leaves_its_note_and_nobody_is_locked_out_by_himself():
     forked = "child = os.fork() or os._exit(atexit._run_exitfuncs() or 0); os.waitpid(child, 0)"
     program = (
         f"import atexit; {NOTED}{forked}; print(len(list(run_lock.NOTES.iterdir())),"
-        " run_lock.holder())"
+        " run_lock.holder('x'))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
@@ -89,21 +90,28 @@ def test_a_folder_that_cannot_be_written_to_stops_no_parse():
 
 
 def test_the_holder_is_named_if_he_noted_himself_with_what_can_be_known_of_him():
-    assert "by whom is unknown" in run_lock.holder()
+    assert "by whom is unknown" in run_lock.holder(UNLOCK)
     run = subprocess.Popen([sys.executable, "-c", NOTED + "input()"], stdin=subprocess.PIPE)
     while not (run_lock.NOTES.is_dir() and list(run_lock.NOTES.iterdir())):
         assert run.poll() is None
-    line = run_lock.holder()
+    line = run_lock.holder(UNLOCK)
     assert (
         f"goes on (process {run.pid} on " in line and "Wait until it has ended, or stop it" in line
     )
     assert "unlock" not in line and "killed" not in line
     (run_lock.NOTES / "12-345@elsewhere").touch()
-    assert "or stop it with Ctrl-C there" in run_lock.holder()
+    assert "or stop it with Ctrl-C there" in run_lock.holder(UNLOCK)
     run.communicate()
-    line = run_lock.holder()
+    line = run_lock.holder(UNLOCK)
     assert "process 12 on elsewhere" in line and "or was killed" in line
-    assert line.endswith(run_lock.REMEDY)
+
+
+def test_the_holder_is_told_with_the_command_that_unlocks_this_workflow():
+    unlock = "snakemake -s ../Snakefile --unlock"
+    assert run_lock.holder(unlock).endswith(run_lock.remedy(unlock))
+    run_lock.NOTES.mkdir()
+    (run_lock.NOTES / "12-345@elsewhere").touch()
+    assert run_lock.holder(unlock).endswith(run_lock.remedy(unlock))
 
 
 def test_a_file_among_the_notes_that_names_no_process_stops_nothing():

@@ -94,6 +94,15 @@ def test_commands_of_others_keep_their_prefix_and_ours_have_both():
         shell._process_prefix = None
 
 
+def test_a_remedy_names_the_workflow_as_it_was_called():
+    line = "music -s ../Snakefile --directory d --configfile c.yaml --config asr={x:1} --cores 2"
+    call = parsed(line)
+    place = "-s ../Snakefile --directory d --configfile c.yaml --config 'asr={x:1}'"
+    assert call.command("--unlock") == f"snakemake {place} --unlock"
+    assert call.command("--report report.html") == f"snakemake music {place} --report report.html"
+    assert parsed("").command("--unlock") == "snakemake --unlock"
+
+
 @pytest.mark.parametrize("prefix", ["sub/", "results/"])
 def test_a_module_that_moves_our_files_is_refused_by_name(prefix: str):
     with pytest.raises(

@@ -49,14 +49,14 @@ def write(path: str, age: float, content: str | dict | list = "") -> None:
     os.utime(path, (NOW - age, NOW - age))
 
 
-REPORT = "all pages in one: the same command with `--report report.html` added"
+REPORT = "snakemake speech -s ../Snakefile --report report.html"
 
 
 def ended(
     lane: str, since: float, failed: bool = False, logs: list[str] | None = None
 ) -> list[str]:
     """The closing lines of a run of one lane."""
-    run = status.Ended([lane], since, failed, logs or [])
+    run = status.Ended([lane], since, failed, logs or [], REPORT)
     return status.closing_lines(run)
 
 
@@ -257,7 +257,7 @@ def test_a_page_of_an_earlier_run_is_not_opened():
 def test_closing_lines_that_cannot_be_made_fail_no_run(monkeypatch, capsys):
     monkeypatch.setattr(status.atexit, "register", lambda say: say())
     write("results/image/runs/demo/metrics.json", 50, {"first_evaluation": {}})
-    status.say_last(status.Ended(["image"], NOW - 60, False, []))
+    status.say_last(status.Ended(["image"], NOW - 60, False, [], REPORT))
     assert capsys.readouterr().err.startswith("Millrace: no summary of the run: ")
 
 
@@ -318,7 +318,7 @@ def test_the_closing_lines_of_a_run_say_what_it_made(folder, rejects, rejected):
             " steps in 0:03:48"
         ),
         f"open {folder}/results/asr/report/throughput.html",
-        REPORT,
+        f"all pages in one: {REPORT}",
     ]
     assert ended("asr", NOW) == []
 
@@ -412,7 +412,7 @@ def test_the_closing_lines_of_music_say_figures_of_the_same_split_before_and_aft
         " 48 steps in 0:00:31",
         "music: run demo: test MAP 0.701, NAR 14.0 %",
         f"open {folder}/results/music/report/training.html",
-        REPORT,
+        f"all pages in one: {REPORT}",
     ]
 
 
@@ -430,5 +430,5 @@ def test_the_closing_lines_of_images_say_figures_of_the_same_split_before_and_af
     assert ended("image", NOW - 60) == [
         "image: run demo: val top-1 61.1 % -> 98.0 % (best 98.3 %), 1 epoch in 0:01:02",
         f"open {folder}/results/image/runs/demo/report.html",
-        REPORT,
+        f"all pages in one: {REPORT}",
     ]

@@ -8,10 +8,11 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from millrace.common import atomic, jsonl
 from millrace.common.errors import MillraceError, printable
 from millrace.common.report import made_from
 from millrace.common.workflow import left_over, lost, run_lock
@@ -22,8 +23,19 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 DEVICES = Path("/dev")
-# What the targets <lane>_<stage> make, which is not all of the lane: their files, by stage.
-Stages = Mapping[str, Callable[[], list[str]]]
+_CHOICES = "results/{}/partitions/index/choices.json"
+
+
+class Stage(NamedTuple):
+    """What the target <lane>_<stage> makes, which is not all of the lane: its files, and the keys
+    of the config that decide on them (with a point or without)."""
+
+    files: Callable[[], list[str]]
+    keys: Collection[str]
+
+    def makes(self, path: str) -> bool:
+        """Whether a file lies where those of the stage lie."""
+        return any(path.startswith(f"{os.path.dirname(file)}/") for file in self.files())
 
 
 class Lanes:
@@ -50,6 +62,7 @@ class Lanes:
         self.is_local = is_main_process and jobs is None
         self._targets: dict[str, Callable[[], list[str]]] = {}
         self._sources: dict[str, Sources] = {}
+        self._choices: dict[str, dict[str, Any]] = {}
         self._remade: dict[str, list[str]] = {}
         self._said: set[str] = set()
         # What a pipe shows of a dry run is its end.
@@ -60,7 +73,12 @@ class Lanes:
         self._left_over = ""
         if is_main_process:
             try:
-                self._left_over = left_over.check(self._say, self._is_run, jobs is not None)
+                self._left_over = left_over.check(
+                    self._say,
+                    self._is_run,
+                    on_cluster=jobs is not None,
+                    unlock=asked.command("--unlock"),
+                )
             except MillraceError as error:
                 sys.exit(f"Millrace: {error}")
             if self._is_run:
@@ -69,7 +87,8 @@ class Lanes:
 
     def lock_message(self) -> str:
         """Who holds the lock and what to do, for Snakemake's error, whose own text names nobody."""
-        return f"Millrace: {self._left_over or run_lock.holder()}"
+        holder = run_lock.holder(self._asked.command("--unlock"))
+        return f"Millrace: {self._left_over or holder}"
 
     def shell_prefix(self, deployment: str) -> str:
         """Precedes every command: this clone on PYTHONPATH; this Python on PATH unless conda has
@@ -172,6 +191,7 @@ class Lanes:
                 self._say(text)
             sources.missing = SourcesMissing(f"Millrace: {text}", missing.pristine)
         self._sources[lane] = sources
+        self._choices[lane] = _flat(self.config[lane], module.QUIET_KEYS)
         return sources
 
     def _synced(self, lane: str, module: Any, folder: str) -> Sources:
@@ -197,7 +217,7 @@ class Lanes:
         lane: str,
         targets: Callable[[], list[str]],
         pending_notes: Callable[[], list[str]] = list,
-        stages: Stages | None = None,
+        stages: Mapping[str, Stage] | None = None,
         listed: lost.Listed | None = None,
     ) -> None:
         """Register what the lane builds when it is switched on, and say what of that, as far as it
@@ -209,8 +229,14 @@ class Lanes:
         with contextlib.suppress(SourcesMissing):
             stage = self._asked_stage(lane, stages or {})
             if stage is not None:
-                if changes := self._sources[lane].changes_until(stage):
-                    self._say(f"{lane}: {changes}")
+                files = targets
+                now = self._choices[lane]
+                if stages and stage in stages:
+                    files, keys = stages[stage]
+                    now = {
+                        key: value for key, value in now.items() if key.partition(".")[0] in keys
+                    }
+                self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
                 if listed and stage not in listed.before and (makers := listed.lost()):
@@ -225,7 +251,17 @@ class Lanes:
         """
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
 
-    def _asked_stage(self, lane: str, stages: Stages) -> str | None:
+    def _say_changes(self, lane: str, changes: str, files: list[str], now: dict[str, Any]) -> None:
+        """Say what differs from what these files were made from: items of the sources, and keys."""
+        built = self._built_choices(lane)
+        before = [built.get(path, {}) for path in files]
+        keys = dict.fromkeys(
+            text for each in before for text in workflow_sources.changed_settings(each, now)
+        )
+        if line := "; ".join(filter(None, [changes, *keys])):
+            self._say(f"{lane}: {line}")
+
+    def _asked_stage(self, lane: str, stages: Mapping[str, Stage]) -> str | None:
         """Until which of its stages a lane is asked for: "" for everything, None for nothing of
         it."""
         asked = sorted(self._asked.asked) or ["all"]
@@ -235,7 +271,7 @@ class Lanes:
             return reached.pop()
         return "" if reached else None
 
-    def _stage_of(self, lane: str, target: str, stages: Stages) -> str | None:
+    def _stage_of(self, lane: str, target: str, stages: Mapping[str, Stage]) -> str | None:
         """As `_asked_stage`, of one target, a rule's name or a file."""
         is_file = "/" in target
         owner, _, rest = target.removeprefix("results/").partition("/" if is_file else "_")
@@ -244,7 +280,7 @@ class Lanes:
                 if rest.startswith("fetch_"):
                     return None
                 return rest if rest in stages else ""
-            return next((name for name, files in stages.items() if _beside(target, files())), "")
+            return next((name for name, stage in stages.items() if stage.makes(target)), "")
         if owner not in (*LANE_NAMES, "resources"):
             # All that the config names; and what we do not know by its name.
             if lane in self.config["lanes"] or owner != "all":
@@ -267,6 +303,16 @@ class Lanes:
         """The final files of all lanes that are switched on. Raises SourcesMissing."""
         return [path for lane in self.config["lanes"] for path in self._targets[lane]()]
 
+    def success(self, outputs: Iterable[str]) -> None:
+        """A run has succeeded, so these outputs are up to date: note the config they were made
+        with."""
+        made = set(outputs)
+        for lane, choices in self._choices.items():
+            with contextlib.suppress(SourcesMissing):
+                if now := {path: choices for path in self._targets[lane]() if path in made}:
+                    content = atomic.json_bytes(self._built_choices(lane) | now)
+                    atomic.write_if_changed(_CHOICES.format(lane), content)
+
     def say_end(self, failed: bool, logs: list[str]) -> None:
         """The run has ended: say what it has made, or which steps failed. `logs` are Snakemake's
         own."""
@@ -279,6 +325,7 @@ class Lanes:
             since=self._parsed,
             failed=failed,
             logs=logs,
+            report=self._asked.command("--report report.html"),
         )
         status.say_last(run)
 
@@ -286,6 +333,9 @@ class Lanes:
         """Print what was kept for the end of a dry run."""
         for line in self._kept:
             print(line, file=sys.stderr)
+
+    def _built_choices(self, lane: str) -> dict[str, dict[str, Any]]:
+        return jsonl.read_or({}, _CHOICES.format(lane))
 
     def _say(self, message: str) -> None:
         """Print a line, once."""
@@ -311,6 +361,12 @@ def _size_mb(paths: Iterable[str]) -> float:
     return sum(os.path.getsize(path) for path in paths if os.path.exists(path)) / 1e6
 
 
-def _beside(path: str, files: Iterable[str]) -> bool:
-    """Whether a file lies where one of these lies."""
-    return any(path.startswith(f"{os.path.dirname(file)}/") for file in files)
+def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
+    """The values of a section by key, those of objects with a point; not of what is switched
+    off."""
+    flat: dict[str, Any] = {}
+    for key, value in section.items() if section.get("enabled", True) else ():
+        if key not in without:
+            inner = isinstance(value, dict)
+            flat |= _flat(value, without, f"{above}{key}.") if inner else {above + key: value}
+    return flat

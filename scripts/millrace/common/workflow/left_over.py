@@ -112,8 +112,9 @@ def _tally(words: Iterable[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 
-def check(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
-    """Say what a killed run has left, with its lock; "" if there is nothing.
+def check(say: Callable[[str], None], acts: bool, on_cluster: bool, unlock: str) -> str:
+    """Say what a killed run has left, with its lock, which the command `unlock` removes; "" if
+    there is nothing.
 
     Raises MillraceError if this run `acts` beside it: Snakemake itself refuses only while the lock
     is there.
@@ -123,7 +124,7 @@ def check(say: Callable[[str], None], acts: bool, on_cluster: bool) -> str:
         return ""
     lines = describe(steps(), _queue(say, acts, on_cluster))
     if locked:
-        lines = [". ".join([run_lock.stale(), *lines, run_lock.REMEDY])]
+        lines = [". ".join([run_lock.stale(), *lines, run_lock.remedy(unlock)])]
     elif lines and acts:
         raise MillraceError(" ".join(lines))
     if not acts:

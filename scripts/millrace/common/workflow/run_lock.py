@@ -19,8 +19,6 @@ from millrace.common import processes
 from millrace.common.workflow.snakemake_state import is_locked
 
 NOTES = Path(".snakemake/millrace.runs")
-# How to remove the lock.
-REMEDY = "Type the same command with `--unlock` added, then without it again"
 
 
 def this_run() -> str:
@@ -58,6 +56,11 @@ def enter() -> None:
         atexit.register(forget)
 
 
+def remedy(unlock: str) -> str:
+    """How to remove the lock, by the command `unlock`."""
+    return f"Type `{unlock}`, then the same command again"
+
+
 def stale() -> str:
     """Who held the lock, if it is that of dead processes of this host, else "".
 
@@ -73,18 +76,18 @@ def stale() -> str:
     return f"the workflow is locked by a run that was killed ({_names(dead)})"
 
 
-def holder() -> str:
-    """Who holds the lock, and what to do."""
+def holder(unlock: str) -> str:
+    """Who holds the lock, and what to do; the command `unlock` removes it."""
     others = [note for note in _notes()[1] if note.name != this_run()]
     if not others:
         problem = "the workflow is locked, by whom is unknown"
-        return f"{problem}. If no other Snakemake works here: {REMEDY}"
+        return f"{problem}. If no other Snakemake works here: {remedy(unlock)}"
     problem = f"the workflow is locked by a run that goes on ({_names(others)})"
     if any(note.name.endswith(f"@{socket.gethostname()}") for note in others):
         wait = "Wait until it has ended, or stop it with Ctrl-C there; then the same command"
         return f"{problem}. {wait} again"
     wait = "If it lives, wait until it has ended. If not:"
-    return f"{problem}, or was killed: look there. {wait} {REMEDY}"
+    return f"{problem}, or was killed: look there. {wait} {remedy(unlock)}"
 
 
 def _notes() -> tuple[list[Path], list[Path]]:

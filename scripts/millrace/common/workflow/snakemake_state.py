@@ -11,6 +11,7 @@ import base64
 import gc
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +23,13 @@ from millrace.common import jsonl
 _FOLDER = Path(".snakemake")
 _LONGEST = 254  # letters of a file's name, less Snakemake's mark of a piece
 _LOGS_LOOKED_AT = 50
+# Options of Snakemake that say which workflow it is, of which folder and config.
+_OF_PLACE = {
+    "snakefile": "-s",
+    "directory": "--directory",
+    "configfile": "--configfile",
+    "config": "--config",
+}
 # Options of Snakemake that name rules, beside the targets.
 _NAMING = ("targets", "forcerun", "until", "prioritize")
 # Modes of Snakemake that run nothing, and are no dry run.
@@ -57,10 +65,22 @@ _FOLDERS = ("results/", "resources/", "logs/", "benchmarks/")
 
 
 class Call(NamedTuple):
-    """The rules (and files) that were asked for; whether nothing is to be run."""
+    """The rules (and files) that were asked for; whether nothing is to be run.
+
+    `place` are the options that say which workflow this is, as one types them; `targets` are the
+    words that name what is to be made.
+    """
 
     asked: frozenset[str] = frozenset()
     only_reads: bool = False
+    place: str = ""
+    targets: str = ""
+
+    def command(self, mode: str) -> str:
+        """How to call Snakemake on the same workflow in another mode, for the same targets if it
+        has to do with some."""
+        targets = "" if mode == "--unlock" else self.targets
+        return " ".join(filter(None, ["snakemake", targets, self.place, mode]))
 
     def lanes(self) -> set[str]:
         """The lanes whose targets were asked for: `asr`, `asr_data`."""
@@ -92,7 +112,19 @@ def parse(
 
     only_reports = bool(options.report and not options.report_after_run)
     only_reads = only_reports or any(getattr(options, mode) for mode in _READING)
-    return Call(frozenset(asked), only_reads)
+    return Call(frozenset(asked), only_reads, _place(options), shlex.join(options.targets or ()))
+
+
+def _place(options: Any) -> str:
+    """The options of a call that say which workflow it is, as one types them."""
+    words = []
+    for name, flag in _OF_PLACE.items():
+        values = getattr(options, name)
+        if values:
+            if not isinstance(values, list):
+                values = [values]
+            words += [flag, *map(str, values)]
+    return shlex.join(words)
 
 
 def refuse_other_paths(in_module: Callable[[str], str]) -> None:

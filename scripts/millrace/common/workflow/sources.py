@@ -251,20 +251,20 @@ def _rebuilt(
 def _settings_notes(made: Partitions) -> list[str]:
     """A line if settings have changed since items were placed, which keep their places."""
     before = placements.settings_when_placed(made.assignment)
-    now = made.settings
-    changed = [
-        f"{key} {_shown(before[key])} -> {_shown(now[key])}"
-        for key in now
-        if key in before and before[key] != now[key]
-    ]
+    changed = changed_settings(before, made.settings)
     return [f"{'; '.join(changed)}: {made.placed}"] if changed else []
 
 
-def _shown(value: Any) -> str:
-    """The value of a setting as one types it."""
-    if not isinstance(value, dict):
-        return str(value)
-    return ", ".join(f"{name} {part}" for name, part in sorted(value.items()))
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys of `now` that had another value before, with both values."""
+
+    def shown(value: Any) -> str:
+        if not isinstance(value, dict):
+            return str(value)
+        return ", ".join(f"{name} {part}" for name, part in sorted(value.items()))
+
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
 
 
 def _changes_until(folder: Path, found: Found, synced: _Synced, until: str) -> str:

@@ -192,12 +192,14 @@ def _row(step: str, cells: Iterable[object]) -> str:
 
 
 class Ended(NamedTuple):
-    """A run that has ended: its lanes, when it began (seconds since 1970), Snakemake's logs."""
+    """A run that has ended: its lanes, when it began (seconds since 1970), Snakemake's logs, and
+    the command that gathers its pages."""
 
     lanes: list[str]
     since: float
     failed: bool
     logs: list[str]
+    report: str
 
 
 def closing_lines(run: Ended) -> list[str]:
@@ -214,7 +216,7 @@ def closing_lines(run: Ended) -> list[str]:
         pages += [page for page in module.pages() if mtime(page) >= run.since]
     lines += [f"open {os.path.abspath(page)}" for page in pages]
     if pages:
-        lines.append("all pages in one: the same command with `--report report.html` added")
+        lines.append(f"all pages in one: {run.report}")
     return lines
 
 
