@@ -148,7 +148,7 @@ rule image_train_active:
         "Train the run {wildcards.run}"
     shell:
         "{params.environment} python {params.launcher} millrace.image.train_active"
-        " --local-scratch-dir {params.scratch:q} {params.arguments} --metrics {output.metrics:q}"
+        " --local-scratch-dir {params.scratch:q} {params.arguments} --report {output.report:q} --metrics {output.metrics:q}"
         " results/image/records 2> {log:q}"
 
 

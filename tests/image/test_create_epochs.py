@@ -11,7 +11,7 @@ import pytest
 
 from millrace.image import create_epochs
 from millrace.image.producer import epochs
-from millrace.image.producer.sentry import Pointers, Trainer
+from millrace.image.producer.sentry import Pointers, Times, Trainer
 from tests.image.producer.stand_in import (
     ROOT,
     FolderWatch,
@@ -23,7 +23,7 @@ from tests.image.record_sets import write_set
 
 KILLS = int(os.environ.get("MILLRACE_KILLS", "5"))
 STEP = [sys.executable, "-m", "millrace.image.create_epochs"]
-LIMIT = "--wait-limit=120"
+TIMES = ["--beat=0.1", "--wait-limit=120"]
 
 
 @pytest.mark.parametrize("ahead", ["--allowed-ahead=2", "--allowed_ahead 2"])
@@ -40,9 +40,9 @@ def test_a_stop_exits_with_the_code_of_a_requeue_and_the_same_command_goes_on(tm
         f"--raw_data_dir={tmp_path}/",
         f"--local_scratch_dir={tmp_path}",
         "--shuffle_pool=all",
-        LIMIT,
+        *TIMES,
     ]
-    with Trainer(tmp_path) as trainer:
+    with Trainer(tmp_path, times=Times(beat=0.1)) as trainer:
         trainer.want(top=3)
         process = subprocess.Popen([*STEP, *flags], cwd=ROOT)
         wait_for_epoch(trainer, 1)
@@ -84,7 +84,7 @@ def test_no_kill_of_either_side_skips_or_repeats_a_record_or_shows_half_a_file(t
         f"--raw_data_dir={folder}/",
         f"--local_scratch_dir={folder}",
         "--shuffle_pool=5",
-        LIMIT,
+        *TIMES,
     ]
     commands = {"trainer": list(map(str, trainer)), "producer": producer}
     with FolderWatch(folder) as watch:

@@ -32,7 +32,7 @@ from tests.image.record_sets import write_records
 ROOT = Path(__file__).parents[2]
 RECORDS, FILES = 120, 6
 FORK = multiprocessing.get_context("fork")
-LIMIT = "--wait-limit=600"
+TIMES = ["--beat=0.1", "--wait-limit=600"]
 SMALL = [
     "-a",
     "resnet_small",
@@ -44,7 +44,7 @@ SMALL = [
     "none",
     "--device",
     "cpu",
-    LIMIT,
+    *TIMES,
 ]
 
 
@@ -89,7 +89,7 @@ def data(written, tmp_path):
 
 def producer(data: Path, *flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "millrace.image.create_epochs", f"--raw_data_dir={data}"]
-    command += [f"--local_scratch_dir={data}", "--shuffle_pool=4", *flags, LIMIT]
+    command += [f"--local_scratch_dir={data}", "--shuffle_pool=4", *flags, *TIMES]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": f"{ROOT}/scripts"})
 
 

@@ -57,7 +57,7 @@ class StopSignals:
 
     def _note(self, number: int, frame: object) -> None:
         if not self._asked:
-            log.info("%s: finishing what is under way", signal.Signals(number).name)
+            log.info("%s: finishing the step, then saving", signal.Signals(number).name)
         self._asked = True
         self.time_is_up = self.time_is_up or number == TIME_IS_UP
 

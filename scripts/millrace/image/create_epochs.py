@@ -9,13 +9,14 @@ SIGTERM with code 75.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from millrace.common import cli, processes
-from millrace.common.stopping import StopSignals
-from millrace.image.producer import sentry
-from millrace.image.producer.sentry import Producer
+from millrace.common import cli, settings
+from millrace.image.producer.sentry import Producer, Times
 
 
 def _pool(text: str) -> int:
@@ -47,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="end when the process ends that started this one",
     )
-    sentry.add_arguments(parser)
+    settings.add_arguments(parser.add_argument_group("signs of life"), Times)
     return parser
 
 
@@ -59,15 +60,33 @@ def main(args: argparse.Namespace) -> None:
     from millrace.image.records.record_set import RecordSet
 
     root = Path(args.local_scratch_dir)
+    times = settings.from_args(Times, args)
+    settings.check(times, "create_epochs")
     root.mkdir(parents=True, exist_ok=True)
-    with StopSignals() as stop:
-        if args.end_with_parent:
-            processes.die_with_parent(signal.SIGTERM)
+    with _stopping(args.end_with_parent) as is_stopped:
         records = RecordSet.open(args.raw_data_dir, "train")
         pool = production.check_memory(records, args.shuffle_pool, host_memory() * 4 // 5)
-        with Producer(root, args.wait_limit, lambda: stop.requested) as side:
+        with Producer(root, times, is_stopped) as side:
             maker = EpochMaker(records, root, pool, args.seed)
             production.produce(maker, side, args.allowed_ahead)
+
+
+@contextlib.contextmanager
+def _stopping(end_with_parent: bool) -> Iterator[Callable[[], bool]]:
+    """Gives what says whether SIGTERM has come, or the parent has ended."""
+    stops: list[int] = []
+    parent = os.getppid()
+
+    def is_stopped() -> bool:
+        if stops:
+            return True
+        return end_with_parent and os.getppid() != parent
+
+    before = signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    try:
+        yield is_stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

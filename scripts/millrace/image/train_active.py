@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 from millrace.common import atomic, cli, settings
 from millrace.common.leaks import leakage
 from millrace.common.training import ranks
-from millrace.image.producer import sentry
-from millrace.image.producer.sentry import Trainer
+from millrace.image.producer.sentry import Times, Trainer
 from millrace.image.training import options
 from millrace.image.training.options import PRODUCERS, TrainOptions
 
@@ -29,6 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_arguments(parser)
     add("--output-dir", help="folder of the run (default: that of --metrics, or named as --arch)")
     add("--metrics", help="output, written last: metrics.json (default: in --output-dir)")
+    add("--report", type=Path, help="page of the run (default: report.html in --output-dir)")
     add("--threads", type=cli.positive_int, default=1, help="threads of torch in each rank")
     group = parser.add_argument_group("producer")
     add = group.add_argument
@@ -40,13 +41,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--shuffle-pool", default="10", help="of a child: files shuffled together, or all")
     add("--allowed-ahead", type=cli.count, default=1, help="of a child: epochs made ahead")
-    sentry.add_arguments(group)
+    settings.add_arguments(group, Times)
     return parser
 
 
 @cli.step(make_parser, cli.hyphenated)
 def main(args: argparse.Namespace) -> None:
     chosen = settings.from_args(TrainOptions, args)
+    times = settings.from_args(Times, args)
+    settings.check(times, "train_active")
     folder = Path(args.output_dir or (Path(args.metrics).parent if args.metrics else args.arch))
     ranks.end_with_launcher(signal.SIGKILL)
     import torch
@@ -58,17 +61,17 @@ def main(args: argparse.Namespace) -> None:
     producer: list[str] = []
     if args.producer == "child":
         given = {"raw_data_dir": args.data, "local_scratch_dir": scratch}
-        for name in ("seed", "shuffle_pool", "allowed_ahead", "wait_limit"):
+        for name in ("seed", "shuffle_pool", "allowed_ahead", *asdict(times)):
             given[name] = getattr(args, name)
         producer = [f"--{name}={value}" for name, value in given.items()]
-    side = Trainer(scratch, args.wait_limit)
+    side = Trainer(scratch, times)
     summary = training_run.run(chosen, Path(args.data), side, folder, producer)
     if summary:
         from millrace.image.training import report
 
         leaks = leakage.lines_of(Path(args.data, "train/ledger.json"))
         page = report.training_page(folder, summary, leaks)
-        atomic.write_text(folder / "report.html", page)
+        atomic.write_text(args.report or folder / "report.html", page)
         atomic.write_json(args.metrics or folder / "metrics.json", summary)
         cli.log.info("%s: %d epochs trained; metrics.json is there", folder, summary["epochs"])
 

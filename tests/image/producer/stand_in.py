@@ -15,7 +15,7 @@ import numpy as np
 
 from millrace.common import atomic
 from millrace.image.producer import epochs
-from millrace.image.producer.sentry import Trainer
+from millrace.image.producer.sentry import Times, Trainer
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
 from tests.image.record_sets import images_of
@@ -127,5 +127,5 @@ if __name__ == "__main__":
     clock = time.time
     time.time = lambda: clock() + 3600.0  # a host whose clock is an hour ahead
     logging.basicConfig(level="INFO", format="trainer %(message)s")
-    with Trainer(args.folder, wait_limit=120) as side:
+    with Trainer(args.folder, Times(0.1, 120.0)) as side:
         train(side, Path(args.notes), int(args.top), float(args.seconds))

@@ -12,8 +12,8 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue
-from millrace.image.producer import epochs, production, sentry
-from millrace.image.producer.sentry import Pointers, Producer, Trainer
+from millrace.image.producer import epochs, production
+from millrace.image.producer.sentry import Pointers, Producer, Times, Trainer
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
@@ -25,12 +25,8 @@ from tests.image.producer.stand_in import (
 )
 from tests.image.record_sets import write_set
 
+QUICK = Times(beat=0.05, wait_limit=120.0)
 LENGTHS = [7, 7, 7, 6, 6, 6, 6]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(sentry, "BEAT", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +39,14 @@ def test_both_sides_come_to_their_end_and_folders_stay_within_what_is_allowed(
     records = write_set(tmp_path, LENGTHS)
 
     def produce() -> None:
-        with Producer(tmp_path) as side:
+        with Producer(tmp_path, times=QUICK) as side:
             production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, ahead)
 
     producer = threading.Thread(target=produce)
     with FolderWatch(tmp_path) as watch:
         if is_producer_first:
             producer.start()
-        with Trainer(tmp_path) as side:
+        with Trainer(tmp_path, times=QUICK) as side:
             if not is_producer_first:
                 threading.Timer(0.3, producer.start).start()
             train(side, tmp_path / "notes", 5, seconds)
@@ -69,7 +65,7 @@ def producing(tmp_path):
     def produce() -> None:
         with (
             contextlib.suppress(Requeue),
-            Producer(tmp_path, is_stopped=end.is_set) as side,
+            Producer(tmp_path, times=QUICK, is_stopped=end.is_set) as side,
         ):
             production.produce(EpochMaker(records, tmp_path, 3, seed=1), side, 1)
 
@@ -86,7 +82,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_path, producing):
     with FolderWatch(tmp_path) as watch:
-        with Trainer(tmp_path) as side:
+        with Trainer(tmp_path, times=QUICK) as side:
             side.want(top=9)  # the producer is not done when the trainer goes back
             wait_for_epoch(side, 1)
             before = content(tmp_path / "train_1")
@@ -95,7 +91,7 @@ def test_a_trainer_that_goes_back_gets_the_same_bytes_within_the_same_disk(tmp_p
                 side.trained(epoch)
             wait_for_epoch(side, 3)
             assert not (tmp_path / "train_1").exists()
-        with Trainer(tmp_path) as side:
+        with Trainer(tmp_path, times=QUICK) as side:
             side.want(top=9, start=1)
             wait_for_epoch(side, 1)
             assert content(tmp_path / "train_1") == before
@@ -108,21 +104,21 @@ def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes
     maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
     with Trainer(tmp_path) as trainer:
         trainer.want(top=2)
-        with Producer(tmp_path) as side:
+        with Producer(tmp_path, times=QUICK) as side:
             assert production.produce(maker, side, 1) == 2
         with (
             Producer(tmp_path) as side,
             pytest.raises(MillraceError, match="was made with --seed 1 "),
         ):
             production.produce(other, side, 1)
-    with Producer(tmp_path) as side:
+    with Producer(tmp_path, times=QUICK) as side:
         production.produce(other, side, 1)
     assert epochs.whole(tmp_path)[1]["seed"] == 2
     # What another boot of this machine left may not have reached the disk.
     (tmp_path / "train_1" / "train-00000-of-00007.h5").write_bytes(b"torn")
     made = Pointers(tmp_path).made()
     Pointers(tmp_path).write("producer.json", made._replace(boot="another", is_done=False))
-    with Producer(tmp_path) as side:
+    with Producer(tmp_path, times=QUICK) as side:
         production.produce(other, side, 1)
     assert RecordReader(RecordSet.open(tmp_path, "train_1")).read(0, 0, 1).ids.size
 
@@ -130,15 +126,15 @@ def test_other_flags_are_refused_while_the_trainer_is_at_work_and_a_reboot_makes
 def test_a_producer_that_comes_after_a_training_waits_for_the_next_one(tmp_path):
     """Its trainer may still be there, in its last evaluation."""
     maker, looks = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1), itertools.count()
-    with Trainer(tmp_path) as trainer:
+    with Trainer(tmp_path, times=QUICK) as trainer:
         trainer.want(top=2)
-        with Producer(tmp_path) as side:
+        with Producer(tmp_path, times=QUICK) as side:
             assert production.produce(maker, side, 1) == 2
         trainer.trained(0)
         trainer.trained(1)
         with (
             pytest.raises(Requeue),
-            Producer(tmp_path, is_stopped=lambda: next(looks) > 20) as side,
+            Producer(tmp_path, times=QUICK, is_stopped=lambda: next(looks) > 20) as side,
         ):
             production.produce(maker, side, 1)
     assert not Pointers(tmp_path).made().is_done

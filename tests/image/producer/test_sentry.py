@@ -12,17 +12,12 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE, Requeue
 from millrace.image.producer import epochs, sentry
-from millrace.image.producer.sentry import Beat
+from millrace.image.producer.sentry import Beat, Times
 from tests import forks
 from tests.image.producer.stand_in import wait_for_epoch
 
-QUICK = 0.5  # seconds
+QUICK = Times(beat=0.02, wait_limit=0.5)
 START = "start millrace.image."
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(sentry, "BEAT", 0.02)
 
 
 def mark(folder, epoch, maker=epochs.MAKER):
@@ -40,8 +35,8 @@ def test_an_epoch_is_read_when_it_is_whole_and_announced_and_removed_when_all_ar
     mark(tmp_path, 1)
     mark(tmp_path, 2, maker="somebody")
     with (
-        sentry.Trainer(tmp_path, QUICK) as trainer,
-        sentry.Producer(tmp_path, QUICK) as producer,
+        sentry.Trainer(tmp_path, times=QUICK) as trainer,
+        sentry.Producer(tmp_path, times=QUICK) as producer,
     ):
         trainer.want(top=2)
         assert trainer.is_ready(0) and not trainer.is_ready(1)

@@ -106,7 +106,7 @@ def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) ->
         is_ours = mark == maker.mark(epoch)
         if is_wanted and is_ours and is_trusted:
             left.append(epoch)
-        elif is_wanted and side.is_counting("trainer", 3 * sentry.BEAT):
+        elif is_wanted and side.is_counting("trainer", 3 * side.times.beat):
             # The trainer may read the epoch.
             if not is_ours:
                 raise _other_flags(maker, epoch, mark)

@@ -10,7 +10,6 @@ opened anew each time.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import os
@@ -18,14 +17,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 import orjson
 
-from millrace.common import atomic, cli
+from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
+from millrace.common.settings import setting
 from millrace.common.stopping import Requeue
 from millrace.common.training import run_folder
 from millrace.image.producer import epochs
@@ -34,17 +35,16 @@ T = TypeVar("T")
 BOOT = ""
 with contextlib.suppress(OSError):  # Linux only
     BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-BEAT = 1.0  # seconds between two signs of life
 _STEPS = {"trainer": "train_active", "producer": "create_epochs"}
 
 
-def add_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """The flag of both sides."""
-    parser.add_argument(
-        "--wait-limit",
-        type=cli.positive_int,
-        default=1800,
-        help="seconds to wait for a side that gives no sign of life",
+@dataclass(frozen=True)
+class Times:
+    """How a side of the sentry keeps time, by its own clock only."""
+
+    beat: float = setting(1.0, "seconds between two signs of life", above=0)
+    wait_limit: float = setting(
+        1800.0, "seconds to wait for a side that gives no sign of life", above=0
     )
 
 
@@ -146,14 +146,14 @@ class _Side(Pointers):
     def __init__(
         self,
         folder: str | os.PathLike,
-        wait_limit: float = 1800.0,
+        times: Times | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`wait_limit`: seconds to wait for a side that gives no sign of life; `is_stopped` ends a
-        wait."""
+        """`is_stopped` ends a wait."""
         super().__init__(folder)
-        self.wait_limit = wait_limit
+        self.times = times or Times()
         self._is_stopped = is_stopped
+        self.poll = min(self.times.beat, 1.0) / 5
         self.activity = "starts"  # for people
         self._count = 0
         self._ending = threading.Event()
@@ -203,10 +203,10 @@ class _Side(Pointers):
             if now != seen:
                 seen = now
                 seen_at = time.monotonic()
-            elif silent >= self.wait_limit:
+            elif silent >= self.times.wait_limit:
                 problem = f"no sign of life for {silent:.0f} s while waiting for {what}"
                 raise MillraceError(f"{problem}: {self._how(seen)}", str(self.folder))
-            time.sleep(BEAT / 5)
+            time.sleep(self.poll)
         return value
 
     def _how(self, seen: Beat | None) -> str:
@@ -217,7 +217,7 @@ class _Side(Pointers):
         return f"the {self.other} ({seen.where}) {seen.activity}; {start}"
 
     def _live(self) -> None:
-        while not self._ending.wait(BEAT):
+        while not self._ending.wait(self.times.beat):
             try:
                 self._beat(True)
             # A full disk, a server away: the next beat may do.
