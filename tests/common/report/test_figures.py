@@ -120,11 +120,3 @@ def test_numbers_for_people() -> None:
     }
     sizes |= {10**16: "10000 TB"}
     assert {size: figures.human_bytes(size) for size in sizes} == sizes
-
-
-@given(st.floats(1e-6, 1e9), st.integers(1, 60))
-def test_nice_step_covers_the_span_in_few_round_steps(span: float, max_steps: int) -> None:
-    step = figures.nice_step(span, max_steps)
-    assert span / step <= max_steps * (1 + 1e-6)
-    # No round step that is 2.6 times finer would do.
-    assert span / (step / 2.6) > max_steps * (1 - 1e-6)

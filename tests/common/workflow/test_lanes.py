@@ -3,13 +3,11 @@ survives odd folders."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +16,7 @@ from snakemake.cli import get_argument_parser
 
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
-from millrace.common.workflow import config, lanes, placements, snakemake_state
+from millrace.common.workflow import config, lanes, snakemake_state
 from millrace.common.workflow.differences import Items
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.partitions import Assignment
@@ -126,28 +124,6 @@ def test_a_lane_that_is_off_and_was_never_built_has_nothing_to_give():
         sources_of(lanes_of(on=False), must_not_sync).required()
     ask(lanes_of(), synced)
     assert sources_of(lanes_of(on=False), must_not_sync).required().partitions == {"g": ["a"]}
-
-
-def test_a_run_adds_what_a_dry_run_has_no_time_for():
-    def collect(*arguments: object) -> Found:
-        found = synced(*arguments)
-
-        def build(write: Write) -> Partitions:
-            made = found.build(write)
-            (placement,) = made.assignment.added
-            note = partial(placement.labels.update, content="noted")
-            return dataclasses.replace(made, before_run=note)
-
-        return Found(build, state="as it was at the last parse")
-
-    draft = Path("results/speech/partitions", placements.DRAFT)
-    for dry_run in (True, False):
-        of = lanes.Lanes(
-            {"lanes": ["speech"], "speech": {}}, ROOT, is_main_process=True, dry_run=dry_run
-        )
-        ask(of, collect)
-        assert ("noted" in draft.read_text()) == (not dry_run)
-    assert not Path("assignment.jsonl").exists()
 
 
 def test_at_the_end_of_a_failed_run_the_audit_of_a_loader_is_named_too(tmp_path: Path):

@@ -40,8 +40,8 @@ class Lane:
         groups = {"g": list(contents)}
         return Partitions(assignment, groups, settings=self.settings, placed="stay")
 
-    def parse(self, is_run: bool = False) -> Sources:
-        return sync(self.collect, None, self.folder, is_run)
+    def parse(self) -> Sources:
+        return sync(self.collect, None, self.folder)
 
     def read(self, name: str = "p0") -> object:
         return placements.read_partition(self.folder / f"{name}.json")
@@ -58,8 +58,8 @@ def lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lane:
 
 
 def test_placements_last_from_the_first_job_on_that_reads_a_partition(lane: Lane):
-    for is_run in (False, True):
-        lane.parse(is_run)
+    for _ in range(2):
+        lane.parse()
         assert not lane.file.exists()
     assert lane.read("p1") == {"b": {"share": 0.5}}
     assert lane.rows() == {"a": 0, "b": 1}

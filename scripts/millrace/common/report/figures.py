@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import html
 import io
-import math
 import os
 import re
 import unicodedata
@@ -339,12 +338,3 @@ def human_share(part: float, whole: float = 1.0) -> str:
     if 0 < share < 0.05:
         return "<0.1 %"
     return ">99.9 %" if 99.95 <= share < 100 else f"{share:.1f} %"
-
-
-def nice_step(span: float, max_steps: int) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that divides `span` into at most so many
-    steps."""
-    raw = max(span, 1e-12) / max_steps
-    power = 10.0 ** math.floor(math.log10(raw))
-    steps = [step * power for step in (1, 2, 2.5, 5, 10)]
-    return next(step for step in steps if step >= raw * (1 - 1e-9))

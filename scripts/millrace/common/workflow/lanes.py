@@ -200,7 +200,7 @@ class Lanes:
         gc.disable()  # half of the time of a large corpus, and there are no circles to collect
         try:
             settings = workflow_sources.settings_of(module.Settings, self.config[lane])
-            return workflow_sources.sync(module.collect, settings, folder, self._is_run)
+            return workflow_sources.sync(module.collect, settings, folder)
         except MillraceError as error:
             sys.exit(f"Millrace: {lane}: {error}")
         except OSError as error:

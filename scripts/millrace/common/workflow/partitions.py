@@ -75,20 +75,15 @@ class DigestCache:
         except (OSError, ValueError, KeyError, TypeError):
             pass
 
-    def get(self, stat: Stat, read: Callable[[str], Any], again: bool = False) -> Any:
+    def get(self, stat: Stat, read: Callable[[str], Any]) -> Any:
         """The facts of the file: cached where size, mtime and inode are as they were, else
         `read(path)`."""
         entry = self._new.get(stat.path) or self._old.get(stat.path)
-        if again or entry is None or entry[0] != stat.signature:
+        if entry is None or entry[0] != stat.signature:
             self.reads += 1
             entry = [stat.signature, read(stat.path)]
         self._new[stat.path] = entry
         return entry[1]
-
-    def last(self, path: str) -> Any:
-        """The facts of a file, of whatever state of it; None for a new one."""
-        entry = self._new.get(path) or self._old.get(path)
-        return entry[1] if entry else None
 
     def save(self) -> None:
         """Store the entries asked for since the cache was opened; others are dropped."""

@@ -83,7 +83,6 @@ class Partitions:
     notes: list[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     placed: str = ""
-    before_run: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -152,17 +151,14 @@ def load(folder: str | os.PathLike) -> Sources:
         return Sources()
 
 
-def sync(
-    collect: Collect, settings: Any, folder: str | os.PathLike, is_run: bool = False
-) -> Sources:
+def sync(collect: Collect, settings: Any, folder: str | os.PathLike) -> Sources:
     """Bring the partition files under `folder` in step with a lane's sources, and return the
     partitions.
 
     Files whose content is the same are not written. With `collect` returning None the lane needs no
     partitions. If the sources are missing, everything stays as the last sync left it. New
-    placements are a draft until a job reads a partition (placements.py); `is_run`: jobs may follow.
-    Raises MillraceError for damaged sources and assignments, OSError for what may not be read or
-    written.
+    placements are a draft until a job reads a partition (placements.py). Raises MillraceError for
+    damaged sources and assignments, OSError for what may not be read or written.
     """
     folder = Path(folder)
     tables: list[partitions.DigestCache] = []
@@ -183,7 +179,7 @@ def sync(
     # First, as it compares the partition files of the last sync with the outputs of the jobs.
     ids = {name: differences.keep(folder / name, items) for name, items in found.items.items()}
 
-    synced = _as_before(folder, found, is_run) or _rebuilt(folder, found, tables, is_run)
+    synced = _as_before(folder, found) or _rebuilt(folder, found, tables)
     if "gone" in found.items:
         _list_gone(folder, found, synced, ids[""] - set(synced.names))
     for name, items in found.items.items():
@@ -197,15 +193,12 @@ def sync(
     )
 
 
-def _as_before(folder: Path, found: Found, is_run: bool) -> _Synced | None:
+def _as_before(folder: Path, found: Found) -> _Synced | None:
     """The partitions of the last sync; None if all must be made again."""
     known = jsonl.read_or({}, folder / placements.STATE)
     if not found.state or found.state != known.get("state"):
         return None
-    is_draft = (folder / placements.DRAFT).exists()
-    if is_draft and is_run:
-        return None  # a dry run wrote it, without what takes time
-    if is_draft != known["draft"]:
+    if (folder / placements.DRAFT).exists() != known["draft"]:
         return None  # an earlier version wrote none, or it was deleted
     last = load(folder)
     names = [name for group in last.partitions.values() for name in group]
@@ -215,9 +208,7 @@ def _as_before(folder: Path, found: Found, is_run: bool) -> _Synced | None:
     return _Synced(names, last.partitions, last.files, known["notes"], known["total"])
 
 
-def _rebuilt(
-    folder: Path, found: Found, tables: list[partitions.DigestCache], is_run: bool
-) -> _Synced:
+def _rebuilt(folder: Path, found: Found, tables: list[partitions.DigestCache]) -> _Synced:
     """Write all partition files, and what the next parse needs to leave them alone."""
     # A sync that is interrupted leaves no state: the next one makes everything again.
     (folder / placements.STATE).unlink(missing_ok=True)
@@ -226,8 +217,6 @@ def _rebuilt(
     files.delete_others()
     for name, others in made.others.items():
         partitions.sync_files(folder / name, others)
-    if is_run:
-        made.before_run()
     placements.write_draft(folder, made.assignment, made.settings)
     for each in tables:
         each.save()
