@@ -73,6 +73,6 @@ def test_only_what_holds_is_kept(tmp_path):
     for limit, others in (("rows", (99, 101)), ("max_bs", (63, 65))):
         path.write_text(json.dumps({**earlier, "limited_by": limit}))
         assert reused() and not any(reused(**{limit: other}) for other in others)
-    for damaged in ("", '{"key": ', "null"):
+    for damaged in ("", '{"key": ', "[]", "{}", '{"limited_by": "rows", "search": 4}', "null"):
         path.write_text(damaged)
         assert not reused()

@@ -126,15 +126,18 @@ def test_what_cannot_be_used_is_left_out_and_counted(tmp_path: Path) -> None:
     assert [len(batch) for batch in loader] == [14] and loader.bad.reasons["unreadable"] == 8
 
 
-def test_a_member_is_found_by_the_place_of_its_content(tmp_path: Path) -> None:
+def test_members_are_read_by_either_spelling_and_what_is_none_says_so(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
     (tmp_path / "file").write_bytes(b"bytes")
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-        tar.add(tmp_path / "file", "./file")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("./file", "dir"):
+            tar.add(tmp_path / name, name)
     reader = TarfileReader()
-    assert reader.read(str(tmp_path / "a.tar"), 512) == b"bytes"
-    with pytest.raises(DecodeError) as error:
-        reader.read(str(tmp_path / "a.tar"), 513)
-    assert error.value.reason == "missing"
+    assert reader.read(str(tmp_path / "a.tar"), "file") == b"bytes"
+    for name, reason in (("dir", "not_a_file"), ("other", "missing")):
+        with pytest.raises(DecodeError) as error:
+            reader.read(str(tmp_path / "a.tar"), name)
+        assert error.value.reason == reason
 
 
 @pytest.mark.parametrize(

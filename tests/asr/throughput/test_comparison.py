@@ -159,6 +159,8 @@ def test_buckets_are_measured_from_their_own_steps(tmp_path: Path) -> None:
         assert bucket.peak_memory_bytes == max(step["peak_memory_bytes"] for step in steps)
         audio = sum(step["audio_seconds"] for step in steps)
         padded = sum(step["padded_audio_seconds"] for step in steps)
+        seconds = sum(step["seconds"] for step in steps)
+        assert bucket.audio_seconds_per_second == pytest.approx(audio / seconds)
         assert bucket.padding == pytest.approx(1 - audio / padded)
     every = sum(step["audio_seconds"] for step in recorded)
     assert 3600 * sum(bucket.seen_hours for bucket in comparison.buckets) == pytest.approx(every)

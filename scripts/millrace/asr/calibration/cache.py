@@ -16,6 +16,7 @@ from millrace.asr.calibration.search import Answer, Device, Found
 from millrace.asr.calibration.worst_case import LONGEST, WorstCase
 from millrace.asr.models.folder import model_digest
 from millrace.common import atomic, jsonl
+from millrace.common.cli import log
 
 # A part of the calibration key: raise it when trials measure something else than before.
 VERSION = 2
@@ -119,6 +120,10 @@ def calibration_key(device: Device, choices: Choices) -> dict[str, Any]:
     """What all buckets of a calibration share: an equal key needs no new one."""
     options = choices.options
     settings = choices.settings
+
+    def version(package: str) -> str:
+        return next((installed.version for installed in metadata.distributions(name=package)), "")
+
     return {
         "device": device["name"],
         "device_memory_gb": device["memory_gb"],
@@ -129,8 +134,8 @@ def calibration_key(device: Device, choices: Choices) -> dict[str, Any]:
         "grad_acc": settings.grad_acc,
         "world_size": choices.world_size,
         "soak_steps": choices.soak_steps,
-        "torch": metadata.version("torch"),
-        "transformers": "" if options.model == "ctc" else metadata.version("transformers"),
+        "torch": version("torch"),
+        "transformers": "" if options.model == "ctc" else version("transformers"),
         "trial_version": VERSION,
         "machine": platform.machine(),
     }
@@ -139,11 +144,14 @@ def calibration_key(device: Device, choices: Choices) -> dict[str, Any]:
 def reusable(path: Path, rows: int, max_bs: int) -> Calibration | None:
     """The calibration in `path`, a file of the key, if the `rows` or `max_bs` that limited it is as
     it was."""
-    earlier = jsonl.read_or(None, path)
-    if earlier is None:
-        return None
     now = {"rows": rows, "max_bs": max_bs}
-    limit = earlier["limited_by"]
-    if limit in now and earlier["search"][limit] != now[limit]:
+    try:
+        earlier = jsonl.read(path)
+        limit = earlier["limited_by"]
+        holds = limit not in now or earlier["search"][limit] == now[limit]
+    except FileNotFoundError:
         return None
-    return earlier
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s is no calibration (%s): it is made anew", path, error)
+        return None
+    return earlier if holds else None

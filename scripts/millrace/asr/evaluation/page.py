@@ -102,6 +102,7 @@ def _figures(run: Run) -> dict[str, Cell]:
     ):
         cells[title] = Number(metrics[name], human_count(metrics[name]))
     cells["Training"] = Number(seconds, human_hours(seconds / 3600))
+    cells["Ranks"] = Number(metrics["ranks"], str(metrics["ranks"]))
 
     losses = {
         "dev": metrics["last_evaluation"],

@@ -72,6 +72,7 @@ class Bucket:
     seen_hours: float  # of audio, also in steps of several buckets
     steps: int
     step_seconds: float | None
+    audio_seconds_per_second: float | None
     padding: float | None
     peak_memory_bytes: int | None
 
@@ -89,6 +90,7 @@ class Bucket:
             seen_hours=math.fsum(seconds for _, seconds in seen) / 3600,
             steps=len(steps),
             step_seconds=statistics.median(seconds) if steps else None,
+            audio_seconds_per_second=audio / math.fsum(seconds) if steps else None,
             padding=1 - audio / padded if padded else None,
             peak_memory_bytes=max((step["peak_memory_bytes"] for step in steps), default=None),
         )

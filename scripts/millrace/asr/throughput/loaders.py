@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import soundfile
 import torch
 from pyarrow import dataset
@@ -101,21 +102,29 @@ class BaselineLoader:
         return max(0, len(self.plan) - self.start_step)
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in range(self.start_step, len(self.plan)):
-            batch = self._collated(step)
+        plan = self.plan
+        steps = range(self.start_step, len(plan))
+        # Names are read once a pass, of this rank's rows alone: those of all rows may be too many
+        # to hold.
+        numbers = [plan.batch(step, self.rank) for step in steps]
+        rows = np.unique(np.concatenate([plan.order[:0], *numbers]))
+        names = _member_names(self.table, rows)
+        for step in steps:
+            batch = self._collated(step, rows, names)
             self.bad.add(batch)
             self.bad.check()
             yield batch
 
-    def _collated(self, step: int) -> Batch:
-        """The batch of a step."""
+    def _collated(self, step: int, rows: np.ndarray, names: pa.Array) -> Batch:
+        """The batch of a step; `names` are those of the members of `rows`."""
         numbers = self.plan.batch(step, self.rank)
+        members = names.take(pa.array(np.searchsorted(rows, numbers))).to_pylist()
         waves = []
         good = []
         bad = []
-        for row in self.table.rows(numbers):
+        for row, member in zip(self.table.rows(numbers), members, strict=True):
             try:
-                raw = self._tars.read(self.table.tar_state(row.tar).path, row.offset)
+                raw = self._tars.read(self.table.tar_state(row.tar).path, member)
                 waves.append(torch.from_numpy(soundfile_wave(raw)))
                 good.append(row)
             except DecodeError as error:
@@ -135,11 +144,12 @@ class BaselineLoader:
 
 
 class _ScannedTar:
-    """An open tar and all of its members by the place of their content."""
+    """An open tar and all of its members by name."""
 
     def __init__(self, path: str) -> None:
         self.handle = tarfile.open(path, "r:")  # noqa: SIM115 - kept open
-        self.members = {member.offset_data: member for member in self.handle.getmembers()}
+        members = self.handle.getmembers()
+        self.members = {member.name.removeprefix("./"): member for member in members}
 
     def close(self) -> None:
         self.handle.close()
@@ -151,19 +161,21 @@ class TarfileReader:
     def __init__(self, max_open_files: int = 64) -> None:
         self._tars = OpenFiles(_ScannedTar, max_open_files)
 
-    def read(self, tar: str, offset: int) -> bytes:
-        """The bytes of the member whose content begins at `offset`. Raises DecodeError."""
+    def read(self, tar: str, name: str) -> bytes:
+        """The bytes of a member, named with or without a leading "./". Raises DecodeError."""
         try:
             scanned = self._tars.get(tar)
-            file = scanned.handle.extractfile(scanned.members[offset])
-            if file is None:
-                raise KeyError(offset)
-            return file.read()
-        except KeyError:
-            raise DecodeError("missing", f"tarfile finds no file at {offset} in {tar}") from None
+            member = scanned.members[name.removeprefix("./")]
+            file = scanned.handle.extractfile(member)
+            raw = file.read() if file else None
+        except KeyError:  # the member, or the one that it links to
+            raise DecodeError("missing", f"tarfile finds no {name} in {tar}") from None
         except (tarfile.TarError, OSError) as error:
-            problem = f"tarfile cannot read {tar}: {error}"
+            problem = f"tarfile cannot read {name} in {tar}: {error}"
             raise DecodeError("unreadable", problem) from None
+        if raw is None:
+            raise DecodeError("not_a_file", f"{name} in {tar} is no file")
+        return raw
 
 
 def soundfile_wave(raw: bytes) -> np.ndarray:
@@ -186,6 +198,22 @@ def soundfile_wave(raw: bytes) -> np.ndarray:
 
 def _tars(table: RowTable) -> np.ndarray:
     """int32: for every row, a number that rows of the same tar share."""
+    numbers: dict[str, int] = {}
+    parts = [np.zeros(0, np.int32)]
+    for path, *_ in table.files:
+        for batch in pq.ParquetFile(path).iter_batches(columns=["tar_path"]):
+            column = batch.column(0)
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            tars = column.dictionary.to_pylist()
+            codes = [numbers.setdefault(tar, len(numbers)) for tar in tars]
+            indices = column.indices.to_numpy(zero_copy_only=False)
+            parts.append(np.array(codes, np.int32)[indices])
+    return np.concatenate(parts)
+
+
+def _member_names(table: RowTable, rows: np.ndarray) -> pa.Array:
+    """Member names of `rows`; a part of a file is in memory at a time."""
     files = dataset.dataset([path for path, *_ in table.files])
-    paths = files.to_table(columns=["tar_path"]).column(0).cast(pa.string())
-    return paths.dictionary_encode().combine_chunks().indices.to_numpy()
+    names = files.take(pa.array(rows), columns=["tar_member_name"]).column(0)
+    return names.cast(pa.string()).combine_chunks()

@@ -216,11 +216,16 @@ class AsrTask(Task):
             prepared = self._model.prepare(batch)
             row_of = dict(zip(batch.sample_ids.tolist(), batch.rows.tolist(), strict=True))
             for sample, reason in prepared.dropped:
-                if sample not in self._logged and len(self._logged) < _MAX_LOGGED:
-                    self._logged.add(sample)
-                    place = self.table.place(row_of[sample])
-                    log.warning("%s takes no part in the loss: %s", place, reason.replace("_", " "))
+                self._log_dropped(sample, row_of[sample], reason.replace("_", " "))
             yield prepared
+
+    def _log_dropped(self, sample: int, row: int, why: str) -> None:
+        if sample in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(sample)
+        if len(self._logged) == _MAX_LOGGED:
+            why += "; of further ones metrics.jsonl has the counts"
+        log.warning("%s takes no part in the loss: %s", self.table.place(row), why)
 
     def batch_ids(self, batch: Prepared) -> np.ndarray:
         """uint64 ids of the samples; none for a filler."""
