@@ -231,5 +231,5 @@ def test_the_best_one_outlives_those_beside_it_and_is_replaced_by_a_better_one(
             MillraceError, match=r"no whole checkpoint .the content of state.pt has changed"
         ):
             checkpoints.named(name)
-    with pytest.raises(MillraceError, match=r"no checkpoint last. There are: none"):
+    with pytest.raises(MillraceError, match=r"no checkpoint last. Is this the folder of a run"):
         Checkpoints(tmp_path / "none").named("last")

@@ -85,7 +85,9 @@ class Checkpoints:
         if (self.folder / "best").is_dir():
             names.append("best")
         if name not in names:
-            remedy = f"There are: {', '.join(names) or 'none'}"
+            remedy = "Is this the folder of a run?"
+            if names:
+                remedy = f"There are: {', '.join(['last', *names])}"
             raise MillraceError(f"there is no checkpoint {name}", str(self.folder), remedy)
 
         folder = self.folder / name
