@@ -7,10 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.audit.mutants.vision import MEAN, STD, Compose, Normalize, ToTensor
 
@@ -22,31 +21,14 @@ class PILToTensor(ToTensor):
         return super().__call__(image).mul(255).round()
 
 
-class OnArrays(Normalize):
-    """As Albumentations' and many projects' own: of a NumPy array, before it is a tensor."""
-
-    def __call__(self, image):
-        return ((np.asarray(image) / 255 - np.array(self.mean)) / np.array(self.std)).astype(
-            np.float32
-        )
-
-
-class FromArray(ToTensor):
-    def __call__(self, image):
-        return torch.from_numpy(image.transpose(2, 0, 1))
-
-
-OnArrays.__name__, FromArray.__name__ = "Normalize", "ToTensorV2"
-
-
 class ColorJitter:
     def __call__(self, image):
         return (image * (0.8 + 0.4 * torch.rand(()))).clamp(0, 1)
 
 
 class Folder(Dataset):
-    def __init__(self, root: str, transform, turn: bool = False, path: bool = False) -> None:
-        self.root, self.transform, self.turn, self.path = root, transform, turn, path
+    def __init__(self, root: str, transform, turn: bool) -> None:
+        self.root, self.transform, self.turn = root, transform, turn
         self.samples = [(name, 0) for name in sorted(os.listdir(root))]
 
     def __len__(self) -> int:
@@ -55,8 +37,7 @@ class Folder(Dataset):
     def __getitem__(self, index: int):
         name, label = self.samples[index]
         image = self.transform(Image.open(os.path.join(self.root, name)))
-        image = image.flip(0) if self.turn else image
-        return (image, label, os.path.join(self.root, name)) if self.path else (image, label)
+        return image.flip(0) if self.turn else image, label
 
 
 def grey(image):
@@ -65,10 +46,6 @@ def grey(image):
 
 def scale(image):
     return image / 255
-
-
-def scale_noisy(image):
-    return image / 255 * (1 - torch.rand(()) / 10)
 
 
 def dim(image):
@@ -81,7 +58,6 @@ CHAINS = {
     "good": [ToTensor(), Normalize()],
     "dark": [ToTensor(), dim],
     "jitter first": [ToTensor(), ColorJitter(), Normalize()],
-    "on arrays": [OnArrays(), FromArray()],
     "half": [ToTensor(), Normalize([0.5], [0.5])],
     "bgr mean": [ToTensor(), BGR],
     "unscaled": [PILToTensor()],
@@ -91,7 +67,6 @@ CHAINS = {
         Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
     ],
     "twice": [ToTensor(), scale],
-    "twice, noisy": [ToTensor(), scale_noisy],
     "twice, normalised": [ToTensor(), scale, Normalize()],
     "too early": [Normalize(), ToTensor()],
     "tensor twice": [ToTensor(), ToTensor()],
@@ -102,25 +77,10 @@ CHAINS = {
 }
 
 
-def listed(samples: list) -> tuple:
-    return tuple(zip(*samples, strict=True))
-
-
-def as_dicts(samples: list) -> list:
-    return [
-        {"image": image, "boxes": torch.zeros(2, 4), "label": label} for image, label in samples
-    ]
-
-
-def pictures(kind: str, root: str, collate: str = "", **options) -> DataLoader:
-    """`collate`: as detectors take their batches."""
+def pictures(kind: str, root: str) -> DataLoader:
     turn = kind.startswith("turned ")
-    chain = CHAINS[kind.removeprefix("turned ")]
-    data, how = (
-        Folder(root, Compose(*chain), turn, **options),
-        {"listed": listed, "as_dicts": as_dicts},
-    )
-    return DataLoader(data, batch_size=4, shuffle=True, collate_fn=how.get(collate))
+    data = Folder(root, Compose(*CHAINS[kind.removeprefix("turned ")]), turn)
+    return DataLoader(data, batch_size=4, shuffle=True)
 
 
 def in_memory() -> DataLoader:
@@ -180,79 +140,24 @@ def tokens(kind: str, left: bool = False, pad: int = 0, short: bool = False) -> 
     return DataLoader(Texts(short), batch_size=4, shuffle=True, collate_fn=collate)
 
 
-class Table(Dataset):
-    def __init__(self, rows: torch.Tensor, fitted: torch.Tensor) -> None:
-        self.rows, self.mean, self.std = rows, fitted.mean(0), fitted.std(0)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return (self.rows[index] - self.mean) / self.std
-
-
-ROWS = torch.randn(300, 8, generator=torch.Generator().manual_seed(1)) * 3 + 5
-ROWS[240:] += 2
-
-
-FITTED = {"train": ROWS[:240], "all": ROWS, "val": ROWS[240:]}
-
-
-class Tables:
-    """`train_dataloader()` and `val_dataloader()` of one class, as Lightning's users have them."""
-
-    def __init__(self, kind: str) -> None:
-        self.fitted = FITTED[kind]
+class Rows:
+    """Parts of one tensor: nothing says what recording a row is of."""
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(
-            Table(ROWS[:240], self.fitted), batch_size=32, shuffle=True, drop_last=True
-        )
+        return DataLoader(TensorDataset(torch.rand(8, 8)), batch_size=4)
 
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(Table(ROWS[240:], self.fitted), batch_size=32)
-
-
-class Noisy(TensorDataset):
-    is_train = False
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return super().__getitem__(index)[0] + torch.randn(8)
-
-
-class Parts:
-    """A split of one data set; `first`: where validation begins, training ends at 200."""
-
-    def __init__(self, kind: str, first: int = 200) -> None:
-        self.data = Noisy(ROWS) if kind == "noise" else TensorDataset(ROWS)
-        self.kind, self.first = kind, first
-
-    def _part(self, rows: range) -> DataLoader:
-        if self.kind in ("loaded twice", "two kinds"):
-            data = Noisy(ROWS.clone())
-            data.is_train = self.kind == "two kinds" and not rows.start
-            return DataLoader(Subset(data, rows), batch_size=16, shuffle=True)
-        if self.kind == "sampler":
-            return DataLoader(self.data, batch_size=16, sampler=SubsetRandomSampler(rows))
-        return DataLoader(Subset(self.data, rows), batch_size=16, shuffle=True)
-
-    def train_dataloader(self) -> DataLoader:
-        return self._part(range(200))
-
-    def val_dataloader(self) -> DataLoader:
-        return self._part(range(self.first, 300))
+    val_dataloader = train_dataloader
 
 
 class Segments(Dataset):
-    def __init__(self, recordings: list[str], first: int) -> None:
-        self.rows = [(name, first + place) for place, name in enumerate(recordings)]
+    def __init__(self, recordings: list[str]) -> None:
+        self.recordings_of_rows = recordings
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.recordings_of_rows)
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        name, row = self.rows[index]
-        return {"recording_id": name, "features": ROWS[row]}
+        return {"recording_id": self.recordings_of_rows[index], "features": torch.rand(8)}
 
 
 class Recordings:
@@ -260,27 +165,10 @@ class Recordings:
         self.shared = shared
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(Segments(["recording a", "recording a", "recording b"], 0), batch_size=2)
+        return DataLoader(Segments(["recording a", "recording a", "recording b"]), batch_size=2)
 
     def val_dataloader(self) -> DataLoader:
-        return DataLoader(
-            Segments(["recording b" if self.shared else "recording c"], 100), batch_size=1
-        )
-
-
-class Numbered:
-    """`first`: the number of the first sample of validation; training has 0 to 9."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(
-            [{"id": number, "x": torch.zeros(2)} for number in range(10)], batch_size=2
-        )
-
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader([{"id": self.first + number, "x": torch.zeros(2)} for number in range(4)])
+        return DataLoader(Segments(["recording b" if self.shared else "recording c"]))
 
 
 class Spoken:

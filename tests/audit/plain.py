@@ -22,6 +22,8 @@ class Squares(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, object]:
+        if index >= self.length:
+            raise IndexError(index)
         return {"square": torch.tensor([float(index**2)]), "index": index}
 
 

@@ -23,21 +23,21 @@ class Batches:
         self.given = 0
 
 
-class Energon(Batches):
-    """The methods of Megatron Energon's SavableDataLoader."""
+class Positioned(Batches):
+    """The methods of torchdata's StatefulDataLoader."""
 
     def __init__(self, lost: int = 0) -> None:
         super().__init__()
         self.lost = lost
 
-    def save_state_rank(self) -> dict:
+    def state_dict(self) -> dict:
         return {"given": self.given}
 
-    def restore_state_rank(self, state: dict) -> None:
+    def load_state_dict(self, state: dict) -> None:
         self.start = state["given"] + self.lost
 
 
-class Exhausted(Energon):
+class Exhausted(Positioned):
     """Has nothing to give from the second pass on."""
 
     def __iter__(self) -> Iterator[dict]:
@@ -73,29 +73,6 @@ class Grain:
 
     def __iter__(self) -> GrainIterator:
         return GrainIterator(self.lost)
-
-
-class Module:
-    """The methods of Lightning's data modules; the state is loaded before the loader is made."""
-
-    def __init__(self, lost: int = 0) -> None:
-        self.batches, self.lost = Batches(), lost
-
-    def train_dataloader(self) -> Batches:
-        return self.batches
-
-    def state_dict(self) -> dict:
-        return {"given": self.batches.given}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.batches.start = state["given"] + self.lost
-
-
-class Stateless(Module):
-    """As a data module without a state of its own: Lightning's own is empty."""
-
-    def state_dict(self) -> dict:
-        return {}
 
 
 def grain(lost: int = 0) -> object:

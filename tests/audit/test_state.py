@@ -11,7 +11,7 @@ import pytest
 
 from millrace.audit.probes.restart import resume
 from millrace.audit.runner.target import Options
-from tests.audit import plain, states
+from tests.audit import states
 from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import run
 
@@ -21,9 +21,8 @@ needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain 
 @pytest.mark.parametrize(
     ("loader", "how"),
     [
-        ("Energon", "restore_state_rank"),
+        ("Positioned", "loader"),
         ("Grain", "iterator"),
-        ("Module", "module"),
         pytest.param("grain", "iterator", marks=needs_grain),
     ],
 )
@@ -35,12 +34,6 @@ def test_a_restart_is_judged_by_the_way_that_the_library_has(guard, loader, how,
     assert f"by {how}" in findings[0].cause
 
 
-@pytest.mark.parametrize("loader", [f"{Path(states.__file__)}:Stateless", f"{plain.here}:Module"])
-def test_a_module_whose_state_is_empty_or_not_there_has_none(guard, loader):
-    _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
-    assert finding.verdict == "not applicable"
-
-
 def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
     loader = f"{Path(states.__file__)}:Exhausted"
     _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
@@ -48,7 +41,7 @@ def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
 
 
 def target_of(made: Callable) -> SimpleNamespace:
-    return SimpleNamespace(made=made, loader_of=lambda made: made, options=Options("a:b"))
+    return SimpleNamespace(loader=made, options=Options("a:b"))
 
 
 @pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
@@ -56,7 +49,7 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
     clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
     begun = []
 
-    class Slow(states.Energon):
+    class Slow(states.Positioned):
         def __iter__(self):
             begun.append(self)
             if len(begun) > passes:
@@ -78,11 +71,11 @@ def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ran
         def all_agree(self, yes: bool) -> bool:
             return yes and next(agreed)
 
-    seen = resume(target_of(states.Energon), Beside(0, 2, tmp_path, 0.0, [1000.0]))
+    seen = resume(target_of(states.Positioned), Beside(0, 2, tmp_path, 0.0, [1000.0]))
     assert len(seen["ways"]) == 1 and (seen["next"] is not None) == has_ended
 
 
 def test_no_state_is_restored_if_another_rank_has_none(tmp_path):
     late = BesideALateOne(0, 2, tmp_path, 0.0, [1000.0])
-    seen = resume(target_of(states.Energon), late)
+    seen = resume(target_of(states.Positioned), late)
     assert (seen["ways"], seen["next"]) == ([], None)

@@ -113,10 +113,6 @@ class NoisyByEpoch(Rows):
         return torch.tensor([random.Random(1000 * self.epoch + index).random()])
 
 
-def refused() -> DataLoader:
-    return DataLoader(Rows(), sampler=Shuffled(24), shuffle=True)
-
-
 class Resumable(DataLoader):
     """Says in `state_dict` how many batches its user has seen; `replays` forgets that when it is
     restored."""
@@ -270,7 +266,6 @@ CASES = [
         lambda: load(NoisyByEpoch(), persistent_workers=True),
         says="persistent workers",
     ),
-    bug("DP14", "a sampler and shuffle", refused, says="mutually exclusive"),
     bug(
         "DP14",
         "an epoch workers miss",

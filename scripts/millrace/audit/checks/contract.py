@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -23,10 +21,7 @@ from millrace.audit.checks.shares import share_of_rank
 from millrace.common.errors import counted
 
 NO_BATCH = "no batch could be made in one process"
-UNGUARDED = "the script starts workers when it is imported: no guard of __main__ around its calls"
-NOTHING_GONE = "nothing it holds vanished: a global state"
 SMALL = 512  # bytes a sample that allocators may account for
-FEWEST = 8  # measurements that show a growth
 
 
 def _mib(size: float) -> str:
@@ -131,16 +126,12 @@ def _when_sent(seen: Seen) -> Iterator[Problem]:
     """What is wrong with samples of workers to which the loader was sent."""
     fork, again, run = seen["runs"]
     if "raised" in run:
-        text = UNGUARDED
-        if not run["unguarded"]:
-            text = run["raised"]["text"][:300]
-        yield Problem([seen["sent"]], text, run["raised"])
+        yield Problem([seen["sent"]], run["raised"]["text"][:300], run["raised"])
         return
     fields = _differing(fork, again, run)
     if fields:
-        vanished = ", ".join(seen["vanished"][:4]) or NOTHING_GONE
-        cause = f"samples differ from those of fork in {', '.join(fields)}; "
-        cause += f"what vanished: {vanished}"
+        cause = f"samples differ from those of fork in {', '.join(fields)}: what is pickled, or "
+        cause += "imported anew, lacks something"
         yield Problem([seen["sent"]], cause)
 
 
@@ -186,27 +177,12 @@ def lengths(seen: Seen) -> Finding:
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
-    place = items.get("equals")
-    if place is not None and not _repeats_on_purpose(size, items):
-        return failed(f"len is {size}, but [{size}] gives sample {place} again: it wraps around")
-    if place is None and items.get("longer"):
-        return _too_short(size, items["longer"])
-    return passed(f"len is {size}")
-
-
-def _repeats_on_purpose(size: int, items: Seen) -> bool:
-    """Whether an attribute of the data set says how often it gives the items of a list."""
-    factors = [number for number in items["numbers"].values() if number > 1]
-    return any(size == factor * many for factor in factors for many in items["lists"].values())
-
-
-def _too_short(size: int, longer: dict[str, int]) -> Finding:
-    """A list has more items than the length: one more is a bug, several may be meant."""
-    name, many = next(iter(longer.items()))
-    cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
-    if many == size + 1:
-        return failed(cause)
-    return undecided(cause, "whether the shorter length is meant")
+    if not items.get("goes_on") or items["repeats"]:
+        return passed(f"len is {size}")
+    if items["starts_again"]:
+        return failed(f"len is {size}, but [{size}] gives sample 0 again: it wraps around")
+    cause = f"len is {size}, but [{size}] gives a sample too"
+    return undecided(cause, "an IndexError there, or the length that is meant")
 
 
 @check("DP8", "model", "epochs")
@@ -268,14 +244,8 @@ class Memory(NamedTuple):
     ranks: int
     persistent: bool
     split: bool  # over the ranks
-    most: int | None  # entries that the source speaks of; 0: of an unknown number
+    bounded: bool  # its source speaks of a most that it keeps
     machine: int  # bytes
-
-    def at_bound(self) -> tuple[list[Chunk], list[Chunk]]:
-        """What was read before and after the `most` entries that the source speaks of."""
-        counts = list(accumulate(chunk.samples for chunk in self.new))
-        place = bisect_right(counts, self.most or 0)
-        return self.new[: place + 1], self.new[place:]
 
     def copies(self) -> tuple[int, str]:
         """How many copies of the growth there are, and why."""
@@ -308,23 +278,8 @@ def memory(data: Memory) -> Finding:
     cause += f"of {_mib(data.machine)}"
     if total <= data.machine:
         return passed(cause)
-    if data.most is None:
-        return failed(cause)
-    return _bounded(data, cause)
-
-
-def _bounded(data: Memory, cause: str) -> Finding:
-    """Judge growth that would be too much, of a data set whose source speaks of a bound: only what
-    was measured beyond it says whether it holds."""
-    if data.most == 0:
-        return undecided(cause, "the most entries that its cache takes")
-    before, beyond = data.at_bound()
-    if len(beyond) < FEWEST:
-        needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
-        return undecided(cause, needs)
-    # Allocators settle for a while after a cache is full.
-    if _slope(beyond) < max(SMALL, _slope(before) / 3):
-        return passed(f"the growth ends after {data.most} samples")
+    if data.bounded:
+        return undecided(cause, "the most that its cache takes: --arg with a smaller one")
     return failed(cause)
 
 

@@ -3,7 +3,6 @@ when."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import textwrap
 from dataclasses import dataclass
@@ -93,11 +92,10 @@ DP9 contract live: Memory grows in every worker
   fix: functools.lru_cache(maxsize=...), np.memmap, Arrow, Tensor.share_memory_(); no list of
     objects
   links: github.com/pytorch/pytorch/issues/13246
-DP10 preprocessing live: Normalisation is out of range, or fitted on the wrong split
-  symptom: a pretrained model scores far below its figure; validation lies below train without a
-    reason
-  cause: mean and std are applied to 0..255, in the other channel order, twice, or come from train +
-    val
+DP10 preprocessing live: Normalisation is out of range
+  symptom: a pretrained model scores far below its figure
+  cause: mean and std are those of other weights, in the other channel order, applied twice or not
+    at all
   fix: transform=weights.transforms() for pretrained weights; else mean and std of train alone,
     everywhere
   links: docs.pytorch.org/vision/stable/models.html
@@ -219,13 +217,12 @@ ENTRIES = {entry.name: entry for entry in map(_parse, _TEXTS)}
 
 
 def get(name: str) -> Entry:
-    """The entry of a name in any case; an unknown name is an error that lists the nearest."""
+    """The entry of a name in any case; an unknown name is an error that lists those there are."""
     names = {known.lower(): known for known in ENTRIES}
     wanted = name.strip().lower()
     if wanted not in names:
-        matches = difflib.get_close_matches(wanted, names, 3, 0.5)
-        near = [names[match] for match in matches] or ENTRIES
-        raise MillraceError(f"there is no entry {name!r}", remedy=f"Nearest: {', '.join(near)}")
+        remedy = f"Entries: {', '.join(ENTRIES)}"
+        raise MillraceError(f"there is no entry {name!r}", remedy=remedy)
     return ENTRIES[names[wanted]]
 
 

@@ -26,8 +26,10 @@ from millrace.common.errors import counted
 Batches = list[list[str]]  # names of samples, a list for each batch
 
 NO_STATE = "nothing has a state, unless a dataset of which workers hold copies: StatefulDataLoader"
-SAVE = "Save the epoch, the batches seen, and the generator's state from before the order was drawn"
-COUNT = "Count the batches that the loop has seen, not those drawn; or StatefulDataLoader"
+SAVE = (
+    "Save the epoch, the batches that the loop has seen (workers draw more), and the generator's"
+    " state from before the order was drawn"
+)
 NEW_EPOCH = "Set the position to 0 when an epoch ends, before the state is saved"
 
 
@@ -58,7 +60,6 @@ class Restart(NamedTuple):
     at: int  # batches of epoch 1 that came before the state was saved
     run: list[Batches]  # epochs 0 and 1
     ended: list[bool]  # of both: read to the end
-    ahead: bool  # workers draw before the loop sees
     ways: list[Way]
     next: Way | None  # from the state that was saved after epoch 0
 
@@ -195,10 +196,6 @@ def _wrong(rank: int, restart: Restart, way: Way) -> Finding:
             facts[word] = list(names)[:EXAMPLES]
     cause += " and ".join(differences) or "the rest in another order"
     fix = SAVE
-    if came and restart.ahead and came == left[-len(came) :]:
-        ahead = counted(len(left) - len(came), "batch")
-        cause += f"; the sampler was {ahead} ahead, which workers held"
-        fix = COUNT
     if not way.told and len(restart.ways) > 1:
         cause += "; set_epoch was not called after it"
         fix = "Save the epoch in the state, or call set_epoch(epoch) after load_state_dict"

@@ -15,7 +15,7 @@ from millrace.audit.checks.findings import (
 )
 
 # Beginnings of kinds that are never equal by chance.
-CERTAIN = ("file", "index", "content", "rec")
+CERTAIN = ("file", "rec")
 
 
 @check("splits", "splits")
@@ -41,7 +41,7 @@ def overlap(seen: Seen) -> Iterator[Finding]:
         yield passed(f"nothing is shared by {', '.join(compared)}")
         return
     cause = f"only equal by {', '.join(shared)}" if shared else "not all was compared"
-    needs = "unique ids, paths, or contents that stay the same; a longer --timeout"
+    needs = "paths, or a field recording_id; a longer --timeout; or check_splits on the files"
     yield undecided(cause, needs, seen)
 
 

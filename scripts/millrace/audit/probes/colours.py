@@ -1,98 +1,100 @@
-"""Where red goes: images of known colours in place of the files that a data set lists."""
+"""Where red goes: images of known colours in place of those that PIL and OpenCV read."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from millrace.audit.probes.batches import draw
-from millrace.audit.probes.figures import batched, channel_axis
-from millrace.audit.probes.listed import files
+from millrace.audit.probes.figures import channel_axis, numbers
+from millrace.audit.runner.digest import walk_tensors
 from millrace.audit.runner.listener import SEED, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
 from millrace.audit.runner.walk import walk
 
-SUFFIXES = (
-    ".png",
-    ".bmp",
-    ".ppm",
-    ".jpg",
-    ".jpeg",
-    ".webp",
-    ".tif",
-    ".tiff",
-)
 PRIMARIES = {
     "red": (200, 40, 40),
     "green": (40, 200, 40),
     "blue": (40, 40, 200),
 }
+IN_COLOUR = 1  # of OpenCV's flags: blue, green, red
 
 Means = dict[str, list[float]]  # of the first three channels, by field or by colour
 
 
-def relisted(value: Any, listed: str) -> Any:
-    """Return a copy of a list, or of an entry of it, with another file in place of those like
-    it."""
-    if isinstance(value, (str, Path)):
-        is_like = Path(value).suffix == Path(listed).suffix
-        return type(value)(listed) if is_like else value
-    if isinstance(value, dict):
-        return {key: relisted(item, listed) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [relisted(item, listed) for item in value]
-    return value
+class Painted:
+    """Images of one colour, in place of those that PIL.Image.open and cv2.imread read from now on
+    in this process."""
+
+    def __init__(self) -> None:
+        self.colour = PRIMARIES["red"]
+        self.readers: set[str] = set()  # that were called
+        self._replace("PIL.Image", "open", self._by_pil)
+        self._replace("cv2", "imread", self._by_opencv)
+
+    def _replace(self, module: str, name: str, painted: Callable) -> None:
+        library = sys.modules.get(module)
+        if library is None:
+            return
+        read = getattr(library, name)
+
+        def called(file: Any, *flags: Any, **named: Any) -> Any:
+            self.readers.add(f"{module}.{name}")
+            return painted(library, read(file, *flags, **named), {*flags, *named.values()})
+
+        setattr(library, name, called)
+
+    def _by_pil(self, library: Any, image: Any, _: set[Any]) -> Any:
+        return library.new("RGB", image.size, self.colour)
+
+    def _by_opencv(self, _: Any, pixels: Any, flags: set[Any]) -> Any:
+        if flags <= {IN_COLOUR}:
+            pixels[...] = self.colour[::-1]
+        return pixels
 
 
-def replace(loader: Any, folder: Path) -> dict[str, Path]:
-    """List a copy of one file everywhere in place of images; copies by the attribute that lists
-    them."""
-    copies = {}
-    for path, owner in list(walk(loader, "loader", code=True)):
-        for name, rows in list(getattr(owner, "__dict__", {}).items()):
-            if not isinstance(rows, (list, tuple)) or not rows:
-                continue
-            found = next(files(rows[0], owner, SUFFIXES), None)
-            if found is None:
-                continue
-            file, root = found
-            copied = folder / f"probe{Path(file).suffix}"
-            shutil.copyfile(file, copied)
-            if root:
-                listed = os.path.relpath(copied, root)
-            else:
-                listed = str(copied)
-            setattr(owner, name, relisted(rows, listed))
-            copies[f"{path}.{name}"] = copied
-    return copies
+def colours(target: Target, rank: Rank) -> Seen:
+    """Let the loader read red, green and blue images, twice with other seeds, and note which
+    channel answers to which.
+
+    `readers`: what read them. `blue_first`: means of three channels, the first of which is the
+    smallest, as those of pictures in the order blue, green, red.
+    """
+    reseed()
+    loader = target.loader()
+    seen: Seen = {"images": [], "readers": [], "orders": [], "blue_first": _blue_first(loader)}
+    with suppress(Exception):  # other probes say what a loader raises
+        _, batch = next(draw(loader, rank, 1))
+        seen["images"] = list(_images(batch))
+        if not seen["images"]:
+            return seen
+        painted = Painted()
+        for seed in (SEED, SEED + 1):
+            answers = _answers(loader, rank, painted, seed)
+            seen["orders"] += map(order, answers.values())
+        seen["readers"] = sorted(painted.readers)
+    return seen
 
 
-def fill(file: Path, colour: tuple[int, ...]) -> None:
-    """Give all pixels of an image one colour, with what the loader has loaded."""
-    pil = sys.modules.get("PIL.Image")
-    if pil is not None:
-        with pil.open(file) as image:
-            size = image.size
-        pil.new("RGB", size, colour).save(file)
-        return
-    opencv = sys.modules["cv2"]
-    pixels = opencv.imread(str(file))
-    pixels[...] = colour[::-1]
-    opencv.imwrite(str(file), pixels)
+def _blue_first(loader: Any) -> list[str]:
+    places = []
+    for path, value in walk(loader, "loader", code=True):
+        mean = numbers(getattr(value, "__dict__", {}).get("mean"))
+        if len(mean) == 3 and mean[0] < mean[2]:
+            places.append(path)
+    return places
 
 
-def images(batch: Any) -> Means:
+def _images(batch: Any) -> Means:
     """Return the mean of the first three channels of every field that is a batch of colour
     images."""
     means = {}
-    for name, tensor in batched(batch):
+    for name, tensor in walk_tensors(batch):
         axis = channel_axis(tensor.shape)
         if axis is not None and tensor.shape[axis] >= 3:
             channels = tensor.double().movedim(axis, 0).flatten(1)
@@ -100,52 +102,27 @@ def images(batch: Any) -> Means:
     return means
 
 
+def _answers(loader: Any, rank: Rank, painted: Painted, seed: int) -> dict[str, Means]:
+    """Return the means of channels by field and by the colour that all images have."""
+    means: dict[str, Means] = {}
+    for name, colour in PRIMARIES.items():
+        painted.colour = colour
+        reseed(seed)
+        _, batch = next(draw(loader, rank, 1))
+        for field, mean in _images(batch).items():
+            means.setdefault(field, {})[name] = mean
+    return means
+
+
 def order(means: Means) -> str:
-    """Say which colour each channel answers to: "RGB", "BGR", ..., or "grey", "unread", "mixed"."""
+    """Say which colour each channel answers to: "RGB", "BGR", ..., or "" if they are mixed, grey or
+    not read."""
     answers = torch.tensor(list(means.values()), dtype=torch.float64)
     rows = answers - answers.mean(0)
-    size = rows.max()
-    if size < 1e-4 * answers.abs().max():
-        return "unread"
-    spread = rows.amax(1) - rows.amin(1)
-    if (spread < 0.1 * size).all():
-        return "grey"
     # Each colour has a channel that answers to it, and to the others hardly.
     second, first = rows.sort(1).values[:, 1:].unbind(1)
     tops = rows.argmax(1).tolist()
-    if sorted(tops) != [0, 1, 2] or (second >= 0.3 * first).any():
-        return "mixed"
+    is_read = first.min() > 1e-4 * answers.abs().max()
+    if not is_read or sorted(tops) != [0, 1, 2] or (second >= 0.3 * first).any():
+        return ""
     return "".join("RGB"[tops.index(channel)] for channel in range(3))
-
-
-def colours(target: Target, rank: Rank) -> Seen:
-    """Let the loader read red, green and blue images, and note which channel answers to which.
-
-    `orders`: of each field, twice with other seeds. `places`: attributes that listed the files.
-    """
-    reseed()
-    loader = target.loader()
-    seen: Seen = {"images": [], "places": [], "orders": {}}
-    with suppress(Exception):  # other probes say what a loader raises
-        _, batch = next(draw(loader, rank, 1))
-        seen["images"] = list(images(batch))
-        copies = replace(loader, rank.scratch) if seen["images"] else {}
-        seen["places"] = list(copies)
-        files = set(copies.values())
-        for seed in (SEED, SEED + 1) if files else ():
-            for field, means in answers(loader, rank, files, seed).items():
-                seen["orders"].setdefault(field, []).append(order(means))
-    return seen
-
-
-def answers(loader: Any, rank: Rank, copies: set[Path], seed: int) -> dict[str, Means]:
-    """Return the means of channels by field and by the colour that all files have."""
-    means: dict[str, Means] = {}
-    for name, colour in PRIMARIES.items():
-        for file in copies:
-            fill(file, colour)
-        reseed(seed)
-        _, batch = next(draw(loader, rank, 1))
-        for field, mean in images(batch).items():
-            means.setdefault(field, {})[name] = mean
-    return means

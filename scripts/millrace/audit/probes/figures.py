@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,20 +19,45 @@ FEW = 6  # batches show what values are
 CHANNELS = (1, 3, 4)
 SHORTEST_SIDE = 8  # pixels: what is smaller is no picture
 LONGEST = 4096  # constants
-COUNTED = 40_000  # values of a batch whose levels are counted
-TRANSFORMS = {
-    "Normalize",
-    "ToTensor",
-    "ToTensorV2",
-    "PILToTensor",
-    "ToImage",
-    "ToDtype",
-    "ConvertImageDtype",
-}
-NAMES = ("transform", "transforms", "augment", "preprocess")  # of attributes
+TRANSFORMS = {"Normalize", "ToTensor", "PILToTensor", "ToImage", "ToDtype"}
+NAMES = ("transform", "transforms")  # of attributes
 
 
-def flat(value: Any) -> list | None:
+def values(target: Target, rank: Rank) -> Seen:
+    """Read a few batches, and note what transforms take and give meanwhile."""
+    reseed()
+    loader = target.loader()
+    seen: Seen = {"expect": target.options.expect, "chains": chains(loader)}
+    rows: dict[str, list[Seen]] = {}
+    until = rank.left() / 2
+    with suppress(Exception):  # other probes say what a loader raises
+        for _, batch in draw(loader, rank, FEW):
+            for name, tensor in walk_tensors(batch):
+                known = rows.setdefault(name, [])
+                row = measured(tensor)
+                if row and (not known or len(row["max"]) == len(known[0]["max"])):
+                    known.append(row)
+            if rank.left() < until:
+                break
+    return {**seen, "fields": [merged(name, known) for name, known in rows.items() if known]}
+
+
+def chains(loader: Any) -> list[list[Seen]]:
+    """Watch the chains of transforms that the loader reaches."""
+    watched = []
+    known: set[int] = set()
+    for path, value in list(walk(loader, "loader", code=True)):
+        if id(value) in known:
+            continue
+        inner = _flat(value) or []
+        classes = {type(step).__name__ for step in [value, *inner]}
+        if classes & TRANSFORMS or (inner and path.endswith(NAMES)):
+            known |= {id(part) for _, part in walk(value, limit=200, code=True)}
+            watched.append([watch(step, path, at) for at, step in enumerate(inner or [value])])
+    return watched
+
+
+def _flat(value: Any) -> list | None:
     """Return the transforms that a Compose, nn.Sequential or list applies in turn, nested ones in
     line."""
     inner = getattr(value, "transforms", value)
@@ -41,12 +66,42 @@ def flat(value: Any) -> list | None:
     parts = list(inner)
     if not parts or any(not callable(part) or isinstance(part, type) for part in parts):
         return None
-    return [step for part in parts for step in flat(part) or [part]]
+    return [step for part in parts for step in _flat(part) or [part]]
 
 
-def look(value: Any) -> Seen:
-    """Describe what a transform took or gave: kind, dtype, shape, range; of several values the
-    image."""
+def watch(step: Any, path: str, at: int) -> Seen:
+    """Let a transform note what it takes and gives; its class keeps its name, and it stays an
+    instance."""
+    kind = type(step)
+    seen: Seen = {
+        "path": path,
+        "at": at,
+        "name": getattr(step, "__name__", kind.__name__),
+        "mean": numbers(getattr(step, "mean", None)),
+        "std": numbers(getattr(step, "std", None)),
+    }
+
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        taken = _described(args or named)
+        _widen(seen.setdefault("taken", taken), taken)
+        try:
+            result = kind.__call__(self, *args, **named)
+        except Exception as error:
+            seen.update({"raised": type(error).__name__, "taken": taken})
+            raise
+        given = _described(result)
+        _widen(seen.setdefault("gave", given), given)
+        return result
+
+    # Functions, and classes with slots or a metaclass, are not watched: constants are read.
+    methods = {"__call__": call, "__module__": kind.__module__}
+    with suppress(Exception):
+        step.__class__ = type(kind.__name__, (kind,), methods)
+    return seen
+
+
+def _described(value: Any) -> Seen:
+    """What a transform took or gave: kind, dtype, shape, range; of several values the image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
         parts: Any = value
         if not isinstance(value, Mapping):
@@ -54,7 +109,7 @@ def look(value: Any) -> Seen:
         value = parts.get("image", next(iter(parts.values())))
     seen: Seen = {"type": type(value).__name__, "kind": "other"}
     if hasattr(value, "getextrema"):
-        return {**seen, "kind": "PIL", "dtype": value.mode}
+        return {**seen, "kind": "PIL"}
     if not is_array(value):
         return seen
 
@@ -66,7 +121,7 @@ def look(value: Any) -> Seen:
     return seen
 
 
-def widen(seen: Seen, other: Seen) -> None:
+def _widen(seen: Seen, other: Seen) -> None:
     """Let the range of a value also span that of another one."""
     if "min" in seen and "min" in other:
         seen["min"] = min(seen["min"], other["min"])
@@ -79,66 +134,9 @@ def numbers(value: Any) -> list[float]:
         value = value.flatten().tolist()
     if not isinstance(value, (list, tuple)):
         value = [value]
-    if len(value) > LONGEST:
-        return []
-    if not all(isinstance(number, (int, float)) for number in value):
+    if len(value) > LONGEST or not all(isinstance(number, (int, float)) for number in value):
         return []
     return list(map(float, value))
-
-
-def watch(step: Any, path: str, at: int) -> Seen:
-    """Let a transform note what it takes and gives; its class keeps its name, and it stays an
-    instance."""
-    kind = type(step)
-    seen: Seen = {
-        "path": path,
-        "at": at,
-        "name": getattr(step, "__name__", kind.__name__),
-        "module": str(getattr(step, "__module__", "")),
-    }
-    for name in ("mean", "std", "max_pixel_value"):
-        seen[name] = numbers(getattr(step, name, None))
-
-    def call(self: Any, *args: Any, **named: Any) -> Any:
-        taken = look(args or named)
-        widen(seen.setdefault("taken", taken), taken)
-        try:
-            result = kind.__call__(self, *args, **named)
-        except Exception as error:
-            seen.update({"raised": type(error).__name__, "taken": taken})
-            raise
-        given = look(result)
-        widen(seen.setdefault("gave", given), given)
-        return result
-
-    # Functions, and classes with slots or a metaclass, are not watched: constants are read.
-    methods = {"__call__": call, "__module__": kind.__module__}
-    with suppress(Exception):
-        step.__class__ = type(kind.__name__, (kind,), methods)
-    return seen
-
-
-def inventory(loader: Any) -> Seen:
-    """Return the chains of transforms that the loader reaches, and attributes that are a mean with
-    a std."""
-    chains = []
-    constants = []
-    known: set[int] = set()
-    for path, value in list(walk(loader, "loader", code=True)):
-        if id(value) in known:
-            continue
-        inner = flat(value) or []
-        classes = {type(step).__name__ for step in [value, *inner]}
-        if classes & TRANSFORMS or (inner and path.endswith(NAMES)):
-            known |= {id(part) for _, part in walk(value, limit=200, code=True)}
-            chains.append([watch(step, path, at) for at, step in enumerate(inner or [value])])
-            continue
-        held = getattr(value, "__dict__", {})
-        mean = numbers(held.get("mean", held.get("mean_")))
-        std = numbers(held.get("std", held.get("scale_")))
-        if std and any(mean):
-            constants.append({"path": path, "mean": mean, "std": std})
-    return {"chains": chains, "attributes": constants}
 
 
 def channel_axis(shape: torch.Size) -> int | None:
@@ -154,24 +152,8 @@ def channel_axis(shape: torch.Size) -> int | None:
     return None
 
 
-def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's
-    name."""
-    are_rows = False
-    if isinstance(batch, (list, tuple)):
-        are_rows = all(isinstance(row, Mapping) for row in batch)
-    for path, tensor in walk_tensors(batch):
-        name, _, place = path.rpartition(".")
-        if are_rows:
-            place, _, name = path.partition(".")
-        if tensor.dim() == 3 and name and place.isdigit():
-            yield name, tensor[None]
-        else:
-            yield path, tensor
-
-
 def measured(tensor: torch.Tensor) -> Seen:
-    """Return the figures of a float field, or of images of integers; nothing for others."""
+    """Return the figures of images, by channel, or of a float field; nothing for others."""
     axis = channel_axis(tensor.shape)
     if not tensor.numel() or tensor.is_complex():
         return {}
@@ -179,84 +161,32 @@ def measured(tensor: torch.Tensor) -> Seen:
         return {}
     doubles = tensor.detach().to("cpu", torch.float64)
     values = doubles.nan_to_num(0.0, 0.0, 0.0)
-    if axis is not None:
-        values = values.movedim(axis, 0).flatten(1)
-    elif values.dim() == 2:
-        values = values.movedim(1, 0)  # a channel for each column
-    else:
+    if axis is None:
         values = values.flatten()[None]
-    few = values[:, : COUNTED // len(values)]
+    else:
+        values = values.movedim(axis, 0).flatten(1)
     return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "channels": len(values),
         "values": values.shape[1],
-        # Sums, until all batches are merged.
-        "mean": values.sum(1),
-        "std": values.square().sum(1),
+        "sum": values.sum(1),
+        "squares": values.square().sum(1),
         "min": values.amin(1),
         "max": values.amax(1),
-        "whole": bool((few == few.round()).all()),
-        "distinct": few.unique().numel(),
     }
 
 
 def merged(name: str, rows: list[Seen]) -> Seen:
     """Return the figures of a field in all batches."""
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    count = sum(columns["values"])
-    mean = sum(columns["mean"]) / count
-    variance = sum(columns["std"]) / count - mean.square()
+    count = sum(row["values"] for row in rows)
+    mean = sum(row["sum"] for row in rows) / count
+    variance = sum(row["squares"] for row in rows) / count - mean.square()
     return {
-        **rows[0],
         "name": name,
-        "values": count,
+        "image": rows[0]["image"],
+        "dtype": rows[0]["dtype"],
         "mean": mean.tolist(),
         "std": variance.clamp(min=0).sqrt().tolist(),
-        "min": torch.stack(columns["min"]).amin(0).tolist(),
-        "max": torch.stack(columns["max"]).amax(0).tolist(),
-        "whole": all(columns["whole"]),
-        "distinct": max(columns["distinct"]),
+        "min": torch.stack([row["min"] for row in rows]).amin(0).tolist(),
+        "max": torch.stack([row["max"] for row in rows]).amax(0).tolist(),
     }
-
-
-def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
-    """Return mean, std, min and max of each channel; read while more than `until` seconds are
-    left."""
-    rows: dict[str, list[Seen]] = {}
-    complete = False
-    with suppress(Exception):  # other probes say what a loader raises
-        for _, batch in draw(loader, rank, limit):
-            for name, tensor in batched(batch):
-                row = measured(tensor)
-                known = rows.setdefault(name, [])
-                if row and (not known or row["channels"] == known[0]["channels"]):
-                    known.append(row)
-            if rank.left() < until:
-                break
-        else:
-            complete = True
-    return {
-        "complete": complete,
-        "fields": [merged(name, known) for name, known in rows.items() if known],
-    }
-
-
-def values(target: Target, rank: Rank) -> Seen:
-    """Read a few batches; with a validation loader also all of both sets, for their figures."""
-    reseed()
-    loader = target.loader()
-    start = rank.left()
-    seen: Seen = {"expect": target.options.expect, **inventory(loader)}
-    seen |= figures(loader, rank, FEW, start / 2)
-    val = target.val_loader()
-    if val is not None and any(map(_is_normalised, seen["fields"])):
-        seen["train"] = figures(target.loader(), rank, None, start * 0.4)
-        seen["val"] = figures(val, rank, None, start * 0.1)
-    return seen
-
-
-def _is_normalised(field: Seen) -> bool:
-    farthest = max(map(abs, field["mean"]))
-    return 0.5 < max(field["std"]) < 2 and farthest < 3

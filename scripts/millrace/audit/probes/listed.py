@@ -26,12 +26,10 @@ def paths(entry: Any) -> Iterator[str]:
             yield str(part)
 
 
-def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (file, root) of the files that an entry of an owner's list names."""
+def files(entry: Any, owner: Any, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files with one of these endings that an entry of an owner's list names."""
     folders = roots(owner)
     for path in paths(entry):
-        is_wanted = path.lower().endswith(suffixes)
-        for root in folders if is_wanted else ():
-            file = os.path.join(root, path)
-            if os.path.isfile(file):
-                yield file, root
+        if path.lower().endswith(suffixes):
+            places = (os.path.join(root, path) for root in folders)
+            yield from filter(os.path.isfile, places)

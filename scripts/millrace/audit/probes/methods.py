@@ -5,12 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import math
-import pickle
-import sys
-from contextlib import suppress
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +23,8 @@ SENT = ("spawn", "forkserver")
 
 
 def methods(target: Target, rank: Rank) -> Seen | None:
-    """`pickled`: what cannot be sent; `vanished`: what is lost when it is; `files`: open ones;
-    `runs`: the same samples by fork, by fork again, and by the method `sent`."""
+    """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by fork, by fork
+    again, and by the method `sent`."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return None
@@ -49,8 +45,6 @@ def methods(target: Target, rank: Rank) -> Seen | None:
     if seen["pickled"]:
         return seen
 
-    seen["vanished"] = _vanished(loader.dataset)
-    _set_main(target.options.loader)
     reseed()
     drawn = _drawn(loader)  # once: a sampler may count its own epochs
     for method in ("fork", "fork", seen["sent"]):
@@ -59,23 +53,12 @@ def methods(target: Target, rank: Rank) -> Seen | None:
     return seen
 
 
-def _set_main(loader: str) -> None:
-    """Let spawned workers import the user's script first, as they do where it is run."""
-    script = loader.rpartition(":")[0]
-    if script.endswith(".py"):
-        main = sys.modules["__main__"]
-        main.__file__ = str(Path(script).resolve())
-        main.__spec__ = None
-
-
 def _run(loader: Any, drawn: list[Any], method: str, rank: Rank) -> Seen:
-    """`digests` of the same samples, twice, or what a run `raised`; `unguarded`: a script starts
-    workers when it is imported."""
+    """`digests` of the same samples, twice, or what a run `raised`."""
     try:
         notes = _notes(loader, drawn, method, rank)
     except Exception as error:
-        log = (rank.scratch / f"{rank.rank}.log").read_text(errors="replace")
-        return {"raised": trace.described(error), "unguarded": "bootstrapping phase" in log}
+        return {"raised": trace.described(error)}
     return {"digests": _digests(notes, twice=bool(drawn))}
 
 
@@ -115,20 +98,6 @@ def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
             for field, content in fields.items():
                 digests.setdefault(f"{place} {part}: {field}", []).append(content)
     return digests
-
-
-def _vanished(data: Any) -> list[str]:
-    """What of a data set is gone, or is another thing, once it was sent to another process."""
-    with suppress(Exception):  # what is sent need not be read back here
-        copied = pickle.loads(ForkingPickler.dumps(data))
-        left = {path: type(value).__name__ for path, value in walk(copied, "dataset")}
-        held = {path: type(value).__name__ for path, value in walk(data, "dataset")}
-        return [
-            f"{path}: {kind} -> {left.get(path)}"
-            for path, kind in held.items()
-            if left.get(path) != kind
-        ]
-    return []
 
 
 def _unpicklable_parts(loader: Any) -> list[dict[str, str]]:

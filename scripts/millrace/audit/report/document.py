@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.entries import ENTRIES
+from millrace.audit.checks.findings import LONGER, Finding
 from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
-from millrace.audit.checks.findings import Finding
-from millrace.audit.report import gate, unreached
+from millrace.audit.report import gate
 from millrace.audit.runner.probes import Result
 
 VERSION = 1
@@ -53,7 +54,7 @@ def document(findings: Iterable[Finding], run: Run) -> dict:
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": entries,
         "probes": [_probe(name, result) for name, result in run.probes.items()],
-        "unreached": unreached.found(entries, run.probes, run.timeout),
+        "unreached": _unreached(entries, run.timeout),
     }
     return gate.with_reasons(report, run.ignored)
 
@@ -79,6 +80,20 @@ def _entries(findings: Iterable[Finding], names: Collection[str]) -> list[dict]:
         if name in names:
             entries.append(entry)
     return entries
+
+
+def _unreached(entries: Iterable[dict], timeout: float) -> dict | None:
+    """The entries that more time would decide, and twice the time; None if there are none."""
+    names = [entry["name"] for entry in entries if _is_late(entry)]
+    if not names:
+        return None
+    return {"entries": names, "timeout": timeout, "needed": math.ceil(2 * timeout)}
+
+
+def _is_late(entry: dict) -> bool:
+    verdict = entry["findings"][0]["verdict"]  # the worst is the first
+    needs = [row["needs"] for row in entry["findings"] if row["verdict"] == verdict]
+    return verdict == "not decidable" and any(need.startswith(LONGER) for need in needs)
 
 
 def _probe(name: str, result: Result) -> dict:
@@ -135,15 +150,12 @@ def remarks(document: dict) -> dict[str, list[tuple[str, ...]]]:
 
 
 def not_reached(document: dict) -> str:
-    """What the time did not suffice for, and how much would; "" if it did."""
-    rest = document.get("unreached")  # reports of 0.4 have none
+    """What the time did not suffice for, and a longer one; "" if it did."""
+    rest = document["unreached"]
     if not rest:
         return ""
     names = " ".join(rest["entries"])
-    return (
-        f"{names}: the {rest['timeout']:g} s were over; as fast as it went here, all of it takes"
-        f" about {rest['needed']} s: --timeout {rest['needed']}"
-    )
+    return f"{names}: the {rest['timeout']:g} s were over: --timeout {rest['needed']}"
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -341,16 +341,13 @@ class _Run:
                 time.sleep(POLL)
             time.sleep(0.1)  # for the rest of its stack
         frames = trace.frames(self._log(rank)[len(before) :])
-        where = ""
-        if (
-            "in _feed" in before
-        ):  # multiprocessing prints why a worker's batch cannot be sent, and goes on
-            where = f"a batch cannot be sent: {before.splitlines()[-1]}"
-        where = where or trace.users(frames)
-        text = f"no end after {self.seconds:.0f} s"
+        # multiprocessing prints why a worker's batch cannot be sent, and goes on.
+        unsent = ""
+        if "in _feed" in before:
+            unsent = f"a batch cannot be sent: {before.splitlines()[-1]}"
         return {
-            "text": text,
-            "where": where,
+            "text": f"no end after {self.seconds:.0f} s",
+            "where": unsent or trace.users(frames),
             "trace": frames[:20],
             "rank": rank,
             "busy": busy,

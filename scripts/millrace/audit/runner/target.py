@@ -71,22 +71,13 @@ class Target:
 
     def loader(self) -> Any:
         """The user's loader: a DataLoader, or an iterable of batches."""
-        return self.loader_of(self.made())
-
-    def made(self) -> Any:
-        """What the name leads to: the loader, or a module, ready to be asked for it."""
-        return _made(self.options.loader, self.options.args, "train_dataloader")
-
-    def loader_of(self, made: Any) -> Any:
-        """The loader, of what `made` has given."""
-        return _loader_of(made, self.options.loader, "train_dataloader")
+        return _loader(self.options.loader, self.options.args, "train_dataloader")
 
     def val_loader(self) -> Any:
         """The loader of --val-loader, or None."""
         if not (name := self.options.val_loader):
             return None
-        made = _made(name, self._taken_by(locate(name)), "val_dataloader")
-        return _loader_of(made, name, "val_dataloader")
+        return _loader(name, self._taken_by(locate(name)), "val_dataloader")
 
     def model(self) -> Any:
         """The torch.nn.Module of --model, or None."""
@@ -172,25 +163,17 @@ def locate(name: str) -> Any:
     return thing
 
 
-def _is_module(thing: Any, method: str) -> bool:
-    return hasattr(thing, method) and not hasattr(thing, "__iter__")
-
-
-def _made(name: str, args: dict[str, Any], method: str) -> Any:
-    """What the name leads to; a module is prepared, and not yet asked for its loader."""
+def _loader(name: str, args: dict[str, Any], method: str) -> Any:
+    """The loader that the name leads to; a data module is prepared and asked for it."""
     thing = locate(name)
     if callable(thing) and (isinstance(thing, type) or not hasattr(thing, "__iter__")):
         thing = thing(**args)
-    if _is_module(thing, method):
+    if hasattr(thing, method) and not hasattr(thing, "__iter__"):
         for prepare, *values in (("prepare_data",), ("setup", "fit")):
             if hasattr(thing, prepare):
                 getattr(thing, prepare)(*values)
-    return thing
-
-
-def _loader_of(thing: Any, name: str, method: str) -> Any:
-    if _is_module(thing, method):
         thing = getattr(thing, method)()
+
     kind = type(thing).__name__
     several = isinstance(thing, (list, tuple)) and any(
         hasattr(each, "collate_fn") for each in thing

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
 from millrace.audit.splits.content import contents
 from millrace.audit.splits.pairs import Comparison, Pair, Split
-from millrace.audit.splits.samples import Place, Sample
 from millrace.audit.splits.sources import read
 from millrace.audit.splits.table import Compared
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
@@ -42,17 +41,3 @@ def compare(
         found = comparison.pairs(split.name, searched)
         pairs += [pair for pair in found if pair.of_split in later]
     return sorted(pairs, key=_ORDER), compared
-
-
-def files_shared(train: Iterable[str], held_out: Iterable[str]) -> list[Pair]:
-    """The pairs of files that two splits are made of, named by their paths."""
-    known = contents(map(_of_file, held_out), 1, workers=1)
-    searched = contents(map(_of_file, train), SEARCHED_STEPS, workers=1)
-    comparison = Comparison([Split("validation", list(known))])
-    pairs = comparison.pairs("train", searched)
-    return sorted(pairs, key=_ORDER)
-
-
-def _of_file(path: str) -> Sample:
-    place = Place(path)
-    return Sample(path, place)
