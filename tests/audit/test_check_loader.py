@@ -118,21 +118,6 @@ def test_findings_are_written_as_json_and_as_a_page(check):
     assert "DP4" in Path("findings.html").read_text()
 
 
-@pytest.mark.long
-def test_a_time_that_was_too_short_names_longer_ones_until_one_is_enough(check, capsys, tmp_path):
-    timeout = 3
-    while True:
-        assert check("good", f"--ranks 1 --json json --timeout {timeout}") == 0
-        unreached = json.loads((tmp_path / "json").read_text())["unreached"]
-        if unreached is None:
-            break
-        assert unreached["entries"]
-        assert f"--timeout {unreached['needed']}" in capsys.readouterr().out
-        assert unreached["needed"] > timeout
-        timeout = unreached["needed"]
-    assert timeout > 3
-
-
 def test_a_figure_that_is_no_number_is_null_in_json(tmp_path):
     check_loader.write({"loss": float("nan")}, None, tmp_path / "findings.json")
     assert json.loads((tmp_path / "findings.json").read_text()) == {"loss": None}

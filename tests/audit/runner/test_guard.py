@@ -92,7 +92,7 @@ def statuses(guard: Guard, name: str, **options) -> tuple[list[str], dict]:
         ("unloadable", {}, ["raised", "skipped"], "batch_size should be a positive integer"),
         ("absent", {}, ["raised", "skipped"], "plain has no absent"),
         ("by_split", {}, ["raised", "skipped"], "gave a dict, which gives no batches"),
-        ("train_and_val", {}, ["raised", "skipped"], "gave a tuple, which holds loaders"),
+        ("train_and_val", {}, ["raised", "skipped"], "gave a tuple, which gives no batches"),
         ("crashing", {"args": {"workers": 2}}, ["ok", "raised"], "a loader worker (pid "),
     ],
 )

@@ -4,10 +4,9 @@ steps."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple
 
 from millrace.audit.checks import shares
 from millrace.audit.checks.findings import (
@@ -24,7 +23,6 @@ from millrace.audit.checks.records import Batch, Epoch
 from millrace.audit.checks.shares import Dataset, Shares
 from millrace.common.errors import counted
 
-CHANCE = 1e-6  # that sequences which were drawn apart are equal
 EXAMPLES = 8  # ids that a finding names
 FEWEST = 8  # batches of an epoch that was not read to its end
 AXES = {"workers": 2, "epochs": 1, "ranks": 0}  # of a place: rank, epoch, worker
@@ -52,79 +50,51 @@ OWN = (
 
 Place = tuple[int, int, int | None]  # rank, epoch, worker
 Streams = dict[Place, list[Batch]]  # batches of one place, in their order
-Column = list[tuple[Any, str]]  # of a field: indices that were read, and contents
 
 
-class Same(NamedTuple):
-    """Random numbers that two places draw alike."""
-
-    generators: list[str]
-    shown: Seen
-
-
-# Two epochs of a few samples of one rank, again and again; None if nobody can choose them.
-Repeated = list[list[Batch]] | None
-
-
-@check("DP1", "repeat", "epochs", "source", "look")
+@check("DP1", "epochs", "source", "look")
 def repeated_randomness(
-    repeat: list[Repeated], epochs: list[list[Epoch]], dataset: Dataset, look: Seen
+    epochs: list[list[Epoch]], dataset: Dataset, look: Seen
 ) -> Iterable[Finding]:
-    """What varies when one index is read again must vary between workers, epochs and ranks."""
-    chosen = [rank for rank in repeat if rank is not None]
-    if chosen:
-        streams = _streams(chosen)
-        compare = _drawn_alike
-        varies = any(map(_varying, streams.values()))
-    else:  # a stream lets nobody choose an index
-        varies = "" not in dataset.stable
-        is_known = varies and dataset.complete
-        read = [[epoch.batches for epoch in rank] for rank in epochs]
-        streams = _streams(read if is_known else [])
-        compare = _begun_alike
-
-    findings = [_repeated_by(kind, streams, compare, look) for kind in AXES]
+    """Generators that make samples vary begin with other states in each worker, epoch and rank."""
+    if "" in dataset.stable:
+        yield passed("a sample is the same whenever it is read")
+        return
+    # A stream that was not read to its end may only have another order.
+    is_known = dataset.complete or not dataset.iterable
+    streams = _streams(epochs if is_known else [])
+    findings = [_repeated_by(kind, streams, look) for kind in AXES]
     if any(findings):
         yield from filter(None, findings)
         return
-    cause = "a sample is the same whenever it is read"
-    if varies:
-        cause = "random numbers differ everywhere"
-    yield passed(cause)
+    yield passed("random numbers differ everywhere")
 
 
-def _streams(ranks: list[list[list[Batch]]]) -> Streams:
+def _streams(ranks: list[list[Epoch]]) -> Streams:
     """Batches of which the generators are known, by place."""
     streams: Streams = defaultdict(list)
     for rank, epochs in enumerate(ranks):
-        for epoch, batches in enumerate(epochs):
-            for batch in batches:
+        for number, epoch in enumerate(epochs):
+            for batch in epoch.batches:
                 if batch.random:
-                    streams[rank, epoch, batch.worker].append(batch)
+                    streams[rank, number, batch.worker].append(batch)
     return streams
 
 
-def _repeated_by(
-    kind: str,
-    streams: Streams,
-    compare: Callable[[list[Batch], list[Batch]], Same | None],
-    look: Seen,
-) -> Finding | None:
+def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
     """A finding of the first two workers, epochs or ranks that draw the same."""
     axis = AXES[kind]
     for pair in _neighbours(streams, axis):
         one, other = (streams[place] for place in pair)
-        same = compare(one, other)
-        if same is None:
+        generators = _begun_alike(one, other)
+        if not generators:
             continue
-        names = [GLOBALS.get(name, f"the generator {name}") for name in same.generators]
-        source = " and ".join(names) or "a generator outside the dataset"
+        names = [GLOBALS.get(name, f"the generator {name}") for name in generators]
+        source = " and ".join(names)
         first, second = (place[axis] for place in pair)
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
-        seeds = [one[0].seed, other[0].seed]
-        shown = {**same.shown, "rank, epoch, worker": pair, "worker seeds": seeds}
-        are_global = same.generators and set(same.generators) <= set(GLOBALS)
-        fix = SEEDED[kind] if are_global else f"For {source}: {OWN}"
+        shown = {"rank, epoch, worker": pair}
+        fix = SEEDED[kind] if set(generators) <= set(GLOBALS) else f"For {source}: {OWN}"
         return _if_together(failed(cause, shown, fix), kind, look)
     return None
 
@@ -139,79 +109,28 @@ def _neighbours(places: Iterable[tuple], axis: int) -> list[tuple[tuple, tuple]]
     return pairs
 
 
-def _varying(batches: list[Batch]) -> dict[str, Column]:
-    """The fields that vary for an index, or else batches, as collate_fn may draw."""
-    columns: dict[str, Column] = defaultdict(list)
-    for batch in batches:
-        for index, sample in zip(batch.indices or (), batch.samples, strict=False):
-            for name, content in sample.items():
-                columns[name].append((index, content))
-    names = sorted(columns, reverse=True)
-    varying = {name: columns[name] for name in names if _varies(columns[name])}
-    same = [batch for batch in batches if batch.indices == batches[0].indices]
-    whole = [(0, batch.batch) for batch in same]
-    if not varying and _varies(whole):
-        return {"batch": whole}
-    return varying
-
-
-def _varies(column: Column) -> bool:
-    return len(set(column)) > len({index for index, _ in column})
-
-
 def _used(batches: list[Batch]) -> set[str]:
     """Generators whose state went on while the batches were made."""
     states = [batches[0].start, *(batch.random for batch in batches)]
     used = set()
     for name in states[-1]:
         seen = {state.get(name) for state in states}
-        if len(seen) > 1:
+        # Without workers the sampler draws from torch's state, as all ranks may do alike.
+        is_samplers = name == "torch" and batches[0].worker is None
+        if len(seen) > 1 and not is_samplers:
             used.add(name)
     return used
 
 
-def _copied(one: list[Batch], other: list[Batch]) -> list[str]:
-    """Generators in use in both places that began with equal states, if anything began there."""
+def _begun_alike(one: list[Batch], other: list[Batch]) -> list[str]:
+    """The generators in use in two processes, if all of them began with equal states there."""
     ours = one[0]
     theirs = other[0]
     if ours.pid == theirs.pid:
         return []
-    equal = {name for name, state in ours.start.items() if state == theirs.start.get(name)}
-    return sorted(equal & _used(one) & _used(other))
-
-
-def _begun_alike(one: list[Batch], other: list[Batch]) -> Same | None:
-    """All generators in use began with equal states."""
-    copied = _copied(one, other)
-    if copied and set(copied) == _used(one):
-        return Same(copied, {})
-    return None
-
-
-def _drawn_alike(one: list[Batch], other: list[Batch]) -> Same | None:
-    """Equal sequences, longer than chance explains or from generators that began with equal
-    states."""
-    copied = _copied(one, other)
-    theirs = _varying(other)
-    for name, column in _varying(one).items():
-        count = min(len(column), len(theirs.get(name, [])))
-        draws = column[:count]
-        if count < 2 or draws != theirs[name][:count]:
-            continue
-        match = _chance(draws)
-        if match**count < CHANCE or (match < 1 and copied):
-            names = copied or sorted(_used(one) & _used(other) - {"torch"})
-            return Same(names, {"field": name, "draws": draws[:4]})
-    return None
-
-
-def _chance(draws: Column) -> float:
-    """The chance that what an index gives is what it gave another time."""
-    of_index = Counter(index for index, _ in draws)
-    alike = 0.0
-    for (index, _), count in Counter(draws).items():
-        alike += count**2 / of_index[index]
-    return alike / len(draws)
+    used = _used(one) | _used(other)
+    are_equal = all(ours.start.get(name) == theirs.start.get(name) for name in used)
+    return sorted(used) if are_equal else []
 
 
 @check("DP2", "look", "epochs", "source")

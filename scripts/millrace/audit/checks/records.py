@@ -20,7 +20,6 @@ class Batch(NamedTuple):
     samples: list[Sample]  # the batch itself as the only sample, if its samples are not known
     start: States  # when the worker began; empty if nobody knows
     random: States  # when the batch was made; empty if nobody saw how
-    seed: int | None = None  # of the worker
     pid: int = 0
 
 

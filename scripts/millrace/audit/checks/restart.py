@@ -4,7 +4,7 @@ ended."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -19,8 +19,8 @@ from millrace.audit.checks.findings import (
     undecided,
 )
 from millrace.audit.checks.randomness import EXAMPLES, NEED_ID
-from millrace.audit.checks.records import Batch, Epoch, parse
-from millrace.audit.checks.shares import Dataset, content_key, order_of
+from millrace.audit.checks.records import Batch, parse
+from millrace.audit.checks.shares import Dataset, order_of
 from millrace.common.errors import counted
 
 Batches = list[list[str]]  # names of samples, a list for each batch
@@ -40,6 +40,11 @@ class Way(NamedTuple):
     passes: list[Batches]
     ended: list[bool]  # of each pass: False if the time was over before its end
     error: str  # what the restart raised; "" if nothing
+
+    @classmethod
+    def of(cls, seen: Seen, stable: list[str]) -> Way:
+        passes = [_named(notes, stable) for notes in seen["passes"]]
+        return cls(seen["told"], passes, seen["ended"], seen["error"])
 
     @property
     def is_unread(self) -> bool:
@@ -63,6 +68,17 @@ class Restart(NamedTuple):
     ways: list[Way]
     next: Way | None  # from the state that was saved after epoch 0
 
+    @classmethod
+    def of(cls, seen: Seen, stable: list[str]) -> Restart:
+        return cls(
+            how=seen["how"],
+            at=seen["at"],
+            run=[_named(notes, stable) for notes in seen["run"]],
+            ended=seen["ended"],
+            ways=[Way.of(way, stable) for way in seen["ways"]],
+            next=Way.of(seen["next"], stable) if seen["next"] else None,
+        )
+
     @property
     def left(self) -> Batches:
         """What must come after a restart in mid-epoch."""
@@ -78,16 +94,19 @@ class Restart(NamedTuple):
         return shorter > 0 and way.came[:shorter] == self.left[:shorter]
 
 
-@check("resume", "resume", "source", "epochs", "loop")
-def restored(
-    resume: Ranks, dataset: Dataset, epochs: list[list[Epoch]], loop: Seen
-) -> Iterable[Finding]:
+def _named(notes: list[Seen], stable: list[str]) -> Batches:
+    """The names of samples: their indices, or what identifies them."""
+    return [list(map(str, order_of([batch], stable))) for batch in parse(list[Batch], notes)]
+
+
+@check("resume", "resume", "source", "loop")
+def restored(resume: Ranks, dataset: Dataset, loop: Seen) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
     if any(not seen["how"] for seen in resume):
         yield inapplicable(NO_STATE)
         return
-    restarts = _restarts(resume, dataset.stable, epochs)
+    restarts = [Restart.of(seen, dataset.stable) for seen in resume]
     judged = [_judged(rank, restart, loop["calls"]) for rank, restart in enumerate(restarts)]
     judged += [_next_epoch(rank, restart) for rank, restart in enumerate(restarts)]
     findings = [finding for finding in judged if finding]
@@ -98,37 +117,6 @@ def restored(
     cause = f"by {first.how}, after {counted(first.at, 'batch')} of epoch 1"
     cause += " and after epoch 0" if first.next else ""
     yield passed(cause)
-
-
-def _restarts(resume: Ranks, stable: list[str], epochs: list[list[Epoch]]) -> list[Restart]:
-    """What the probe saw, with the names of samples that the epochs of the loader have."""
-    names = dict(_names(epochs, stable)) if stable else {}
-
-    def named(notes: list[Seen]) -> Batches:
-        batches = []
-        for batch in parse(list[Batch], notes):
-            keys = map(str, order_of([batch], stable))
-            batches.append([names.get(key, key) for key in keys])
-        return batches
-
-    def way(seen: Seen) -> Seen:
-        return {**seen, "passes": list(map(named, seen["passes"]))}
-
-    restarts = []
-    for seen in resume:
-        run = map(named, seen["run"])
-        ways = map(way, seen["ways"])
-        following = seen["next"] and way(seen["next"])
-        restart = parse(Restart, {**seen, "run": run, "ways": ways, "next": following})
-        restarts.append(restart)
-    return restarts
-
-
-def _names(epochs: list[list[Epoch]], stable: list[str]) -> Iterator[tuple[str, str]]:
-    """(content, index) of the samples whose index is known."""
-    for batch in (batch for rank in epochs for epoch in rank for batch in epoch.batches):
-        for sample, index in zip(batch.samples, batch.indices or (), strict=False):
-            yield content_key(sample, stable), str(index)
 
 
 def _judged(rank: int, restart: Restart, calls: list | None) -> Finding | None:

@@ -3,8 +3,6 @@ without workers."""
 
 from __future__ import annotations
 
-import copy
-import random
 import signal
 import sys
 from collections import Counter
@@ -14,7 +12,6 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -28,12 +25,9 @@ from millrace.audit.runner.listener import (
     length,
 )
 from millrace.audit.runner.probes import Seen
-from millrace.audit.runner.target import Options, Rank, Target
+from millrace.audit.runner.target import Rank, Target
 
 MOST_BATCHES = 50  # show whether an order changes
-SAMPLES = 48  # repeated of each worker in each epoch
-BATCH = 16  # of them at most in a batch
-FEW = 3  # indices that are repeated
 MOST = 20_000  # samples of a stream
 MOST_ROWS = 1000  # of a dataset with indices
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
@@ -138,60 +132,17 @@ def _noted(calls: list, name: str, *args: Any) -> None:
     calls.append([name, *args])
 
 
-def repeat(target: Target, rank: Rank) -> Notes | None:
-    """Two epochs of a few samples, again and again; None if nobody can choose samples."""
-    options = target.options
-    loader = target.loader()
-    tap = Listener(loader, rank, options.workers)
-    core = tap.original
-    listening = tap.core
-    if core is None or listening is None or is_stream(core):
-        return None
-    rows = length(core.dataset)
-    if rows == 0:
-        return None
-
-    drawn: Any = next(iter(order(core)), 0)
-    is_batch = core.batch_sampler is not None and isinstance(drawn, (list, tuple))
-    batch = list(drawn) if is_batch else [drawn]
-    # The same indices on all ranks, so that they can be compared; several, as one may be an empty
-    # sample.
-    few = batch[:1]
-    if hasattr(batch[0], "__index__"):
-        few = list(range(min(FEW, rows or 1)))
-    size = min(len(batch), BATCH)
-    batch = [few[place % len(few)] for place in range(size)]
-    times = max(2, -(-SAMPLES // len(batch)))
-    indices = [batch] * (max(1, listening.num_workers) * times)
-    with suppress(Exception):  # a collate_fn may ask for samples that differ
-        return _two_epochs(loader, options, rank, indices)
-    plain = copy.copy(core)
-    plain.collate_fn = list
-    return _two_epochs(plain, options, rank, indices)
-
-
-def _two_epochs(loader: Any, options: Options, rank: Rank, indices: list[list[Any]]) -> Notes:
-    """Notes of two epochs over these indices."""
-    tap = Listener(loader, rank, options.workers, options.start_method, indices=indices)
-    for _ in range(2):
-        tap.run()
-    tap.close()
-    return [tap.notes(0), tap.notes(1)]
-
-
 def source(target: Target, rank: Rank) -> Seen:
     """Two passes: the `samples` of the first; `stable` fields are equal in both.
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
-    had another order. `shuffled_by`: what made an order.
+    had another order.
     """
     tap = Listener(target.loader(), rank, workers=0)
     half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
-    calls = _shuffles()
     drawn = _drawn(tap.original) if is_map else set()
-    orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
     first, first_ended = _pass(tap, rows, rank, half)
     second, second_ended = _pass(tap, rows, rank, 2.0)
     complete = first_ended and second_ended
@@ -208,8 +159,6 @@ def source(target: Target, rank: Rank) -> Seen:
         "samples": first,
         "stable": stable,
         "reordered": any(_column(name, first) != _column(name, second) for name in stable),
-        # What is called for every sample is no order of samples.
-        "shuffled_by": [name for name, count in orders.items() if is_map or count < len(first)],
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
 
@@ -264,27 +213,6 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
         tap.run()
         for note in tap.notes(len(tap.ended) - 1):
             yield from note["samples"]
-
-
-def _shuffles() -> Counter[str]:
-    """Calls of the functions that put things into a random order, from now on in this process."""
-    holders = {
-        "torch": torch,
-        "random": random,
-        "Random": random.Random,
-    }
-    if "numpy" in sys.modules:
-        holders["numpy.random"] = sys.modules["numpy"].random
-    calls: Counter[str] = Counter()
-    for place, holder in holders.items():
-        for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
-            call = partial(_count, calls, f"{place}.{name}")
-            setattr(holder, name, noting(vars(holder)[name], call))
-    return calls
-
-
-def _count(calls: Counter[str], name: str, *_: Any) -> None:
-    calls[name] += 1
 
 
 def parts(tap: Listener, method: str = "") -> Seen:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.entries import ENTRIES
-from millrace.audit.checks.findings import LONGER, Finding
 from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
+from millrace.audit.checks.findings import Finding
 from millrace.audit.report import gate
 from millrace.audit.runner.probes import Result
 
-VERSION = 1
+VERSION = 2
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
 EMPTY: tuple[Any, ...] = (
     "",
@@ -26,12 +25,11 @@ VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
 class Run(NamedTuple):
-    """What was run: the loader's name, the command, its seconds, how the probes ended; the entries
-    that were asked for, if not all, and why some do not count."""
+    """What was run: the loader's name, the command, how the probes ended; the entries that were
+    asked for, if not all, and why some do not count."""
 
     loader: str
     command: str
-    timeout: float
     probes: Mapping[str, Result]
     only: Collection[str] = ()
     ignored: Mapping[str, str] = MappingProxyType({})
@@ -54,7 +52,6 @@ def document(findings: Iterable[Finding], run: Run) -> dict:
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": entries,
         "probes": [_probe(name, result) for name, result in run.probes.items()],
-        "unreached": _unreached(entries, run.timeout),
     }
     return gate.with_reasons(report, run.ignored)
 
@@ -80,20 +77,6 @@ def _entries(findings: Iterable[Finding], names: Collection[str]) -> list[dict]:
         if name in names:
             entries.append(entry)
     return entries
-
-
-def _unreached(entries: Iterable[dict], timeout: float) -> dict | None:
-    """The entries that more time would decide, and twice the time; None if there are none."""
-    names = [entry["name"] for entry in entries if _is_late(entry)]
-    if not names:
-        return None
-    return {"entries": names, "timeout": timeout, "needed": math.ceil(2 * timeout)}
-
-
-def _is_late(entry: dict) -> bool:
-    verdict = entry["findings"][0]["verdict"]  # the worst is the first
-    needs = [row["needs"] for row in entry["findings"] if row["verdict"] == verdict]
-    return verdict == "not decidable" and any(need.startswith(LONGER) for need in needs)
 
 
 def _probe(name: str, result: Result) -> dict:
@@ -128,34 +111,24 @@ def select(document: dict, verdict: str) -> list[dict]:
     return [entry for entry in document["entries"] if entry["verdict"] == verdict]
 
 
-def remarks(document: dict) -> dict[str, list[tuple[str, ...]]]:
-    """What is neither fail nor pass, by title: names and what is said of them; one reason is one
-    row."""
-    undecided: dict[tuple[str, str], list[str]] = {}
-    for entry in select(document, "not decidable"):
-        for row in entry["findings"]:
-            if row["verdict"] == "not decidable":
-                needs = f"needs {row['needs']}" if row["needs"] else ""
-                undecided.setdefault((row["cause"], needs), []).append(entry["name"])
+class Told(NamedTuple):
+    """What is told of a finding."""
 
-    ignored: list[tuple[str, ...]] = []
-    for entry in select(document, "ignored"):
-        worst = entry["findings"][0]
-        cause = f"{worst['verdict']}: {worst['cause']}"
-        ignored.append((entry["name"], cause, f"reason: {entry['reason']}"))
-    return {
-        "Not decidable": [(" ".join(names), *words) for words, names in undecided.items()],
-        "Ignored": ignored,
-    }
+    cause: str
+    evidence: list[tuple[str, str]]  # a name and a line each
+    remedy: str  # a fix, what would decide it, or why it is ignored
 
 
-def not_reached(document: dict) -> str:
-    """What the time did not suffice for, and a longer one; "" if it did."""
-    rest = document["unreached"]
-    if not rest:
-        return ""
-    names = " ".join(rest["entries"])
-    return f"{names}: the {rest['timeout']:g} s were over: --timeout {rest['needed']}"
+def told(entry: dict) -> list[Told]:
+    """What is told of an entry: the findings that have the worst verdict."""
+    worst = entry["findings"][0]["verdict"]
+    rows = []
+    for row in entry["findings"]:
+        if row["verdict"] == worst:
+            needs = f"needs {row['needs']}" if row["needs"] else ""
+            remedy = entry["reason"] or row["fix"] or needs
+            rows.append(Told(row["cause"], pairs(row["evidence"]), remedy))
+    return rows
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from millrace.audit.report.document import not_reached, pairs, select, shown
+from millrace.audit.report.document import select, shown, told
 
 STYLE = """
 h1, p, td { overflow-wrap: anywhere; } td:first-child { min-width: 4.5rem; }
@@ -17,8 +17,8 @@ h1, p, td { overflow-wrap: anywhere; } td:first-child { min-width: 4.5rem; }
 PAGE = Template("""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8" /><meta name="viewport" content="width=device-width" />
 <title>$title</title><style>$style</style></head>
-<body><header><h1>$title</h1><p class="muted">$environment</p><p><code>$command</code></p>
-<p>$unreached</p></header><main>$sections</main></body></html>
+<body><header><h1>$title</h1><p class="muted">$environment</p><p><code>$command</code></p></header>
+<main>$sections</main></body></html>
 """)
 
 
@@ -38,22 +38,16 @@ def page(document: dict) -> str:
         title=_html(f"Audit of {document['loader']}"),
         environment=_html(shown(document["environment"])[1:-1]),
         command=_html(document["command"]),
-        unreached=_html(not_reached(document)),
         sections="".join(bodies),
     )
 
 
 def _rows(entry: dict) -> Iterable[list[str]]:
-    """Entry, cause, evidence, and what to do of each finding of the worst verdict."""
+    """Entry, cause, evidence, and what to do of each finding that is told."""
     name = f'<a href="{entry["link"]}">{entry["name"]}</a> {_html(entry["title"])}'
-    worst = entry["findings"][0]["verdict"]
-    for finding in entry["findings"]:
-        if finding["verdict"] != worst:
-            continue
-        evidence = [_html(": ".join(pair)) for pair in pairs(finding["evidence"])]
-        needs = f"needs {finding['needs']}" if finding["needs"] else ""
-        remedy = entry["reason"] or finding["fix"] or needs
-        yield [name, _html(finding["cause"]), "<br />".join(evidence), _html(remedy)]
+    for row in told(entry):
+        evidence = [_html(": ".join(pair)) for pair in row.evidence]
+        yield [name, _html(row.cause), "<br />".join(evidence), _html(row.remedy)]
 
 
 def _html(value: Any) -> str:

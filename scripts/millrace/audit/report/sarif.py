@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millrace.audit.report.document import pairs, select
+from millrace.audit.report.document import Told, select, told
 
 
 def sarif(document: dict) -> dict:
@@ -28,8 +28,7 @@ def sarif(document: dict) -> dict:
             "locations": [{"physicalLocation": place}],
         }
         for entry in fails
-        for row in entry["findings"]
-        if row["verdict"] == "fail"
+        for row in told(entry)
     ]
     driver = {"name": "millrace.audit", "rules": rules}
     return {
@@ -39,9 +38,9 @@ def sarif(document: dict) -> dict:
     }
 
 
-def _message(finding: dict) -> str:
-    said = [finding["cause"], *map(": ".join, pairs(finding["evidence"]))]
-    return f"{'; '.join(said)}. Fix: {finding['fix']}"
+def _message(row: Told) -> str:
+    words = [row.cause, *map(": ".join, row.evidence)]
+    return f"{'; '.join(words)}. Fix: {row.remedy}"
 
 
 def _place(loader: str) -> dict:

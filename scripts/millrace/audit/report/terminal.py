@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import textwrap
 
-from millrace.audit.report.document import not_reached, pairs, remarks, select, shown
+from millrace.audit.report.document import select, shown, told
 from millrace.common.errors import printable
 
 
@@ -14,26 +14,29 @@ def text(document: dict) -> str:
     lines = _head(document)
     for entry in select(document, "fail"):
         lines += ["", f"FAIL  {entry['name']:<6}  {entry['title']}"]
-        for row in (row for row in entry["findings"] if row["verdict"] == "fail"):
-            lines += _wrap("  cause     ", row["cause"])
-            for number, pair in enumerate(pairs(row["evidence"])):
+        for row in told(entry):
+            lines += _wrap("  cause     ", row.cause)
+            for number, pair in enumerate(row.evidence):
                 lines += _wrap(" " * 12 if number else "  evidence  ", ": ".join(pair))
-            lines += _wrap("  fix       ", row["fix"])
+            lines += _wrap("  fix       ", row.remedy)
         lines.append(f"  link      {entry['link']}")
-    for title, rows in remarks(document).items():
-        lines += ["", title.upper()] if rows else []
-        for name, *said in rows:
-            lines += _wrap(f"  {name}  ", "; ".join(filter(None, said)), 10)
+    for verdict in ("not decidable", "ignored"):
+        entries = select(document, verdict)
+        lines += ["", verdict.upper()] if entries else []
+        for entry in entries:
+            for row in told(entry):
+                words = "; ".join(filter(None, (row.cause, row.remedy)))
+                lines += _wrap(f"  {entry['name']}  ", words, 10)
     lines.append("")
     for verdict in ("pass", "not applicable"):
-        if names := " ".join(entry["name"] for entry in select(document, verdict)):
+        names = " ".join(entry["name"] for entry in select(document, verdict))
+        if names:
             lines += _wrap(f"{verdict.upper():<14}  ", names)
     return printable("\n".join(lines))
 
 
 def _head(document: dict) -> list[str]:
-    """Where it ran, the verdicts by number, the probes that did not end, and what the time did not
-    suffice for."""
+    """Where it ran, the verdicts by number, and the probes that did not end."""
     place = {
         **document["environment"],
         "seconds": round(sum(each["seconds"] for each in document["probes"])),
@@ -43,11 +46,9 @@ def _head(document: dict) -> list[str]:
         ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
     )
     for probe in document["probes"]:
-        # One that is late after no seconds was not begun: its entries are not reached.
+        # One that is late after no seconds was not begun: its entries need a longer --timeout.
         if probe["status"] not in ("ok", "skipped") and probe["seconds"]:
             lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
-    if words := not_reached(document):
-        lines += ["", *_wrap("NOT REACHED  ", words)]
     return lines
 
 

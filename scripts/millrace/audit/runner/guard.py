@@ -156,19 +156,14 @@ def _audit(options: Options, names: list[str], scratch: Path) -> dict[str, Resul
 def _stands_still(name: str, results: dict[str, Result]) -> bool:
     """Whether the loader hung in a probe whose time was over; else it, or the probe itself, was
     slow."""
-    seconds = results[name].seconds
     error = results[name].error
-    if name == "look":
-        return not error["busy"]
-    if name != "epochs" or not error["where"]:
-        return False
-    # Slow samples, and workers that import for long, are no hang.
-    look = results["look"]
     if error["busy"]:
-        slow = look.seconds
-    else:
-        slow = look.data[0]["batch_seconds"]
-    return seconds >= 4 * slow
+        return False
+    if name == "epochs":
+        # Slow samples are no hang.
+        seconds = results["look"].data[0]["batch_seconds"]
+        return bool(error["where"]) and results[name].seconds >= 4 * seconds
+    return name == "look"
 
 
 def _import(libraries: list[str], environment: dict[str, str]) -> None:

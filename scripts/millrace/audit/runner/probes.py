@@ -37,7 +37,6 @@ PROBES = {
     "set_epoch": Probe("epochs:set_epoch", ranks=True),
     "loop": Probe("epochs:loop", ranks=True),
     "source": Probe("epochs:source"),
-    "repeat": Probe("epochs:repeat", ranks=True),
     "methods": Probe("methods:methods", share=0.4),
     "resume": Probe("restart:resume", ranks=True),
     "values": Probe("figures:values"),

@@ -155,10 +155,7 @@ def locate(name: str) -> Any:
         raise
     for part in attribute.split("."):
         if not hasattr(thing, part):
-            known = vars(thing).items()
-            names = sorted(name for name, value in known if callable(value) and name[0] != "_")
-            remedy = f"It has {', '.join(names[:12])}"
-            raise WrongName(f"{place} has no {part}", name, remedy)
+            raise WrongName(f"{place} has no {part}", name)
         thing = getattr(thing, part)
     return thing
 
@@ -175,13 +172,11 @@ def _loader(name: str, args: dict[str, Any], method: str) -> Any:
         thing = getattr(thing, method)()
 
     kind = type(thing).__name__
-    several = isinstance(thing, (list, tuple)) and any(
-        hasattr(each, "collate_fn") for each in thing
-    )
-    if several or isinstance(thing, (Mapping, str, type)) or not hasattr(thing, "__iter__"):
-        remedy = f"Return a DataLoader, an iterable of batches, or an object with {method}()"
-        what = "holds loaders: name a function that returns one" if several else "gives no batches"
-        raise MillraceError(f"gave a {kind}, which {what}", name, remedy)
+    parts = thing if isinstance(thing, (list, tuple)) else ()
+    holds_loaders = any(hasattr(part, "collate_fn") for part in parts)
+    if holds_loaders or isinstance(thing, (Mapping, str, type)) or not hasattr(thing, "__iter__"):
+        remedy = f"Return one DataLoader, an iterable of batches, or an object with {method}()"
+        raise MillraceError(f"gave a {kind}, which gives no batches", name, remedy)
     # One with a length begins again, as Lightning's CombinedLoader.
     if hasattr(thing, "__next__") and not hasattr(thing, "__len__"):
         remedy = (

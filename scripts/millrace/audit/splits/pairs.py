@@ -130,26 +130,22 @@ class Comparison:
     def _seen(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[_Meeting, Pair]]:
         """The pairs of pictures that show the same, of each one the nearest in each split."""
         of_look = _by_key(chunk, _look)
-        nearest: dict[tuple[int, str], tuple[float, int]] = {}  # difference and row
         looks = pictures.near(list(of_look), list(self._by_look))
+        seen = []
         for look, known_look in looks:
-            rows = self._by_look[known_look]
-            for number, row in product(of_look[look], rows):
-                held = self._rows[row]
-                if held.split == split:
-                    continue
-                others = held.content.small[None]
-                differences = pictures.differences(chunk[number].small, others)
-                difference = float(differences[0])
-                if difference > pictures.MOST_DIFFERENCE:
-                    continue
-                candidate = difference, row
-                key = number, held.split
-                nearest[key] = min(nearest.get(key, candidate), candidate)
+            for number, row in product(of_look[look], self._by_look[known_look]):
+                others = self._rows[row].content.small[None]
+                difference = float(pictures.differences(chunk[number].small, others)[0])
+                if self._rows[row].split != split and difference <= pictures.MOST_DIFFERENCE:
+                    seen.append((difference, number, row))
 
-        for (number, _), (difference, row) in nearest.items():
-            pair = _pair(split, chunk[number], self._rows[row], "picture")
-            yield (number, row), pair._replace(confidence=1 - difference / 255)
+        done = set()
+        for difference, number, row in sorted(seen):
+            held = self._rows[row]
+            if (number, held.split) not in done:
+                done.add((number, held.split))
+                pair = _pair(split, chunk[number], held, "picture")
+                yield (number, row), pair._replace(confidence=1 - difference / 255)
 
 
 def _by_key(contents: Sequence[Content], key: Callable[[Content], str]) -> dict[str, list[int]]:
