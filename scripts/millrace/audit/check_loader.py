@@ -34,7 +34,6 @@ def make_parser() -> argparse.ArgumentParser:
     first("--explain", metavar="ENTRY", help="symptom, cause and fix of an entry, such as DP5")
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the factories")
     add("--val-loader", default="", help="the loader of evaluation, named alike")
-    add("--model", default="", help="module:factory of the model that is trained")
     add(
         "--loop",
         default="",

@@ -43,12 +43,11 @@ def ragged(seen: Seen) -> Finding:
 
 
 def _uncollated(error: Seen) -> Finding:
-    """The collate function raised: a bug if samples differ in a field."""
+    """The collate function raised: a bug if it is torch's, which stacks samples."""
     cause = f"collate_fn raises {error['text']}"
-    if "field" in error:
-        cause = f"field {error['field']}: {' against '.join(error['shapes'])}: {cause}"
+    if error["by_default"]:
         return failed(cause, error)
-    return undecided(cause, "a collate_fn that takes samples of one shape", error)
+    return undecided(cause, "a collate_fn that takes the samples of a batch without workers", error)
 
 
 @check("DP5", "contract")
@@ -177,46 +176,43 @@ def lengths(seen: Seen) -> Finding:
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
+    return _end_of_items(size, items)
+
+
+def _end_of_items(size: int, items: Seen) -> Finding:
+    """Whether a data set ends where its length says."""
     if not items.get("goes_on") or items["repeats"]:
         return passed(f"len is {size}")
     if items["starts_again"]:
         return failed(f"len is {size}, but [{size}] gives sample 0 again: it wraps around")
-    cause = f"len is {size}, but [{size}] gives a sample too"
+    if not items["differs"]:
+        return passed(f"len is {size}, and samples are made for any index")
+    cause = f"len is {size}, but [{size}] gives a sample too, and a list has another length"
     return undecided(cause, "an IndexError there, or the length that is meant")
 
 
-@check("DP8", "model", "epochs")
+@check("DP8", "edges", "epochs")
 def batch_of_one(seen: Seen, epochs: list[list[Epoch]]) -> Finding:
     """No batch of one meets a batch norm."""
-    one = seen.get("one", {})
     ones = {}  # a step of each rank that has one
     for rank, of_rank in enumerate(epochs):
         for epoch in of_rank:
-            step = _step_of_one(epoch, seen["train"], "raised" in one)
+            step = _step_of_one(epoch, seen["train"])
             if step is not None:
                 ones[rank] = step
     if not ones:
         return passed("no rank gets a batch of one")
 
     steps = ", ".join(f"rank {rank}: step {step}" for rank, step in ones.items())
-    where = f"a batch of one ({steps})"
-    shown = {**seen["train"], **one}
-    if one.get("raised"):
-        return failed(f"{where} raises {one['raised']['text']}", shown)
-    if "shapes" in one:
-        return passed(f"the model takes {where}")
-    if one.get("norms") == []:
-        return passed(f"{where}, and the model has no batch norm")
-    cause = f"{where}: BatchNorm with one value a channel would raise"
-    if "unknown" in one:
-        cause += f"; {one['unknown']}"
-    return undecided(cause, "the model: --model module:factory", shown)
+    cause = f"a batch of one ({steps}): BatchNorm with one value a channel would raise"
+    needs = "a model without BatchNorm: --ignore DP8=why; or drop_last=True"
+    return undecided(cause, needs, seen["train"])
 
 
-def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
-    """The step that has a batch of one; `is_refused`: the model raises on it."""
+def _step_of_one(epoch: Epoch, loader: Seen) -> int | None:
+    """The step that has a batch of one, where others are larger."""
     sizes = [batch.size for batch in epoch.batches]
-    if 1 in sizes and (max(sizes) > 1 or is_refused):
+    if 1 in sizes and max(sizes) > 1:
         return sizes.index(1)
     # Of an epoch that was not read to its end, the last batch is computed.
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:

@@ -297,7 +297,7 @@ def _uneven(cause: str, joins: bool) -> Finding:
     return failed(cause, fix=fix)
 
 
-@check("edges", "model", "epochs")
+@check("edges", "edges", "epochs")
 def edges(seen: Seen, epochs: list[list[Epoch]]) -> Iterable[Finding]:
     """Each rank makes steps, and evaluation loses no sample."""
     findings = []

@@ -15,7 +15,6 @@ from millrace.audit.checks.findings import (
 from millrace.audit.checks.images import Field, Step, Value, Values
 from millrace.audit.checks.normalisation import TWICE
 
-TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage", "ToTensorV2")
 CLIPS = ("ColorJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "ToPILImage")
 SCALE = (
     "scale once: v2.ToImage(), v2.ToDtype(torch.float32, scale=True); "
@@ -103,9 +102,9 @@ def _fault(steps: list[Step], step: Step) -> tuple[str, str] | None:
     taken = step.taken
     if taken is None:
         return None
-    misplaced = _out_of_place(steps, step, taken)
-    if misplaced:
-        return misplaced
+    if step.raised in ("TypeError", "AttributeError"):
+        fix = "first operations on images, then ToTensor, then Normalize"
+        return f"raises {step.raised} on a {taken.type}", fix
     before = [each.mean for each in steps[: step.at] if each.name == "Normalize" and each.mean]
     is_negative = taken.min is not None and taken.min < 0
     if step.name in CLIPS and len(before) == 1 and is_negative:
@@ -123,18 +122,4 @@ def _wrong_constants(step: Step, taken: Value) -> tuple[str, str] | None:
     channels = taken.shape[-3] if taken.kind == "tensor" and len(taken.shape) > 2 else 0
     if channels and most not in (0, 1, channels):
         return f"has {most} constants for {channels} channels", f"give {channels} of each"
-    return None
-
-
-def _out_of_place(steps: list[Step], step: Step, taken: Value) -> tuple[str, str] | None:
-    """A transform of tensors before the image is one, or of images after that, which raised."""
-    turns = [each for each in steps if each.name in TO_TENSOR]
-    if not turns or step.raised not in ("TypeError", "AttributeError"):
-        return None
-    cause = f"raises {step.raised} on a {taken.type}"
-    if taken.kind in ("PIL", "array") and turns[0].at > step.at:
-        return cause, f"put it after {turns[0].name}"
-    is_dtype = step.name == "Normalize" and "float" not in taken.dtype
-    if taken.kind == "tensor" and turns[0].at < step.at and not is_dtype:
-        return cause, f"put it before {turns[0].name}"
     return None

@@ -11,12 +11,13 @@ from itertools import islice, takewhile
 from typing import Any
 
 import torch
+from torch.utils.data import default_collate
 from torch.utils.data._utils import pin_memory as torchs
 
 from millrace.audit.probes.batches import collated, order, samples_of
 from millrace.audit.probes.listed import paths, roots
 from millrace.audit.runner import trace
-from millrace.audit.runner.digest import digest, is_array, members, walk_tensors
+from millrace.audit.runner.digest import digest, members, walk_tensors
 from millrace.audit.runner.listener import Listener, index_list, is_stream, length, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -86,7 +87,8 @@ def collate(loader: Any, until: float) -> Seen:
             try:
                 batch = collated(loader, samples)
             except Exception as error:
-                seen["failed"] = {**trace.described(error), **unlike(samples)}
+                by_default = loader.collate_fn is default_collate
+                seen["failed"] = {**trace.described(error), "by_default": by_default}
                 break
             if seen["batches"] == 0 and loader.pin_memory:
                 seen["pin"] = pin(batch)
@@ -146,7 +148,7 @@ def items(data: Any, size: int) -> Seen:
     """The `last` sample, and whether the data set `goes_on` beyond its end.
 
     `starts_again`: with its first two samples. `repeats`: attributes say how often it gives the
-    items of a list.
+    items of a list. `differs`: a list has another length.
     """
 
     def get(index: int) -> Seen:
@@ -165,6 +167,7 @@ def items(data: Any, size: int) -> Seen:
         "goes_on": "digest" in beyond[0],
         "starts_again": starts_again,
         "repeats": any(size == factor * many for factor in factors for many in lists),
+        "differs": any(many not in (0, size) for many in lists),
     }
 
 
@@ -259,29 +262,3 @@ def storages(batch: Any) -> list[int]:
 def kind_of(value: Any) -> str:
     kind = type(value)
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def shapes(value: Any, path: str = "") -> dict[str, str]:
-    """Type, dtype and shape of all parts of a sample, by path; of texts only the type."""
-    described = kind_of(value)
-    if is_array(value):
-        return {path: f"{described} {value.dtype} {list(map(int, value.shape))}"}
-    if isinstance(value, (bytes, list, tuple, dict)):
-        described += f" {len(value)}"
-    parts = {path: described}
-    if not hasattr(value, "tobytes"):
-        for name, part in members(value):
-            parts |= shapes(part, f"{path}.{name}" if path else name)
-    return parts
-
-
-def unlike(samples: list[Any]) -> Seen:
-    """The innermost field in which two samples of a batch differ in type or shape, and both."""
-    first = shapes(samples[0])
-    for sample in samples[1:]:
-        other = shapes(sample)
-        for path in sorted({*first, *other}, key=len, reverse=True):
-            pair = [first.get(path, "missing"), other.get(path, "missing")]
-            if pair[0] != pair[1]:
-                return {"field": path or "the sample", "shapes": pair}
-    return {}

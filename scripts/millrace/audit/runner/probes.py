@@ -43,7 +43,7 @@ PROBES = {
     "colours": Probe("colours:colours"),
     "labels": Probe("labels:labels"),
     "splits": Probe("splits:splits"),
-    "model": Probe("model:model"),
+    "edges": Probe("edges:edges"),
 }
 
 

@@ -16,7 +16,7 @@ from millrace.common.errors import MillraceError
 
 
 class WrongName(MillraceError):
-    """A name of the command line that leads to no loader, model or loop."""
+    """A name of the command line that leads to no loader or loop."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Options:
     loader: str
     args: dict[str, Any] = field(default_factory=dict)
     val_loader: str = ""
-    model: str = ""
     loop: str = ""
     ranks: int = 2
     together: bool = True  # ranks train with this loader; False: nobody has said so
@@ -78,16 +77,6 @@ class Target:
         if not (name := self.options.val_loader):
             return None
         return _loader(name, self._taken_by(locate(name)), "val_dataloader")
-
-    def model(self) -> Any:
-        """The torch.nn.Module of --model, or None."""
-        if not self.options.model:
-            return None
-        thing = locate(self.options.model)
-        is_made = hasattr(thing, "parameters") and not isinstance(thing, type)
-        if is_made:
-            return thing
-        return thing(**self._taken_by(thing))
 
     def _taken_by(self, factory: Any) -> dict[str, Any]:
         """The arguments of --arg that a factory takes: it need not take all that the training

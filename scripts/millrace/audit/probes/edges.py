@@ -1,0 +1,32 @@
+"""What of a loader says how large its last batch is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.audit.runner.listener import Listener, is_stream, length
+from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.target import Rank, Target
+
+
+def edges(target: Target, rank: Rank) -> Seen:
+    """`train`, `val`: what makes the last batch of each loader; {} if it is no DataLoader."""
+    loaders = {"train": target.loader(), "val": target.val_loader()}
+    return {name: _edges(loader, rank, target.options.ranks) for name, loader in loaders.items()}
+
+
+def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:
+    core = None
+    if loader is not None:
+        core = Listener(loader, rank, workers=0).original
+    if core is None:
+        return {}
+    iterable = is_stream(core)
+    return {
+        "samples": length(core.dataset if iterable else core.sampler),
+        "batch_size": core.batch_size,
+        "drop_last": core.drop_last,
+        "iterable": iterable,
+        # In a world of one a DistributedSampler gives what all ranks would share.
+        "replicas": ranks if getattr(core.sampler, "num_replicas", 0) == 1 else 1,
+    }
