@@ -217,15 +217,6 @@ def of_files(files: list[str]) -> DataLoader:
     return DataLoader(OfFiles(files), batch_size=4)
 
 
-def of_hdf5(file: str) -> DataLoader:
-    """Of a data set that opens an HDF5 file when it is made."""
-    import h5py  # no other loader here needs it
-
-    dataset = Squares()
-    dataset.file = h5py.File(file)
-    return DataLoader(dataset, batch_size=4, num_workers=2)
-
-
 def crashing(workers: int = 0) -> DataLoader:
     return DataLoader(Crashing(), batch_size=4, num_workers=workers)
 

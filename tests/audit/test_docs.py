@@ -46,4 +46,5 @@ def test_the_job_that_is_shown_runs_a_command_that_there_is():
     [command] = [step["run"] for step in job["steps"] if "check_loader" in step.get("run", "")]
     args = make_parser().parse_args(command.split()[3:])
     kept = [step["with"] for step in job["steps"] if "with" in step][1:]
-    assert kept == [{"name": "audit", "path": str(args.out)}, {"sarif_file": str(args.sarif)}]
+    artifact = {"name": "audit", "path": str(args.json.parent)}
+    assert kept == [artifact, {"sarif_file": str(args.sarif)}]

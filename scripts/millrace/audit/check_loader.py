@@ -16,7 +16,7 @@ from pathlib import Path
 
 from millrace.audit.checks import entries
 from millrace.audit.checks.run import audit
-from millrace.audit.report import document, gate, page, sarif, terminal
+from millrace.audit.report import document, gate, sarif, terminal
 from millrace.audit.runner.target import Options, expectation, parse_args
 from millrace.common import atomic, cli
 from millrace.common.errors import MillraceError
@@ -25,13 +25,11 @@ from millrace.common.errors import MillraceError
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
     add = parser.add_argument
-    first = parser.add_mutually_exclusive_group(required=True).add_argument
-    first(
+    add(
         "--loader",
+        required=True,
         help="module:factory or file.py:factory: a DataLoader, or what makes it or gives batches",
     )
-    first("--list", action="store_true", help="list what is looked for")
-    first("--explain", metavar="ENTRY", help="symptom, cause and fix of an entry, such as DP5")
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the factories")
     add("--val-loader", default="", help="the loader of evaluation, named alike")
     add(
@@ -66,18 +64,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=0,
         help="most memory (default: 8 GiB or half of what is free)",
     )
-    add("--out", type=Path, help="folder for findings.json and findings.html")
-    add("--json", type=Path, help="output: what was found (default: in --out, if given)")
+    add("--json", type=Path, help="output: what was found")
     add("--sarif", type=Path, help="output: the fails, for code scanning")
     return parser
 
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> int:
-    if args.loader is None:
-        print(entries.explain(args.explain) if args.explain else entries.listing())
-        return 0
-
     try:
         names = filter(None, args.only.split(","))
         only = [entries.get(name).name for name in names]
@@ -92,7 +85,10 @@ def main(args: argparse.Namespace) -> int:
     command = ["python", "-m", "millrace.audit.check_loader", *args.typed]
     run = document.Run(args.loader, shlex.join(command), probes, only, ignored)
     report = document.document(findings, run)
-    write(report, args.out, args.json)
+    if args.json:
+        # JSON has no NaN.
+        plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
+        atomic.write_text(args.json, json.dumps(plain, indent=2, allow_nan=False) + "\n")
     if args.sarif:
         text = json.dumps(sarif.sarif(report), indent=2)
         atomic.write_text(args.sarif, text + "\n")
@@ -110,18 +106,6 @@ def make_options(args: argparse.Namespace) -> Options:
     given["ranks"] = args.ranks or 2
     given["together"] = args.ranks is not None
     return Options(**given)
-
-
-def write(report: dict, folder: Path | None, path: Path | None) -> None:
-    """Write findings.json and findings.html to the folder, or the JSON alone to `path`."""
-    if path is None and folder is not None:
-        path = folder / "findings.json"
-    if path is not None:
-        # JSON has no NaN.
-        plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
-        atomic.write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
-    if folder is not None:
-        atomic.write_text(folder / "findings.html", page.page(report))
 
 
 if __name__ == "__main__":

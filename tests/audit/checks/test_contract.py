@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import pytest
 
 from millrace.audit.checks.findings import judge, load
@@ -23,15 +22,6 @@ def test_files_that_are_gone_are_named(guard, tmp_path):
     _, findings = audit(options, ["stale"], guard)
     [finding] = [each for each in findings if each.verdict != "not applicable"]
     assert (finding.verdict, finding.evidence["names"]) == ("fail", [files[3]])
-
-
-def test_an_hdf5_file_that_is_open_is_named_once(guard, tmp_path):
-    file = tmp_path / "rows.h5"
-    h5py.File(file, "w").close()
-    options = Options(f"{plain.here}:of_hdf5", {"file": str(file)}, ranks=1)
-    _, findings = audit(options, ["DP6"], guard)
-    [cause] = [finding.cause for finding in findings if "is an open file" in finding.cause]
-    assert "dataset.file is" in cause
 
 
 MIB = 2**20

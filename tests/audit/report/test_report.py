@@ -115,8 +115,8 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
     assert lines[2:4] == ["  probe methods hung: no end after 20 s (data.py, line 7)", ""]
     assert lines[5:9] == [
         "  cause     all come twice",
-        "  evidence  ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... 300 in all]",
-        "            at: [(rank: 0), (rank: 1)]",
+        "  evidence  ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]",
+        "            at: [{'rank': 0}, {'rank': 1}]",
         "  fix       i % 4 == rank * 2",
     ]
     titles = [line[:5] for line in lines[9:] if line[:1].isupper()]
@@ -148,21 +148,8 @@ def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, mon
     assert words.endswith("Fix: i % 4 == rank * 2")
 
 
-def test_the_page_holds_the_whole_report_and_needs_nothing_else():
+def test_the_page_shows_what_the_terminal_does_and_needs_nothing_else():
     html = page(report())
-    root = ElementTree.fromstring(html)
-    titles = "2 fail|2 not decidable|1 pass|1 not applicable|1 ignored|Probes"
-    assert "|".join(each.text for each in root.iter("h2")) == titles
-    for words in (
-        "data:make",
-        "torch: 2.13.0",
-        "all come twice",
-        "... 300 in all",
-        "[1] & [2] <b>",
-        "i % 4 == rank * 2",
-        "needs --expect 0-1",
-        "it fits",
-        "data.py, line 7",
-    ):
-        assert words in "".join(root.itertext())
+    [shown] = ElementTree.fromstring(html).iter("pre")
+    assert shown.text == text(report())
     assert not re.search(r"<(script|link|img|iframe|b>)|@import|url\(|\bon\w+=|src=", html)

@@ -110,12 +110,8 @@ class Problem(NamedTuple):
 def _problems(seen: Seen) -> list[Problem]:
     problems = []
     for bad in seen["pickled"]:
-        cause = f"{bad['path']} ({bad['what']}) cannot be pickled: {bad['text']}"
+        cause = f"{bad['name']} cannot be pickled: {bad['text']}"
         problems.append(Problem(["spawn", "forkserver"], cause))
-    for path in seen["files"]:
-        cause = f"{path} is an open file, whose position forked workers share"
-        problems.append(Problem(["fork"], cause))
-
     if seen["runs"] and not any("raised" in run for run in seen["runs"][:2]):
         problems += _when_sent(seen)
     return problems

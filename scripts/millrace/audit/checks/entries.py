@@ -4,7 +4,6 @@ when."""
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
 
 from millrace.common.errors import MillraceError
@@ -224,25 +223,3 @@ def get(name: str) -> Entry:
         remedy = f"Entries: {', '.join(ENTRIES)}"
         raise MillraceError(f"there is no entry {name!r}", remedy=remedy)
     return ENTRIES[names[wanted]]
-
-
-def listing() -> str:
-    """Entries, a line each, by family."""
-    lines = []
-    for family, title in FAMILIES.items():
-        lines.append(title)
-        for entry in ENTRIES.values():
-            if entry.family == family:
-                lines.append(f"  {entry.name:<7} {entry.title}")
-    return "\n".join(lines)
-
-
-def explain(name: str) -> str:
-    """All that the catalogue says of an entry, 100 columns wide."""
-    entry = get(name)
-    lines = [f"{entry.name}  {entry.title}", f"{FAMILIES[entry.family]}; {entry.status}"]
-    for field in ("symptom", "cause", "fix", "versions"):
-        text = f"{field:<8}  {getattr(entry, field)}"
-        lines += textwrap.wrap(text, 100, subsequent_indent=" " * 10)
-    lines += [f"link      {url}" for url in entry.urls]
-    return "\n".join(lines)

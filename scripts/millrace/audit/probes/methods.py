@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
@@ -15,16 +14,14 @@ from millrace.audit.runner import trace
 from millrace.audit.runner.listener import Listener, is_stream, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
-from millrace.audit.runner.walk import parts, walk
 
 SAMPLES = 4
-DEPTH = 20  # of what is looked into for what cannot be sent
 SENT = ("spawn", "forkserver")
 
 
 def methods(target: Target, rank: Rank) -> Seen | None:
-    """`pickled`: what cannot be sent; `files`: open ones; `runs`: the same samples by fork, by fork
-    again, and by the method `sent`."""
+    """`pickled`: what cannot be sent; `runs`: the same samples by fork, by fork again, and by the
+    method `sent`."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return None
@@ -33,12 +30,10 @@ def methods(target: Target, rank: Rank) -> Seen | None:
 
     context = loader.multiprocessing_context
     own = target.options.start_method or (context and context.get_start_method())
-    files = [path for path, value in walk(loader.dataset, "dataset") if _is_open(value)]
     seen: Seen = {
         "workers": loader.num_workers,
         "own": own,
         "sent": own if own in SENT else "spawn",
-        "files": outermost(files),
         "runs": [],
         "pickled": _unpicklable_parts(loader),
     }
@@ -101,45 +96,11 @@ def _digests(notes: list[Seen], twice: bool) -> dict[str, list[str]]:
 
 
 def _unpicklable_parts(loader: Any) -> list[dict[str, str]]:
-    names = ("dataset", "collate_fn", "worker_init_fn")
-    found = [unpicklable(getattr(loader, name), name) for name in names]
-    return [bad for bad in found if bad]
-
-
-def unpicklable(value: Any, path: str) -> dict[str, str] | None:
-    """Why a part cannot be sent to a new process, and the path of the innermost thing that is the
-    cause."""
-    bad = None
-    below = [(path, value)]
-    while below:
-        path, value = below.pop(0)
+    """What of a loader cannot be sent to a new process, and why."""
+    unsent = []
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
         try:
-            ForkingPickler.dumps(value)
+            ForkingPickler.dumps(getattr(loader, name))
         except Exception as error:
-            name = getattr(value, "__qualname__", type(value).__qualname__)
-            what = f"{type(value).__module__}.{name}"
-            bad = {
-                "path": path,
-                "what": what,
-                "text": f"{type(error).__name__}: {error}",
-            }
-            is_deep = path.count(".") >= DEPTH
-            below = []
-            if not is_deep:
-                below = [(f"{path}.{name}", part) for name, part in parts(value)]
-    return bad
-
-
-def outermost(paths: list[str]) -> list[str]:
-    """Paths that lie below no other: an open HDF5 file has handles and properties of its own."""
-    return [path for path in paths if not any(path.startswith(f"{above}.") for above in paths)]
-
-
-def _is_open(value: Any) -> bool:
-    """Whether it is an open file or HDF5 handle, which processes must not share."""
-    if isinstance(value, io.IOBase):
-        # An unbuffered one is read by os.pread or mapped, which have no position.
-        if isinstance(value, (io.BytesIO, io.StringIO, io.FileIO)):
-            return False
-        return not value.closed
-    return type(value).__module__.startswith("h5py") and bool(value)
+            unsent.append({"name": name, "text": f"{type(error).__name__}: {error}"})
+    return unsent

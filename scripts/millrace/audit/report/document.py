@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
@@ -21,6 +22,8 @@ EMPTY: tuple[Any, ...] = (
     [],
     {},
 )
+SHORT = reprlib.Repr()
+SHORT.maxlist = SHORT.maxtuple = SHORT.maxdict = 12
 VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
@@ -132,22 +135,10 @@ def told(entry: dict) -> list[Told]:
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What evidence says, a name and a line each, without what is empty and without stacks."""
+    """What evidence says, a name and a line each, without what is empty and without stacks: of long
+    lists the first."""
     lines = []
     for key, value in mapping.items():
         if value not in EMPTY and key != "trace":
-            lines.append((str(key), shown(value)))
+            lines.append((str(key), value if isinstance(value, str) else SHORT.repr(value)))
     return lines
-
-
-def shown(value: Any) -> str:
-    """A value of the evidence on one line: the first of a long list, no control characters."""
-    if isinstance(value, Mapping):
-        return f"({', '.join(': '.join(pair) for pair in pairs(value))})"
-    if isinstance(value, list | tuple):
-        rows = [shown(row) for row in value[:12]]
-        if len(value) > 12:
-            rows.append(f"... {len(value)} in all")
-        return f"[{', '.join(rows)}]"
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import textwrap
 
-from millrace.audit.report.document import select, shown, told
+from millrace.audit.report.document import pairs, select, told
 from millrace.common.errors import printable
 
 
 def text(document: dict) -> str:
-    """The report in short: of long texts six lines; the JSON and the page have them whole."""
+    """The report in short: of long texts six lines; the JSON has them whole."""
     lines = _head(document)
     for entry in select(document, "fail"):
         lines += ["", f"FAIL  {entry['name']:<6}  {entry['title']}"]
@@ -41,7 +41,8 @@ def _head(document: dict) -> list[str]:
         **document["environment"],
         "seconds": round(sum(each["seconds"] for each in document["probes"])),
     }
-    lines = _wrap("Audit of ", f"{document['loader']} {shown(place)}")
+    words = ", ".join(map(": ".join, pairs(place)))
+    lines = _wrap("Audit of ", f"{document['loader']} ({words})")
     lines.append(
         ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
     )
@@ -55,7 +56,7 @@ def _head(document: dict) -> list[str]:
 def _wrap(start: str, words: str, indent: int = 0) -> list[str]:
     """At most six lines of these words, each below the first, or `indent` columns in."""
     lines = textwrap.wrap(
-        shown(words),
+        words,
         100,
         initial_indent=start,
         subsequent_indent=" " * (indent or len(start)),
