@@ -37,11 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="",
         help="module:function that takes the loader and trains for two epochs or more",
     )
-    ranks = (
-        "processes that train with it (default: 2, of which nobody has said that they train"
-        " together)"
-    )
-    add("--ranks", type=cli.positive_int, help=ranks)
+    add("--ranks", type=cli.positive_int, default=1, help="processes that train with it together")
     add("--workers", type=cli.count, help="workers of the loader (default: its own, at most 2)")
     add("--epochs", type=cli.positive_int, default=2, help="epochs that are read")
     add(
@@ -102,10 +98,7 @@ def make_options(args: argparse.Namespace) -> Options:
     """What of the command line the probes need."""
     known = {field.name for field in fields(Options)} & vars(args).keys()
     given = {name: getattr(args, name) for name in known}
-    given["args"] = parse_args(args.arg)
-    given["ranks"] = args.ranks or 2
-    given["together"] = args.ranks is not None
-    return Options(**given)
+    return Options(**{**given, "args": parse_args(args.arg)})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import combinations
 
 from millrace.audit.checks import shares
@@ -52,10 +51,8 @@ Place = tuple[int, int, int | None]  # rank, epoch, worker
 Streams = dict[Place, list[Batch]]  # batches of one place, in their order
 
 
-@check("DP1", "epochs", "source", "look")
-def repeated_randomness(
-    epochs: list[list[Epoch]], dataset: Dataset, look: Seen
-) -> Iterable[Finding]:
+@check("DP1", "epochs", "source")
+def repeated_randomness(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
     """Generators that make samples vary begin with other states in each worker, epoch and rank."""
     if "" in dataset.stable:
         yield passed("a sample is the same whenever it is read")
@@ -63,7 +60,7 @@ def repeated_randomness(
     # A stream that was not read to its end may only have another order.
     is_known = dataset.complete or not dataset.iterable
     streams = _streams(epochs if is_known else [])
-    findings = [_repeated_by(kind, streams, look) for kind in AXES]
+    findings = [_repeated_by(kind, streams) for kind in AXES]
     if any(findings):
         yield from filter(None, findings)
         return
@@ -81,7 +78,7 @@ def _streams(ranks: list[list[Epoch]]) -> Streams:
     return streams
 
 
-def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
+def _repeated_by(kind: str, streams: Streams) -> Finding | None:
     """A finding of the first two workers, epochs or ranks that draw the same."""
     axis = AXES[kind]
     for pair in _neighbours(streams, axis):
@@ -95,7 +92,7 @@ def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"rank, epoch, worker": pair}
         fix = SEEDED[kind] if set(generators) <= set(GLOBALS) else f"For {source}: {OWN}"
-        return _if_together(failed(cause, shown, fix), kind, look)
+        return failed(cause, shown, fix)
     return None
 
 
@@ -133,8 +130,8 @@ def _begun_alike(one: list[Batch], other: list[Batch]) -> list[str]:
     return sorted(used) if are_equal else []
 
 
-@check("DP2", "look", "epochs", "source")
-def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
+@check("DP2", "epochs", "source")
+def duplicates(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
     first_epochs = [rank[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
@@ -150,7 +147,7 @@ def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Itera
     for kind in ("workers", "ranks"):
         finding = _repeated(kind, shared, dataset)
         if finding:
-            findings.append(_if_together(finding, kind, look))
+            findings.append(finding)
     if not findings:
         findings.append(_shared_out(shared, first_epochs, dataset))
     yield from findings
@@ -248,15 +245,6 @@ def _lost(lost: Counter[str], shared: Shares) -> Finding:
         " __iter__ only"
     )
     return failed(f"{cause}: they are shared out twice", evidence, fix)
-
-
-def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
-    """Ranks that are alike are a bug only if they train together, which the user says by
-    --ranks."""
-    if kind != "ranks" or finding.needs or look["together"]:
-        return finding
-    needs = "--ranks 2 if several processes train with this loader, --ranks 1 if one does"
-    return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
 @check("DP3", "epochs", "loop")

@@ -28,8 +28,7 @@ class Options:
     args: dict[str, Any] = field(default_factory=dict)
     val_loader: str = ""
     loop: str = ""
-    ranks: int = 2
-    together: bool = True  # ranks train with this loader; False: nobody has said so
+    ranks: int = 1
     workers: int | None = None
     epochs: int = 2
     start_method: str = ""
