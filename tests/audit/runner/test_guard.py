@@ -150,7 +150,7 @@ def test_an_audit_that_is_killed_leaves_nothing(place, method, signal_number):
         "--only",
         "DP3",
     ]
-    command += ["--timeout", "100", "--start-method", method]
+    command += ["--ranks", "2", "--timeout", "100", "--start-method", method]
     how = {"stdout": subprocess.DEVNULL, "start_new_session": True}
     running = subprocess.Popen([sys.executable, *command], **how)
     # Itself, the guard and its fork, two ranks, four workers.

@@ -128,7 +128,7 @@ def main() -> None:
             answers.flush()
             os._exit(0)
     finally:
-        _clear(linux.descendants(), set(), set())
+        _clear()
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -209,30 +209,20 @@ class _Run:
         limit = self.options.memory_mb * 2**20 or min(
             8 * 2**30, kernel_bytes("MemAvailable", "meminfo") // 2
         )
-        if os.path.isdir("/dev/shm"):
-            before = set(os.listdir("/dev/shm"))
-        else:
-            before = set()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]
         running = {rank: self._fork(rank, port) for rank in range(self.world)}
-        seen = set(running.values())
-        files = set()
         problem = None
         for turn in itertools.count(1):
             below = linux.descendants() if turn % 10 == 0 else []
-            seen.update(below)
-            files |= linux.shared_files(below)
             problem = _too_large(below, limit) or self._ended(running) or self._overdue(running)
             if problem or not running:
                 break
             time.sleep(POLL)
         status, error = problem or ("ok", {})
-        below = linux.descendants()
-        files |= linux.shared_files(below)
         answers = map(self._answer, range(self.world))
         data = [answer.get("data", {}) for answer in answers]
-        _clear(below, seen, files - before)
+        _clear()
         shutil.rmtree(self.folder, ignore_errors=True)
         spent = time.monotonic() - self.deadline + self.seconds
         return Result(status, data, error, round(spent, 2))
@@ -369,9 +359,10 @@ def _unseed() -> None:
     reseed(secrets.randbits(32))
 
 
-def _clear(below: list[int], seen: set[int], files: set[str]) -> None:
-    """End all processes below this one and remove their files in /dev/shm."""
+def _clear() -> None:
+    """End all processes below this one; trackers have a second to remove what others left."""
     until = time.monotonic() + 1.0
+    below = linux.descendants()
     while below:
         for pid in below:
             if time.monotonic() > until or not linux.is_tracker(pid):
@@ -382,6 +373,3 @@ def _clear(below: list[int], seen: set[int], files: set[str]) -> None:
                 pass
         below = linux.descendants()
         time.sleep(POLL if below else 0)
-    for name in files | linux.shared_files(list(seen)):
-        with contextlib.suppress(OSError):
-            os.unlink(f"/dev/shm/{name}")

@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +17,11 @@ def descendants(pid: int = 0) -> list[int]:
 
 
 def is_tracker(pid: int) -> bool:
-    """Python's trackers end by themselves after their process, and remove what it left."""
+    """Python's trackers and torch's end by themselves after their process, and remove what it left
+    in /dev/shm."""
     with suppress(OSError):
-        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"resource_tracker" in command or b"torch_shm_manager" in command
     return False
 
 
@@ -48,15 +49,3 @@ def _cpu_ticks(pid: int) -> int:
         fields = text.rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])  # in user and in system mode
     return 0
-
-
-def shared_files(pids: list[int]) -> set[str]:
-    """Files in /dev/shm that these processes have mapped, or that torch has named by them."""
-    names: set[str] = set()
-    for pid in pids:
-        with suppress(OSError):
-            names.update(re.findall(r"/dev/shm/(\S+)", Path(f"/proc/{pid}/maps").read_text()))
-    with suppress(OSError):
-        made = tuple(f"torch_{pid}_" for pid in pids)
-        names.update(name for name in os.listdir("/dev/shm") if name.startswith(made))
-    return names

@@ -140,6 +140,12 @@ class Listener:
         for name, value in list(getattr(loader, "__dict__", {}).items()):
             if isinstance(value, DataLoader):
                 return _copy(loader, {name: self._listening(value)})
+            if isinstance(value, list) and any(isinstance(part, DataLoader) for part in value):
+                parts = [
+                    self._listening(part) if isinstance(part, DataLoader) else part
+                    for part in value
+                ]
+                return _copy(loader, {name: parts})
         return loader
 
     def _listening(self, loader: DataLoader) -> DataLoader:
