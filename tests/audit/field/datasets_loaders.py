@@ -9,6 +9,13 @@ from torch.utils.data.distributed import DistributedSampler
 from tests.audit.field.data import SAMPLES
 
 
+def told_by_sampler(loader):
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        for _ in loader:
+            pass
+
+
 def told(loader):
     """A training loop that tells the stream its epoch."""
     for epoch in range(2):
