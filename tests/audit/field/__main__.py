@@ -1,13 +1,12 @@
 """Audit the loaders of the field and compare with what was expected of them.
 
-`python -m tests.audit.field [--package NAME] [--json FILE] [--page FILE]`, in an environment that
-has the packages (requirements-field.txt). Each audit runs in a process of its own.
+`python -m tests.audit.field [--package NAME] [--page FILE]`, in an environment that has the
+packages (requirements-field.txt). Each audit runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -27,8 +26,6 @@ TIMEOUT = 120  # seconds of one audit
 class Seen(NamedTuple):
     """What the audit said of one loader."""
 
-    loader: str
-    options: str
     verdicts: dict[str, str]  # of the entries that are expected, or that fail
     evidence: str  # of the worst finding
 
@@ -36,24 +33,17 @@ class Seen(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--package", default="", help="loaders of this package alone")
-    parser.add_argument("--json", type=Path, help="results: those in it are kept, and not run")
     parser.add_argument("--page", type=Path, help="write the table as Markdown")
-    parser.add_argument("--no-run", action="store_true", help="of what --json has, run no more")
     args = parser.parse_args()
-    known = _read(args.json)
-    rows = [row for row in FIELD if args.package in ("", row.package)]
-    for row in rows if not args.no_run else []:
+    run = []
+    for row in FIELD:
+        if args.package not in ("", row.package):
+            continue
         if find_spec(row.package) is None:
             print(f"not installed: {row.package}, for {row.loader}")
             continue
-        key = (row.loader, row.options)
-        if key not in known:
-            known[key] = audited(row)
-            print(_line(row, known[key]), flush=True)
-            _write(args.json, known)
-    run = [
-        (row, known[row.loader, row.options]) for row in rows if (row.loader, row.options) in known
-    ]
+        run.append((row, audited(row)))
+        print(_line(*run[-1]), flush=True)
     print(summary(run))
     if args.page:
         args.page.write_text(page(run))
@@ -77,7 +67,7 @@ def audited(row: Expected) -> Seen:
         if worst["evidence"]:
             evidence += f" {worst['evidence']}"
     verdicts = {entry: said["verdict"] for entry, said in shown.items()}
-    return Seen(row.loader, row.options, verdicts, evidence[:300])
+    return Seen(verdicts, evidence[:300])
 
 
 def mismatches(row: Expected, seen: Seen) -> dict[str, str]:
@@ -175,18 +165,6 @@ def _line(row: Expected, seen: Seen) -> str:
     word = "NOT" if mismatches(row, seen) else "ok "
     wanted = f" expected {row.verdicts}" if mismatches(row, seen) else ""
     return f"{word} {row.loader} {row.options}: {seen.verdicts}{wanted}: {seen.evidence}"
-
-
-def _read(path: Path | None) -> dict[tuple[str, str], Seen]:
-    if path is None or not path.exists():
-        return {}
-    listed = [Seen(**row) for row in json.loads(path.read_text())]
-    return {(seen.loader, seen.options): seen for seen in listed}
-
-
-def _write(path: Path | None, known: dict[tuple[str, str], Seen]) -> None:
-    if path is not None:
-        path.write_text(json.dumps([seen._asdict() for seen in known.values()], indent=1) + "\n")
 
 
 if __name__ == "__main__":

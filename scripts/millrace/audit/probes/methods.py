@@ -73,9 +73,13 @@ def _notes(loader: Any, drawn: list[Any], method: str, rank: Rank) -> list[Seen]
     torch.multiprocessing.set_start_method(method, force=True)  # also for what a script starts
     view = copy.copy(loader)
     vars(view).update(pin_memory=False, timeout=0, generator=None)
-    most = 2 * SAMPLES if loader.batch_sampler is None else 2
-    indices = [drawn, drawn] if drawn else None
-    tap = Listener(view, rank, 1, method, max_batches=most, indices=indices)
+    is_batched = loader.batch_sampler is not None
+    if drawn and is_batched:
+        vars(view)["batch_sampler"] = [drawn, drawn]
+    elif drawn:
+        vars(view)["sampler"] = drawn * 2
+    most = 2 if is_batched else 2 * SAMPLES
+    tap = Listener(view, rank, 1, method, max_batches=most)
     try:
         tap.run(share=math.inf)  # half of the samples would prove nothing
     finally:

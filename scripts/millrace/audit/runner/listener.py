@@ -33,7 +33,7 @@ class Listener:
     worker_init_fn, sampler and generator are in use.
 
     `workers` (None: the loader's own, but at most 2) and `start_method` replace the loader's own
-    where they are given. `indices`: instead of the sampler's, one list a batch.
+    where they are given.
     """
 
     def __init__(
@@ -44,13 +44,11 @@ class Listener:
         start_method: str = "",
         *,
         max_batches: int = MOST_OF_EPOCH,
-        indices: list[list[int]] | None = None,
     ) -> None:
         self.rank = rank
         self.max_batches = max_batches
         self.workers = workers
         self.start_method = start_method
-        self.given = indices
         # The DataLoader that is listened to, if there is one, and the user's own behind it.
         self.core: DataLoader | None = None
         self.original: DataLoader | None = None
@@ -175,10 +173,7 @@ class Listener:
         changes |= {"collate_fn": functions.collate_fn, "worker_init_fn": functions.worker_init_fn}
         if not is_stream(loader):
             name = "batch_sampler" if functions.batched else "sampler"
-            given: list[Any] | None = self.given
-            if given is not None and not functions.batched:
-                given = [each for batch in given for each in batch]
-            changes[name] = Indices(getattr(loader, name) if given is None else given, self.drawn)
+            changes[name] = Indices(getattr(loader, name), self.drawn)
         self.core = _copy(loader, changes)
         self.original = loader
         kind = type(loader)
