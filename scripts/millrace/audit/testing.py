@@ -10,7 +10,6 @@ from typing import Any
 from millrace.audit.checks import entries
 from millrace.audit.checks.run import audit
 from millrace.audit.report import document, gate, terminal
-from millrace.audit.runner.guard import Guard
 from millrace.audit.runner.target import Options
 from millrace.common.errors import MillraceError
 
@@ -48,8 +47,7 @@ def assert_loader_ok(
     chosen = Options(name, ranks=ranks, **options)
     only = [entries.get(entry).name for entry in only]
     reasons = gate.reasons((ignore or {}).items())
-    with Guard() as guard:
-        probes, findings = audit(chosen, only, guard)
+    probes, findings = audit(chosen, only)
 
     command = f"assert_loader_ok({name!r}, ranks={ranks})"
     run = document.Run(name, command, probes, only, reasons)
