@@ -23,6 +23,8 @@ from pathlib import Path
 from millrace.common import atomic, cli, extras
 from millrace.common.errors import MillraceError
 
+ROWS = 50  # of the table
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.parser(__doc__, __spec__)
@@ -30,7 +32,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--train", type=Path, nargs="+", metavar="PATH", required=True, help="what is trained on")
     add("--test", type=Path, nargs="+", metavar="PATH", default=[], help="what is tested on")
     add("--validation", type=Path, nargs="+", metavar="PATH", default=[], help="of validation")
-    add("--rows", type=cli.count, default=50, help="rows of the table that are printed")
     add("--json", type=Path, help="output: all pairs, and what could not be read")
     workers = min(8, len(os.sched_getaffinity(0)))
     add("--workers", type=cli.positive_int, default=workers, help="processes that decode")
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         return 2  # 1 is a pair
     if args.json:
         atomic.write_json(args.json, table.document(pairs, compared))
-    print(table.text(pairs, compared, args.rows))
+    print(table.text(pairs, compared, ROWS))
     return 1 if pairs else 0
 
 

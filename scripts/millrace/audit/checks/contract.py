@@ -16,7 +16,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.records import Epoch, parse
+from millrace.audit.checks.records import Epoch
 from millrace.audit.checks.shares import share_of_rank
 from millrace.common.errors import counted
 
@@ -291,29 +291,6 @@ def _slope(chunks: list[Chunk]) -> float:
     return (low + high) / 2 if is_steady else 0.0
 
 
-class Flight(NamedTuple):
-    """What batches in flight take, and what there is."""
-
-    workers: int
-    ranks: int
-    prefetch: int
-    steps: int | None
-    strategy: str  # how torch shares memory
-    shm: int  # bytes that are free
-    files: int  # that a process may open
-
-    @property
-    def descriptors(self) -> bool:
-        """Whether each storage is an open file."""
-        return self.strategy == "file_descriptor"
-
-    @property
-    def batches(self) -> int:
-        # Beside the batches made ahead, the loop has one while it asks for the next.
-        most = self.workers * self.prefetch + 1 + self.descriptors
-        return min(most, self.steps or most)
-
-
 @check("DP15", "contract")
 def shared_memory(seen: Seen) -> Iterator[Finding]:
     """The batches in flight find room, and files to open."""
@@ -328,20 +305,23 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
         yield undecided(NO_BATCH, "a batch without workers")
         return
 
-    data: Flight = parse(Flight, seen)
-    flying = data.batches
-    needed = read["bytes"] * flying * data.ranks
-    free = data.shm
-    cause = f"{_mib(read['bytes'])} a batch x {flying} ({counted(data.workers, 'worker')} x "
-    cause += f"prefetch_factor {data.prefetch}, and {1 + data.descriptors} in the loop) x "
-    cause += f"{counted(data.ranks, 'rank')} = "
-    cause += f"{_mib(needed)}; /dev/shm: {_mib(free)} free"
-    yield failed(cause) if needed > free else passed(cause)
+    # Each storage is an open file. Beside the batches made ahead, the loop then has two while it
+    # asks for the next.
+    are_files = seen["strategy"] == "file_descriptor"
+    of_loop = 1 + are_files
+    most = seen["workers"] * seen["prefetch"] + of_loop
+    flying = min(most, seen["steps"] or most)
+    needed = read["bytes"] * flying * seen["ranks"]
+    cause = f"{_mib(read['bytes'])} a batch x {flying} ({counted(seen['workers'], 'worker')} x "
+    cause += f"prefetch_factor {seen['prefetch']}, and {of_loop} in the loop) x "
+    cause += f"{counted(seen['ranks'], 'rank')} = "
+    cause += f"{_mib(needed)}; /dev/shm: {_mib(seen['shm'])} free"
+    yield failed(cause) if needed > seen["shm"] else passed(cause)
 
     wanted = flying * read["tensors"]
-    if data.descriptors and wanted > data.files:
+    if are_files and wanted > seen["files"]:
         cause = f"{read['tensors']} tensors a batch x {flying}: {wanted} open files, if the loop "
-        cause += f"has them all, and ulimit -n is {data.files}"
+        cause += f"has them all, and ulimit -n is {seen['files']}"
         yield undecided(cause, f"ulimit -n {2 * wanted}, or one tensor for many samples")
 
 

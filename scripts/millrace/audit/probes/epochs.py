@@ -225,13 +225,11 @@ def parts(tap: Listener, method: str = "") -> Seen:
             part = getattr(part, name, None)
         if part is not None and all(part is not known for known in listed.values()):
             listed[place] = part
-    if not method:
-        return listed
-    have = {}
-    for name, part in listed.items():
-        if callable(getattr(part, method, None)):
-            have[name] = part
-    return have
+    return {
+        name: part
+        for name, part in listed.items()
+        if not method or callable(getattr(part, method, None))
+    }
 
 
 def tell_epoch(tap: Listener, number: int) -> None:
