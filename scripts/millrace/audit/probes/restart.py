@@ -7,7 +7,7 @@ import inspect
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
@@ -17,25 +17,12 @@ from millrace.audit.runner.listener import SEED, Listener, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
 
-
-class Way(NamedTuple):
-    """A way in which a library saves and restores the position of a loader: what has the methods
-    `save` and `restore`."""
-
-    how: str
-    save: str = "state_dict"
-    restore: str = "load_state_dict"
-
-
 # accelerate's function for loaders without a state, which transformers' Trainer calls too:
 # batches are counted, and nothing is saved.
-SKIP = Way("skip_first_batches")
-# Grain's iterators.
-ITERATOR = Way("iterator", "get_state", "set_state")
-# torch's protocol: torchdata, lhotse, litdata, Lightning's checkpoint of a loader.
-PROTOCOL = [Way(place) for place in ("loader", *PLACES)]
-# The first that a loader has is taken.
-WAYS = (SKIP, *PROTOCOL, ITERATOR)
+SKIP = "skip_first_batches"
+# What may have state_dict() and load_state_dict(state), the protocol of torchdata, lhotse, litdata,
+# and Lightning's checkpoint of a loader. The first that has both is taken.
+HOLDERS = ("loader", *PLACES)
 
 
 def resume(target: Target, rank: Rank) -> Seen:
@@ -49,7 +36,7 @@ def resume(target: Target, rank: Rank) -> Seen:
     tap = _started(target, rank)
     workers = 0 if tap.core is None else tap.core.num_workers
     way = _way_of(tap)
-    if way is None or (way.how == "dataset" and workers):  # which hold copies of it
+    if not way or (way == "dataset" and workers):  # which hold copies of it
         return {"how": ""}
 
     tell_epoch(tap, 0)
@@ -63,7 +50,7 @@ def resume(target: Target, rank: Rank) -> Seen:
     ended = tap.ended
     tap.close()
 
-    seen = {"how": way.how, "at": at, "ended": ended, "run": [tap.notes(0), tap.notes(1)]}
+    seen = {"how": way, "at": at, "ended": ended, "run": [tap.notes(0), tap.notes(1)]}
     if not rank.all_agree(bool(states)):
         return {**seen, "ways": [], "next": None}
 
@@ -72,9 +59,9 @@ def resume(target: Target, rank: Rank) -> Seen:
     restarts = Restarts(target, rank, way)
     ways = [restarts.restored(states[0], at, is_told) for is_told in sorted({False, told})]
     after_end = None
-    # Batches that are counted, and an iterator, are of one epoch.
+    # Batches that are counted are of one epoch.
     has_time = ended[0] and rank.left() > time.monotonic() - began
-    if way in PROTOCOL and rank.all_agree(has_time):
+    if way != SKIP and rank.all_agree(has_time):
         after_end = restarts.after_end(told)
     return {**seen, "ways": ways, "next": after_end}
 
@@ -87,52 +74,40 @@ def _started(target: Target, rank: Rank) -> Listener:
     core = tap.core
     original = tap.original
     if core is not None and original is not None:
-        if _has(loader, PROTOCOL[0]) or _accelerates(loader):
+        if _has_state(loader) or _accelerates(loader):
             # Such a loader asks its sampler for its state.
             core.__dict__.update(sampler=original.sampler, batch_sampler=original.batch_sampler)
     return tap
 
 
-def _way_of(tap: Listener) -> Way | None:
-    """The way of a loader; None if nothing has a state."""
-    for way in WAYS:
-        holder = _holder(way, tap)
-        if holder is not None and (way is SKIP or _has(holder, way)):
-            return way
-    return None
-
-
-def _holder(way: Way, tap: Listener) -> Any:
-    """What may have a state; None if there is no such thing."""
+def _way_of(tap: Listener) -> str:
+    """What has the state of a loader, or SKIP; "" if nothing has one."""
     core = tap.core
-    if way is SKIP:
-        is_plain = core is not None and not _has(core, PROTOCOL[0])
-        return tap.view if is_plain and _accelerates(tap.view) else None
-    if way is ITERATOR:
-        # The batches of a DataLoader are drawn ahead of its iterator.
-        return None if core is not None else tap.iterator or iter(tap.view)
-    part = parts(tap).get(way.how)
-    # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
-    is_map = way.how == "dataset" and not isinstance(part, IterableDataset)
-    return None if is_map else part
+    if core is not None and not _has_state(core) and _accelerates(tap.view):
+        return SKIP
+    holders = parts(tap)
+    for place in HOLDERS:
+        holder = holders.get(place)
+        # The state of a map-style dataset (TensorDict's) is what it holds, and no position.
+        is_map = place == "dataset" and not isinstance(holder, IterableDataset)
+        if _has_state(holder) and not is_map:
+            return place
+    return ""
 
 
-def _saved(way: Way, tap: Listener) -> Any:
+def _saved(way: str, tap: Listener) -> Any:
     """The state of now; None where batches are counted."""
-    if way is SKIP:
+    if way == SKIP:
         return None
-    return copy.deepcopy(getattr(_holder(way, tap), way.save)())
+    return copy.deepcopy(parts(tap)[way].state_dict())
 
 
-def _restore(way: Way, tap: Listener, state: Any, at: int) -> None:
+def _restore(way: str, tap: Listener, state: Any, at: int) -> None:
     """Go on after `at` batches of epoch 1 (0: after epoch 0)."""
-    if way is SKIP:
+    if way == SKIP:
         tap.view = sys.modules["accelerate"].skip_first_batches(tap.view, at)
-        return
-    holder = _holder(way, tap)
-    getattr(holder, way.restore)(copy.deepcopy(state))
-    if way is ITERATOR:
-        tap.restored = holder
+    else:
+        parts(tap)[way].load_state_dict(copy.deepcopy(state))
 
 
 @dataclass(frozen=True)
@@ -141,7 +116,7 @@ class Restarts:
 
     target: Target
     rank: Rank
-    way: Way
+    way: str
 
     def after_end(self, told: bool) -> Seen | None:
         """What comes after a restart from the state of when epoch 0 had ended; None if the time was
@@ -167,15 +142,15 @@ class Restarts:
         error = ""
         try:
             # accelerate's loader is made of the one that is listened to, once that knows its epoch.
-            if told and way is SKIP:
+            if told and way == SKIP:
                 tell_epoch(tap, 1)
             _restore(way, tap, state, at)
-            if told and way is not SKIP:
+            if told and way != SKIP:
                 tell_epoch(tap, 1)
             for _ in range(passes):
                 tap.run()
         except Exception as raised:
-            if way is SKIP:  # it may be our error
+            if way == SKIP:  # it may be our error
                 raise
             error = trace.described(raised)["text"]
         tap.close()
@@ -187,11 +162,11 @@ def _accelerates(loader: Any) -> bool:
     return type(loader).__module__.startswith("accelerate.")
 
 
-def _has(part: Any, way: Way) -> bool:
-    """Whether it has save() and restore(state), without more arguments."""
+def _has_state(part: Any) -> bool:
+    """Whether it has state_dict() and load_state_dict(state), without more arguments."""
     try:
-        inspect.signature(getattr(part, way.save)).bind()
-        inspect.signature(getattr(part, way.restore)).bind({})
+        inspect.signature(part.state_dict).bind()
+        inspect.signature(part.load_state_dict).bind({})
     except (AttributeError, TypeError, ValueError):
         return False
     return True
