@@ -165,20 +165,6 @@ def test_less_than_a_step_of_all_that_make_batches_may_be_dropped(has_sampler, l
 
 
 @pytest.mark.parametrize(
-    ("lost", "cause"),
-    [
-        (8, "8 of 48 samples come nowhere"),  # the last batch of each rank
-        (24, "24 of 48 samples come nowhere: they are shared out twice"),
-    ],
-)
-def test_samples_are_shared_out_twice_if_many_are_lost(lost, cause):
-    given = list(range(48 - lost))
-    ranks = [[given[0::4], given[1::4]], [given[2::4], given[3::4]]]
-    [finding] = said("DP2", epochs=of_workers(ranks, has_sampler=True))
-    assert (finding.verdict, finding.cause) == ("fail", cause)
-
-
-@pytest.mark.parametrize(
     ("has_sampler", "repeats", "verdict"),
     [(True, 1, "pass"), (True, 2, "fail"), (False, 7, "pass"), (False, 8, "fail")],
 )

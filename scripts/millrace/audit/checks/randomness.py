@@ -41,6 +41,10 @@ SEEDED = {
     ),
     "ranks": "torch.manual_seed(seed + rank) at the start, and the same for NumPy and random",
 }
+SHARE_OUT = (
+    "share out once: over ranks in the dataset or its sampler, over workers in __iter__; let each"
+    " give its share to the end, without a batch that is held back or the remainder of a division"
+)
 OWN = (
     "draw from torch.rand instead, or in worker_init_fn get_worker_info().dataset.rng = "
     "np.random.default_rng(torch.initial_seed()); ranks: torch.manual_seed(seed + rank)"
@@ -222,29 +226,12 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
     lost = shared.lost() if read_to_the_end else Counter()
     # Less than one step may be dropped (drop_last), to give all ranks full batches.
     if lost.total() >= shared.one_step:
-        return _lost(lost, shared)
+        cause = f"{lost.total()} of {shared.held.total()} samples come nowhere"
+        return failed(cause, {"lost": list(lost)[:EXAMPLES]}, SHARE_OUT)
 
     places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
     samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
     return passed(f"{places} share out {samples}, of {shared.held.total()}")
-
-
-def _lost(lost: Counter[str], shared: Shares) -> Finding:
-    """The finding where samples came on no rank."""
-    cause = f"{lost.total()} of {shared.held.total()} samples come nowhere"
-    evidence = {"lost": list(lost)[:EXAMPLES]}
-    # What is shared out twice loses half or more, but for what comes of rounding.
-    if 3 * lost.total() < shared.held.total():
-        fix = (
-            "Let each rank and worker give its share to the end: no batch that is held back, no"
-            " remainder of a division"
-        )
-        return failed(cause, evidence, fix)
-    fix = (
-        "Share out over ranks in one place, the dataset or its sampler; over workers in"
-        " __iter__ only"
-    )
-    return failed(f"{cause}: they are shared out twice", evidence, fix)
 
 
 @check("DP3", "epochs", "loop")
