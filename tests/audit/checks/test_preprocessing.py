@@ -148,14 +148,13 @@ def test_pixels_are_judged_by_their_range_and_what_is_expected(highest, expect, 
     assert finding.verdict == verdict
 
 
-def step(name: str, at: int = 0, kind: str = "tensor", dtype: str = "float32", **facts) -> dict:
-    value = {"type": kind, "kind": kind, "dtype": dtype, "shape": [3, 8, 8], "min": -2, "max": 2}
+def step(name: str, at: int = 0, kind: str = "tensor", **facts) -> dict:
+    value = {"type": kind, "kind": kind, "min": -2, "max": 2}
     taken = {key: facts.pop(key) for key in ("min", "max") if key in facts}
-    plain = {"path": "loader", "mean": [], "std": []}
-    return {**plain, "at": at, "name": name, "taken": value | taken, **facts}
+    return {"path": "loader", "mean": [], "at": at, "name": name, "taken": value | taken, **facts}
 
 
-NORMALIZE = {"mean": [0.5] * 3, "std": [0.5] * 3}
+NORMALIZE = {"mean": [0.5] * 3}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +171,7 @@ NORMALIZE = {"mean": [0.5] * 3, "std": [0.5] * 3}
             "DP13",
             [
                 step("Normalize", **NORMALIZE),
-                step("Normalize", 1, mean=[-1.0] * 3, std=[2.0] * 3),
+                step("Normalize", 1, mean=[-1.0] * 3),
                 step("ColorJitter", 2),
             ],
             "pass",
@@ -183,11 +182,18 @@ NORMALIZE = {"mean": [0.5] * 3, "std": [0.5] * 3}
             "fail",
         ),
         ("DP13", [step("ToTensor"), step("RandomCrop", 1, raised="TypeError")], "fail"),
+        ("DP13", [step("ToTensor"), step("RandomCrop", 1, raised="OSError")], "pass"),
     ],
 )
 def test_a_transform_is_judged_by_what_it_took_and_what_was_before(entry, steps, verdict):
     [finding] = judged(entry, values=[seen(*steps)])[:1]
     assert finding.verdict == verdict
+
+
+def test_a_transform_whose_errors_are_caught_is_none_that_is_out_of_place():
+    values = seen(step("RandomCrop", raised="RuntimeError"), fields=(COLOUR | {"max": [1.0] * 3},))
+    [finding] = judged("DP13", values=[values])
+    assert finding.verdict == "pass"
 
 
 def test_the_figures_of_batches_are_those_of_all_their_values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import Seen
@@ -46,8 +45,6 @@ class Value(NamedTuple):
 
     type: str
     kind: str  # "PIL", "tensor", "array" or "other"
-    dtype: str = ""
-    shape: Sequence[int] = ()
     min: float | None = None
     max: float = 0
 
@@ -64,7 +61,6 @@ class Step(NamedTuple):
     at: int  # its place there
     name: str  # of its class
     mean: list[float]
-    std: list[float]
     taken: Value | None = None  # None if it was not called, or nobody knows
     gave: Value | None = None
     raised: str = ""  # the exception's type

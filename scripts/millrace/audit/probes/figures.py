@@ -78,7 +78,6 @@ def watch(step: Any, path: str, at: int) -> Seen:
         "at": at,
         "name": getattr(step, "__name__", kind.__name__),
         "mean": numbers(getattr(step, "mean", None)),
-        "std": numbers(getattr(step, "std", None)),
     }
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
@@ -101,7 +100,7 @@ def watch(step: Any, path: str, at: int) -> Seen:
 
 
 def _described(value: Any) -> Seen:
-    """What a transform took or gave: kind, dtype, shape, range; of several values the image."""
+    """What a transform took or gave: kind and range; of several values the image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
         parts: Any = value
         if not isinstance(value, Mapping):
@@ -114,8 +113,6 @@ def _described(value: Any) -> Seen:
         return seen
 
     seen["kind"] = "tensor" if isinstance(value, torch.Tensor) else "array"
-    seen["dtype"] = str(value.dtype).removeprefix("torch.")
-    seen["shape"] = list(value.shape)
     with suppress(Exception):  # empty, or complex
         seen |= {"min": float(value.min()), "max": float(value.max())}
     return seen
