@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import sys
 import time
@@ -72,21 +71,10 @@ class Target:
         return _loader(self.options.loader, self.options.args, "train_dataloader")
 
     def val_loader(self) -> Any:
-        """The loader of --val-loader, or None."""
-        if not (name := self.options.val_loader):
+        """The loader of --val-loader, which takes the same arguments, or None."""
+        if not self.options.val_loader:
             return None
-        return _loader(name, self._taken_by(locate(name)), "val_dataloader")
-
-    def _taken_by(self, factory: Any) -> dict[str, Any]:
-        """The arguments of --arg that a factory takes: it need not take all that the training
-        loader does."""
-        args = self.options.args
-        if not callable(factory):
-            return args
-        taken = inspect.signature(factory).parameters
-        if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
-            return args
-        return {name: value for name, value in args.items() if name in taken}
+        return _loader(self.options.val_loader, self.options.args, "val_dataloader")
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""
