@@ -76,10 +76,15 @@ CHAINS = {
 }
 
 
-def pictures(kind: str, root: str) -> DataLoader:
+def as_dicts(samples: list) -> list:
+    return [{"image": image, "label": label} for image, label in samples]
+
+
+def pictures(kind: str, root: str, as_list: bool = False) -> DataLoader:
+    """`as_list`: as detectors take their batches."""
     turn = kind.startswith("turned ")
     data = Folder(root, Compose(*CHAINS[kind.removeprefix("turned ")]), turn)
-    return DataLoader(data, batch_size=4, shuffle=True)
+    return DataLoader(data, batch_size=4, shuffle=True, collate_fn=as_dicts if as_list else None)
 
 
 def in_memory() -> DataLoader:

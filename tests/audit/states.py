@@ -43,3 +43,13 @@ class Exhausted(Positioned):
     def __iter__(self) -> Iterator[dict]:
         yield from super().__iter__()
         self.start = len(BATCHES)
+
+
+class Energon(Batches):
+    """Keeps its position by other methods than state_dict."""
+
+    def save_state_rank(self) -> dict:
+        return {"given": self.given}
+
+    def restore_state_rank(self, state: dict) -> None:
+        self.start = state["given"]

@@ -23,6 +23,12 @@ def test_a_restart_is_judged_by_the_position_that_it_goes_on_from(guard, lost, v
     assert "by loader" in findings[0].cause
 
 
+def test_a_state_of_another_protocol_is_not_decided(guard):
+    loader = f"{Path(states.__file__)}:Energon"
+    _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
+    assert finding.verdict == "not decidable" and "state_dict" in finding.needs
+
+
 def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
     loader = f"{Path(states.__file__)}:Exhausted"
     _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])

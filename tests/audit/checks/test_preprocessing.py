@@ -97,6 +97,13 @@ def test_images(verdicts, root, kind, bugs):
 
 
 @pytest.mark.parametrize(
+    ("kind", "bugs"), [("good", set()), ("turned good", {"DP11"}), ("twice", {"DP12"})]
+)
+def test_images_in_lists(verdicts, root, kind, bugs):
+    assert failed(verdicts("pictures", kind=kind, root=root, as_list=True)) == bugs
+
+
+@pytest.mark.parametrize(
     ("kind", "expect", "verdict"),
     [
         ("plain", "0-1", "pass"),

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from millrace.audit.probes.batches import draw
-from millrace.audit.probes.figures import channel_axis, numbers
-from millrace.audit.runner.digest import walk_tensors
+from millrace.audit.probes.figures import batched, channel_axis, numbers
 from millrace.audit.runner.listener import SEED, reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
@@ -94,7 +93,7 @@ def _images(batch: Any) -> Means:
     """Return the mean of the first three channels of every field that is a batch of colour
     images."""
     means = {}
-    for name, tensor in walk_tensors(batch):
+    for name, tensor in batched(batch):
         axis = channel_axis(tensor.shape)
         if axis is not None and tensor.shape[axis] >= 3:
             channels = tensor.double().movedim(axis, 0).flatten(1)

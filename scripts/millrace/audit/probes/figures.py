@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ def values(target: Target, rank: Rank) -> Seen:
     until = rank.left() / 2
     with suppress(Exception):  # other probes say what a loader raises
         for _, batch in draw(loader, rank, FEW):
-            for name, tensor in walk_tensors(batch):
+            for name, tensor in batched(batch):
                 known = rows.setdefault(name, [])
                 row = measured(tensor)
                 if row and (not known or len(row["max"]) == len(known[0]["max"])):
@@ -147,6 +147,22 @@ def channel_axis(shape: torch.Size) -> int | None:
             sides = shape[-3:-1] if axis == last else shape[-2:]
             return axis if min(sides) >= SHORTEST_SIDE else None
     return None
+
+
+def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a batch by path; an image of a list is a batch of one, under the list's
+    name."""
+    are_rows = False
+    if isinstance(batch, (list, tuple)):
+        are_rows = all(isinstance(row, Mapping) for row in batch)
+    for path, tensor in walk_tensors(batch):
+        name, _, place = path.rpartition(".")
+        if are_rows:
+            place, _, name = path.partition(".")
+        if tensor.dim() == 3 and name and place.isdigit():
+            yield name, tensor[None]
+        else:
+            yield path, tensor
 
 
 def measured(tensor: torch.Tensor) -> Seen:

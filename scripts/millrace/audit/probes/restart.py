@@ -30,14 +30,14 @@ def resume(target: Target, rank: Rank) -> Seen:
     equal seeds; none if epoch 1 had fewer. `next`: what comes after a restart from the state of
     when epoch 0 had ended; None if there was no time.
 
-    `how`: the way of keeping a state, or "" if there is none.
+    `how`: the way of keeping a state, or "" if none is known. `is_plain`: of a DataLoader.
     """
     began = time.monotonic()
     tap = _started(target, rank)
     workers = 0 if tap.core is None else tap.core.num_workers
     way = _way_of(tap)
     if not way or (way == "dataset" and workers):  # which hold copies of it
-        return {"how": ""}
+        return {"how": "", "is_plain": tap.core is not None}
 
     tell_epoch(tap, 0)
     tap.run()
