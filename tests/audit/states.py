@@ -23,21 +23,21 @@ class Batches:
         self.given = 0
 
 
-class Positioned(Batches):
-    """The methods of torchdata's StatefulDataLoader."""
+class Energon(Batches):
+    """The methods of Megatron Energon's SavableDataLoader."""
 
     def __init__(self, lost: int = 0) -> None:
         super().__init__()
         self.lost = lost
 
-    def state_dict(self) -> dict:
+    def save_state_rank(self) -> dict:
         return {"given": self.given}
 
-    def load_state_dict(self, state: dict) -> None:
+    def restore_state_rank(self, state: dict) -> None:
         self.start = state["given"] + self.lost
 
 
-class Exhausted(Positioned):
+class Exhausted(Energon):
     """Has nothing to give from the second pass on."""
 
     def __iter__(self) -> Iterator[dict]:
@@ -45,11 +45,72 @@ class Exhausted(Positioned):
         self.start = len(BATCHES)
 
 
-class Energon(Batches):
-    """Keeps its position by other methods than state_dict."""
+class GrainIterator:
+    """The methods of Grain's iterators."""
 
-    def save_state_rank(self) -> dict:
-        return {"given": self.given}
+    def __init__(self, lost: int) -> None:
+        self.next, self.lost = 0, lost
 
-    def restore_state_rank(self, state: dict) -> None:
-        self.start = state["given"]
+    def __iter__(self) -> GrainIterator:
+        return self
+
+    def __next__(self) -> dict:
+        if self.next >= len(BATCHES):
+            raise StopIteration
+        self.next += 1
+        return {"id": BATCHES[self.next - 1]}
+
+    def get_state(self) -> dict:
+        return {"next_index": self.next}
+
+    def set_state(self, state: dict) -> None:
+        self.next = state["next_index"] + self.lost
+
+
+class Grain:
+    def __init__(self, lost: int = 0) -> None:
+        self.lost = lost
+
+    def __iter__(self) -> GrainIterator:
+        return GrainIterator(self.lost)
+
+
+class Module:
+    """The methods of Lightning's data modules; the state is loaded before the loader is made."""
+
+    def __init__(self, lost: int = 0) -> None:
+        self.batches, self.lost = Batches(), lost
+
+    def train_dataloader(self) -> Batches:
+        return self.batches
+
+    def state_dict(self) -> dict:
+        return {"given": self.batches.given}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.batches.start = state["given"] + self.lost
+
+
+class Stateless(Module):
+    """As a data module without a state of its own: Lightning's own is empty."""
+
+    def state_dict(self) -> dict:
+        return {}
+
+
+def grain(lost: int = 0) -> object:
+    """Grain itself; `lost`: its position is not restored."""
+    import grain.python
+
+    dataset = grain.python.MapDataset.range(36).shuffle(seed=1).batch(4).to_iter_dataset()
+    return Forgetful(dataset) if lost else dataset
+
+
+class Forgetful:
+    def __init__(self, dataset: object) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> object:
+        iterator = iter(self.dataset)
+        iterator.set_state = lambda state: None
+        return iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,23 +11,34 @@ import pytest
 
 from millrace.audit.probes.restart import resume
 from millrace.audit.runner.target import Options
-from tests.audit import states
+from tests.audit import plain, states
 from tests.audit.ranks import BesideALateOne, Clock
 from tests.audit.running import run
 
+needs_grain = pytest.mark.skipif(util.find_spec("grain") is None, reason="grain is not installed")
 
+
+@pytest.mark.parametrize(
+    ("loader", "how"),
+    [
+        ("Energon", "restore_state_rank"),
+        ("Grain", "iterator"),
+        ("Module", "module"),
+        pytest.param("grain", "iterator", marks=needs_grain),
+    ],
+)
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "pass"), (1, "fail")])
-def test_a_restart_is_judged_by_the_position_that_it_goes_on_from(guard, lost, verdict):
-    argv = ["--loader", f"{Path(states.__file__)}:Positioned", "--arg", f"lost={lost}"]
+def test_a_restart_is_judged_by_the_way_that_the_library_has(guard, loader, how, lost, verdict):
+    argv = ["--loader", f"{Path(states.__file__)}:{loader}", "--arg", f"lost={lost}"]
     _, findings = run(guard, [*argv, "--only", "resume", "--ranks", "1"])
     assert findings[0].verdict == verdict, findings
-    assert "by loader" in findings[0].cause
+    assert f"by {how}" in findings[0].cause
 
 
-def test_a_state_of_another_protocol_is_not_decided(guard):
-    loader = f"{Path(states.__file__)}:Energon"
+@pytest.mark.parametrize("loader", [f"{Path(states.__file__)}:Stateless", f"{plain.here}:Module"])
+def test_a_module_whose_state_is_empty_or_not_there_has_none(guard, loader):
     _, [finding] = run(guard, ["--loader", loader, "--only", "resume", "--ranks", "1"])
-    assert finding.verdict == "not decidable" and "state_dict" in finding.needs
+    assert finding.verdict == "not applicable"
 
 
 def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
@@ -36,7 +48,7 @@ def test_an_epoch_that_ends_before_its_state_is_saved_decides_nothing(guard):
 
 
 def target_of(made: Callable) -> SimpleNamespace:
-    return SimpleNamespace(loader=made, options=Options("a:b"))
+    return SimpleNamespace(made=made, loader_of=lambda made: made, options=Options("a:b"))
 
 
 @pytest.mark.parametrize(("passes", "ways"), [(1, 0), (3, 1)])
@@ -44,7 +56,7 @@ def test_a_state_is_restored_only_if_the_time_sufficed_to_save_it(tmp_path, pass
     clock = Clock(0, 1, tmp_path, 0.0, seconds=[1000.0])
     begun = []
 
-    class Slow(states.Positioned):
+    class Slow(states.Energon):
         def __iter__(self):
             begun.append(self)
             if len(begun) > passes:
@@ -66,11 +78,11 @@ def test_the_state_of_an_ended_epoch_is_restored_only_if_it_has_ended_in_all_ran
         def all_agree(self, yes: bool) -> bool:
             return yes and next(agreed)
 
-    seen = resume(target_of(states.Positioned), Beside(0, 2, tmp_path, 0.0, [1000.0]))
+    seen = resume(target_of(states.Energon), Beside(0, 2, tmp_path, 0.0, [1000.0]))
     assert len(seen["ways"]) == 1 and (seen["next"] is not None) == has_ended
 
 
 def test_no_state_is_restored_if_another_rank_has_none(tmp_path):
     late = BesideALateOne(0, 2, tmp_path, 0.0, [1000.0])
-    seen = resume(target_of(states.Positioned), late)
+    seen = resume(target_of(states.Energon), late)
     assert (seen["ways"], seen["next"]) == ([], None)

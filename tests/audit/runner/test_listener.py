@@ -104,6 +104,12 @@ def test_an_endless_loader_is_left(rank):
     assert len(list(tap.epoch())) == 3 and tap.ended == [False]
 
 
+def test_one_epoch_goes_on_with_an_iterator_and_the_next_is_a_new_one(rank):
+    tap = Listener(["a", "b", "c"], rank)
+    tap.restored = iter(["c"])
+    assert [list(tap.epoch()), list(tap.epoch())] == [["c"], ["a", "b", "c"]]
+
+
 @pytest.mark.parametrize(("share", "batches"), [(1.0, 20), (0.5, 10)])
 def test_an_epoch_leaves_time_for_the_next(share, batches):
     ticking = SimpleNamespace(left=iter(range(21, 0, -1)).__next__)

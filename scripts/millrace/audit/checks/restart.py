@@ -103,12 +103,8 @@ def _named(notes: list[Seen], stable: list[str]) -> Batches:
 def restored(resume: Ranks, dataset: Dataset, loop: Seen) -> Iterable[Finding]:
     """After a restart in mid-epoch come the samples that were left, in their order; after one
     between epochs the next epoch."""
-    unknown = [seen for seen in resume if not seen["how"]]
-    if unknown and unknown[0]["is_plain"]:
+    if any(not seen["how"] for seen in resume):
         yield inapplicable(NO_STATE)
-        return
-    if unknown:
-        yield undecided("no state is found", "state_dict and load_state_dict of the loader")
         return
     restarts = [Restart.of(seen, dataset.stable) for seen in resume]
     judged = [_judged(rank, restart, loop["calls"]) for rank, restart in enumerate(restarts)]

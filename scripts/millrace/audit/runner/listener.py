@@ -56,6 +56,8 @@ class Listener:
         self.made: list[Seen] = []
         self.view = self._wrapped(loader)
         self._notes: list[list[Seen]] = []
+        self.iterator: Any = None  # of the epoch that is read
+        self.restored: Any = None  # an iterator that the next epoch goes on with
         self.ended: list[bool] = []  # of each epoch: False if it was left before its end
         self.lost_workers = False  # persistent ones were ended between epochs
 
@@ -74,7 +76,9 @@ class Listener:
         slowest = 0.0
         before = time.monotonic()
         reserve = RESERVE + (1 - share) * self.rank.left()
-        for step, given in enumerate(self.view):
+        self.iterator = iter(self.view) if self.restored is None else self.restored
+        self.restored = None
+        for step, given in enumerate(self.iterator):
             # A loader that was made of this one's functions gives notes.
             batch = self._taken(given) if isinstance(given, Noted) else given
             note: Seen = {"batch": digest(batch), "size": batch_size(batch)}
@@ -93,6 +97,7 @@ class Listener:
                 break
         else:
             self.ended[-1] = True
+        self.iterator = None
         self._join(notes)
 
     def run(self, share: float = 1.0) -> None:

@@ -68,13 +68,23 @@ class Target:
 
     def loader(self) -> Any:
         """The user's loader: a DataLoader, or an iterable of batches."""
-        return _loader(self.options.loader, self.options.args, "train_dataloader")
+        return self.loader_of(self.made())
+
+    def made(self) -> Any:
+        """What the name leads to: the loader, or a module, ready to be asked for it."""
+        return _made(self.options.loader, self.options.args, "train_dataloader")
+
+    def loader_of(self, made: Any) -> Any:
+        """The loader, of what `made` has given."""
+        return _loader_of(made, self.options.loader, "train_dataloader")
 
     def val_loader(self) -> Any:
         """The loader of --val-loader, which takes the same arguments, or None."""
-        if not self.options.val_loader:
+        name = self.options.val_loader
+        if not name:
             return None
-        return _loader(self.options.val_loader, self.options.args, "val_dataloader")
+        made = _made(name, self.options.args, "val_dataloader")
+        return _loader_of(made, name, "val_dataloader")
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""
@@ -136,17 +146,25 @@ def locate(name: str) -> Any:
     return thing
 
 
-def _loader(name: str, args: dict[str, Any], method: str) -> Any:
-    """The loader that the name leads to; a data module is prepared and asked for it."""
+def _is_module(thing: Any, method: str) -> bool:
+    return hasattr(thing, method) and not hasattr(thing, "__iter__")
+
+
+def _made(name: str, args: dict[str, Any], method: str) -> Any:
+    """What the name leads to; a data module is prepared, and not yet asked for its loader."""
     thing = locate(name)
     if callable(thing) and (isinstance(thing, type) or not hasattr(thing, "__iter__")):
         thing = thing(**args)
-    if hasattr(thing, method) and not hasattr(thing, "__iter__"):
+    if _is_module(thing, method):
         for prepare, *values in (("prepare_data",), ("setup", "fit")):
             if hasattr(thing, prepare):
                 getattr(thing, prepare)(*values)
-        thing = getattr(thing, method)()
+    return thing
 
+
+def _loader_of(thing: Any, name: str, method: str) -> Any:
+    if _is_module(thing, method):
+        thing = getattr(thing, method)()
     kind = type(thing).__name__
     parts = thing if isinstance(thing, (list, tuple)) else ()
     holds_loaders = any(hasattr(part, "collate_fn") for part in parts)
