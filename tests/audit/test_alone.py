@@ -93,3 +93,4 @@ def test_torch_is_loaded_twice_once_for_all_processes_and_once_by_a_spawned_work
 def test_a_real_report_is_as_the_schema_says(alone: Alone):
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(alone.report, SCHEMA)
+    assert alone.report["unreached"] is None

@@ -95,6 +95,21 @@ def test_what_cannot_be_listened_to_is_judged_by_its_batches(check, name):
     assert check(name, "--only DP1,DP2,DP3,DP4,DP14,end --ranks 1") == 0
 
 
+@pytest.mark.long
+def test_a_time_that_was_too_short_names_longer_ones_until_one_is_enough(check, capsys, tmp_path):
+    timeout = 3
+    while True:
+        assert check("good", f"--ranks 1 --json json --timeout {timeout}") == 0
+        unreached = json.loads((tmp_path / "json").read_text())["unreached"]
+        if unreached is None:
+            break
+        assert unreached["entries"]
+        assert f"--timeout {unreached['needed']}" in capsys.readouterr().out
+        assert unreached["needed"] > timeout
+        timeout = unreached["needed"]
+    assert timeout > 3
+
+
 def test_a_figure_that_is_no_number_is_null_in_json(check, monkeypatch):
     report = {"loss": float("nan")}
     monkeypatch.setattr(check_loader.document, "document", lambda *_: report)

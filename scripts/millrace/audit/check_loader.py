@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
         return 2  # as argparse does; 1 is a bug of the loader
 
     command = ["python", "-m", "millrace.audit.check_loader", *args.typed]
-    run = document.Run(args.loader, shlex.join(command), probes, only, ignored)
+    run = document.Run(args.loader, shlex.join(command), options.timeout, probes, only, ignored)
     report = document.document(findings, run)
     if args.json:
         # JSON has no NaN.

@@ -50,7 +50,7 @@ def assert_loader_ok(
     probes, findings = audit(chosen, only)
 
     command = f"assert_loader_ok({name!r}, ranks={ranks})"
-    run = document.Run(name, command, probes, only, reasons)
+    run = document.Run(name, command, chosen.timeout, probes, only, reasons)
     report = document.document(findings, run)
     if document.exit_code(report, strict):
         raise AssertionError(terminal.text(report))

@@ -49,6 +49,7 @@ def report(findings: list[Finding] = FINDINGS, **context) -> dict:
     said = {
         "loader": "data:make",
         "command": "python -m x",
+        "timeout": 20,
         "ignored": {"DP9": "it fits", "DP3": "why"},
     }
     said |= {"probes": {"look": LOOK, "methods": HUNG}}
@@ -126,6 +127,36 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
         "  DP9  1.2 MB per new sample; it fits",
     } < {*lines}
     assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()
+
+
+OVER = {"text": "the 8 s are over"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "late", "needed"),
+    [
+        # Four times as slow as usual: methods need 14 s, and have 0.4 of the time.
+        ({"look": 1.2}, {"methods": 0.0}, 40),
+        # It was cut off after 3.2 s, and may use 0.4 of the time.
+        ({"look": 0.3}, {"methods": 3.2}, 20),
+        ({"look": 0.3, "epochs": 30.0}, {"labels": 0.0}, 40),
+        ({"look": 0.3, "epochs": 4.0}, {}, 20),  # epochs were read until the time was over
+    ],
+)
+def test_what_the_time_did_not_suffice_for_is_named_with_the_time_that_does(ended, late, needed):
+    probes = {name: Result("ok", LOOK.data, {}, seconds) for name, seconds in ended.items()}
+    probes |= {name: Result("late", [], OVER, seconds) for name, seconds in late.items()}
+    findings = [
+        Finding("DP6", "not decidable", "the probe methods late", needs="a longer --timeout"),
+        Finding("DP2", "fail", "all come twice"),
+        Finding("DP2", "not decidable", "2 batches were read", needs="a longer --timeout"),
+        Finding("DP10", "not decidable", "no range", needs="--expect 0-1"),
+    ]
+    made = report(findings, probes=probes, timeout=8.0)
+    assert made["unreached"] == {"entries": ["DP6"], "timeout": 8.0, "needed": needed}
+    words = f"DP6: the 8 s were over; as fast as it went here, all of it takes about {needed} s: "
+    assert words + f"--timeout {needed}" in " ".join(text(made).split())
+    assert words + f"--timeout {needed}" in " ".join(page(made).split())
 
 
 def test_fails_are_shown_by_code_scanning_where_the_loader_is_made(tmp_path, monkeypatch):

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from millrace.audit.checks.entries import ENTRIES
 from millrace.audit.checks.findings import VERDICTS as KNOWN_VERDICTS
 from millrace.audit.checks.findings import Finding
-from millrace.audit.report import gate
+from millrace.audit.report import gate, unreached
 from millrace.audit.runner.probes import Result
 
-VERSION = 2
+VERSION = 1
 PLACE = ("python", "torch", "start_method")  # of what the loader runs in
 EMPTY: tuple[Any, ...] = (
     "",
@@ -28,11 +28,12 @@ VERDICTS = (*reversed(KNOWN_VERDICTS), "ignored")  # the worst first
 
 
 class Run(NamedTuple):
-    """What was run: the loader's name, the command, how the probes ended; the entries that were
-    asked for, if not all, and why some do not count."""
+    """What was run: the loader's name, the command, its seconds, how the probes ended; the entries
+    that were asked for, if not all, and why some do not count."""
 
     loader: str
     command: str
+    timeout: float
     probes: Mapping[str, Result]
     only: Collection[str] = ()
     ignored: Mapping[str, str] = MappingProxyType({})
@@ -55,6 +56,7 @@ def document(findings: Iterable[Finding], run: Run) -> dict:
         "counts": dict.fromkeys(VERDICTS, 0),
         "entries": entries,
         "probes": [_probe(name, result) for name, result in run.probes.items()],
+        "unreached": unreached.found(entries, run.probes, run.timeout),
     }
     return gate.with_reasons(report, run.ignored)
 
@@ -112,6 +114,18 @@ def exit_code(document: dict, strict: bool = False) -> int:
 def select(document: dict, verdict: str) -> list[dict]:
     """The entries of a verdict."""
     return [entry for entry in document["entries"] if entry["verdict"] == verdict]
+
+
+def not_reached(document: dict) -> str:
+    """What the time did not suffice for, and how much would; "" if it did."""
+    rest = document["unreached"]
+    if not rest:
+        return ""
+    names = " ".join(rest["entries"])
+    return (
+        f"{names}: the {rest['timeout']:g} s were over; as fast as it went here, all of it takes"
+        f" about {rest['needed']} s: --timeout {rest['needed']}"
+    )
 
 
 class Told(NamedTuple):

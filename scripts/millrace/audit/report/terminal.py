@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import textwrap
 
-from millrace.audit.report.document import pairs, select, told
+from millrace.audit.report.document import not_reached, pairs, select, told
 from millrace.common.errors import printable
 
 
@@ -36,7 +36,8 @@ def text(document: dict) -> str:
 
 
 def _head(document: dict) -> list[str]:
-    """Where it ran, the verdicts by number, and the probes that did not end."""
+    """Where it ran, the verdicts by number, the probes that did not end, and what the time did not
+    suffice for."""
     place = {
         **document["environment"],
         "seconds": round(sum(each["seconds"] for each in document["probes"])),
@@ -47,9 +48,12 @@ def _head(document: dict) -> list[str]:
         ", ".join(f"{number} {verdict}" for verdict, number in document["counts"].items() if number)
     )
     for probe in document["probes"]:
-        # One that is late after no seconds was not begun: its entries need a longer --timeout.
+        # One that is late after no seconds was not begun: its entries are not reached.
         if probe["status"] not in ("ok", "skipped") and probe["seconds"]:
             lines += _wrap(f"  probe {probe['name']} {probe['status']}: ", probe["error"])
+    words = not_reached(document)
+    if words:
+        lines += ["", *_wrap("NOT REACHED  ", words)]
     return lines
 
 

@@ -15,10 +15,12 @@ class Probe:
     """`place`: its module and function. `ranks`: runs in all ranks, else in one process with a
     world of one.
 
-    `share`: of the audit's time, which it may use up.
+    `share`: of the audit's time, which it may use up. `seconds`: what it takes for a small loader
+    on a quiet machine.
     """
 
     place: str
+    seconds: float
     ranks: bool = False
     share: float = 0.3
 
@@ -30,20 +32,20 @@ class Probe:
 
 # If `look` does not end well, no other probe is started.
 PROBES = {
-    "look": Probe("first_batch:look", share=0.5),
-    "contract": Probe("contract:contract"),
-    "memory": Probe("memory:memory"),
-    "epochs": Probe("epochs:epochs", ranks=True, share=0.5),
-    "set_epoch": Probe("epochs:set_epoch", ranks=True),
-    "loop": Probe("epochs:loop", ranks=True),
-    "source": Probe("epochs:source"),
-    "methods": Probe("methods:methods", share=0.4),
-    "resume": Probe("restart:resume", ranks=True),
-    "values": Probe("figures:values"),
-    "colours": Probe("colours:colours"),
-    "labels": Probe("labels:labels"),
-    "splits": Probe("splits:splits"),
-    "edges": Probe("edges:edges"),
+    "look": Probe("first_batch:look", 0.3, share=0.5),
+    "contract": Probe("contract:contract", 0.2),
+    "memory": Probe("memory:memory", 0.4),
+    "epochs": Probe("epochs:epochs", 1.0, ranks=True, share=0.5),
+    "set_epoch": Probe("epochs:set_epoch", 0.4, ranks=True),
+    "loop": Probe("epochs:loop", 0.2, ranks=True),
+    "source": Probe("epochs:source", 0.3),
+    "methods": Probe("methods:methods", 3.5, share=0.4),
+    "resume": Probe("restart:resume", 0.6, ranks=True),
+    "values": Probe("figures:values", 0.3),
+    "colours": Probe("colours:colours", 0.3),
+    "labels": Probe("labels:labels", 0.1),
+    "splits": Probe("splits:splits", 0.1),
+    "edges": Probe("edges:edges", 0.1),
 }
 
 
