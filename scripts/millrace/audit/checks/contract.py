@@ -172,19 +172,27 @@ def lengths(seen: Seen) -> Finding:
     last = items.get("last", {})
     if last.get("type") in ("IndexError", "KeyError"):
         return failed(f"len is {size}, but [{size - 1}] raises {last['text']}", last)
-    return _end_of_items(size, items)
+    place = items.get("equals")
+    if place is not None and not _repeats_on_purpose(size, items):
+        return failed(f"len is {size}, but [{size}] gives sample {place} again: it wraps around")
+    if place is None and items.get("longer"):
+        return _too_short(size, items["longer"])
+    return passed(f"len is {size}")
 
 
-def _end_of_items(size: int, items: Seen) -> Finding:
-    """Whether a data set ends where its length says."""
-    if not items.get("goes_on") or items["repeats"]:
-        return passed(f"len is {size}")
-    if items["starts_again"]:
-        return failed(f"len is {size}, but [{size}] gives sample 0 again: it wraps around")
-    if not items["differs"]:
-        return passed(f"len is {size}, and samples are made for any index")
-    cause = f"len is {size}, but [{size}] gives a sample too, and a list has another length"
-    return undecided(cause, "an IndexError there, or the length that is meant")
+def _repeats_on_purpose(size: int, items: Seen) -> bool:
+    """Whether an attribute of the data set says how often it gives the items of a list."""
+    factors = [number for number in items["numbers"].values() if number > 1]
+    return any(size == factor * many for factor in factors for many in items["lists"].values())
+
+
+def _too_short(size: int, longer: dict[str, int]) -> Finding:
+    """A list has more items than the length: one more is a bug, several may be meant."""
+    name, many = next(iter(longer.items()))
+    cause = f"len is {size}, but {name} has {many} items, and [{many - 1}] works"
+    if many == size + 1:
+        return failed(cause)
+    return undecided(cause, "whether the shorter length is meant")
 
 
 @check("DP8", "edges", "epochs")

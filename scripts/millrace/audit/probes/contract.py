@@ -24,8 +24,10 @@ from millrace.audit.runner.target import Rank, Target
 
 SECONDS = 4.0
 ORDERS = 3  # of a sampler, to collate other batches
+ITEMS = 32  # samples among which the one beyond the end is looked for
 PATHS = 5000  # of a list
 DEPTH = 4  # of data sets that hold a data set
+LACKING = ("IndexError", "KeyError")
 
 
 def contract(target: Target, rank: Rank) -> Seen | None:
@@ -50,7 +52,7 @@ def contract(target: Target, rank: Rank) -> Seen | None:
         counted = sum(1 for _ in takewhile(lambda _: time.monotonic() < until, data))
         seen["counted"] = counted if time.monotonic() < until else None
     elif size and seen["collate"]["usual"]:
-        seen["items"] = items(data, size)
+        seen["items"] = items(data, size, until)
     return seen
 
 
@@ -144,11 +146,11 @@ def _read(data: Any, index: int) -> Seen:
     return {"digest": digest(parts or value)}
 
 
-def items(data: Any, size: int) -> Seen:
-    """The `last` sample, and whether the data set `goes_on` beyond its end.
+def items(data: Any, size: int, until: float) -> Seen:
+    """The `last` sample, and whether the one beyond it `equals` an earlier one.
 
-    `starts_again`: with its first two samples. `repeats`: attributes say how often it gives the
-    items of a list. `differs`: a list has another length.
+    `lists` and `numbers`: lengths and values of attributes. `longer`: lists that say where the data
+    set ends, beyond its length.
     """
 
     def get(index: int) -> Seen:
@@ -157,18 +159,31 @@ def items(data: Any, size: int) -> Seen:
 
     seen: Seen = {"last": get(size - 1)}
     beyond = [get(size), get(size + 1)]
+    if "digest" not in beyond[0]:
+        return seen
+
     # Two in a row that differ: contents that neighbours share prove nothing.
-    starts_again = beyond[0] != beyond[1] and beyond == [get(0), get(1)]
-    attributes = [value for _, value in members(data)]
-    lists = [length(value) or 0 for value in attributes if type(value) is not str]
-    factors = [value for value in attributes if type(value) is int and value > 1]
-    return {
-        **seen,
-        "goes_on": "digest" in beyond[0],
-        "starts_again": starts_again,
-        "repeats": any(size == factor * many for factor in factors for many in lists),
-        "differs": any(many not in (0, size) for many in lists),
-    }
+    places = range(0)
+    if beyond[0] != beyond[1]:
+        places = range(min(size, ITEMS))
+    seen["equals"] = None
+    for place in takewhile(lambda _: time.monotonic() < until, places):
+        if [get(place), get(place + 1)] == beyond:
+            # One that gives the next sample for one it cannot read wraps around nothing.
+            starts_again = place == 0 or get(size - place) == get(0)
+            seen["equals"] = place if starts_again else None
+            break
+    seen |= {"lists": {}, "longer": {}, "numbers": {}}
+    for name, value in members(data):
+        many = length(value)
+        if type(value) is int:
+            seen["numbers"][name] = value
+        elif many and type(value) is not str:
+            seen["lists"][name] = many
+            is_end = many > size and get(many).get("type") in LACKING
+            if is_end and "digest" in get(many - 1):
+                seen["longer"][name] = many
+    return seen
 
 
 def listed(data: Any) -> list[Seen]:
