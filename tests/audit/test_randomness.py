@@ -104,7 +104,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
 LOOK = {"torch": "2"}
 LOOP = {"evaluation": None, "joins": False, "calls": None}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
-SOURCE |= {"reordered": False, "frameworks": []}
+SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}
 SOURCE["samples"] = [sample for note in notes(list(range(48))) for sample in note["samples"]]
 
 
@@ -209,15 +209,15 @@ def test_an_order_that_changes_on_one_rank_changes(rank, verdict):
 @pytest.mark.parametrize(
     ("loader", "args", "facts"),
     [
-        ("turned", {}, {"stable": [], "reordered": False}),
-        ("augmented", {}, {"stable": [""], "reordered": False}),
+        ("turned", {}, {"stable": [], "reordered": False, "shuffled_by": []}),
+        ("augmented", {}, {"stable": [""], "reordered": False, "shuffled_by": []}),
         ("good", {"length": 1000}, {"complete": True, "all_drawn": True}),
         ("good", {"length": 1001}, {"complete": False}),  # not every row is read
         ("good", {"sampler": [0, 1]}, {"complete": True, "all_drawn": False}),
         (
             BUILD,
             {"name": "DP14 a generator of which workers have copies"},
-            {"reordered": True},
+            {"reordered": True, "shuffled_by": ["Random.shuffle"]},
         ),
     ],
 )
@@ -241,7 +241,15 @@ NO_SHUFFLE = "no shuffle: the order is fixed"
         (HEARS, {}, [], "fail", "which the loop does not call"),
         (HEARS, {}, [["sampler", 0]], "pass", "the loop calls set_epoch: [['sampler', 0]]"),
         (DEAF, {}, None, "not applicable", NO_SHUFFLE),
-        (DEAF | {"flags": {"sampler.shuffle": True}}, {}, None, "fail", "sampler.shuffle is True"),
+        (DEAF, {"shuffled_by": ["random.shuffle"]}, None, "fail", "random.shuffle shuffles"),
+        (DEAF | {"flags": {"sampler.shuffle": True}}, {}, None, "fail", "sampler.shuffle shuffles"),
+        (
+            DEAF | {"flags": {"sampler.shuffle": False}},
+            {"shuffled_by": ["random.shuffle"]},
+            None,
+            "not applicable",
+            NO_SHUFFLE,
+        ),
         (DEAF, {"reordered": True}, None, "fail", "the same copy"),
         (DEAF, {"reordered": True, "iterable": False}, None, "not applicable", NO_SHUFFLE),
     ],
@@ -287,15 +295,6 @@ def test_an_order_of_indices_that_only_the_main_process_draws_anew_is_not_missed
     told["main"] = [drawn(ONE), drawn(OTHER), drawn(ONE)]
     [finding] = said("DP14", epochs=[[epoch(ONE), epoch(OTHER)]], set_epoch=[told])
     assert finding.verdict == "pass"
-
-
-@pytest.mark.parametrize(
-    ("flags", "verdict"), [({}, "not decidable"), ({"sampler.shuffle": False}, "not applicable")]
-)
-def test_indices_in_one_order_that_does_not_ascend_may_be_meant(flags, verdict):
-    [rank] = of_workers([[ONE]], has_sampler=True)
-    [finding] = said("DP14", epochs=[rank * 2], set_epoch=[DEAF | {"flags": flags}])
-    assert finding.verdict == verdict
 
 
 def test_indices_that_ascend_in_both_epochs_are_not_shuffled():

@@ -242,18 +242,16 @@ def resumable(kind: type, sampler: Sampler, workers: int = 2) -> DataLoader:
 
 
 CASES = [
-    twin(
+    bug(
         "DP14",
         "one order for all epochs",
         lambda: load(Rows(), sampler=Untold(24)),
-        verdict="not decidable",
+        says="Random.shuffle",
     ),
-    twin(
+    bug(
         "DP14",
         "a sampler that ignores its epoch",
         lambda: load(Rows(), sampler=Shuffled(24, deaf=True)),
-        verdict="not decidable",
-        says="set_epoch(epoch) does not change",
     ),
     bug("DP14", "a loop without set_epoch", distributed, f"{RANKS} {LOOP}"),
     bug(

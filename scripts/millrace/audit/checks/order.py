@@ -123,16 +123,13 @@ def _one_order(first: list[Any], dataset: Dataset, told: Told) -> Finding:
         cause += "same copy"
         fix = "An order by (seed, epoch) with set_epoch; or persistent_workers=True"
         return failed(cause, fix=fix)
-    cause = "epochs 0 and 1 come in one order"
-    if told.parts:
-        cause += f", which {told.call} does not change"
-    shuffling = [name for name, shuffles in told.flags.items() if shuffles]
-    if shuffling:
-        fix = "Seed the order with seed + epoch, which set_epoch(epoch) sets"
-        return failed(f"{cause}, though {', '.join(shuffling)} is True", fix=fix)
-    if isinstance(first[0], int) and not told.flags:
-        needs = "whether it is meant: seed the order with seed + epoch, or --ignore DP14=why"
-        return undecided(f"{cause}, and not in that of the data set", needs)
+    flags = told.flags
+    if any(flags.values()) or (dataset.shuffled_by and not flags):
+        cause = "epochs 0 and 1 come in one order, though "
+        cause += f"{', '.join(dataset.shuffled_by or flags)} shuffles"
+        if told.parts:
+            cause += f"; {told.call} does not change it"
+        return failed(cause, fix="Seed the order with seed + epoch, which set_epoch(epoch) sets")
     return inapplicable("no shuffle: the order is fixed in both epochs (training: shuffle=True)")
 
 

@@ -27,6 +27,7 @@ class Dataset(NamedTuple):
     complete: bool  # both passes came to their end
     all_drawn: bool  # the sampler leaves no sample out
     reordered: bool  # the second pass had another order
+    shuffled_by: list[str]  # functions that were called
     frameworks: list[str]  # that may replace the sampler
 
 

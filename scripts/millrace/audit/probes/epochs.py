@@ -3,6 +3,7 @@ without workers."""
 
 from __future__ import annotations
 
+import random
 import signal
 import sys
 from collections import Counter
@@ -12,6 +13,7 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -136,13 +138,15 @@ def source(target: Target, rank: Rank) -> Seen:
     """Two passes: the `samples` of the first; `stable` fields are equal in both.
 
     `complete`: both ended. `all_drawn`: the sampler leaves none out. `reordered`: the second pass
-    had another order.
+    had another order. `shuffled_by`: what made an order.
     """
     tap = Listener(target.loader(), rank, workers=0)
     half = rank.left() / 2
     rows = _rows(tap.original)
     is_map = rows is not None
+    calls = _shuffles()
     drawn = _drawn(tap.original) if is_map else set()
+    orders = dict(calls) if is_map else calls  # those of a stream are called as it is read
     first, first_ended = _pass(tap, rows, rank, half)
     second, second_ended = _pass(tap, rows, rank, 2.0)
     complete = first_ended and second_ended
@@ -159,6 +163,8 @@ def source(target: Target, rank: Rank) -> Seen:
         "samples": first,
         "stable": stable,
         "reordered": any(_column(name, first) != _column(name, second) for name in stable),
+        # What is called for every sample is no order of samples.
+        "shuffled_by": [name for name, count in orders.items() if is_map or count < len(first)],
         "frameworks": [name for name in FRAMEWORKS if name in sys.modules],
     }
 
@@ -213,6 +219,27 @@ def _samples(tap: Listener, rows: int | None) -> Iterator[dict[str, str]]:
         tap.run()
         for note in tap.notes(len(tap.ended) - 1):
             yield from note["samples"]
+
+
+def _shuffles() -> Counter[str]:
+    """Calls of the functions that put things into a random order, from now on in this process."""
+    holders = {
+        "torch": torch,
+        "random": random,
+        "Random": random.Random,
+    }
+    if "numpy" in sys.modules:
+        holders["numpy.random"] = sys.modules["numpy"].random
+    calls: Counter[str] = Counter()
+    for place, holder in holders.items():
+        for name in {"shuffle", "permutation", "randperm"} & vars(holder).keys():
+            call = partial(_count, calls, f"{place}.{name}")
+            setattr(holder, name, noting(vars(holder)[name], call))
+    return calls
+
+
+def _count(calls: Counter[str], name: str, *_: Any) -> None:
+    calls[name] += 1
 
 
 def parts(tap: Listener, method: str = "") -> Seen:
