@@ -54,7 +54,7 @@ def test_exit_codes(check, capsys, given, code, text, fails):
     assert len(run["results"]) == fails
 
 
-@pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--loop"])
+@pytest.mark.parametrize("flag", ["--loader", "--val-loader", "--model", "--loop"])
 def test_a_misspelt_name_is_one_line_and_no_finding(check, capsys, tmp_path, flag):
     absent = f"{flag} {plain.here}:absent"
     assert check("good", f"{absent} --json json --only DP7,end --ranks 1 --exit-zero") == 2

@@ -22,7 +22,7 @@ def inputs(*on: str, refuse: object = "all", **ignore: str) -> AuditInputs:
 def test_two_ranks_of_a_loader_are_run_with_its_arguments_quoted():
     assert inputs().loader(RUN) == (
         "--loader task:audited --ranks 2 --epochs 1"
-        " --val-loader task:audited_validation"
+        " --val-loader task:audited_validation --model task:audited_model"
         """ --arg seed=7 --arg fast=true --arg 'place=a b' --arg 'keys={"a": 2, "b": 1}'"""
     )
     assert "OMP_NUM_THREADS=1" in inputs().environment(RUN)

@@ -32,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the factories")
     add("--val-loader", default="", help="the loader of evaluation, named alike")
+    add("--model", default="", help="module:factory of the model that is trained")
     add(
         "--loop",
         default="",

@@ -54,8 +54,8 @@ class AuditInputs:
         words = [
             f"--loader {audited.loader} --ranks {min(audited.ranks, 2)} --epochs {audited.epochs}"
         ]
-        # Beside it stands the split of evaluation, which takes the same arguments.
-        words.append(f"--val-loader {audited.loader}_validation")
+        # Beside it stand the split of evaluation and the model, which take the same arguments.
+        words.append(f"--val-loader {audited.loader}_validation --model {audited.loader}_model")
         for name, value in audited.arguments.items():
             text = value
             if not isinstance(value, str):

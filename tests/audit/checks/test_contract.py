@@ -134,9 +134,10 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
         "drop_last": False,
         "iterable": False,
     }
-    seen = {"train": train, "val": {}}
+    one = {"raised": {"text": "ValueError: Expected more"}}
+    seen = {"train": train, "val": {}, "one": one}
     [finding] = judged("DP8", edges=[seen], epochs=[[epoch([4, 4], ended=False)]])
-    assert finding.verdict == ("pass" if step is None else "not decidable")
+    assert finding.verdict == ("pass" if step is None else "fail")
     assert step is None or f"(rank 0: step {step})" in finding.cause
 
 
@@ -149,15 +150,21 @@ def test_a_rank_s_share_of_a_distributed_sampler_is_rounded_up(samples, replicas
             "len(loader) is 2, rank 1 got 1 batch",
         ),
         ("edges", [epoch([4]), epoch([])], "rank 1 makes no step"),
-        ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1): BatchNorm"),
+        ("DP8", [epoch([4, 4]), epoch([4, 1])], "(rank 1: step 1) raises ValueError"),
     ],
 )
 def test_the_rank_that_a_finding_speaks_of_is_named(entry, ranks, words):
-    edges = {"train": {}, "val": {}}
+    edges = {"train": {}, "val": {}, "one": {"raised": {"text": "ValueError: Expected more"}}}
     seen = {"look": [{}], "edges": [edges], "epochs": [[rank] for rank in ranks]}
     [finding] = judged(entry, **seen)
-    assert words in finding.cause
-    assert finding.verdict == ("not decidable" if entry == "DP8" else "fail")
+    assert finding.verdict == "fail" and words in finding.cause
+
+
+@pytest.mark.parametrize(("norms", "verdict"), [([], "pass"), (["bn"], "not decidable")])
+def test_a_model_that_cannot_be_called_is_judged_by_its_norms(norms, verdict):
+    edges = {"train": {}, "val": {}, "one": {"unknown": "no way to call it", "norms": norms}}
+    [finding] = judged("DP8", edges=[edges], epochs=[[epoch([4, 1])]])
+    assert finding.verdict == verdict
 
 
 def dropping(samples: int, replicas: int = 1) -> dict:

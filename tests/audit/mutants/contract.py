@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Subset, default_collate
 
@@ -209,6 +210,33 @@ class Endless(Rows):
         return row(index)
 
 
+class Pooled(nn.Module):
+    """Rows through a norm of four channels, or of as many as `shape` says."""
+
+    def __init__(self, norm: nn.Module, *shape: int, frozen: bool = False) -> None:
+        super().__init__()
+        self.norm, self.shape, self.frozen = norm, shape, frozen
+
+    def forward(self, batch: dict) -> torch.Tensor:
+        return self.norm(batch["x"].reshape(len(batch["x"]), *self.shape))
+
+    def train(self, mode: bool = True) -> Pooled:
+        super().train(mode)
+        self.norm.train(mode and not self.frozen)
+        return self
+
+
+class Shapes(nn.Module):
+    """A model without weights."""
+
+    def __init__(self, norm: type, *sizes: int) -> None:
+        super().__init__()
+        self.norm = norm(*sizes, device="meta")
+
+    def training_step(self, batch: Batch, step: int) -> torch.Tensor:
+        return self.norm(batch.x.to("meta")).mean()
+
+
 class Given:
     """Batches of a class of its own, of samples that it names."""
 
@@ -220,6 +248,13 @@ class Given:
         return batch.id.tolist()
 
 
+shapes_of_batch_norm = partial(Shapes, nn.BatchNorm1d, 4)
+shapes_of_group_norm = partial(Shapes, nn.GroupNorm, 1, 4)
+batch_norm = partial(Pooled, nn.BatchNorm1d(4), 4)
+batch_norm_pooled = partial(Pooled, nn.BatchNorm2d(4), 4, 1, 1)
+batch_norm_pixels = partial(Pooled, nn.BatchNorm2d(2), 2, 1, 2)
+group_norm = partial(Pooled, nn.GroupNorm(2, 4), 4)
+frozen_norm = partial(Pooled, nn.BatchNorm1d(4), 4, frozen=True)
 BUCKETS = [[first, first + 4, first + 8, first + 12] for first in (3, 1, 0, 2)]
 RAGGED = Rows(make=ragged)
 one_more = partial(train, Rows(25))
@@ -374,13 +409,26 @@ CASES = [
     ),
     twin("DP7", "rows made for any index", lambda: train(Endless())),
     twin("DP7", "a subset", lambda: train(Subset(Rows(), range(4, 20)))),
-    # Whether a model has a batch norm, nobody has seen.
-    twin("DP8", "a last batch of one", one_more, verdict="not decidable", says="rank 0: step 6"),
-    twin("DP8", "a last batch of one, by ids", Given, verdict="not decidable", says="step 2"),
-    twin("DP8", "the last dropped", lambda: one_more(drop_last=True), verdict="pass"),
+    bug("DP8", "a last batch of one", one_more, "--model @contract:batch_norm"),
+    bug(
+        "DP8",
+        "a last batch of one, by shapes",
+        Given,
+        "--model @contract:shapes_of_batch_norm",
+        says="rank 0: step 2",
+    ),
+    bug("DP8", "a last batch of one, pooled", one_more, "--model @contract:batch_norm_pooled"),
+    twin("DP8", "group norm", one_more, "--model @contract:group_norm"),
+    twin("DP8", "group norm, by shapes", Given, "--model @contract:shapes_of_group_norm"),
+    twin("DP8", "frozen norm", one_more, "--model @contract:frozen_norm"),
+    twin("DP8", "several pixels", one_more, "--model @contract:batch_norm_pixels"),
+    twin(
+        "DP8", "the last dropped", lambda: one_more(drop_last=True), "--model @contract:batch_norm"
+    ),
+    twin("DP8", "no model", one_more, verdict="not decidable", says="rank 0: step 6"),
     twin(
         "DP8",
-        "a last batch of one, two ranks",
+        "no model, two ranks",
         lambda: spread(Rows(18)),
         RANKS,
         verdict="not decidable",

@@ -33,7 +33,7 @@ from millrace.common.error_rates import ErrorCounts, count_errors
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import Plan as LoaderPlan
-from millrace.common.loading.task_loader import HeldOut, TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.machine import memory as memory_meter
 from millrace.common.training import devices
 from millrace.common.training.ranks import Exchange
@@ -405,6 +405,11 @@ def audited_validation(bucket_dir: str, **given: Any) -> HeldOut:
     """The samples that such a run is evaluated on."""
     table = AsrTask(_options(bucket_dir, given)).held_out("dev")
     return HeldOut(lambda: _sample_ids(table) if table else ())
+
+
+def audited_model(bucket_dir: str, **given: Any) -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(AsrTask(_options(bucket_dir, given)))
 
 
 def _sample_ids(table: RowTable) -> Iterator[str]:

@@ -198,25 +198,35 @@ def _too_short(size: int, longer: dict[str, int]) -> Finding:
 @check("DP8", "edges", "epochs")
 def batch_of_one(seen: Seen, epochs: list[list[Epoch]]) -> Finding:
     """No batch of one meets a batch norm."""
+    one = seen["one"]
     ones = {}  # a step of each rank that has one
     for rank, of_rank in enumerate(epochs):
         for epoch in of_rank:
-            step = _step_of_one(epoch, seen["train"])
+            step = _step_of_one(epoch, seen["train"], "raised" in one)
             if step is not None:
                 ones[rank] = step
     if not ones:
         return passed("no rank gets a batch of one")
 
     steps = ", ".join(f"rank {rank}: step {step}" for rank, step in ones.items())
-    cause = f"a batch of one ({steps}): BatchNorm with one value a channel would raise"
-    needs = "a model without BatchNorm: --ignore DP8=why; or drop_last=True"
-    return undecided(cause, needs, seen["train"])
+    where = f"a batch of one ({steps})"
+    shown = {**seen["train"], **one}
+    if "raised" in one:
+        return failed(f"{where} raises {one['raised']['text']}", shown)
+    if one.get("taken"):
+        return passed(f"the model takes {where}")
+    if one.get("norms") == []:
+        return passed(f"{where}, and the model has no batch norm")
+    cause = f"{where}: BatchNorm with one value a channel would raise"
+    if "unknown" in one:
+        cause += f"; {one['unknown']}"
+    return undecided(cause, "the model: --model module:factory", shown)
 
 
-def _step_of_one(epoch: Epoch, loader: Seen) -> int | None:
-    """The step that has a batch of one, where others are larger."""
+def _step_of_one(epoch: Epoch, loader: Seen, is_refused: bool) -> int | None:
+    """The step that has a batch of one; `is_refused`: the model raises on it."""
     sizes = [batch.size for batch in epoch.batches]
-    if 1 in sizes and max(sizes) > 1:
+    if 1 in sizes and (max(sizes) > 1 or is_refused):
         return sizes.index(1)
     # Of an epoch that was not read to its end, the last batch is computed.
     if epoch.ended or loader.get("iterable", True) or loader["drop_last"]:

@@ -1,18 +1,25 @@
-"""What of a loader says how large its last batch is."""
+"""What of a loader says how large its last batch is; what the model does with a batch of one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from millrace.audit.probes.model import batch_of_one
 from millrace.audit.runner.listener import Listener, is_stream, length
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
 
 
 def edges(target: Target, rank: Rank) -> Seen:
-    """`train`, `val`: what makes the last batch of each loader; {} if it is no DataLoader."""
+    """`train`, `val`: what makes the last batch of each loader; {} if it is no DataLoader. `one`:
+    how the model of --model takes a batch of one; {} without one."""
     loaders = {"train": target.loader(), "val": target.val_loader()}
-    return {name: _edges(loader, rank, target.options.ranks) for name, loader in loaders.items()}
+    seen = {name: _edges(loader, rank, target.options.ranks) for name, loader in loaders.items()}
+    network = target.model()
+    seen["one"] = {}
+    if network is not None:
+        seen["one"] = batch_of_one(network, target.loader(), rank)
+    return seen
 
 
 def _edges(loader: Any, rank: Rank, ranks: int) -> Seen:

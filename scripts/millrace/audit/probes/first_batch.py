@@ -23,7 +23,7 @@ def look(target: Target, rank: Rank) -> Seen:
     """
     options = target.options
     before = dict(os.environ)
-    for name in filter(None, (options.val_loader, options.loop)):
+    for name in filter(None, (options.val_loader, options.model, options.loop)):
         locate(name)  # a name that is misspelt is an error, no missing verdict
     tap = Listener(target.loader(), rank, workers=0, max_batches=1)
     began = time.monotonic()
@@ -34,7 +34,7 @@ def look(target: Target, rank: Rank) -> Seen:
     methods = getattr(core, "multiprocessing_context", None) or torch.multiprocessing
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     # The loader's own package is none: what it does when it is imported belongs to each process.
-    names = (options.loader, options.val_loader)
+    names = (options.loader, options.val_loader, options.model)
     own = {name.partition(":")[0].partition(".")[0] for name in names}
     libraries = []
     for name, module in list(sys.modules.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
 import time
@@ -15,7 +16,7 @@ from millrace.common.errors import MillraceError
 
 
 class WrongName(MillraceError):
-    """A name of the command line that leads to no loader or loop."""
+    """A name of the command line that leads to no loader, model or loop."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Options:
     loader: str
     args: dict[str, Any] = field(default_factory=dict)
     val_loader: str = ""
+    model: str = ""
     loop: str = ""
     ranks: int = 1
     workers: int | None = None
@@ -79,12 +81,33 @@ class Target:
         return _loader_of(made, self.options.loader, "train_dataloader")
 
     def val_loader(self) -> Any:
-        """The loader of --val-loader, which takes the same arguments, or None."""
+        """The loader of --val-loader, or None."""
         name = self.options.val_loader
         if not name:
             return None
-        made = _made(name, self.options.args, "val_dataloader")
+        made = _made(name, self._taken_by(locate(name)), "val_dataloader")
         return _loader_of(made, name, "val_dataloader")
+
+    def model(self) -> Any:
+        """The torch.nn.Module of --model, or None."""
+        if not self.options.model:
+            return None
+        thing = locate(self.options.model)
+        is_made = hasattr(thing, "parameters") and not isinstance(thing, type)
+        if is_made:
+            return thing
+        return thing(**self._taken_by(thing))
+
+    def _taken_by(self, factory: Any) -> dict[str, Any]:
+        """The arguments of --arg that a factory takes: it need not take all that the training
+        loader does."""
+        args = self.options.args
+        if not callable(factory):
+            return args
+        taken = inspect.signature(factory).parameters
+        if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
+            return args
+        return {name: value for name, value in args.items() if name in taken}
 
     def loop(self) -> Callable | None:
         """The function of --loop, which takes the loader and trains with it, or None."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from millrace.common.training.ranks import Ranks
 from millrace.common.training.task import Task
 
@@ -92,3 +94,17 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+
+class TaskModel(torch.nn.Module):
+    """The model of a task as its loop calls it, without weights: it takes shapes and gives
+    shapes."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+        with torch.device("meta"):
+            self.model = task.build_model()
+
+    def training_step(self, batch: Any, step: int) -> torch.Tensor:
+        return self.task.training_step(self.model, batch.to(torch.device("meta")))[0]

@@ -20,7 +20,7 @@ from torch.nn import functional
 from millrace.common import jsonl, settings
 from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
-from millrace.common.loading.task_loader import HeldOut, TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.stopping import StopSignals
 from millrace.common.training import devices
 from millrace.common.training.ranks import Ranks
@@ -259,6 +259,11 @@ def audited_validation(records: str, **given: Any) -> HeldOut:
     """The images that such a run is evaluated on."""
     task = _task(records, given)
     return HeldOut(lambda: _pictures(task, task.val))
+
+
+def audited_model(records: str, **given: Any) -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(_task(records, given))
 
 
 def _task(records: str, given: Mapping[str, Any]) -> ImageTask:

@@ -18,7 +18,7 @@ from millrace.common import atomic
 from millrace.common.cli import log
 from millrace.common.errors import MillraceError, counted
 from millrace.common.loading.loader import BatchLoader
-from millrace.common.loading.task_loader import HeldOut, TaskLoader
+from millrace.common.loading.task_loader import HeldOut, TaskLoader, TaskModel
 from millrace.common.training import devices
 from millrace.common.training.task import Spans, Task
 from millrace.music.models.clews import Clews
@@ -278,6 +278,11 @@ def audited(keys: Mapping[str, Any], conf: str = "") -> TaskLoader:
 def audited_validation(keys: Mapping[str, Any], conf: str = "") -> HeldOut:
     """The recordings that such a run is evaluated on."""
     return HeldOut(partial(_recordings, _task(keys, conf), "valid"))
+
+
+def audited_model(keys: Mapping[str, Any], conf: str = "") -> TaskModel:
+    """The model of such a run."""
+    return TaskModel(_task(keys, conf))
 
 
 def _task(keys: Mapping[str, Any], file: str) -> VersionTask:
