@@ -4,12 +4,14 @@ twins."""
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
-from millrace.audit.checks.findings import VERDICTS
+from millrace.audit.checks.findings import VERDICTS, Finding
 from millrace.audit.probes.colours import colours, order
 from millrace.audit.probes.figures import channel_axis, measured, merged, values
 from millrace.audit.probes.labels import labels
@@ -52,17 +54,27 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def verdicts(tmp_path, monkeypatch):
+def findings(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "open", Image.open)  # a probe replaces it, in a process of its own
 
-    def judge(factory: str, val: bool = False, expect: str = "", **args) -> dict[str, str]:
+    def said(factory: str, val: bool = False, expect: str = "", **args) -> list[Finding]:
         name = f"{pictures.here}:{factory}"
         options = Options(name, args, val_loader=name if val else "", expect=expect)
         probes = (values, colours, labels, splits)
         seen = {probe.__name__: probed(probe, Target(options), tmp_path) for probe in probes}
-        said = [finding for entry in ENTRIES for finding in judged(entry, **seen)]
-        said.sort(key=lambda finding: VERDICTS.index(finding.verdict))
-        return {finding.entry: finding.verdict for finding in said}
+        return [finding for entry in ENTRIES for finding in judged(entry, **seen)]
+
+    return said
+
+
+@pytest.fixture
+def verdicts(findings):
+    def judge(factory: str, **settings) -> dict[str, str]:
+        worst: dict[str, str] = {}
+        said = findings(factory, **settings)
+        for finding in sorted(said, key=lambda each: VERDICTS.index(each.verdict)):
+            worst[finding.entry] = finding.verdict
+        return worst
 
     return judge
 
@@ -127,6 +139,7 @@ COLOUR = {
     "name": "",
     "image": True,
     "dtype": "float32",
+    "values": 256,
     "mean": [0.5] * 3,
     "std": [0.2] * 3,
     "min": [0.0] * 3,
@@ -135,7 +148,8 @@ COLOUR = {
 
 def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
     chains = [list(steps)] if steps else []
-    return {"expect": expect, "chains": chains, "fields": list(fields)}
+    plain = {"constants": [], "normalised": []}
+    return {**plain, "expect": expect, "chains": chains, "fields": list(fields)}
 
 
 @pytest.mark.parametrize(
@@ -210,6 +224,29 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
     assert figures["mean"] == pytest.approx(mean.tolist())
     assert figures["std"] == pytest.approx(std.tolist())
     assert (figures["min"], figures["max"]) == ([0.0] * 3, [255.0, 319.0, 383.0])
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "is_read"),
+    [
+        (2.9, 1.0, True),
+        (-3.1, 1.0, False),
+        (3.1, 1.0, False),
+        (0.0, 0.6, True),
+        (0.0, 0.4, False),
+        (0.0, 1.9, True),
+        (0.0, 2.1, False),
+    ],
+)
+def test_both_sets_are_read_whole_if_their_values_are_normalised(tmp_path, mean, std, is_read):
+    rows = mean + std * torch.tensor([-1.0, 1.0]).repeat(4)
+    fitted = torch.tensor([0.0, 2.0])
+    table = pictures.Table(rows * fitted.std() + fitted.mean(), fitted)
+    loader = DataLoader(table, batch_size=4)
+    target = SimpleNamespace(loader=lambda: loader, val_loader=lambda: loader)
+    target.options = Options("module:loader")
+    [seen] = probed(values, target, tmp_path)
+    assert ("train" in seen, "val" in seen) == (is_read, is_read)
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.9, ""), (0.7, "BGR")])
@@ -307,6 +344,19 @@ def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
 )
 def test_splits(verdicts, factory, args, verdict):
     assert verdicts(factory, val=True, **args)["splits"] == verdict
+
+
+def test_constants_of_training_are_right(verdicts):
+    assert not failed(verdicts("Tables", val=True, kind="train"))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("all", "train + val"), ("val", "val")])
+def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
+    [fail] = [each for each in findings("Tables", val=True, kind=kind) if each.verdict == "fail"]
+    assert f"constants of {name}: its mean is" in fail.cause
+    means = fail.evidence["means"]
+    assert means[name] == min(means.values()) < 0.005 < means["train"]
+    assert max(means, key=means.get) == ("val" if kind == "all" else "train")
 
 
 def test_one_file_in_both_splits_is_noticed(verdicts, root):

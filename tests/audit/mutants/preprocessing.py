@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from tests.audit.mutants import bug, twin
+from tests.audit.mutants import both, bug, twin
 from tests.audit.mutants.rows import Rows, train
 from tests.audit.mutants.vision import (
     MEAN,
@@ -23,6 +23,7 @@ from tests.audit.mutants.vision import (
     ToTensor,
     picture,
 )
+from tests.audit.pictures import Tables
 
 
 class Pictures:
@@ -88,6 +89,9 @@ CASES = [
         lambda: pictures(ToTensor(), IMAGENET, high=50),
         "--expect imagenet",
     ),
+    bug("DP10", "constants of both", **both(Tables("all"))),
+    bug("DP10", "constants of val", **both(Tables("val"))),
+    twin("DP10", "constants of train", **both(Tables("train"))),
     bug("DP11", "png blue first", lambda folder: train(Files(folder, "png", swaps=1))),
     bug("DP11", "ppm blue first", lambda folder: train(Files(folder, "ppm", swaps=1))),
     twin("DP11", "png red first", lambda folder: train(Files(folder, "png", swaps=0))),

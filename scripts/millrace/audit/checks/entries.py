@@ -91,10 +91,11 @@ DP9 contract live: Memory grows in every worker
   fix: functools.lru_cache(maxsize=...), np.memmap, Arrow, Tensor.share_memory_(); no list of
     objects
   links: github.com/pytorch/pytorch/issues/13246
-DP10 preprocessing live: Normalisation is out of range
-  symptom: a pretrained model scores far below its figure
+DP10 preprocessing live: Normalisation is out of range, or fitted on the wrong split
+  symptom: a pretrained model scores far below its figure; validation lies below train without a
+    reason
   cause: mean and std are those of other weights, in the other channel order, applied twice or not
-    at all
+    at all, or come from train + val
   fix: transform=weights.transforms() for pretrained weights; else mean and std of train alone,
     everywhere
   links: docs.pytorch.org/vision/stable/models.html

@@ -13,6 +13,7 @@ class Field(NamedTuple):
     name: str  # the path of the field; "" is the batch itself
     image: bool
     dtype: str
+    values: int  # of a channel
     mean: list[float]
     std: list[float]
     min: list[float]
@@ -70,12 +71,23 @@ class Step(NamedTuple):
         return f"{self.path}[{self.at}] {self.name}"
 
 
+class Figures(NamedTuple):
+    """The figures of a loader's batches."""
+
+    complete: bool  # of all of them
+    fields: list[Field]
+
+
 class Values(NamedTuple):
     """What the probe of values saw."""
 
     expect: str  # --expect
     chains: list[list[Step]]  # called one after the other
     fields: list[Field]
+    constants: list[int]  # how many numbers each mean has that the loader holds
+    normalised: list[str]  # fields
+    train: Figures | None = None  # of both sets, if constants may have been fitted on them
+    val: Figures | None = None
 
     @property
     def images(self) -> list[Field]:

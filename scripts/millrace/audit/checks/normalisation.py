@@ -1,4 +1,4 @@
-"""DP10 and DP11: the range of what is normalised, and the order of colours."""
+"""DP10 and DP11: constants of normalisation, ranges, and the order of colours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TWICE = 1.001 / 255  # the largest value of what was scaled twice
 
 @check("DP10", "values")
 def normalisation(data: Values) -> Iterator[Finding]:
-    """The fields have the range that is expected."""
+    """The fields have the range that is expected, and constants are fitted on training."""
+    yield from _fitted(data)
     colour = [field for field in data.images if field.channels == 3]
     fields = colour or data.images or data.fields
     is_normalised = any(step.name == "Normalize" for step in data.called)
@@ -34,6 +35,41 @@ def normalisation(data: Values) -> Iterator[Finding]:
         else:
             needs = "--expect imagenet, 0-1 or mean,std: what the model takes"
             yield undecided(field.described(), needs, field.shown)
+
+
+def _fitted(data: Values) -> Iterator[Finding]:
+    """Constants that give train + val (or val) a mean of 0, and train none, are of the wrong
+    split."""
+    train = data.train
+    val = data.val
+    if not (train and val and train.complete and val.complete):
+        return
+    evaluated = {field.name: field for field in val.fields}
+    for ours in train.fields:
+        theirs = evaluated.get(ours.name)
+        if theirs is None or theirs.channels != ours.channels:
+            continue
+        if ours.name in data.normalised and {1, ours.channels} & set(data.constants):
+            yield from _wrong_split(ours, theirs)
+
+
+def _wrong_split(train: Field, val: Field) -> Iterator[Finding]:
+    share = val.values / (val.values + train.values)
+    pairs = zip(train.mean, val.mean, strict=True)
+    means = {
+        "train": train.mean,
+        "train + val": [(1 - share) * ours + share * theirs for ours, theirs in pairs],
+        "val": val.mean,
+    }
+    off = {split: max(map(abs, mean)) for split, mean in means.items()}
+    best = min(("train + val", "val"), key=lambda split: off[split])
+    # Rounded constants leave a mean of up to 0.005.
+    if off[best] <= 0.005 and off["train"] >= max(10 * off[best], 0.01):
+        title = train.name or "the batch"
+        cause = f"{title}: constants of {best}: its mean is {off[best]:.2g}, "
+        cause += f"train's {off['train']:.2g}"
+        fix = "compute mean and std of the training split alone, and use them for both"
+        yield failed(cause, {"means": off}, fix)
 
 
 def _expected(field: Field, expect: str) -> Finding:

@@ -24,14 +24,50 @@ NAMES = ("transform", "transforms")  # of attributes
 
 
 def values(target: Target, rank: Rank) -> Seen:
-    """Read a few batches, and note what transforms take and give meanwhile."""
+    """Read a few batches, and note what transforms take and give meanwhile; with a validation
+    loader also all of both sets, if constants may have been fitted on them.
+
+    `constants`: how many numbers each mean has. `normalised`: fields that look so.
+    """
     reseed()
     loader = target.loader()
-    seen: Seen = {"expect": target.options.expect, "chains": chains(loader)}
+    start = rank.left()
+    seen: Seen = {"expect": target.options.expect, "constants": constants(loader)}
+    seen["chains"] = chains(loader)
+    seen |= figures(loader, rank, FEW, start / 2)
+    seen["normalised"] = [field["name"] for field in seen["fields"] if _is_normalised(field)]
+    val = target.val_loader()
+    if val is not None and seen["constants"] and seen["normalised"]:
+        seen["train"] = figures(target.loader(), rank, None, start * 0.4)
+        seen["val"] = figures(val, rank, None, start * 0.1)
+    return seen
+
+
+def _is_normalised(field: Seen) -> bool:
+    farthest = max(map(abs, field["mean"]))
+    return 0.5 < max(field["std"]) < 2 and farthest < 3
+
+
+def constants(loader: Any) -> list[int]:
+    """How many numbers each mean has that stands beside a standard deviation: of a Normalize, of a
+    data set, of a scaler of scikit-learn."""
+    found = []
+    for _, value in walk(loader, code=True):
+        held = getattr(value, "__dict__", {})
+        mean = numbers(held.get("mean", held.get("mean_")))
+        std = numbers(held.get("std", held.get("scale_")))
+        if std and any(mean):
+            found.append(len(mean))
+    return found
+
+
+def figures(loader: Any, rank: Rank, limit: int | None, until: float) -> Seen:
+    """The figures of each field, and whether all batches were read: none is when less than `until`
+    seconds are left."""
     rows: dict[str, list[Seen]] = {}
-    until = rank.left() / 2
+    complete = False
     with suppress(Exception):  # other probes say what a loader raises
-        for _, batch in draw(loader, rank, FEW):
+        for _, batch in draw(loader, rank, limit):
             for name, tensor in batched(batch):
                 known = rows.setdefault(name, [])
                 row = measured(tensor)
@@ -39,7 +75,10 @@ def values(target: Target, rank: Rank) -> Seen:
                     known.append(row)
             if rank.left() < until:
                 break
-    return {**seen, "fields": [merged(name, known) for name, known in rows.items() if known]}
+        else:
+            complete = True
+    fields = [merged(name, known) for name, known in rows.items() if known]
+    return {"complete": complete, "fields": fields}
 
 
 def chains(loader: Any) -> list[list[Seen]]:
@@ -166,7 +205,8 @@ def batched(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def measured(tensor: torch.Tensor) -> Seen:
-    """Return the figures of images, by channel, or of a float field; nothing for others."""
+    """Return the figures of images, by channel, or of a float field, by column; nothing for
+    others."""
     axis = channel_axis(tensor.shape)
     if not tensor.numel() or tensor.is_complex():
         return {}
@@ -174,10 +214,12 @@ def measured(tensor: torch.Tensor) -> Seen:
         return {}
     doubles = tensor.detach().to("cpu", torch.float64)
     values = doubles.nan_to_num(0.0, 0.0, 0.0)
-    if axis is None:
-        values = values.flatten()[None]
-    else:
+    if axis is not None:
         values = values.movedim(axis, 0).flatten(1)
+    elif values.dim() == 2:
+        values = values.movedim(1, 0)  # a channel for each column of a table
+    else:
+        values = values.flatten()[None]
     return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -198,6 +240,7 @@ def merged(name: str, rows: list[Seen]) -> Seen:
         "name": name,
         "image": rows[0]["image"],
         "dtype": rows[0]["dtype"],
+        "values": count,
         "mean": mean.tolist(),
         "std": variance.clamp(min=0).sqrt().tolist(),
         "min": torch.stack([row["min"] for row in rows]).amin(0).tolist(),
