@@ -263,10 +263,11 @@ def test_the_order_of_colours_that_are_in_memory_is_open(verdicts):
     ("kind", "left", "verdict"),
     [
         *(("answer", left, "pass") for left in (False, True)),
-        *((kind, True, "fail") for kind in ("from column 0", "padding", "end", "everything")),
-        *((kind, False, "fail") for kind in ("padding", "end", "whole text")),
-        # All texts begin alike: it may be a prompt.
-        ("prompt", False, "not decidable"),
+        *(
+            (kind, True, "fail")
+            for kind in ("from column 0", "padding", "prompt", "end", "everything")
+        ),
+        *((kind, False, "fail") for kind in ("padding", "prompt", "end", "whole text")),
     ],
 )
 def test_labels(verdicts, kind, left, verdict):

@@ -28,6 +28,7 @@ PROBLEMS = {
         "the token that ends a text is masked",
         "mask by attention_mask == 0, not by pad_token_id",
     ),
+    "prompt": ("the prompt is trained on", "labels[row, start:start + prompt_length] = -100"),
     "alone": (
         "a sample is trained on other tokens in a batch than alone",
         "count the prompt from the first token, not from padding: "
@@ -72,6 +73,14 @@ class Row(NamedTuple):
     @property
     def trained_tokens(self) -> list[int]:
         return _tokens(self.ids, self.trained) or []
+
+    def is_masked_inside(self) -> bool:
+        """Whether places between the first and the last that are trained on are masked."""
+        trained = self.trained
+        if not trained:
+            return False
+        inside = [at for at in self.places if min(trained) < at < max(trained)]
+        return any(at not in trained for at in inside)
 
     def marked(self, places: set[int]) -> list[list[Any]]:
         return [[self.number, at] for at in sorted(places)]
@@ -120,6 +129,12 @@ def label_masks(seen: Seen) -> Iterator[Finding]:
 
 def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
     wrong = _wrong_places(rows, special)
+    # An opening that all rows share is a prompt if masked places come between; else it may be a
+    # text.
+    opens = wrong["prompt"]
+    if not any(row.is_masked_inside() for row in rows):
+        wrong["prompt"] = []
+
     total = sum(len(row.trained_tokens) for row in rows)
     summary = f"{counted(total, 'token')} trained on in {counted(len(rows), 'row')}"
     shown = {"first row": rows[0].trained_tokens[:24]}
@@ -130,7 +145,7 @@ def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
             yield failed(cause, {"places": wrong[kind][:8], **shown}, fix)
     if any(wrong.values()):
         return
-    if _trains_on_opening(rows):
+    if opens:
         needs = "labels with -100 in the opening that all rows share, if that is a prompt"
         yield undecided(summary, needs, shown)
         return
@@ -138,6 +153,7 @@ def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
 
 
 def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
+    opening = _shared_opening(rows)
     placeholders = {special[name] for name in MEDIA if name in special}
     wrong: Wrong = {kind: [] for kind in PROBLEMS}
     for row in rows:
@@ -145,6 +161,7 @@ def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
         media = {at for at in row.places if row.ids[at] in placeholders}
         wrong["padding"] += row.marked(trained - set(row.places))
         wrong["media"] += row.marked(trained & media)
+        wrong["prompt"] += row.marked(trained & set(row.places[1:opening]))
         if row.alone is not None and row.alone != row.trained_tokens:
             here = f"{len(row.alone)} tokens alone, {len(trained)} here"
             wrong["alone"].append([row.number, here])
@@ -158,16 +175,13 @@ def _wrong_places(rows: list[Row], special: dict[str, int]) -> Wrong:
     return wrong
 
 
-def _trains_on_opening(rows: list[Row]) -> bool:
-    """Whether tokens that all texts begin with, which may be a prompt, are trained on."""
+def _shared_opening(rows: list[Row]) -> int:
+    """How many tokens all texts begin with, which may be a prompt."""
     columns = zip(*(row.tokens for row in rows), strict=False)
     shared = takewhile(lambda column: len(set(column)) == 1, columns)
     opening = len(list(shared))
     differ = len({tuple(row.tokens) for row in rows}) > 1
-    if not differ or opening < SHORTEST:
-        return False
-    # A token that begins every text is none of the prompt.
-    return any((row.trained or set()) & set(row.places[1:opening]) for row in rows)
+    return opening if differ and opening >= SHORTEST else 0
 
 
 def _masked_ends(rows: list[Row], end: int | None) -> list[list[Any]]:
