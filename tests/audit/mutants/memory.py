@@ -134,11 +134,10 @@ CASES = [
         lambda: load(Rows(512, partial(big, size=1 << 16)), prefetch_factor=16),
         **SHM,
     ),
-    twin(
+    bug(
         "DP15",
         "a thousand tensors ahead",
         lambda: load(Rows(8192), batch_size=256, collate_fn=pieces),
-        verdict="not decidable",
         **FILES,
     ),
     twin(

@@ -336,11 +336,16 @@ def shared_memory(seen: Seen) -> Iterator[Finding]:
     cause += f"{_mib(needed)}; /dev/shm: {_mib(seen['shm'])} free"
     yield failed(cause) if needed > seen["shm"] else passed(cause)
 
-    wanted = flying * read["tensors"]
+    # A worker has the descriptors of its batches until they are fetched, the loop those of batches
+    # that came out of turn.
+    of_worker = seen["prefetch"] + 1
+    out_of_turn = seen["prefetch"] * (seen["workers"] - 1) + 2
+    waiting = min(flying, max(of_worker, out_of_turn))
+    wanted = seen["open"] + 4 * seen["workers"] + waiting * read["tensors"]
     if are_files and wanted > seen["files"]:
-        cause = f"{read['tensors']} tensors a batch x {flying}: {wanted} open files, if the loop "
-        cause += f"has them all, and ulimit -n is {seen['files']}"
-        yield undecided(cause, f"ulimit -n {2 * wanted}, or one tensor for many samples")
+        cause = f"{read['tensors']} tensors a batch x {waiting} batches in a process: "
+        cause += f"{wanted} open files, ulimit -n is {seen['files']}"
+        yield failed(cause)
 
 
 @check("stale", "contract")

@@ -69,6 +69,7 @@ def limits(loader: Any, ranks: int) -> Seen:
         "prefetch": loader.prefetch_factor or 2,
         "shm": shm,
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "open": len(os.listdir("/dev/fd")),
         "strategy": torch.multiprocessing.get_sharing_strategy(),
     }
 
