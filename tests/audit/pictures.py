@@ -60,6 +60,7 @@ CHAINS = {
     "jitter first": [ToTensor(), ColorJitter(), Normalize()],
     "half": [ToTensor(), Normalize([0.5], [0.5])],
     "bgr mean": [ToTensor(), BGR],
+    "unscaled": [PILToTensor()],
     "unscaled, normalised": [PILToTensor(), Normalize()],
     "pixel constants": [
         PILToTensor(),

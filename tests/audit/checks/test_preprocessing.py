@@ -95,6 +95,7 @@ def failed(verdicts: dict[str, str]) -> set[str]:
         ("turned bgr mean", set()),
         ("one for three", set()),
         ("turned good", {"DP11"}),
+        ("unscaled", {"DP12"}),
         ("unscaled, normalised", {"DP12"}),
         ("twice", {"DP12"}),
         ("twice, normalised", {"DP12"}),
@@ -143,6 +144,7 @@ COLOUR = {
     "mean": [0.5] * 3,
     "std": [0.2] * 3,
     "min": [0.0] * 3,
+    "distinct": 64,
 }
 
 
@@ -153,18 +155,22 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("highest", "expect", "verdict"),
+    ("highest", "changes", "expect", "verdict"),
     [
-        (1 / 255, "", "not decidable"),
-        (1 / 255, "0-1", "fail"),
-        (2 / 255, "0-1", "pass"),
-        (2, "", "pass"),
-        (255, "", "not decidable"),
-        (255, "0-1", "fail"),
+        (1 / 255, {}, "", "not decidable"),
+        (1 / 255, {}, "0-1", "fail"),
+        (2 / 255, {}, "0-1", "pass"),
+        (2, {}, "", "pass"),
+        (100, {}, "", "not decidable"),
+        (255, {}, "", "fail"),
+        (257, {}, "", "not decidable"),
+        (257, {}, "0-1", "fail"),
+        (255, {"distinct": 63}, "", "not decidable"),
+        (255, {"mean": [0.5]}, "", "not decidable"),  # grey
     ],
 )
-def test_pixels_are_judged_by_their_range_and_what_is_expected(highest, expect, verdict):
-    field = COLOUR | {"max": [highest] * 3}
+def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, verdict):
+    field = COLOUR | {"max": [highest] * 3} | changes
     [finding] = judged("DP12", values=[seen(expect=expect, fields=(field,))])
     assert finding.verdict == verdict
 

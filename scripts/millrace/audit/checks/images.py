@@ -18,6 +18,7 @@ class Field(NamedTuple):
     std: list[float]
     min: list[float]
     max: list[float]
+    distinct: int  # values of a batch
 
     @property
     def shown(self) -> Seen:

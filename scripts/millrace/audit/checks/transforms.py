@@ -23,6 +23,7 @@ SCALE = (
 # What transforms raise on what they do not take; damaged files raise others.
 MISFITS = ("TypeError", "AttributeError", "RuntimeError")
 EIGHT_BITS = 100  # is exceeded by what is not scaled
+LEVELS = 64  # distinct values of a batch of pixels
 
 
 @check("DP12", "values")
@@ -70,10 +71,16 @@ def _scaled(field: Field, data: Values) -> Finding:
     if is_wide and unscaled:
         step = unscaled[0]
         return failed(f"{cause}: {step.title} does not scale it", field.shown, SCALE)
-    if data.expect == "0-1":
+    if data.expect == "0-1" or _are_pixels(field):
         return failed(f"{cause}: unscaled", field.shown, SCALE)
     needs = "--expect 0-1, or none if the model scales"
     return undecided(cause, needs, field.shown, SCALE)
+
+
+def _are_pixels(field: Field) -> bool:
+    """Whether values are colours of eight bits: grey ones of that range may be anything."""
+    is_byte = EIGHT_BITS < field.highest <= 256  # with fractions, if they were resized
+    return field.channels == 3 and is_byte and field.distinct >= LEVELS
 
 
 def _leaves_range(step: Step) -> bool:

@@ -19,6 +19,7 @@ FEW = 6  # batches show what values are
 CHANNELS = (1, 3, 4)
 SHORTEST_SIDE = 8  # pixels: what is smaller is no picture
 LONGEST = 4096  # constants
+COUNTED = 40_000  # values of a batch whose levels are counted
 TRANSFORMS = {"Normalize", "ToTensor", "PILToTensor", "ToImage", "ToDtype"}
 NAMES = ("transform", "transforms")  # of attributes
 
@@ -228,6 +229,7 @@ def measured(tensor: torch.Tensor) -> Seen:
         "squares": values.square().sum(1),
         "min": values.amin(1),
         "max": values.amax(1),
+        "distinct": values[:, : COUNTED // len(values)].unique().numel(),
     }
 
 
@@ -245,4 +247,5 @@ def merged(name: str, rows: list[Seen]) -> Seen:
         "std": variance.clamp(min=0).sqrt().tolist(),
         "min": torch.stack([row["min"] for row in rows]).amin(0).tolist(),
         "max": torch.stack([row["max"] for row in rows]).amax(0).tolist(),
+        "distinct": max(row["distinct"] for row in rows),
     }
