@@ -31,7 +31,7 @@ GROWING = {
     "samples": 1000,
     "machine": 8 * 2**30,
 }
-GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "bounded": False}
+GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "most": None}
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,10 @@ GROWING |= {"workers": 2, "ranks": 1, "persistent": False, "split": False, "boun
         ({"ranks": 3, "persistent": True}, "pass", 6),  # in the end each worker has read all
         ({"ranks": 5, "persistent": True}, "fail", 10),
         ({"ranks": 5, "persistent": True, "split": True}, "fail", 10),
-        ({"ranks": 9, "bounded": True}, "not decidable", 9),
-        ({"ranks": 2, "bounded": True}, "pass", 2),
+        ({"ranks": 9, "most": 200}, "not decidable", 9),  # so many were not read
+        ({"ranks": 9, "most": 0}, "not decidable", 9),
+        ({"ranks": 9, "most": 40}, "fail", 9),  # it grew beyond them
+        ({"ranks": 2, "most": 200}, "pass", 2),
     ],
 )
 def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, factor):
@@ -55,10 +57,11 @@ def test_memory_is_extrapolated_to_all_workers_and_ranks(changes, verdict, facto
     assert f": {total} for 1000 samples x {factor} (" in finding.cause
 
 
-def test_growth_that_has_ended_before_half_was_read_is_none():
-    new = [{"samples": 1, "held": min(at, 20) * MIB} for at in range(80)]
-    [finding] = judged("DP9", memory=[GROWING | {"new": new, "ranks": 30}])
-    assert finding.verdict == "pass"
+@pytest.mark.parametrize(("most", "verdict"), [(50, "pass"), (None, "fail"), (0, "not decidable")])
+def test_growth_that_ends_at_the_bound_that_the_source_names_is_none(most, verdict):
+    new = [{"samples": 1, "held": min(at, 60) * MIB} for at in range(80)]
+    [finding] = judged("DP9", memory=[GROWING | {"new": new, "most": most, "ranks": 30}])
+    assert finding.verdict == verdict
 
 
 IN_FLIGHT = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -21,6 +23,7 @@ from millrace.audit.checks.shares import share_of_rank
 from millrace.common.errors import counted
 
 NO_BATCH = "no batch could be made in one process"
+FEWEST = 8  # measurements that show a growth
 SMALL = 512  # bytes a sample that allocators may account for
 
 
@@ -254,8 +257,14 @@ class Memory(NamedTuple):
     ranks: int
     persistent: bool
     split: bool  # over the ranks
-    bounded: bool  # its source speaks of a most that it keeps
+    most: int | None  # entries that the source speaks of; 0: of an unknown number
     machine: int  # bytes
+
+    def at_bound(self) -> tuple[list[Chunk], list[Chunk]]:
+        """What was read before and after the `most` entries that the source speaks of."""
+        counts = list(accumulate(chunk.samples for chunk in self.new))
+        place = bisect_right(counts, self.most or 0)
+        return self.new[: place + 1], self.new[place:]
 
     def copies(self) -> tuple[int, str]:
         """How many copies of the growth there are, and why."""
@@ -288,8 +297,23 @@ def memory(data: Memory) -> Finding:
     cause += f"of {_mib(data.machine)}"
     if total <= data.machine:
         return passed(cause)
-    if data.bounded:
-        return undecided(cause, "the most that its cache takes: --arg with a smaller one")
+    if data.most is None:
+        return failed(cause)
+    return _bounded(data, cause)
+
+
+def _bounded(data: Memory, cause: str) -> Finding:
+    """Judge growth that would be too much, of a data set whose source speaks of a bound: only what
+    was measured beyond it says whether it holds."""
+    if data.most == 0:
+        return undecided(cause, "the most entries that its cache takes")
+    before, beyond = data.at_bound()
+    if len(beyond) < FEWEST:
+        needs = f"whether the growth ends after {data.most} samples: a longer --timeout"
+        return undecided(cause, needs)
+    # Allocators settle for a while after a cache is full.
+    if _slope(beyond) < max(SMALL, _slope(before) / 3):
+        return passed(f"the growth ends after {data.most} samples")
     return failed(cause)
 
 

@@ -23,36 +23,43 @@ CHUNK = 8  # samples between two measurements
 MOST = 4096  # samples
 GROWN = 512 * 2**20  # bytes that are enough
 SECONDS = 3.0
-# How classes may bound a cache: they compare its length, or remove entries.
-BOUND = re.compile(r"len\(\w+\.\w+\)\s*[<>]|popitem|popleft|\.pop\(next|del self|maxlen")
+FURTHEST = 20_000  # samples, to see whether growth ends at a bound
+# How classes may bound a cache: they compare its length with a number, or remove entries. It says
+# how many samples are to be read, and nothing else: a line that prints looks the same.
+BOUND = re.compile(
+    r"len\(\w+\.\w+\)\s*[<>]=?\s*(?:\w+\.(\w+)|(\d+))|popitem|popleft|\.pop\(next|del self|maxlen"
+)
 
 
 def memory(target: Target, rank: Rank) -> Seen | None:
-    """`new`: samples and bytes that a worker holds after each chunk; `bounded`: see `_is_bounded`;
+    """`new`: samples and bytes that a worker holds after each chunk; `most`: see `bound`;
     `machine`: memory there is."""
     loader = Listener(target.loader(), rank, workers=0).original
     if loader is None:
         return None
     reseed()
+    data = loader.dataset
     until = time.monotonic() + min(SECONDS, rank.left() / 4)
+    most = bound(data)
+    read = min(max(MOST, 2 * (most or 0)), FURTHEST)
     new: list[dict[str, int]] = []
-    for measured in islice(_worker(loader), MOST // CHUNK):
+    for measured in islice(_worker(loader, read, most or 0), read // CHUNK):
         new.append(measured)
         if time.monotonic() > until or measured["held"] - new[0]["held"] > GROWN:
             break
     return {
         "new": new,
-        "samples": length(loader.dataset),
+        "samples": length(data),
         "workers": loader.num_workers,
         "ranks": target.options.ranks,
         "persistent": loader.persistent_workers,
         "split": hasattr(loader.sampler, "num_replicas"),
-        "bounded": _is_bounded(loader.dataset),
+        "most": most,
         "machine": host_memory(),
     }
 
 
-def _worker(loader: Any) -> DataLoader:
+def _worker(loader: Any, read: int, most: int) -> DataLoader:
     """One worker that reads new samples, and gives measurements instead of batches."""
     how: Seen = {
         "num_workers": 1,
@@ -63,8 +70,8 @@ def _worker(loader: Any) -> DataLoader:
     if is_stream(loader):
         how["batch_size"] = CHUNK
     else:
-        order = list(islice(loader.sampler, MOST))
-        step = max(1, min(CHUNK, len(order) // 24))
+        order = list(islice(loader.sampler, read))
+        step = max(1, min(CHUNK, len(order) // 24), most // 32)
         starts = range(0, len(order), step)
         how["batch_sampler"] = [order[start : start + step] for start in starts]
     return DataLoader(loader.dataset, **how)
@@ -81,20 +88,30 @@ def measure(samples: list[Any]) -> dict[str, int]:
     return {"samples": size, "held": 1024 * held}
 
 
-def _is_bounded(data: Any) -> bool:
-    """Whether the source of what a data set holds speaks of a bound, or calls an lru_cache that has
+def bound(data: Any) -> int | None:
+    """The most entries that the source of a data set speaks of; None: of no bound; 0: of an unknown
     one."""
-    for kind in {type(part) for _, part in walk(data)}:
-        if kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
+    most: list[int] = []
+    for part in {type(part): part for _, part in walk(data)}.values():
+        if type(part).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             continue
-        home = vars(sys.modules[kind.__module__])
-        functions = list(vars(kind).values())
-        codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
-        functions += [home.get(name) for code in codes for name in code.co_names]
-        for function in functions:
-            if hasattr(function, "cache_parameters") and function.cache_parameters()["maxsize"]:
-                return True
+        most += _of_functions(type(part))
         with suppress(OSError, TypeError):
-            if BOUND.search(inspect.getsource(kind)):
-                return True
-    return False
+            for match in BOUND.finditer(inspect.getsource(type(part))):
+                number = match[2] or getattr(part, match[1] or "", 0)
+                most.append(int(number) if isinstance(number, (int, str)) else 0)
+    return max(most, default=None)
+
+
+def _of_functions(kind: type) -> list[int]:
+    """Sizes of the lru_caches of a class, and of those of its module that it calls."""
+    home = vars(sys.modules[kind.__module__])
+    functions = list(vars(kind).values())
+    codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
+    functions += [home.get(name) for code in codes for name in code.co_names]
+    sizes = []
+    for function in functions:
+        if hasattr(function, "cache_parameters"):
+            size = function.cache_parameters()["maxsize"]
+            sizes += [] if size is None else [size]
+    return sizes
