@@ -268,6 +268,12 @@ CASES = [
     ),
     bug(
         "DP14",
+        "a sampler and shuffle",
+        lambda: DataLoader(Rows(), sampler=Shuffled(24), shuffle=True),
+        says="mutually exclusive",
+    ),
+    bug(
+        "DP14",
         "an epoch workers miss",
         lambda: load(ShuffledStream(shared=False), persistent_workers=True),
     ),

@@ -123,7 +123,7 @@ def test_the_terminal_shows_fails_with_evidence_and_fix_then_what_would_decide_t
     titles = [line[:5] for line in lines[9:] if line[:1].isupper()]
     assert titles == ["FAIL ", "NOT D", "IGNOR", "PASS ", "NOT A"]
     assert {
-        "  DP10  no range; needs --expect 0-1",
+        "  DP10 DP12  no range; needs --expect 0-1",
         "  DP9  1.2 MB per new sample; it fits",
     } < {*lines}
     assert max(map(len, lines)) <= 100 and "".join(lines).isprintable()

@@ -31,6 +31,29 @@ ENDINGS = {
     "memory": "Read samples when they are asked for; --memory-mb is the limit",
 }
 
+# What torch refuses in arguments that contradict each other: entry, its words, and the fix.
+REFUSED = (
+    (
+        "DP14",
+        "mutually exclusive",
+        "sampler= without shuffle; batch_sampler= without batch_size, drop_last",
+    ),
+    ("DP14", "expected unspecified shuffle", "Shuffle inside the IterableDataset"),
+    ("DP2", "expected unspecified", "Share out inside the IterableDataset's __iter__"),
+)
+
+
+@check("DP14")
+def refused_arguments(evidence: Evidence) -> list[Finding]:
+    """Arguments that torch refuses together, in its own words."""
+    error = evidence["look"].error
+    for entry, words, fix in REFUSED:
+        if words in error.get("text", ""):
+            cause = f"torch: {error['text']}"
+            return [Finding(entry, "fail", cause, {"where": error.get("where")}, fix)]
+    return []
+
+
 Orders = list[list[Any]]  # of epochs: indices, or what identifies samples
 
 

@@ -21,12 +21,14 @@ def text(document: dict) -> str:
             lines += _wrap("  fix       ", row.remedy)
         lines.append(f"  link      {entry['link']}")
     for verdict in ("not decidable", "ignored"):
-        entries = select(document, verdict)
-        lines += ["", verdict.upper()] if entries else []
-        for entry in entries:
+        names_of: dict[str, list[str]] = {}
+        for entry in select(document, verdict):
             for row in told(entry):
                 words = "; ".join(filter(None, (row.cause, row.remedy)))
-                lines += _wrap(f"  {entry['name']}  ", words, 10)
+                names_of.setdefault(words, []).append(entry["name"])
+        lines += ["", verdict.upper()] if names_of else []
+        for said, entries in names_of.items():
+            lines += _wrap(f"  {' '.join(entries)}  ", said, 10)
     lines.append("")
     for verdict in ("pass", "not applicable"):
         names = " ".join(entry["name"] for entry in select(document, verdict))
