@@ -85,9 +85,12 @@ def test_without_torch_the_audit_is_one_line_and_no_finding(tmp_path):
     )
 
 
-def test_ranks_that_are_alike_are_a_bug_of_a_loader_that_they_share(check):
-    codes = [check("good", f"--only DP2 --workers 0 --ranks {ranks}") for ranks in (1, 2)]
-    assert codes == [0, 1]
+def test_ranks_that_are_alike_are_a_bug_if_they_train_together(check, capsys):
+    flags = ("", "--strict", "--ranks 2")
+    codes = [check("good", f"--only DP2 --workers 0 {more}") for more in flags]
+    assert codes == [0, 1, 1]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--ranks 2 if several processes train with this loader" in printed
 
 
 @pytest.mark.parametrize("name", ["plain_list", "Infinite"])

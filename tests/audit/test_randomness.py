@@ -101,7 +101,7 @@ def epoch(ids: list[int], ended: bool = True, **settings: object) -> dict:
     return {"batches": notes(ids, **settings), "ended": ended, "length": None}
 
 
-LOOK = {"torch": "2"}
+LOOK = {"together": True, "torch": "2"}
 LOOP = {"evaluation": None, "joins": False, "calls": None}
 SOURCE = {"iterable": True, "complete": True, "all_drawn": True, "stable": ["", "id"]}
 SOURCE |= {"reordered": False, "shuffled_by": [], "frameworks": []}

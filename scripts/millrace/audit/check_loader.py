@@ -38,7 +38,11 @@ def make_parser() -> argparse.ArgumentParser:
         default="",
         help="module:function that takes the loader and trains for two epochs or more",
     )
-    add("--ranks", type=cli.positive_int, default=1, help="processes that train with it together")
+    ranks = (
+        "processes that train with it (default: 2, of which nobody has said that they train"
+        " together)"
+    )
+    add("--ranks", type=cli.positive_int, help=ranks)
     add("--workers", type=cli.count, help="workers of the loader (default: its own, at most 2)")
     add("--epochs", type=cli.positive_int, default=2, help="epochs that are read")
     add(
@@ -99,7 +103,10 @@ def make_options(args: argparse.Namespace) -> Options:
     """What of the command line the probes need."""
     known = {field.name for field in fields(Options)} & vars(args).keys()
     given = {name: getattr(args, name) for name in known}
-    return Options(**{**given, "args": parse_args(args.arg)})
+    given["args"] = parse_args(args.arg)
+    given["ranks"] = args.ranks or 2
+    given["together"] = args.ranks is not None
+    return Options(**given)
 
 
 if __name__ == "__main__":

@@ -79,10 +79,23 @@ def with_grid(index: int) -> torch.Tensor:
     return torch.arange(16.0).view(1, 4, 4) + index
 
 
-IMAGENET = Normalize(MEAN, STD)
+IMAGENET, BLUE_FIRST = Normalize(MEAN, STD), Normalize(MEAN[::-1], STD[::-1])
 SCALE = ToDtype(torch.float32, scale=True)
 CASES = [
     bug("DP10", "0-1 for imagenet", lambda: pictures(ToTensor()), "--expect imagenet"),
+    bug("DP10", "normalised for 0-1", lambda: pictures(ToTensor(), IMAGENET), "--expect 0-1"),
+    bug(
+        "DP10",
+        "constants blue first",
+        lambda: pictures(ToTensor(), BLUE_FIRST),
+        "--expect imagenet",
+    ),
+    twin(
+        "DP10",
+        "normalised for imagenet",
+        lambda: pictures(ToTensor(), IMAGENET),
+        "--expect imagenet",
+    ),
     twin(
         "DP10",
         "dark for imagenet",
@@ -100,6 +113,7 @@ CASES = [
     bug("DP12", "sixteen bits", lambda: pictures(ToTensor(), ToDtype(torch.float32), mode="I")),
     bug("DP12", "grey floats of PIL", lambda: pictures(ToTensor(), mode="F")),
     bug("DP12", "scaled twice", lambda: pictures(ToImage(), SCALE, SCALE)),
+    twin("DP12", "normalised", lambda: pictures(ToTensor(), IMAGENET)),
     twin("DP12", "dark pictures", lambda: pictures(ToTensor(), high=20)),
     twin("DP12", "eight bits that the model scales", lambda: pictures(ToImage())),
     twin(
@@ -108,7 +122,16 @@ CASES = [
         lambda: train(Rows(64, with_grid), batch_size=64),
     ),
     twin("DP12", "a target to 255", lambda: train(Rows(32, with_age))),
+    bug("DP13", "normalize, then to tensor", lambda: pictures(IMAGENET, ToTensor(), mode="RGB")),
     bug("DP13", "to tensor, then resize", lambda: pictures(ToTensor(), Resize(), mode="RGB")),
+    bug(
+        "DP13", "three means for grey pictures", lambda: pictures(ToTensor(), IMAGENET, channels=1)
+    ),
     twin("DP13", "the usual order", lambda: pictures(Resize(), ToTensor(), IMAGENET, mode="RGB")),
     twin("DP13", "names of version 2", lambda: pictures(ToImage(), SCALE, IMAGENET)),
+    twin(
+        "DP13",
+        "one mean for grey",
+        lambda: pictures(ToTensor(), Normalize((0.5,), (0.25,)), channels=1),
+    ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 
 from millrace.audit.checks import shares
@@ -55,8 +56,10 @@ Place = tuple[int, int, int | None]  # rank, epoch, worker
 Streams = dict[Place, list[Batch]]  # batches of one place, in their order
 
 
-@check("DP1", "epochs", "source")
-def repeated_randomness(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
+@check("DP1", "epochs", "source", "look")
+def repeated_randomness(
+    epochs: list[list[Epoch]], dataset: Dataset, look: Seen
+) -> Iterable[Finding]:
     """Generators that make samples vary begin with other states in each worker, epoch and rank."""
     if "" in dataset.stable:
         yield passed("a sample is the same whenever it is read")
@@ -64,7 +67,7 @@ def repeated_randomness(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable
     # A stream that was not read to its end may only have another order.
     is_known = dataset.complete or not dataset.iterable
     streams = _streams(epochs if is_known else [])
-    findings = [_repeated_by(kind, streams) for kind in AXES]
+    findings = [_repeated_by(kind, streams, look) for kind in AXES]
     if any(findings):
         yield from filter(None, findings)
         return
@@ -82,7 +85,7 @@ def _streams(ranks: list[list[Epoch]]) -> Streams:
     return streams
 
 
-def _repeated_by(kind: str, streams: Streams) -> Finding | None:
+def _repeated_by(kind: str, streams: Streams, look: Seen) -> Finding | None:
     """A finding of the first two workers, epochs or ranks that draw the same."""
     axis = AXES[kind]
     for pair in _neighbours(streams, axis):
@@ -96,7 +99,7 @@ def _repeated_by(kind: str, streams: Streams) -> Finding | None:
         cause = f"{kind} {first} and {second} draw the same random numbers from {source}"
         shown = {"rank, epoch, worker": pair}
         fix = SEEDED[kind] if set(generators) <= set(GLOBALS) else f"For {source}: {OWN}"
-        return failed(cause, shown, fix)
+        return _if_together(failed(cause, shown, fix), kind, look)
     return None
 
 
@@ -134,8 +137,8 @@ def _begun_alike(one: list[Batch], other: list[Batch]) -> list[str]:
     return sorted(used) if are_equal else []
 
 
-@check("DP2", "epochs", "source")
-def duplicates(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
+@check("DP2", "look", "epochs", "source")
+def duplicates(look: Seen, epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]:
     """Every sample once over all workers and ranks, or as often as the dataset holds it."""
     first_epochs = [rank[0] for rank in epochs]
     shared = shares.count(first_epochs, dataset)
@@ -151,7 +154,7 @@ def duplicates(epochs: list[list[Epoch]], dataset: Dataset) -> Iterable[Finding]
     for kind in ("workers", "ranks"):
         finding = _repeated(kind, shared, dataset)
         if finding:
-            findings.append(finding)
+            findings.append(_if_together(finding, kind, look))
     if not findings:
         findings.append(_shared_out(shared, first_epochs, dataset))
     yield from findings
@@ -232,6 +235,15 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
     places = f"{counted(shared.ranks, 'rank')} and {counted(shared.workers, 'worker')}"
     samples = f"{shared.total.total()} samples, {len(shared.total)} distinct"
     return passed(f"{places} share out {samples}, of {shared.held.total()}")
+
+
+def _if_together(finding: Finding, kind: str, look: Seen) -> Finding:
+    """Ranks that are alike are a bug only if they train together, which the user says by
+    --ranks."""
+    if kind != "ranks" or finding.needs or look["together"]:
+        return finding
+    needs = "--ranks 2 if several processes train with this loader, --ranks 1 if one does"
+    return replace(finding, verdict="not decidable", fix="", needs=needs)
 
 
 @check("DP3", "epochs", "loop")

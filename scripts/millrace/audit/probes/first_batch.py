@@ -45,6 +45,7 @@ def look(target: Target, rank: Rank) -> Seen:
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "start_method": methods.get_start_method(),
+        "together": options.together,
         "batch_seconds": seconds,
         "imported": {"libraries": libraries, "environment": changed},
         "iterable": core is not None and is_stream(core),

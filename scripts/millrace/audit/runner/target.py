@@ -29,7 +29,8 @@ class Options:
     val_loader: str = ""
     model: str = ""
     loop: str = ""
-    ranks: int = 1
+    ranks: int = 2
+    together: bool = True  # ranks train with this loader; False: nobody has said so
     workers: int | None = None
     epochs: int = 2
     start_method: str = ""
