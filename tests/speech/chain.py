@@ -36,7 +36,7 @@ class Chain:
 
     def dry(self, **options: object) -> Sources:
         """What a dry run syncs."""
-        return self._synced(is_run=False, **options)
+        return self._synced(**options)
 
     def placements(self) -> dict[str, str]:
         """The split of every recording, by name."""
@@ -44,13 +44,13 @@ class Chain:
 
     def sync(self, **options: object) -> Sources:
         """What a real run syncs, whose jobs have begun."""
-        synced = self._synced(is_run=True, **options)
+        synced = self._synced(**options)
         placements.keep_draft(self.folder / "partitions")
         return synced
 
-    def _synced(self, is_run: bool, **options: object) -> Sources:
+    def _synced(self, **options: object) -> Sources:
         settings = sources.Settings(str(self.root), str(self.assignment), **(SETTINGS | options))
-        return sync(sources.collect, settings, self.folder / "partitions", is_run)
+        return sync(sources.collect, settings, self.folder / "partitions")
 
     def aligned(self, country: str, video_id: str, transcript: str = "t1") -> Path:
         """Where an alignment file lies."""
