@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from tests.audit.mutants.vision import MEAN, STD, Compose, Normalize, ToTensor
 
@@ -196,6 +196,37 @@ class Segments(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, object]:
         return {"recording_id": self.recordings_of_rows[index], "features": torch.rand(8)}
+
+
+class Noisy(TensorDataset):
+    is_train = False
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index)[0] + torch.randn(8)
+
+
+class Parts:
+    """A split of one data set; `first`: where validation begins, training ends at 200."""
+
+    def __init__(self, kind: str, first: int = 200) -> None:
+        self.data = Noisy(ROWS) if kind == "noise" else TensorDataset(ROWS)
+        self.kind = kind
+        self.first = first
+
+    def _part(self, rows: range) -> DataLoader:
+        if self.kind in ("loaded twice", "two kinds"):
+            data = Noisy(ROWS.clone())
+            data.is_train = self.kind == "two kinds" and not rows.start
+            return DataLoader(Subset(data, rows), batch_size=16, shuffle=True)
+        if self.kind == "sampler":
+            return DataLoader(self.data, batch_size=16, sampler=SubsetRandomSampler(rows))
+        return DataLoader(Subset(self.data, rows), batch_size=16, shuffle=True)
+
+    def train_dataloader(self) -> DataLoader:
+        return self._part(range(200))
+
+    def val_dataloader(self) -> DataLoader:
+        return self._part(range(self.first, 300))
 
 
 class Recordings:

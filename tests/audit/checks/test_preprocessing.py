@@ -341,6 +341,14 @@ def test_labels_are_judged_by_what_they_repeat(rows, pad, verdict, words):
 @pytest.mark.parametrize(
     ("factory", "args", "verdict"),
     [
+        ("Parts", {"kind": "subset"}, "pass"),
+        ("Parts", {"kind": "subset", "first": 195}, "fail"),
+        ("Parts", {"kind": "sampler", "first": 195}, "fail"),
+        ("Parts", {"kind": "noise", "first": 195}, "fail"),
+        ("Parts", {"kind": "loaded twice"}, "pass"),
+        ("Parts", {"kind": "loaded twice", "first": 195}, "fail"),
+        # Indices into data sets that differ do not say which samples these are.
+        ("Parts", {"kind": "two kinds", "first": 195}, "not decidable"),
         ("Recordings", {"shared": False}, "pass"),
         ("Recordings", {"shared": True}, "fail"),
         ("Speakers", {"first": 4}, "pass"),
@@ -364,6 +372,15 @@ def test_the_split_that_constants_were_fitted_on_is_named(findings, kind, name):
     means = fail.evidence["means"]
     assert means[name] == min(means.values()) < 0.005 < means["train"]
     assert max(means, key=means.get) == ("val" if kind == "all" else "train")
+
+
+def test_a_shared_sample_is_named_by_its_number_in_each_loader(findings):
+    said = findings("Parts", val=True, kind="subset", first=195)
+    [fail] = [each for each in said if each.entry == "splits"]
+    # The first of validation is the 195th row, which training has there.
+    assert fail.cause == "5 of validation are in training, by index: sample 0 is 195 there"
+    pairs = [(example["val"], example["train"]) for example in fail.evidence["examples"]]
+    assert sorted(pairs) == [(at, 195 + at) for at in range(5)]
 
 
 def test_one_file_in_both_splits_is_noticed(verdicts, root):

@@ -15,7 +15,7 @@ from millrace.audit.checks.findings import (
 )
 
 # Beginnings of kinds that are never equal by chance.
-CERTAIN = ("file", "rec")
+CERTAIN = ("file", "index", "rec")
 
 
 @check("splits", "splits")

@@ -1,23 +1,30 @@
-"""Samples that two loaders share: by their recordings, files and ids."""
+"""Samples that two loaders share: by their recordings, files, ids, and indices in one data set."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from millrace.audit.probes.batches import index_batches
 from millrace.audit.probes.listed import files
-from millrace.audit.runner.digest import members
+from millrace.audit.runner.digest import is_plain, members, tensor_bytes
 from millrace.audit.runner.listener import reseed
 from millrace.audit.runner.probes import Seen
 from millrace.audit.runner.target import Rank, Target
 from millrace.audit.splits.samples import MEDIA
 
 IDS = ("recording", "recording_id", "rec_id", "id", "uid", "utt_id", "key", "__key__")
+
+_LARGE = 4096  # bytes of a data set that is no other by chance
 
 Mark = tuple[str, str]  # a kind, and what identifies a sample by it
 
@@ -33,6 +40,8 @@ def splits(target: Target, rank: Rank) -> Seen:
     train = _read(target.loader(), rank, start * 0.1)
     theirs = val.pop("marks")
     ours = train.pop("marks")
+    if _sources(theirs).isdisjoint(_sources(ours)):
+        theirs.pop("index", None)  # of two data sets, which may hold a sample at any index
     shared = {}
     for kind in sorted(theirs.keys() & ours):
         equal = sorted(theirs[kind].keys() & ours[kind])
@@ -42,6 +51,11 @@ def splits(target: Target, rank: Rank) -> Seen:
         ]
         shared[kind] = {"count": len(equal), "examples": examples}
     return {"train": train, "val": val, "shared": shared}
+
+
+def _sources(marks: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The data sets whose indices are known."""
+    return {mark.partition(":")[0] for mark in marks.get("index", {})}
 
 
 def _read(loader: Any, rank: Rank, until: float) -> Seen:
@@ -76,11 +90,40 @@ def _marked(loader: Any) -> Iterator[tuple[Any, list[Mark]]]:
         indices = dict.fromkeys(chain.from_iterable(batches))
     below, _ = _behind(data, None)
     lists = _rows_of(below)
+    source = _source(data)
     for index in indices:
         sample = data[index]
         _, place = _behind(data, index)
         entries = [sample, *(rows[place] for rows in lists)]
-        yield index, [*_ids(sample), *_media(entries, below)]
+        marks = [*_ids(sample), *_media(entries, below)]
+        if source:
+            marks.append(("index", f"{source}:{place}"))
+        yield index, marks
+
+
+class _ByContent(pickle.Pickler):
+    """Writes tensors as their values: torch adds the address of each, so that no two are equal."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not is_plain(value):
+            return NotImplemented
+        described = f"{value.dtype} {tuple(value.shape)} ".encode()
+        return bytes, (described + tensor_bytes(value),)
+
+
+def _source(data: Any) -> str:
+    """A digest of what a data set holds: two that are alike have the same sample at an index. ""
+    for one that cannot be pickled, or is so small that it may be another by chance."""
+    below, _ = _behind(data, None)
+    held = getattr(below, "__dict__", {"": below})  # a list may be a data set
+    plain = {name: value for name, value in held.items() if "transform" not in name}
+    with suppress(Exception):
+        file = io.BytesIO()
+        _ByContent(file).dump([type(below), plain])
+        raw = file.getvalue()
+        if below is not data or len(raw) > _LARGE:
+            return hashlib.blake2b(raw).hexdigest()[:16]
+    return ""
 
 
 def _ids(sample: Any) -> Iterator[Mark]:
