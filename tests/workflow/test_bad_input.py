@@ -214,7 +214,7 @@ def test_the_ledger_adds_up(ran):
     assert segments["repaired"]["json_bom"] == 1
     assert sum(1 for row in rejects(ran) if row["segment"]) == segments["rows_rejected"]
     latvia = json.loads((ran.folder / "results/speech/shards/latvia_ledger.json").read_bytes())
-    assert latvia["notes"] == ["no_alignment_folder"] and latvia["segments"]["rows_in"] == 0
+    assert latvia["notes"] == ["no_alignment_files"] and latvia["segments"]["rows_in"] == 0
 
 
 def test_odd_ids_are_in_the_index_with_their_own_audio(ran):
