@@ -67,7 +67,7 @@ CHANGES = {
     "append": (
         lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
         {"h5-chunk_00000.h5", "h5-chunk_00001.h5", "h5-chunk_00002.h5"},
-        "0 items changed, 3 new (x0, x1, x2), 0 gone; "
+        "0 records changed, 3 new (x0, x1, x2), 0 gone; "
         "1 list changed (a.jsonl: 40 ids -> 43 ids), 0 new, 0 gone -> 3 of 5 partitions",
     ),
     "hop without a pointer": (
@@ -78,24 +78,24 @@ CHANGES = {
     "hop of a pointer": (
         lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "hop_s": 0.1}]),
         {"h5-chunk_00003.h5"},
-        "1 item changed (id39: hop)",
+        "1 record changed (id39: hop)",
     ),
     "delete": (
         lambda t: t.write(t.rows[:-1]),
         {"h5-chunk_00003.h5"},
-        "0 items changed, 0 new, 1 gone (id39)",
+        "0 records changed, 0 new, 1 gone (id39)",
     ),
     "a key added later": (
         lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_key": "/a"}]),
         {"h5-chunk_00003.h5"},
-        "1 item changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions",
+        "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions",
     ),
     "re-order": (lambda t: t.write(t.rows[::-1]), set(), ""),
     "touch": (lambda t: os.utime(t.folder / "a.jsonl", (1, 1)), set(), ""),
     "chunk": (
         lambda t: (t.folder / "h5" / CHUNKS[2]).write_text("x"),
         {"h5-chunk_00002.h5"},
-        "1 item changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions",
+        "1 chunk changed (chunk_00002.h5: touched or replaced), 0 new, 0 gone -> 1 of 5 partitions",
     ),
     "chunk put back with its time": (
         lambda t: shutil.copy2(t.folder / "h5" / CHUNKS[2], t.folder / "copy").replace(
@@ -107,12 +107,12 @@ CHANGES = {
     "chunk renamed": (
         lambda t: (t.folder / "h5" / CHUNKS[3]).rename(t.folder / "h5/renamed.h5"),
         {"h5-renamed.h5"},
-        "0 items changed, 1 new, 11 gone",
+        "0 chunks changed, 1 new, 1 gone; 0 records changed, 0 new, 10 gone",
     ),
     "mm": (
         lambda t: (t.folder / "mm/ab/abcdefghijk.mm").touch(),
         {"mm-ab"},
-        "1 item changed (ab folder:",
+        "1 mm folder changed (ab:",
     ),
     "new chunk": (lambda t: (t.folder / "h5/new.h5").touch(), {"h5-new.h5"}, "1 new (new.h5)"),
     "split": (

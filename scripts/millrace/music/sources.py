@@ -25,7 +25,7 @@ from millrace.common.workflow.sources import (
     misplaced,
 )
 from millrace.music.features.metadata import Metadata, Record, place_records, read_metadata
-from millrace.music.features.roots import Root, split_files
+from millrace.music.features.roots import H5_ENDINGS, Root, split_files
 
 # Keys whose effect is said otherwise, or that no job of the index reads.
 QUIET_KEYS = {"h5_root", "mm_root", "jsonl", "splits"}
@@ -160,7 +160,7 @@ def _compared(results: Path) -> dict[str, Items]:
     tables = f"{results}/features/{{}}.parquet"
     index = f"{results}/index/features.index"
     return {
-        "": Items("item", _items, _kinds, [tables]),
+        "": Items("file", _items, _kinds, [tables], shown=_shown, noun_of=_noun),
         "merge": Items("list", lambda merge: merge["lists"], _kinds, [index]),
     }
 
@@ -204,9 +204,20 @@ def _split_digest(path: str) -> str:
 
 
 def _items(content: Mapping) -> dict[str, Any]:
-    """The file or the folder, and the records of a partition by name."""
-    name = content["path"] if content["kind"] == "h5" else f"{content['path']} folder"
+    """The file, or the folder (with a slash at its end), and the records of a partition by name."""
+    name = content["path"] if content["kind"] == "h5" else f"{content['path']}/"
     return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
+
+
+def _shown(name: str) -> str:
+    return os.path.basename(name.rstrip("/"))
+
+
+def _noun(name: str) -> str:
+    is_file = name.lower().endswith(H5_ENDINGS)
+    if is_file:
+        return "chunk"
+    return "mm folder" if name.endswith("/") else "record"
 
 
 def _kinds(old: Any, new: Any) -> list[str]:

@@ -69,7 +69,7 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
         row = index.find([name])[0]
         entry = index.track(row)
         assert (entry.hop, entry.frames) == (hop, len(values))
-        assert entry.storage == {"contiguous": "raw"}.get(layout, "h5py")
+        assert entry.storage == {"contiguous": "raw", "chunked": "chunks"}.get(layout, "h5py")
         for start, frames in ((0, 40), (len(values) - 61, 61), (37, 45), (len(values) - 1, 1)):
             window = reader.read(row, start, frames)
             assert window.dtype == np.float32 and window.shape == (84, frames)

@@ -6,7 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from millrace.music.features import h5_labels as labels
 from millrace.music.features.decisions import check_values, decide_hop, time_axis
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
-from millrace.music.features.track import BY_H5PY, H5, RAW, Contract, Refused, Track
+from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
 
 _BLOCK = 1 << 22  # values read at once when a track is checked
 # Bytes: HDF5 reads whole chunks, and a packed one may be a thousandth of that in the file.
@@ -136,6 +136,7 @@ def _tracks_of(
     if not cuts:
         problem = _unclear_owner(dataset, pointing, pointers)
 
+    chunk_grid = cache(partial(_chunk_grid, dataset.values))  # once for all parts, if one asks
     for part in cuts or _whole(dataset, pointing):
         frames = part.stop - part.start
         track = Track(str(part.id), H5, file, dataset.name, first=part.start, frames=frames)
@@ -143,7 +144,7 @@ def _tracks_of(
             if problem:
                 raise problem
             _describe(track, dataset, pointers.by_id.get(part.id), contract)
-            _place(track, dataset.values)
+            _place(track, dataset.values, chunk_grid)
             check_values(_blocks(track, dataset.values))
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
@@ -200,27 +201,50 @@ def _describe(track: Track, dataset: _DataSet, record: Record | None, contract: 
     decide_hop(track, labels.hop(dataset.stated), record, contract)
 
 
-def _place(track: Track, values: Any) -> None:
-    """Where the values lie in the file: as one array, or only h5py can say."""
+def _place(track: Track, values: Any, grid: Callable[[], np.ndarray]) -> None:
+    """Where the values lie in the file: as one array, in plain chunks, or only h5py can say."""
     _check_size(values)
+    track.chunks = list(values.chunks or ())
     track.storage = BY_H5PY
     track.pitch = values.shape[1]
-    start = values.id.get_offset() if _is_plain(values) else None
-    if start is not None:  # None: in chunks, or within a header
-        step = values.dtype.itemsize * (track.pitch if track.time_axis == 0 else 1)
-        track.storage = RAW
-        track.offset = start + track.first * step
+    if not _is_plain(values):
+        return
+    if not track.chunks:
+        start = values.id.get_offset()
+        if start is not None:  # None: never written
+            step = values.dtype.itemsize * (track.pitch if track.time_axis == 0 else 1)
+            track.storage = RAW
+            track.offset = start + track.first * step
+        return
+
+    # Only the part of the grid that holds the track: tracks of one long array share nothing.
+    chunk_frames = track.chunks[track.time_axis]
+    low = track.first // chunk_frames
+    high = math.ceil((track.first + track.frames) / chunk_frames)
+    if track.time_axis == 0:
+        part = grid()[low:high]
+    else:
+        part = grid()[:, low:high]
+    track.storage = CHUNKS
+    track.addresses = part.ravel().tolist()
+    track.pitch = part.shape[1]
 
 
 def _is_plain(values: Any) -> bool:
     """Whether the bytes in the file, at the addresses that the library states, are NumPy's."""
     import h5py
 
-    # Addresses may count from behind a user block.
-    if values.chunks or values.file.userblock_size:
+    # Addresses may count from behind a user block, filters pack.
+    if values.file.userblock_size or values.id.get_create_plist().get_nfilters():
         return False
     # A type that NumPy lacks is converted by the library.
     return h5py.h5t.py_create(values.dtype).equal(values.id.get_type())
+
+
+def _sides(dataset: Any) -> list[int]:
+    """How many chunks lie along each axis."""
+    sides = zip(dataset.shape, dataset.chunks, strict=True)
+    return [math.ceil(side / chunk) for side, chunk in sides]
 
 
 def _check_size(dataset: Any) -> None:
@@ -232,8 +256,7 @@ def _check_size(dataset: Any) -> None:
             raise Refused("not_written", words)
         return
 
-    sides = zip(dataset.shape, dataset.chunks, strict=True)
-    needed = math.prod(math.ceil(side / chunk) for side, chunk in sides)
+    needed = math.prod(_sides(dataset))
     written = dataset.id.get_num_chunks()
     if written < needed:
         words = f"of shape {list(dataset.shape)} {written} of {needed} chunks were ever written"
@@ -242,6 +265,20 @@ def _check_size(dataset: Any) -> None:
     if chunk > max(_LARGEST_CHUNK, size):
         words = f"a chunk of {list(dataset.chunks)} is {chunk >> 20} MiB, more than the whole file"
         raise Refused("chunk_too_large", f"{words}: write it anew with smaller ones (h5repack)")
+
+
+def _chunk_grid(dataset: Any) -> np.ndarray:
+    """The address of every chunk of a data set."""
+    grid = np.zeros(_sides(dataset), np.int64)
+
+    def enter(chunk: Any) -> None:
+        place = tuple(
+            at // side for at, side in zip(chunk.chunk_offset, dataset.chunks, strict=True)
+        )
+        grid[place] = chunk.byte_offset
+
+    dataset.id.chunk_iter(enter)
+    return grid
 
 
 def _blocks(track: Track, dataset: Any) -> Iterator[np.ndarray]:

@@ -1,7 +1,7 @@
 """The index of all features: one file that is mapped, not loaded, and finds a track by its id.
 
-The file: MAGIC, then arrays as in .npy files: a record of every id, the sorted ids, files, JSON
-facts.
+The file: MAGIC, then arrays as in .npy files: a record of every id, the sorted ids, files, chunk
+addresses, JSON facts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 import orjson
@@ -20,9 +21,9 @@ from millrace.common.errors import MillraceError
 from millrace.music.features.track import H5, Contract, Track
 
 MAGIC = b"millrace-cqt-3\n\0"
-_REGIONS = ("records", "ids", "files", "facts")
-_LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first")]
-_SHORT = [(name, "<i4") for name in ("file", "bins")]
+_REGIONS = ("records", "ids", "files", "addresses", "facts")
+_LONG = [(name, "<i8") for name in ("frames", "offset", "pitch", "first", "addresses")]
+_SHORT = [(name, "<i4") for name in ("file", "count", "chunk0", "chunk1", "bins")]
 _RECORD = [
     *_LONG,
     ("hop", "<f8"),
@@ -102,27 +103,32 @@ def _arrays(usable: Mapping[str, Track]) -> tuple[np.ndarray, ...]:
     records = np.zeros(len(ids), [*_RECORD, ("key", f"S{width}")])
 
     files: dict[tuple, int] = {}  # numbers by size, time, path
+    addresses: list[int] = []
     for number, name in enumerate(ids):
         track = usable[name]
         state = (track.size, track.mtime_ns, os.fsencode(f"{track.source}/{track.file}"))
         file_number = files.setdefault(state, len(files))
-        records[number] = _row(track, file_number)
+        records[number] = _row(track, file_number, len(addresses))
+        addresses.extend(track.addresses)
 
     longest = max(len(path) for *_, path in files)
     file_table = np.array(list(files), [*_FILE, ("path", f"S{longest}")])
     encoded_ids = np.array([os.fsencode(name) for name in ids])
-    return records, encoded_ids, file_table
+    return records, encoded_ids, file_table, np.array(addresses, "<i8")
 
 
-def _row(track: Track, file: int) -> tuple:
+def _row(track: Track, file: int, first_address: int) -> tuple:
     """The fields of _RECORD, in their order, and the key."""
     return (
         track.frames,
         track.offset,
         track.pitch,
         track.first,
+        first_address,
         track.hop,
         file,
+        len(track.addresses),
+        *(track.chunks or (0, 0)),
         track.bins,
         track.time_axis,
         track.dtype,
@@ -174,9 +180,9 @@ class FeatureIndex:
             raise MillraceError(
                 f"not an index of features ({error})", self.path, _REBUILD
             ) from None
-        self.records = arrays["records"]
-        self._ids = arrays["ids"]
-        self._files = arrays["files"]
+        self.records, self._ids, self._files, self._addresses = (
+            arrays[name] for name in _REGIONS[:4]
+        )
         self._records_at = starts["records"]
         self.roots = {**facts["roots"], **(roots or {})}
         self._state = lru_cache(maxsize=1024)(self._file_state)
@@ -224,6 +230,8 @@ class FeatureIndex:
         fields = dict(zip(kind.names or (), np.frombuffer(raw, kind)[0].item(), strict=True))
 
         source, path, size, mtime_ns = self._state(fields["file"])
+        start = fields["addresses"]
+        addresses = self._addresses[start : start + fields["count"]]
         return Track(
             self.id(number),
             source,
@@ -237,6 +245,9 @@ class FeatureIndex:
             offset=fields["offset"],
             pitch=fields["pitch"],
             first=fields["first"],
+            chunks=(fields["chunk0"], fields["chunk1"]),
+            # An array has what is asked of it here: places, a length, an order.
+            addresses=cast(Sequence[int], addresses),
             hop=fields["hop"],
             size=size,
             mtime_ns=mtime_ns,

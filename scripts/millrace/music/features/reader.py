@@ -3,6 +3,7 @@ not."""
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -13,7 +14,7 @@ from millrace.common.loading.h5 import RawFile, open_h5
 from millrace.common.loading.open_files import OpenFiles
 from millrace.common.machine.memory import keep_freed_memory
 from millrace.music.features.index import FeatureIndex
-from millrace.music.features.track import BY_H5PY, H5, Refused, Track
+from millrace.music.features.track import BY_H5PY, CHUNKS, H5, Refused, Track
 
 _HALF_BITS = np.int32(0x8FFFE000 - (1 << 32))
 _HALF_SCALE = np.float32(2.0**112)
@@ -125,6 +126,8 @@ def _from_map(file: RawFile, track: Track, start: int, frames: int) -> np.ndarra
     them.
     """
     kind = np.dtype(track.dtype)
+    if track.storage == CHUNKS:
+        return _from_chunks(file, track, kind, start, frames)
     # Whole frames that follow one another are a window of this kind too.
     is_time_first = track.time_axis == 0
     if is_time_first:
@@ -157,3 +160,43 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     result = wide.view("<f4")
     result *= _HALF_SCALE
     return result
+
+
+def _from_chunks(
+    file: RawFile, track: Track, kind: np.dtype, start: int, frames: int
+) -> np.ndarray:
+    """Put the window together from plain chunks; those at an edge are stored whole."""
+    is_time_first = track.time_axis == 0
+    along = track.chunks[track.time_axis]  # frames of a chunk
+    across = track.chunks[1 - track.time_axis]  # bins of a chunk
+    start += track.first % along
+    end = start + frames
+    if is_time_first:
+        window = np.empty((frames, track.bins), kind).T
+    else:
+        window = np.empty((track.bins, frames), kind)
+    for column in range(start // along, math.ceil(end / along)):
+        left = column * along
+        low = max(start, left)
+        high = min(end, left + along)
+        for row in range(math.ceil(track.bins / across)):
+            top = row * across
+            chunk = _chunk(file, track, kind, column, row)
+            part = chunk[: track.bins - top, low - left : high - left]
+            window[top : top + len(part), low - start : high - start] = part
+    return window
+
+
+def _chunk(file: RawFile, track: Track, kind: np.dtype, column: int, row: int) -> np.ndarray:
+    """A plain chunk as (C, T), by its place along time and across bins."""
+    is_time_first = track.time_axis == 0
+    if is_time_first:
+        cell = column * track.pitch + row
+    else:
+        cell = row * track.pitch + column
+    address = int(track.addresses[cell])
+    size = math.prod(track.chunks) * kind.itemsize
+    if address < 0 or address + size > file.status.st_size:
+        raise EOFError
+    chunk = np.ndarray(track.chunks, kind, file.map, address)
+    return chunk.T if is_time_first else chunk

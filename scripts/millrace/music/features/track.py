@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 H5 = "h5"
 MM = "mm"
-# How values are read: `raw` is an array in the file, `h5py` the rest.
+# How values are read: `raw` is an array in the file, `chunks` plain chunks at addresses, `h5py` the
+# rest.
 RAW = "raw"
+CHUNKS = "chunks"
 BY_H5PY = "h5py"
 # Where the hop is from: the HDF5 file, the JSONL, what all published .mm files have, the config.
 FROM_FILE = "file"
@@ -63,8 +65,9 @@ class Track:
     """Features of the recording `id` in `file` (relative to its root), or why they are refused.
 
     `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value,
-    `pitch` the values from one row to the next; `first` is the first frame in a shared array.
-    `refused` is a slug, `problem` says it in words.
+    `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
+    `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
+    columns, and `first` counts from it. `refused` is a slug, `problem` says it in words.
     """
 
     id: str
@@ -79,6 +82,8 @@ class Track:
     offset: int = -1
     pitch: int = 0
     first: int = 0
+    chunks: Sequence[int] = ()
+    addresses: Sequence[int] = ()
     hop: float = math.nan
     hop_from: str = ""
     refused: str = ""
@@ -101,6 +106,7 @@ def _schema() -> pa.Schema:
         "str": pa.string(),
         "int": pa.int64(),
         "float": pa.float64(),
+        "Sequence[int]": pa.list_(pa.int64()),
     }
     fields = dataclasses.fields(Track)
     return pa.schema([(field.name, kinds[str(field.type)]) for field in fields])

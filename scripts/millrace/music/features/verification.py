@@ -10,7 +10,7 @@ from millrace.music.features.index import FeatureIndex
 from millrace.music.features.reader import FeatureError, WindowReader
 from millrace.music.features.splits import read_split
 
-PLACE = ("storage", "offset")
+PLACE = ("storage", "offset", "chunks")
 
 
 def number_of(index: FeatureIndex, split_file: str, split: str, at: int) -> int:
@@ -47,6 +47,7 @@ def facts(index: FeatureIndex, number: int, shingle: float) -> dict[str, Any]:
         "key": track.key,
         "storage": track.storage,
         "offset": track.offset,
+        "chunks": list(track.chunks),
         "orientation": ("(T, C)", "(C, T)")[track.time_axis],
         "dtype": track.dtype,
         "shape": [track.bins, track.frames],
