@@ -174,6 +174,15 @@ def test_a_tar_that_is_not_whole_is_refused_by_name_and_the_others_are_indexed(t
     assert indexed == {"part-0.tar.parquet", "part-1.tar.parquet"}
 
 
+def test_a_sample_is_not_taken_for_a_batch_that_was_announced(tmp_path):
+    samples = opened(write_samples(tmp_path))
+    alone = samples[5]
+    # As int32 they have the bytes of 5 as int64.
+    samples.will_need(np.array([5, 0], np.int32))
+    assert samples[5] == alone
+    assert samples.read(np.array([5, 0])) == [alone, samples[0]]
+
+
 def test_members_of_no_sample_are_counted_by_reason(tmp_path):
     names = ["README", "__index__", "__meta__/a.txt", "b/._1.txt", "b/1.txt", "b/.x", "b/1.cls"]
     lost = header(b"b.txt", 0, b"2", at_157=b"nowhere")

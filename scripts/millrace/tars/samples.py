@@ -83,7 +83,7 @@ class TarSamples:
         self._starts = starts  # sample n: starts[n] up to starts[n + 1]
         self._members = members
         self.reader = IndexedTarReader(tars=tars)
-        self._announced: dict[bytes, _Places] = {}
+        self._announced: dict[tuple[int, ...], _Places] = {}
 
     @classmethod
     def of(cls, tars: Sequence[IndexedTar], ids: str = "key") -> TarSamples:
@@ -143,7 +143,7 @@ class TarSamples:
 
         Raises MillraceError for a tar that has changed.
         """
-        places = self._announced.pop(rows.tobytes(), None) or self._announce(rows)
+        places = self._announced.pop(tuple(rows.tolist()), None) or self._announce(rows)
         try:
             raws: list[Any] = self.reader.read_announced(places.requests)
         except MillraceError as error:
@@ -157,7 +157,7 @@ class TarSamples:
 
     def will_need(self, rows: np.ndarray) -> None:
         """Announce to the kernel that these samples are read soon."""
-        self._announced[rows.tobytes()] = self._announce(rows)
+        self._announced[tuple(rows.tolist())] = self._announce(rows)
         if len(self._announced) > _MOST_ANNOUNCED:  # some are never read: an epoch was left early
             self._announced.pop(next(iter(self._announced)))
 
