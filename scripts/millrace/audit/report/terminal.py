@@ -21,19 +21,19 @@ def text(document: dict) -> str:
             lines += _wrap("  fix       ", row.remedy)
         lines.append(f"  link      {entry['link']}")
     for verdict in ("not decidable", "ignored"):
-        names_of: dict[str, list[str]] = {}
+        names_by_words: dict[str, list[str]] = {}
         for entry in select(document, verdict):
             for row in told(entry):
                 words = "; ".join(filter(None, (row.cause, row.remedy)))
-                names_of.setdefault(words, []).append(entry["name"])
-        lines += ["", verdict.upper()] if names_of else []
-        for said, entries in names_of.items():
-            lines += _wrap(f"  {' '.join(entries)}  ", said, 10)
+                names_by_words.setdefault(words, []).append(entry["name"])
+        lines += ["", verdict.upper()] if names_by_words else []
+        for words, names in names_by_words.items():
+            lines += _wrap(f"  {' '.join(names)}  ", words, 10)
     lines.append("")
     for verdict in ("pass", "not applicable"):
-        names = " ".join(entry["name"] for entry in select(document, verdict))
-        if names:
-            lines += _wrap(f"{verdict.upper():<14}  ", names)
+        listed = " ".join(entry["name"] for entry in select(document, verdict))
+        if listed:
+            lines += _wrap(f"{verdict.upper():<14}  ", listed)
     return printable("\n".join(lines))
 
 

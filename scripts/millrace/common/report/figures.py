@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) for any colour vision; grey is for the
-# rest.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) for any colour vision.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-REST = "#9AA4AF"
 INK = "#1B2126"
 MUTED = "#59636E"
 GRID = "#DDE2E7"
