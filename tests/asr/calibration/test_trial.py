@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.asr.calibration import steps, trial, worst_case
-from millrace.asr.calibration.steps import SoakPlan
+from millrace.asr.calibration.steps import soak_steps
 from millrace.asr.loading.row_table import RowTable
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
+from millrace.asr.planning.plan import ChosenSteps
 from millrace.common.errors import MillraceError
 from millrace.common.machine.memory import is_out_of_memory, says_out_of_memory
 from tests import forks
@@ -47,12 +48,14 @@ def test_the_worst_case_is_the_longest_audio_and_the_longest_transcripts(tmp_pat
         worst_case.find(config, "b_1_2", 3)
 
 
-def soak_plan(durations: list, size: int, steps: int, world: int = 1, first: int = 0) -> SoakPlan:
+def soak_plan(
+    durations: list, size: int, steps: int, world: int = 1, first: int = 0
+) -> ChosenSteps:
     budgets = [BatchBudget(seconds=None, rows=size)] * len(durations)
     plans = (
         planner.plan_epoch(durations, budgets, 42, epoch, world) for epoch in itertools.count()
     )
-    return SoakPlan(plans, steps, first)
+    return soak_steps(plans, steps, first)
 
 
 @given(*(st.integers(*ends) for ends in ((1, 400), (1, 40), (1, 60), (1, 3), (0, 5))))

@@ -171,11 +171,15 @@ def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
 
 def test_the_rest_of_an_epoch_is_planned_anew_for_other_ranks(tmp_path):
     """With the same epoch and number of ranks as a plan that is kept: what was done decides."""
-    task = task_of(write(tmp_path), batch_seconds=0.7)
+    folder = write(tmp_path)
+    task = task_of(folder, batch_seconds=0.7)
     whole, rest = task.plan(0, 2), task.plan(0, 2, [(1, 3)])
     done = task.plan(0, 1)
     seen = {int(row) for step in range(3) for row in done.batch(step, 0)}
     assert len(whole.rows) == 24 and set(rest.rows.tolist()) == set(range(24)) - seen
+    check = task_of(folder, batch_seconds=0.7, loader="every-bucket")
+    with pytest.raises(MillraceError, match="cannot go on with another number of ranks"):
+        check.plan(0, 2, [(1, 3)])
 
 
 def test_the_first_rows_of_dev_are_evaluated(tmp_path):

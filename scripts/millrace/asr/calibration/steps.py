@@ -21,7 +21,7 @@ from millrace.asr.loading.dataset import BucketedDataset
 from millrace.asr.models.base import AsrModel, Prepared
 from millrace.asr.planning import planner
 from millrace.asr.planning.cut import BatchBudget, batch_cost
-from millrace.asr.planning.plan import Plan
+from millrace.asr.planning.plan import ChosenSteps, Plan
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
 from millrace.common import atomic
@@ -162,7 +162,7 @@ class TrialSteps:
             budgets = [BatchBudget(seconds=None, rows=rows)]
         of_epoch = partial(planner.plan_epoch, durations, budgets, self.task.options.seed)
         plans = (of_epoch(epoch, self.world_size) for epoch in itertools.count())
-        soak = SoakPlan(plans, steps, first)
+        soak = soak_steps(plans, steps, first)
         batches = iter(self.task.batches(soak, 0, self.rank))
         self.meter.begin()
         return self.run(batches, stop=self.world_size == 1)
@@ -287,44 +287,25 @@ def worst_batch(
     return collate(0, paired, [raws[row] for row in rows])
 
 
-class SoakPlan:
-    """A Plan of at least `steps` steps of as many epochs as that takes, in their shuffled order.
+def soak_steps(epochs: Iterator[Plan], steps: int, first: int = 0) -> ChosenSteps:
+    """At least `steps` steps of as many epochs as that takes, in their shuffled order.
 
-    `epochs` are their plans, without end; `first` is the number of the first row of the buckets
-    that they are of. An epoch with more steps gives evenly spaced ones, and the heaviest of every
-    bucket.
+    `epochs` are their plans, without end. An epoch with more steps gives evenly spaced ones, and
+    the heaviest of every bucket.
     """
-
-    def __init__(
-        self,
-        epochs: Iterator[Plan],
-        steps: int,
-        first: int = 0,
-    ) -> None:
-        self.first = first
-        self.chosen: list[tuple[Plan, int]] = []
-        while len(self.chosen) < steps:
-            plan = next(epochs)
-            wanted = min(steps - len(self.chosen), len(plan))
-            spaced = np.linspace(0, len(plan) - 1, wanted).astype(int)
-            numbers = set(spaced.tolist())
-            if not self.chosen:
-                # The step of each bucket in which any rank has the most padded work.
-                cost = batch_cost(np.diff(plan.offsets), plan.longest)
-                cost = cost.reshape(len(plan), plan.world_size)
-                buckets = np.asarray(plan.bucket).reshape(cost.shape)
-                for bucket in np.unique(buckets):
-                    of_bucket = np.where(buckets == bucket, cost, -1)
-                    numbers.add(int(of_bucket.max(axis=1).argmax()))
-            self.chosen += [(plan, number) for number in sorted(numbers)]
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def batch(self, step: int, rank: int) -> np.ndarray:
-        plan, number = self.chosen[step]
-        return plan.batch(number, rank) + self.first
-
-    def is_filler(self, step: int, rank: int) -> bool:
-        plan, number = self.chosen[step]
-        return plan.is_filler(number, rank)
+    chosen: list[tuple[Plan, int]] = []
+    while len(chosen) < steps:
+        plan = next(epochs)
+        wanted = min(steps - len(chosen), len(plan))
+        spaced = np.linspace(0, len(plan) - 1, wanted).astype(int)
+        numbers = set(spaced.tolist())
+        if not chosen:
+            # The step of each bucket in which any rank has the most padded work.
+            cost = batch_cost(np.diff(plan.offsets), plan.longest)
+            cost = cost.reshape(len(plan), plan.world_size)
+            buckets = np.asarray(plan.bucket).reshape(cost.shape)
+            for bucket in np.unique(buckets):
+                of_bucket = np.where(buckets == bucket, cost, -1)
+                numbers.add(int(of_bucket.max(axis=1).argmax()))
+        chosen += [(plan, number) for number in sorted(numbers)]
+    return ChosenSteps(chosen, first)

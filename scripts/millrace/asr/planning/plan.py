@@ -4,7 +4,7 @@ index it."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,3 +97,30 @@ class Plan:
             "split_batches": self.split_batches,
             "filler_batches": len(self.fillers),
         }
+
+
+@dataclass(frozen=True)
+class ChosenSteps:
+    """Steps of plans in an order of their own, to be read as a plan is.
+
+    `chosen`: the plan of each step, and its number there; `first`: the number of the first row
+    among those that the plans are of.
+    """
+
+    chosen: Sequence[tuple[Plan, int]]
+    first: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.chosen[0][0].epoch
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def batch(self, step: int, rank: int) -> np.ndarray:
+        plan, number = self.chosen[step]
+        return plan.batch(number, rank) + self.first
+
+    def is_filler(self, step: int, rank: int) -> bool:
+        plan, number = self.chosen[step]
+        return plan.is_filler(number, rank)

@@ -3,7 +3,6 @@ machine."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from millrace.asr.planning.batches import Batches, fill_last_step
 from millrace.asr.planning.cut import BatchBudget, Cut, batch_cost, cut_bucket
-from millrace.asr.planning.plan import Plan
+from millrace.asr.planning.plan import ChosenSteps, Plan
 from millrace.common import hashing
 from millrace.common.errors import MillraceError, counted
 
@@ -117,7 +116,7 @@ def replan(plan: Plan, done_steps: int, world_size: int) -> Plan:
     return rest
 
 
-def every_bucket_first(plan: Plan) -> Plan:
+def every_bucket_first(plan: Plan) -> ChosenSteps:
     """The same steps in another order: first a step of every bucket, the rarest one's before all
     others."""
     buckets = plan.bucket.reshape(len(plan), plan.world_size)
@@ -130,28 +129,7 @@ def every_bucket_first(plan: Plan) -> Plan:
         if len(steps) and not is_there:
             first.append(int(steps[0]))
     others = np.setdiff1d(np.arange(len(plan)), first)
-    order = np.concatenate([first, others]).astype(np.int64)
-
-    # Batches move with their steps, rows with their batches; a filler still names the batch that it
-    # repeats.
-    of_steps = np.arange(len(plan.bucket)).reshape(buckets.shape)
-    batches = of_steps[order].ravel()
-    place = np.empty(len(batches), np.int64)
-    place[batches] = np.arange(len(batches))
-    lengths = np.diff(plan.offsets)[batches]
-    of_batches = np.split(plan.rows, plan.offsets[1:-1])
-    parts = [of_batches[batch] for batch in batches]
-    fillers = place[plan.fillers].reshape(-1, 2)
-    fillers = fillers[np.argsort(fillers[:, 0])]
-    return dataclasses.replace(
-        plan,
-        rows=np.concatenate([plan.rows[:0], *parts]),
-        offsets=_ends(lengths).astype(plan.offsets.dtype),
-        longest=plan.longest[batches],
-        seconds=plan.seconds[batches],
-        bucket=plan.bucket[batches],
-        fillers=fillers.astype(plan.fillers.dtype),
-    )
+    return ChosenSteps([(plan, step) for step in [*first, *others.tolist()]])
 
 
 def check_rows(

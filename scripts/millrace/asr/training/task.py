@@ -24,7 +24,7 @@ from millrace.asr.models.base import AsrModel, Prepared, PrepareInWorker
 from millrace.asr.planning import planner
 from millrace.asr.planning.budgets import read_budgets
 from millrace.asr.planning.cut import BatchBudget
-from millrace.asr.planning.plan import Plan
+from millrace.asr.planning.plan import ChosenSteps, Plan
 from millrace.asr.throughput.loaders import BaselineLoader, BaselinePlan
 from millrace.asr.training.options import TrainOptions
 from millrace.common import settings
@@ -59,7 +59,7 @@ class AsrTask(Task):
         self.table = RowTable.open(options.bucket_dir)
         self.durations = self.table.durations()
         self.budgets = read_budgets(options.bucket_dir, options.calibration, options.batch_seconds)
-        self._plans: dict[tuple, Plan | BaselinePlan] = {}
+        self._plans: dict[tuple, Plan | ChosenSteps | BaselinePlan] = {}
         self._model: AsrModel | None = None
         self._tables: dict[str, RowTable | None] = {}
         self._logged: set[int] = set()
@@ -88,7 +88,7 @@ class AsrTask(Task):
         epoch: int,
         world_size: int,
         spans: Spans = (),
-    ) -> Plan | BaselinePlan:
+    ) -> Plan | ChosenSteps | BaselinePlan:
         """The plan of an epoch, or of its rest after `spans`; the last plan is kept."""
         key = (epoch, world_size, tuple(spans))
         if key not in self._plans:
@@ -109,7 +109,7 @@ class AsrTask(Task):
         epoch: int,
         world_size: int,
         spans: Spans,
-    ) -> Plan:
+    ) -> Plan | ChosenSteps:
         options = self.options
 
         def whole(ranks: int) -> Plan:
@@ -118,14 +118,19 @@ class AsrTask(Task):
             )
 
         plan = planner.plan_rest(whole, spans, world_size)
-        if options.loader == "every-bucket":
-            plan = planner.every_bucket_first(plan)
         stats = plan.stats()
         line = "epoch %d: %d steps on %s, padding %.2f %%, useful work %.1f %%"
         ranks = counted(plan.world_size, "rank")
         shares = (100 * stats["padding"], 100 * stats["useful_work"])
         log.info(line, epoch, len(plan), ranks, *shares)
-        return plan
+        if options.loader == "bucketed":
+            return plan
+        if spans:
+            problem = "a check cannot go on with another number of ranks"
+            raise MillraceError(
+                problem, "--loader every-bucket", "Begin it in another --output-dir"
+            )
+        return planner.every_bucket_first(plan)
 
     @property
     def bucket_rows(self) -> dict[str, int]:
