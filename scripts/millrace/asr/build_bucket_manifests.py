@@ -16,12 +16,12 @@ from millrace.asr.buckets.addresses import TarIndices, index_files, sweep
 from millrace.asr.buckets.config import bucket_lines, output_folder
 from millrace.asr.buckets.edges import edges_of
 from millrace.asr.manifests import manifest as manifests
-from millrace.common import cli
+from millrace.common import cli, settings
 from millrace.common.leaks import leakage
 
 # Where the workflow keeps the speech lane's index, and the indices of tars.
 SPEECH = "results/speech"
-TARS = "default: those in results/asr/tar_index"
+TAR_INDEX = "results/asr/tar_index"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -33,96 +33,25 @@ def make_parser() -> argparse.ArgumentParser:
     add("--manifests", **files, help=places)
     for split in ("train", "dev", "test"):
         add(f"--{split}", **files, help=f"{split} manifests of any name")
-    add(
-        "--tar-index",
-        type=Path,
-        nargs="*",
-        default=[],
-        help=f"tar indices, or folders of them ({TARS})",
-    )
-    add(
-        "--sweep",
-        type=Path,
-        help="folder of the workflow's indices: delete those not given as --tar-index",
-    )
-    add(
-        "--tar-root",
-        default="",
-        help="where relative tar paths start (default: the working folder)",
-    )
+    indices = f"tar indices, or folders of them (default: {TAR_INDEX})"
+    add("--tar-index", type=Path, nargs="*", default=[], help=indices)
+    sweep = "folder of the workflow's indices: delete those not given as --tar-index"
+    add("--sweep", type=Path, help=sweep)
+    root = "where relative tar paths start (default: the working folder)"
+    add("--tar-root", default="", help=root)
     template = "JSONL: the tar of a row with shard_id only (default %(default)s)"
-    add(
-        "--tar-template",
-        default=manifests.TAR_TEMPLATE,
-        help=template,
-    )
+    add("--tar-template", default=manifests.TAR_TEMPLATE, help=template)
     path_map = "JSON object: prefixes of tar paths, and what they are on this machine"
-    add(
-        "--path-map",
-        type=cli.json_object,
-        default={},
-        help=path_map,
-    )
-    transcript = "to train on (default %(default)s)"
-    add(
-        "--speech-transcript",
-        choices=["human", "asr"],
-        default="human",
-        help=transcript,
-    )
+    add("--path-map", type=cli.json_object, default={}, help=path_map)
+    transcript = "of the speech index, to train on (default %(default)s)"
+    add("--speech-transcript", choices=["human", "asr"], default="human", help=transcript)
     output = "folder of the buckets, or bucket_config.json in it (default: %(default)s)"
-    add(
-        "--output",
-        type=Path,
-        default=Path("results/asr/buckets"),
-        help=output,
-    )
+    add("--output", type=Path, default=Path("results/asr/buckets"), help=output)
     edges = "seconds, or `default`, 0 3 5 7 10 15 20 30 (default: default)"
-    add(
-        "--edges",
-        nargs="+",
-        default=["default"],
-        help=edges,
-    )
-    over_max = "what is longer than the last edge (default %(default)s)"
-    add(
-        "--over-max",
-        choices=["keep", "drop"],
-        default="keep",
-        help=over_max,
-    )
-    add(
-        "--seed",
-        type=int,
-        default=42,
-        help="seed of the order inside a bucket (default %(default)s)",
-    )
-    add(
-        "--on-leak",
-        choices=leakage.WORDS,
-        default=leakage.REJECT,
-        help=leakage.HELP,
-    )
-    copies = "how rows of train are found that copy dev or test (default %(default)s)"
-    add(
-        "--copies",
-        choices=leakage.COPIES,
-        default=leakage.BY_BYTES,
-        help=copies,
-    )
+    add("--edges", nargs="+", default=["default"], help=edges)
+    settings.add_arguments(parser, buckets.BucketChoices)
     errors = "share of rows in error that is allowed (default %(default)s)"
-    add(
-        "--max-error-fraction",
-        type=float,
-        default=0.1,
-        help=errors,
-    )
-    add(
-        "--threads",
-        type=cli.positive_int,
-        default=2,
-        help="(default %(default)s)",
-    )
+    add("--max-error-fraction", type=float, default=0.1, help=errors)
     return parser
 
 
@@ -132,7 +61,6 @@ def main(args: argparse.Namespace) -> None:
     if not (args.manifests or args.train or args.dev or args.test) and index.exists():
         args.manifests = [index]
         args.tar_root = args.tar_root or f"{SPEECH}/shards"
-    args.tar_index = args.tar_index or list(filter(Path.is_dir, [Path("results/asr/tar_index")]))
     named = {
         "train": args.train,
         "dev": args.dev,
@@ -140,17 +68,12 @@ def main(args: argparse.Namespace) -> None:
     }
     how = (args.tar_root, args.tar_template, f"{args.speech_transcript}_transcript", args.path_map)
     splits = manifests.scanned(args.manifests, named, *how)
+    given = args.tar_index or list(filter(Path.is_dir, [Path(TAR_INDEX)]))
     indices = None
     if not splits[0].has_offsets:
-        indices = TarIndices(index_files(args.tar_index))
-    choices = buckets.BucketChoices(
-        edges=edges_of(args.edges),
-        keep_over_max=args.over_max == "keep",
-        seed=args.seed,
-        threads=args.threads,
-        on_leak=args.on_leak,
-        copies=args.copies,
-    )
+        indices = TarIndices(index_files(given))
+    edges = edges_of(args.edges)
+    choices = settings.from_args(buckets.BucketChoices, args, edges=edges)
     folder = output_folder(args.output)
     with cli.Progress(
         sum(manifest.rows for manifest in splits), "rows", "manifests read"
@@ -163,7 +86,7 @@ def main(args: argparse.Namespace) -> None:
     buckets.check_errors(ledgers, args.max_error_fraction, folder)
     for line in bucket_lines(folder):
         cli.log.info("%s", line)
-    for path in sweep(args.sweep, index_files(args.tar_index)) if args.sweep else ():
+    for path in sweep(args.sweep, index_files(given)) if args.sweep else ():
         cli.log.info("removed %s, of a partition that is no more", path)
 
 

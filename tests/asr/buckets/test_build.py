@@ -172,7 +172,7 @@ def test_the_last_edge_and_beyond(tmp_path: Path) -> None:
         0.3,
         2.9999,
     ]
-    choices = BucketChoices(keep_over_max=False)
+    choices = BucketChoices(over_max="drop")
     (dropped,) = build_from(tmp_path / "drop", index, choices, train=rows).values()
     assert dropped.rejected == {"longer_than_last_edge": 2} and dropped.rows_out == 4
     assert sorted(r["duration_s"] for r in rows_of(tmp_path / "drop/train/b_20_30.parquet")) == [
@@ -351,7 +351,7 @@ def test_the_figures_are_those_of_all_parts_and_of_every_split(tmp_path: Path) -
         assert (facts["samples"], facts["max_duration"]) == (len(seconds), max(seconds))
         assert facts["hours"] == pytest.approx(sum(seconds) / 3600)
         assert facts["mean_duration"] == pytest.approx(np.mean(seconds))
-    choices = BucketChoices(keep_over_max=False, seed=7)
+    choices = BucketChoices(over_max="drop", seed=7)
     build_from(tmp_path / "out", index, choices, train=rows)
     config = json.loads((tmp_path / "out" / "bucket_config.json").read_text())
     assert (config["over_max"], config["seed"]) == ("drop", 7)
@@ -391,7 +391,7 @@ def test_errors_above_the_limit_take_the_config_away_and_choices_are_no_errors(
     tmp_path: Path,
 ) -> None:
     rows, index = corpus(tmp_path, tars=1, members=20)
-    rows[0]["duration_s"], choices = 99.0, BucketChoices(keep_over_max=False)
+    rows[0]["duration_s"], choices = 99.0, BucketChoices(over_max="drop")
     (ledger,) = build_from(tmp_path / "out", index, choices, train=rows + rows[5:]).values()
     assert ledger.rejected == {"duplicate_row": 15, "longer_than_last_edge": 1}
     buckets.check_errors([ledger], 0.0, tmp_path / "out")

@@ -27,10 +27,11 @@ from millrace.asr.buckets.tar_table import TarTable
 from millrace.asr.manifests import columns as mc
 from millrace.asr.manifests.identity import bare_names, sample_ids
 from millrace.asr.manifests.manifest import Manifest, RowRange
-from millrace.common import atomic, hashing
+from millrace.common import atomic, hashing, settings
 from millrace.common.errors import MillraceError
 from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
+from millrace.common.settings import setting
 
 STAGE = "asr_build_bucket_manifests"
 SPILL = ".spill"
@@ -43,20 +44,27 @@ CHOICES = frozenset(["longer_than_last_edge", "duplicate_row"]) | _LEAKS
 
 @dataclass(frozen=True)
 class BucketChoices:
-    """`keep_over_max`: what is longer than the last edge joins the last bucket, else it is
-    rejected. `on_leak` (leakage.WORDS) is for rows that are also in a held-out split, `copies`
-    (leakage.COPIES) says how those are found whose members are others.
+    """How buckets are built; see the flags of build_bucket_manifests.
 
     `parts` (a power of two) is for tests: neither it nor `threads` changes the result.
     """
 
     edges: tuple[float, ...] = DEFAULT_EDGES
-    keep_over_max: bool = True
-    seed: int = 42
-    threads: int = 2
+    over_max: str = setting(
+        "keep",
+        "samples longer than the last edge join the last bucket, or are rejected",
+        among=("keep", "drop"),
+    )
+    seed: int = setting(42, "seed of the order inside a bucket")
+    on_leak: str = setting(leakage.REJECT, leakage.HELP, among=leakage.WORDS)
+    copies: str = setting(
+        leakage.BY_BYTES, "how rows are found that copy dev or test", among=leakage.COPIES
+    )
+    threads: int = setting(2, "threads that read and write", at_least=1)
     parts: int | None = None
-    on_leak: str = leakage.REJECT
-    copies: str = leakage.BY_BYTES
+
+    def __post_init__(self) -> None:
+        settings.check(self, "bucket choices")
 
 
 @dataclass
@@ -213,7 +221,7 @@ class _Build:
                 },
                 tars=self.tars.paths,
                 seed=choices.seed,
-                over_max="keep" if choices.keep_over_max else "drop",
+                over_max=choices.over_max,
             ),
         )
         return ledgers
@@ -260,7 +268,7 @@ class _Build:
             table = table.drop_columns(["problem"])
             mc.note(problem, self.tars.missing[numbers], "tar_missing")
             mc.note(problem, self.tars.unusable[numbers], "tar_not_indexed")
-            if not self.choices.keep_over_max:
+            if self.choices.over_max == "drop":
                 longer = table.column("duration_s").to_numpy() > self.choices.edges[-1]
                 mc.note(problem, longer, "longer_than_last_edge")
             if problem.any():
