@@ -231,11 +231,10 @@ rule speech_merge_index:
 
 
 rule speech_report_corpus:
-    """Show the corpus to people: hours, segments, distributions and rejects as tables and figures."""
+    """Show the corpus to people: hours, segments, rejects and distributions as tables and figures."""
     input:
         index="results/speech/index.parquet",
         ledger="results/speech/ledger.json",
-        manifests=SPEECH.manifests,
     output:
         summary=report(
             "results/speech/report/summary.html",
@@ -255,12 +254,6 @@ rule speech_report_corpus:
             category="Speech corpus",
             labels={"what": "Duration, CER and WER"},
         ),
-        rejects=report(
-            "results/speech/report/rejects.svg",
-            caption="report/speech_rejects.rst",
-            category="Speech corpus",
-            labels={"what": "Rejects by reason"},
-        ),
     log:
         "logs/speech/report_corpus/all.log",
     benchmark:
@@ -274,8 +267,7 @@ rule speech_report_corpus:
         "Report on the corpus"
     shell:
         "python -m millrace.speech.report_corpus --index {input.index} --ledger {input.ledger}"
-        " --manifest-dir results/speech/manifest --summary {output.summary} --hours {output.hours}"
-        " --distributions {output.distributions} --rejects {output.rejects} 2> {log}"
+        " --summary {output.summary} --hours {output.hours} --distributions {output.distributions} 2> {log}"
 
 
 rule speech_write_card:

@@ -27,7 +27,6 @@ FOUND_BY_THE_STEP = {
     "image_benchmark_readers": {"records"},
     "speech_merge_manifest": {"parts"},
     "speech_merge_shards": {"manifests", "shards", "prints"},
-    "speech_report_corpus": {"manifests"},
     "music_merge_feature_index": {"tables"},
     # Among the overrides.
     "music_train_model": {"index", "conf", "audit"},

@@ -1,4 +1,4 @@
-"""Show the corpus to people: hours, segments, distributions and rejects as a page and three
+"""Show the corpus to people: hours, segments, rejects and distributions as a page and two
 figures."""
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--index", required=True, help="index of all segments in shards (parquet)")
     add("--ledger", required=True, help="ledgers of all countries (JSON)")
-    add("--manifest-dir", required=True, help="folder of <country>_manifest.csv")
     add("--summary", required=True, help="output: tables and figures as one page (HTML)")
     add("--hours", required=True, help="output: hours per country and split (SVG)")
     add("--distributions", required=True, help="output: duration, CER and WER (SVG)")
-    add("--rejects", required=True, help="output: rejects by reason (SVG)")
     return parser
 
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    corpus = corpus_report.read(args.index, args.ledger, args.manifest_dir)
+    corpus = corpus_report.read(args.index, args.ledger)
     svgs = {
         "hours": corpus_figures.hours(corpus),
         "distributions": corpus_figures.distributions(corpus.rates),
-        "rejects": corpus_figures.rejects(corpus),
     }
     for name, svg in svgs.items():
         figures.save_svg(getattr(args, name), svg)

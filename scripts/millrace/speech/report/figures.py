@@ -1,4 +1,4 @@
-"""The figures of the corpus report, as SVG: hours, distributions, rejects."""
+"""The figures of the corpus report, as SVG: hours, distributions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from millrace.speech.report.corpus import Corpus
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-IN_SHARDS = PALETTE[0]
-REJECTED = PALETTE[5]
 _BINS = 40
 
 
@@ -50,24 +48,6 @@ def hours(corpus: Corpus) -> str:
     )
 
 
-def rejects(corpus: Corpus) -> str:
-    """Rejected segments and alignment files by reason."""
-    panels = []
-    parts = []
-    for unit, noun in (("segment", "segments"), ("file", "alignment files")):
-        ledger = corpus.ledger(unit)
-        found = human_count(ledger.rows_in)
-        parts.append(f"{human_count(ledger.rows_rejected)} of {found} {noun}")
-        counts = corpus.by_reason(unit, "rejected").sum(axis=1)
-        notes = [f"{human_count(count)} ({human_share(count, ledger.rows_in)})" for count in counts]
-        title = f"{noun.capitalize()} rejected (share of {found} found)"
-        series = [(REJECTED, list(counts))]
-        panels.append(Panel(title, list(counts.index), series, notes, whole=True))
-    return figures.bar_chart(
-        "Rejects by reason", ", ".join(parts), panels, nothing="Nothing was rejected."
-    )
-
-
 class _Histogram(NamedTuple):
     name: str
     column: str
@@ -83,18 +63,11 @@ _HISTOGRAMS = (
 
 
 def distributions(rates: pd.DataFrame) -> str:
-    """Histograms of duration, CER and WER of all segments, stacked by whether the segment is in a
-    shard."""
-    in_shard = rates["in_shard"].to_numpy()
-    count = int(in_shard.sum())
-    lost = human_count(len(rates) - count)
-    legend = [
-        (f"in shards ({human_count(count)})", IN_SHARDS),
-        (f"rejected when shards were made ({lost})", REJECTED),
-    ]
-    title = "Duration and error rates of all segments in the manifest"
+    """Histograms of duration, CER and WER of the segments in shards."""
+    title = "Duration and error rates of the segments in shards"
+    subtitle = f"{human_count(len(rates))}; the last bar holds all that is beyond the axis"
     with figures.style():
-        sheet = Sheet(2.75, title, "The last bar holds all that is beyond the axis", legend)
+        sheet = Sheet(2.75, title, subtitle)
         gap = 0.77
         left = 0.8
         width = (figures.WIDTH - left - 0.2 - 2 * gap) / 3
@@ -102,14 +75,13 @@ def distributions(rates: pd.DataFrame) -> str:
             axes = sheet.axes(left, sheet.top + 0.3, width, 2.0)
             axes.set_xlabel(f"{histogram.name} ({histogram.unit})")
             values = rates[histogram.column].to_numpy(np.float64) * histogram.scale
-            valid = np.isfinite(values)
-            _draw(axes, values[valid], in_shard[valid], histogram.unit)
+            _draw(axes, values[np.isfinite(values)], histogram.unit)
             left += width + gap
         sheet.figure.axes[0].set_ylabel("Segments")
-        return figures.svg(sheet.figure, title, "; ".join(name for name, _ in legend))
+        return figures.svg(sheet.figure, title, subtitle)
 
 
-def _draw(axes: Axes, values: np.ndarray, in_shard: np.ndarray, unit: str) -> None:
+def _draw(axes: Axes, values: np.ndarray, unit: str) -> None:
     figures.count_axis(axes.yaxis)
     axes.grid(axis="y")
     title = "no values"
@@ -121,10 +93,5 @@ def _draw(axes: Axes, values: np.ndarray, in_shard: np.ndarray, unit: str) -> No
         return
 
     last = float(np.quantile(values, 0.995)) or 1.0
-    edges = np.linspace(0, last, _BINS + 1)
-    shown = np.clip(values, 0, last)
-    bottom = np.zeros(_BINS)
-    for rows, colour in ((in_shard, IN_SHARDS), (~in_shard, REJECTED)):
-        counts, _ = np.histogram(shown[rows], edges)
-        axes.bar(edges[:-1], counts, last / _BINS, bottom, align="edge", color=colour)
-        bottom += counts
+    counts, edges = np.histogram(np.clip(values, 0, last), _BINS, (0, last))
+    axes.bar(edges[:-1], counts, last / _BINS, align="edge", color=PALETTE[0])

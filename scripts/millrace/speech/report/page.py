@@ -23,7 +23,7 @@ _UNITS = {"segment": "Segments", "file": "Alignment files"}
 
 
 def render(corpus: Corpus, svgs: Mapping[str, str]) -> str:
-    """The page; `svgs` are the figures hours, distributions and rejects."""
+    """The page; `svgs` are the figures hours and distributions."""
     return page.render(
         Path(__file__).with_name("corpus.html.j2"),
         tiles=_tiles(corpus),
@@ -34,7 +34,6 @@ def render(corpus: Corpus, svgs: Mapping[str, str]) -> str:
         repairs=[
             *_by_reason(corpus, "repaired", "repaired"),
             *_by_reason(corpus, "warnings", "with a warning"),
-            *_notes(corpus),
         ],
     )
 
@@ -100,26 +99,16 @@ def _numbers(recordings: int, segments: Ledger, hours: pd.Series) -> list[Cell]:
 
 
 def _by_reason(corpus: Corpus, column: str, done: str) -> Iterator[Table]:
-    """A table of segments and one of files by reason, if there are any."""
+    """A table of segments and one of files by reason, the most frequent first, if there are any."""
     for unit, noun in _UNITS.items():
-        counts = corpus.by_reason(unit, column)
-        if counts.empty:
+        counts = getattr(corpus.ledger(unit), column)
+        if not counts:
             continue
         rows: list[list[Cell]] = []
-        for reason, by_country in counts.iterrows():
-            present = by_country[by_country > 0].sort_index()
-            ranked = present.sort_values(ascending=False, kind="stable")
-            where = [f"{name} {human_count(count)}" for name, count in ranked.items()]
-            row: list[Cell] = [
-                Code(reason),
-                MEANINGS.get(reason, ""),
-                _count(by_country.sum()),
-                ", ".join(where),
-            ]
-            rows.append(row)
-        total = _count(counts.to_numpy().sum())
-        titles = ["Reason", "Meaning", "Count", "Where"]
-        yield Table(f"{noun} {done}", titles, rows, ["All", "", total, ""])
+        for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            rows.append([Code(reason), MEANINGS.get(reason, ""), _count(count)])
+        titles = ["Reason", "Meaning", "Count"]
+        yield Table(f"{noun} {done}", titles, rows, ["All", "", _count(counts.total())])
 
 
 def _copies(corpus: Corpus) -> list[Table]:
@@ -128,13 +117,3 @@ def _copies(corpus: Corpus) -> list[Table]:
         return []
     rows: list[list[Cell]] = [[repeats.line(pair)] for pair in pairs[:_MOST_COPIES]]
     return [Table(f"Recordings that repeat another split ({len(pairs)})", ["What"], rows)]
-
-
-def _notes(corpus: Corpus) -> list[Table]:
-    rows: list[list[Cell]] = []
-    for country in corpus.countries:
-        for note in country.notes:
-            rows.append([country.name, Code(note), MEANINGS.get(note, "")])
-    if not rows:
-        return []
-    return [Table("Notes on countries", ["Country", "Note", "Meaning"], rows)]
