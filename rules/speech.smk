@@ -138,8 +138,6 @@ rule speech_create_shards:
         manifest="results/speech/manifest/partitions/{partition}/manifest.parquet",
     output:
         index="results/speech/shards/partitions/{partition}/index.parquet",
-        statuses="results/speech/shards/partitions/{partition}/statuses.parquet",
-        prints="results/speech/shards/partitions/{partition}/prints.parquet",
     log:
         "logs/speech/create_shards/{partition}.log",
     benchmark:
@@ -154,14 +152,12 @@ rule speech_create_shards:
         max_cer=LANES.flag("speech", "max_cer"),
         audio_format=LANES.flag("speech", "audio_format"),
         sampling_rate=LANES.flag("speech", "sampling_rate"),
-        copies=LANES.flag("speech", "copies"),
     message:
         "Cut {wildcards.partition} into shards"
     shell:
         "python -m millrace.speech.create_shards --manifest {input.manifest:q} --output-dir results/speech/shards"
-        " {params.max_shard_size_gb} {params.max_cer}"
-        " {params.audio_format} {params.sampling_rate} {params.copies}"
-        " --index {output.index:q} --statuses {output.statuses:q} --prints {output.prints:q} 2> {log:q}"
+        " {params.max_shard_size_gb} {params.max_cer} {params.audio_format} {params.sampling_rate}"
+        " --index {output.index:q} 2> {log:q}"
 
 
 rule speech_merge_shards:
@@ -171,7 +167,7 @@ rule speech_merge_shards:
         manifests=SPEECH.manifest_files,
         shards=LANES.remaking("speech", SPEECH.shard_files, workflow),
         held_out="results/speech/partitions/held_out/all.json",
-        prints=SPEECH.held_out_prints,
+        others=SPEECH.held_out_indices,
     output:
         manifest="results/speech/shards/{country}_manifest.csv",
         index="results/speech/shards/{country}_index.parquet",
@@ -191,6 +187,7 @@ rule speech_merge_shards:
         mem_mb=LANES.memory_mb(2000, per_mb=0.3),
         runtime=LANES.runtime(15, per_mb=0.1),
     params:
+        copies=LANES.flag("speech", "copies"),
         max_error_fraction=LANES.flag("speech", "max_error_fraction"),
         error_list="logs/speech/merge_shards/{country}.rejects.csv",
     message:
@@ -198,7 +195,7 @@ rule speech_merge_shards:
     shell:
         "python -m millrace.speech.merge_shards --country {input.country:q} --held-out {input.held_out:q}"
         " --manifest-dir results/speech/manifest"
-        " --shards-dir results/speech/shards {params.max_error_fraction}"
+        " --shards-dir results/speech/shards {params.copies} {params.max_error_fraction}"
         " --manifest {output.manifest:q} --index {output.index:q} --rejects {output.rejects:q}"
         " --ledger {output.ledger:q}"
         " --shard-lists {output.shard_lists:q} --error-list {params.error_list:q} 2> {log:q}"

@@ -70,13 +70,8 @@ class Chain:
         files = flags(self.part(partition), "manifest.parquet") + flags(
             self.shards_dir, output_dir=""
         )
-        tables = flags(
-            self.shards_dir / "partitions" / partition,
-            "index.parquet",
-            "statuses.parquet",
-            "prints.parquet",
-        )
-        return create_shards.main(files + tables)
+        index = flags(self.shards_dir / "partitions" / partition, "index.parquet")
+        return create_shards.main(files + index)
 
     def merge_manifest(self, country: str) -> int:
         inputs = flags(

@@ -10,22 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.speech.columns import INDEX_SCHEMA, STATUS_SCHEMA
+from millrace.speech.columns import SIDECAR_SCHEMA
 from millrace.speech.create_shards import main, make_parser
 from tests.speech.shard_corpus import corpus, row, tree, write_part, write_recording
 
 
 def flags(part: Path, out: Path) -> list[str]:
-    outputs = ["--index", str(out / "index.parquet"), "--statuses", str(out / "statuses.parquet")]
-    return [
-        "--manifest",
-        str(part),
-        *outputs,
-        "--output-dir",
-        str(out),
-        "--max-shard-size-gb",
-        "0.0004",
-    ]
+    files = ["--manifest", str(part), "--index", str(out / "index.parquet")]
+    return [*files, "--output-dir", str(out), "--max-shard-size-gb", "0.0004"]
 
 
 def test_a_limit_on_file_sizes_ends_clearly_and_resumes(tmp_path):
@@ -57,13 +49,17 @@ def test_outputs_of_a_partition(tmp_path):
     raw = part.read_bytes()
     out = tmp_path / "out"
     assert main(flags(part, out)) == 0
-    index, statuses = (pq.read_table(out / f"{name}.parquet") for name in ("index", "statuses"))
-    assert index.schema.equals(INDEX_SCHEMA) and statuses.schema.equals(STATUS_SCHEMA)
-    assert statuses["key"].to_pylist() == [r["key"] for r in rows]
-    done = [row["key"] for row in statuses.to_pylist() if row["status"] == "completed_local_tar"]
-    assert index["key"].to_pylist() == done and len(done) == len(rows) - 2
+    index = pq.read_table(out / "index.parquet")
+    assert index.schema.equals(SIDECAR_SCHEMA)
+    done = [r["key"] for n, r in enumerate(rows) if n not in (2, 4)]
+    assert index["key"].to_pylist() == [*done, rows[2]["key"], rows[4]["key"]]
+    ends = [(row["status"], row["error_message"]) for row in index.to_pylist()]
+    assert ends[: len(done)] == [("completed_local_tar", "")] * len(done)
+    assert ends[-2][0] == "error_local_tar_cer" and "over the limit" in ends[-2][1]
+    assert ends[-1] == ("error_local_tar_missing_source", "no audio file")
     tars = (out / "testland/train-3").glob("testland-train-3-002[0-9][0-9].tar")
-    assert set(index["shard"].to_pylist()) == {str(path.relative_to(out)) for path in tars}
+    shards = {str(path.relative_to(out)) for path in tars}
+    assert set(index["shard"].to_pylist()) == {*shards, None}
     assert part.read_bytes() == raw
 
 
@@ -74,7 +70,6 @@ def test_an_empty_part_is_known_by_its_folder_and_sweeps(tmp_path):
     assert main(flags(write_part(part, rows), out)) == 0 and list(out.rglob("*.tar"))
     assert main(flags(write_part(part, []), out)) == 0
     assert not list(out.rglob("*.tar")) and pq.read_table(out / "index.parquet").num_rows == 0
-    assert pq.read_table(out / "statuses.parquet").num_rows == 0
 
 
 def test_bad_parts_are_one_line_each(tmp_path, capsys):
@@ -111,15 +106,13 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize(
-    "flags", ["--output-dir x", *(f"{FILES} --statuses s {bad}" for bad in BAD)]
-)
+@pytest.mark.parametrize("flags", ["--output-dir x", *(f"{FILES} {bad}" for bad in BAD)])
 def test_flags_that_are_missing_or_make_no_sense(flags):
     with pytest.raises(SystemExit, match="2"):
         main(flags.split())
 
 
 def test_defaults_are_those_of_the_original_script():
-    args = make_parser().parse_args(f"{FILES} --statuses s".split())
+    args = make_parser().parse_args(FILES.split())
     defaults = (args.max_cer, args.audio_format, args.max_shard_size_gb, args.sampling_rate)
     assert defaults == (0.3, "flac", 1.0, 16000)

@@ -74,12 +74,12 @@ def test_a_country_is_merged_of_all_that_its_partitions_write(inputs):
     manifests = {Path(path).name for path in inputs.manifest_files(MALTA)}
     assert manifests == {"manifest.parquet", "recordings.json", "rejects.jsonl", "ledger.json"}
     shards = {Path(path).name for path in inputs.shard_files(MALTA)}
-    assert shards == {"index.parquet", "statuses.parquet", "prints.parquet"}
-    assert len(inputs.manifest_files(MALTA)) == 2 * 4 and len(inputs.shard_files(MALTA)) == 2 * 3
+    assert shards == {"index.parquet"}
+    assert len(inputs.manifest_files(MALTA)) == 2 * 4 and len(inputs.shard_files(MALTA)) == 2
     names = ["malta-test-00000", "malta-validation-00000"]
     atomic.write_json(HELD_OUT, {"partitions": names})
-    prints = [f"{SHARDS}/partitions/{name}/prints.parquet" for name in names]
-    assert inputs.held_out_prints(MALTA) == prints
+    indices = [f"{SHARDS}/partitions/{name}/index.parquet" for name in names]
+    assert inputs.held_out_indices(MALTA) == indices
 
 
 def test_the_list_of_countries_that_are_no_more_is_an_input_once_there_is_one(inputs):

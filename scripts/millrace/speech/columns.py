@@ -51,7 +51,7 @@ _STATUS = [("status", _TEXT), ("error_message", _TEXT)]
 SCHEMA = pa.schema([*_IDENTITY, *_AUDIO, *_WORDS, *_TOKENS, *_STATUS, ("batch_id", _TEXT), *_SPLIT])
 # A segment in a tar.
 INDEX_SCHEMA = pa.schema([*_IDENTITY, *_SPLIT, *_TAR, *_SOUND, *_SPAN, *_WORDS, ("sha256", _TEXT)])
-STATUS_SCHEMA = pa.schema([("key", _TEXT), *_STATUS])
-# What is kept of a segment beside its tar; the fingerprint of its sound, if copies are found by it.
-FINGERPRINT = pa.field("words", pa.large_binary())
-SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, STATUS_SCHEMA, pa.schema([FINGERPRINT])])
+# What is kept of a segment beside its tar, and of every row of a partition: also what became of it,
+# and of one that is cut the fingerprint of its sound, by which copies are found.
+_OUTCOME = pa.schema([*_STATUS, ("words", pa.large_binary())])
+SIDECAR_SCHEMA = pa.unify_schemas([INDEX_SCHEMA, _OUTCOME])

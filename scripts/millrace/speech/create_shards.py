@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from millrace.common import cli
-from millrace.common.leaks.leakage import BY_SOUND, COPIES
 from millrace.speech.country.csv_manifest import CsvManifest
 from millrace.speech.names import AUDIO_FORMATS
 from millrace.speech.shards import index as shard_index
-from millrace.speech.shards import prints
 from millrace.speech.shards.build import Outcome, build
 from millrace.speech.shards.part import Part, read_part
 from millrace.speech.shards.plan import ShardOptions, plan_partition
@@ -37,16 +35,8 @@ def make_parser() -> argparse.ArgumentParser:
     videos = "trial: that many recordings of --country, those in shards first (default: all)"
     add("--max-videos", type=cli.positive_int, help=videos)
     add("--output-dir", required=True, help="folder for <country>/<split>[-<subset>]/*.tar")
-    beside = "(default: in partitions/<id> of --output-dir)"
-    add("--index", help=f"output: where each segment lies (parquet) {beside}")
-    add("--statuses", help=f"output: status of every manifest row (parquet) {beside}")
-    add("--prints", help=f"output: what copies are found by (parquet) {beside}")
-    add(
-        "--copies",
-        choices=COPIES,
-        default=BY_SOUND,
-        help="how copies in other splits are found (default %(default)s)",
-    )
+    index = "output of --manifest: status and place of every row (default: below --output-dir)"
+    add("--index", help=index)
     add(
         "--max-shard-size-gb",
         type=cli.positive_float,
@@ -81,12 +71,12 @@ def main(args: argparse.Namespace) -> None:
     by_hand = bool(args.manifest_dir and args.country)
     if bool(args.manifest) == by_hand or bool(args.manifest_dir) != bool(args.country):
         make_parser().error("give --manifest, or --manifest-dir with --country")
-    if by_hand and any([args.index, args.statuses, args.prints]):
-        make_parser().error("--index, --statuses and --prints are of one --manifest")
+    if by_hand and args.index:
+        make_parser().error("--index is of one --manifest")
     if args.max_videos and not by_hand:
         make_parser().error("--max-videos is of one --country")
     options = ShardOptions(
-        args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb, args.copies
+        args.sampling_rate, args.audio_format, args.max_cer, args.max_shard_size_gb
     )
     if args.manifest:
         _cut(read_part(args.manifest), options, args)
@@ -110,11 +100,8 @@ def _cut(
     """Bring the shards of a partition, and what is written of them, in step with its rows."""
     plan = plan_partition(part.partition, part.rows, options)
     built = build(plan, args.output_dir, note)
-    folder = Path(args.output_dir, "partitions", str(part.partition))
-    shard_index.write_table(args.index or folder / "index.parquet", built.index)
-    shard_index.write_statuses(args.statuses or folder / "statuses.parquet", built.statuses)
-    tars = shard_index.tars_of(part.partition, args.output_dir)
-    prints.write(args.prints or folder / "prints.parquet", tars, args.copies)
+    index = Path(args.output_dir, "partitions", str(part.partition), "index.parquet")
+    shard_index.write_table(args.index or index, built.rows)
     cli.log.info("%s: %s", part.partition, built.line())
 
 

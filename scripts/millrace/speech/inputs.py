@@ -52,19 +52,18 @@ class SpeechInputs:
         ]
 
     def shard_files(self, wildcards: Any) -> list[str]:
-        """What the shard steps of a country's partitions wrote last."""
+        """What the shard steps of a country's partitions wrote."""
         return [
-            f"results/speech/shards/partitions/{partition}/{name}"
+            f"results/speech/shards/partitions/{partition}/index.parquet"
             for partition in self.partitions.get(wildcards.country, [])
-            for name in ("index.parquet", "statuses.parquet", "prints.parquet")
         ]
 
-    def held_out_prints(self, wildcards: Any) -> list[str]:
+    def held_out_indices(self, wildcards: Any) -> list[str]:
         """What copies in a country are compared with: validation and test of all countries."""
         if not self.partitions:
             return []
         names = jsonl.read(HELD_OUT)["partitions"]
-        return [f"results/speech/shards/partitions/{name}/prints.parquet" for name in names]
+        return [f"results/speech/shards/partitions/{name}/index.parquet" for name in names]
 
     def country_indices(self, wildcards: Any = None) -> list[str]:
         """The index of every country."""

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from millrace.common import atomic, cli, jsonl
+from millrace.common.leaks.leakage import BY_SOUND, NOT_AT_ALL
 from millrace.speech.columns import INDEX_SCHEMA
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.country import copies, repeats, segments, tables
@@ -36,6 +37,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--shards-dir",
         required=True,
         help="folder that holds the tars and partitions/<id>/index.parquet",
+    )
+    add(
+        "--copies",
+        choices=(BY_SOUND, NOT_AT_ALL),
+        default=BY_SOUND,
+        help="whether copies of held-out sound are left out (default %(default)s)",
     )
     add(
         "--max-error-fraction",
@@ -63,8 +70,10 @@ def main(args: argparse.Namespace) -> None:
     country = jsonl.read(args.country)
     folders = args.manifest_dir, args.shards_dir
     parts = [tables.PartitionFiles(name, *folders) for name in country["partitions"]]
-    held_out = copies.held_out(args.held_out, args.shards_dir)
-    found = copies.find([part.prints for part in parts], held_out)
+    found: list[copies.Copy] = []
+    if args.copies == BY_SOUND:
+        held_out = copies.held_out(args.held_out, args.shards_dir)
+        found = copies.find([part.index for part in parts], held_out)
     segments.leave_out(parts, found)
     shards, rows_out = segments.shards_of(parts)
 

@@ -29,8 +29,13 @@ def results(tmp_path):
     built.mkdir(parents=True)
     (built / "malta-train-1-00000.json").write_text(json.dumps(content, ensure_ascii=False))
     rows = [("a_1", "t1"), ("a_1", "t1"), ("a_1", "ü"), ("b", "t1"), ("b", "bad")]
+    rows += [("a_1", "t1")]  # left out, as a copy
     table = pa.table(
-        {"video_id": [row[0] for row in rows], "transcript_id": [row[1] for row in rows]}
+        {
+            "video_id": [row[0] for row in rows],
+            "transcript_id": [row[1] for row in rows],
+            "offset": [512, 1024, 2048, 512, 512, None],
+        }
     )
     shards = tmp_path / "shards/partitions/malta-train-1-00000"
     shards.mkdir(parents=True)

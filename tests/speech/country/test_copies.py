@@ -8,8 +8,8 @@ import pytest
 from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
+from millrace.speech.columns import COMPLETED, DUPLICATE, PROCESSING, SIDECAR_SCHEMA
 from millrace.speech.country import copies, repeats
-from millrace.speech.shards import prints
 from millrace.speech.shards.index import write_table
 from tests.corpora import RATE, noise
 
@@ -17,7 +17,8 @@ from tests.corpora import RATE, noise
 def write(
     folder: Path, partition: str, segments: dict[str, int], is_by_sound: bool = False
 ) -> Path:
-    """The prints of a partition: `segments` are the seeds of their sound, by key."""
+    """The index of a partition: `segments` are the seeds of their sound, by key; every second one
+    was left out as a copy before."""
     country, split = partition.split("-")[:2]
     rows = []
     for number, (key, seed) in enumerate(segments.items()):
@@ -25,13 +26,15 @@ def write(
         steps = SEARCHED_STEPS if split == "train" else 1
         row = {"key": key, "country": country, "video_id": f"{split}_video", "split": split}
         row |= {"start_seconds": 5.0 * number, "sha256": f"{seed:064d}"}
+        row["status"] = DUPLICATE if number % 2 else COMPLETED
         row["words"] = words(sound, RATE, steps).tobytes() if is_by_sound else b""
         # Sound that is encoded anew has other bytes.
         row["sha256"] = key.rjust(64, "0") if is_by_sound else row["sha256"]
         rows.append(row)
-    path = folder / "partitions" / partition / "prints.parquet"
+    rows.append({"key": "not cut", "status": PROCESSING, "error_message": "damaged"})
+    path = folder / "partitions" / partition / "index.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, pa.Table.from_pylist(rows, schema=prints.SCHEMA))
+    write_table(path, pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA))
     return path
 
 
@@ -88,7 +91,7 @@ def test_pairs_of_recordings_say_how_much_where(tmp_path):
     assert "there:" not in repeats.line(pairs[0] | {"offset": 0.0})
 
 
-def test_without_prints_nothing_is_a_copy(tmp_path):
+def test_without_segments_nothing_is_a_copy(tmp_path):
     train = write(tmp_path, "here-train-1-00000", {"t1": 3})
     empty = write(tmp_path, "here-test-00000", {})
     assert copies.find([train], [empty]) == [] == copies.find([train], [])

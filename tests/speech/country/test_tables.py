@@ -9,10 +9,10 @@ import pytest
 from millrace.common import atomic, jsonl
 from millrace.common.errors import Damaged, MillraceError
 from millrace.common.ledger import Ledger
-from millrace.speech.columns import INDEX_SCHEMA
+from millrace.speech.columns import INDEX_SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.country import tables
 from millrace.speech.country.ledger import Balance
-from millrace.speech.shards.index import write_statuses
+from millrace.speech.shards.index import write_table
 from tests.speech.shard_corpus import PARTITION, row, write_part
 
 
@@ -34,6 +34,13 @@ def test_an_index_of_several_row_groups_holds_every_row_once(tmp_path, monkeypat
     assert max(groups, default=0) <= 3 and sum(groups) == sum(sizes)
 
 
+def write_outcomes(part: tables.PartitionFiles, statuses: list[tuple[str, str, str]]) -> None:
+    """Write key, status and message of the rows of a partition."""
+    names = ("key", "status", "error_message")
+    rows = [dict(zip(names, row, strict=True)) for row in statuses]
+    write_table(part.index, pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA))
+
+
 @pytest.fixture
 def part(tmp_path) -> tables.PartitionFiles:
     """A partition of five segments, in row groups of two; the last one is in error."""
@@ -44,9 +51,7 @@ def part(tmp_path) -> tables.PartitionFiles:
         pq.read_table(files.manifest, partitioning=None), files.manifest, row_group_size=2
     )
     outcomes = [(each["key"], "completed_local_tar", "") for each in rows[:4]]
-    write_statuses(
-        files.statuses, [*outcomes, (rows[4]["key"], "error_local_tar_audio_load", "broken")]
-    )
+    write_outcomes(files, [*outcomes, (rows[4]["key"], "error_local_tar_audio_load", "broken")])
     jsonl.write_lines(files.rejects, [])
     atomic.write_json(files.ledger, Ledger("s", PARTITION, rows_in=5, rows_out=5).as_dict())
     return files
@@ -58,10 +63,10 @@ def test_a_manifest_of_several_row_groups_is_read_whole(part):
 
 
 def test_a_row_without_a_status_is_damage_that_names_the_file(part):
-    known = pq.read_table(part.statuses, partitioning=None)
-    pq.write_table(known.slice(1), part.statuses)
+    known = pq.read_table(part.index, partitioning=None)
+    pq.write_table(known.slice(1), part.index)
     with pytest.raises(
-        Damaged, match=rf"{part.statuses}: .*testland_a_0_1000 of the manifest is missing"
+        Damaged, match=rf"{part.index}: .*testland_a_0_1000 of the manifest is missing"
     ):
         list(part.final_rows())
 
@@ -99,9 +104,7 @@ def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
     ]
     write_part(part.manifest, rows)
     statuses = (loads, loads, loads, cuts, cuts)
-    write_statuses(
-        part.statuses, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)]
-    )
+    write_outcomes(part, [(r["key"], s, "why") for r, s in zip(rows, statuses, strict=True)])
     made = Balance(COUNTRY | {"files": 1, "transcripts": 1}, [part])
     assert len(list(made.rejects())) == 5
     made.check(0)

@@ -43,7 +43,9 @@ def _rows(index: Path, transcripts: set[tuple[str, str]]) -> int:
     import pyarrow.parquet as pq  # a parse without broken files does without
 
     try:
-        table = pq.read_table(index, columns=["video_id", "transcript_id"], partitioning=None)
+        columns = ["video_id", "transcript_id"]
+        in_tar = [("offset", ">=", 0)]
+        table = pq.read_table(index, columns=columns, filters=in_tar, partitioning=None)
     except (OSError, ValueError):  # damaged: who reads it next says so
         return 0
     videos = table["video_id"].to_pylist()

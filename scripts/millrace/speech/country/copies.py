@@ -16,10 +16,14 @@ from millrace.common.errors import own_file
 from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.matches import Known, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
+from millrace.speech.columns import COMPLETED, DUPLICATE
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import Partition
 
 _BYTES_A_WORD = 4
+_COLUMNS = ["key", "country", "video_id", "start_seconds", "sha256", "words"]
+# A segment that is cut, in a tar or left out of it.
+_IS_CUT = [("status", "in", [COMPLETED, DUPLICATE])]
 
 
 class Copy(NamedTuple):
@@ -44,7 +48,7 @@ class Copy(NamedTuple):
 
 
 class Prints(NamedTuple):
-    """The prints of partitions of one split."""
+    """The segments of partitions of one split, with their SHA-256 and fingerprints."""
 
     split: str
     table: pd.DataFrame
@@ -54,7 +58,8 @@ class Prints(NamedTuple):
         tables = []
         for path in paths:
             with own_file(path):
-                tables.append(pq.read_table(path, partitioning=None).to_pandas())
+                table = pq.read_table(path, columns=_COLUMNS, filters=_IS_CUT, partitioning=None)
+                tables.append(table.to_pandas())
         table = pd.concat(tables, ignore_index=True)
         table["recording"] = table["country"] + "/" + table["video_id"]
         return cls(split_of(paths[0]), table)
@@ -74,20 +79,20 @@ class Prints(NamedTuple):
         return self._replace(table=self.table.drop(columns="words"))
 
 
-def split_of(prints: Path) -> str:
-    """The split of a partition, from the path of its prints."""
-    partition = Partition.parse(prints.parent.name)
+def split_of(index: Path) -> str:
+    """The split of a partition, from the path of its index."""
+    partition = Partition.parse(index.parent.name)
     return partition.split if partition else ""
 
 
 def held_out(listed: str, shards_dir: str) -> list[Path]:
-    """The prints of the held-out partitions of all countries that a file lists."""
+    """The indices of the held-out partitions of all countries that a file lists."""
     names = jsonl.read(listed)["partitions"]
-    return [Path(shards_dir, "partitions", name, "prints.parquet") for name in names]
+    return [Path(shards_dir, "partitions", name, "index.parquet") for name in names]
 
 
 def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
-    """The copies in a country's partitions, given by their prints, of what lies in the held-out
+    """The copies in a country's partitions, given by their indices, of what lies in the held-out
     partitions of all countries: one for each segment, of test if it lies there."""
     own = sorted(own)
     found: dict[str, Copy] = {}
@@ -105,7 +110,7 @@ def find(own: Iterable[Path], held_out: Iterable[Path]) -> list[Copy]:
 
 
 def _chunks(held_out: Sequence[Path]) -> Iterator[Prints]:
-    """The prints of test, then of validation, as many at once as memory holds."""
+    """The segments of test, then of validation, as many at once as memory holds."""
     for split in reversed(SPLITS[1:]):
         waiting: list[Path] = []
         size = 0

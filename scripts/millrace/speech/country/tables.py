@@ -44,8 +44,7 @@ class PartitionFiles:
         self.recordings = part / "recordings.json"
         self.rejects = part / "rejects.jsonl"
         self.ledger = part / "ledger.json"
-        self.statuses = shards / "statuses.parquet"
-        self.prints = shards / "prints.parquet"
+        self.index = shards / "index.parquet"
         self._partition = Partition.parse(partition)
         self._shards_dir = shards_dir
 
@@ -88,16 +87,16 @@ class PartitionFiles:
 
     def final_rows(self) -> Iterator[dict]:
         """The manifest rows with the status that making the shards gave them."""
-        with own_file(self.statuses):
-            table = pq.read_table(self.statuses, columns=["key", "status", "error_message"])
-        statuses = {row["key"]: row for row in table.to_pylist()}
+        outcome = ["key", "status", "error_message"]
+        with own_file(self.index):
+            table = pq.read_table(self.index, columns=outcome, partitioning=None)
+        outcomes = {row["key"]: row for row in table.to_pylist()}
         for table in self.sidecars():
-            rows = table.select(["key", "status", "error_message"]).to_pylist()
-            statuses |= {row["key"]: row for row in rows}
+            outcomes |= {row["key"]: row for row in table.select(outcome).to_pylist()}
         for row in self.rows():
-            if row["key"] not in statuses:
-                raise Damaged(self.statuses, f"{row['key']} of the manifest is missing")
-            yield row | statuses[row["key"]]
+            if row["key"] not in outcomes:
+                raise Damaged(self.index, f"{row['key']} of the manifest is missing")
+            yield row | outcomes[row["key"]]
 
 
 def write_csv(path: str | os.PathLike, columns: Sequence[str], rows: Iterable[Mapping]) -> int:

@@ -33,26 +33,31 @@ _COPIED = [
 
 @dataclass
 class Built:
-    """A partition on disk: index, (key, status, message) of every manifest row, and counts of
-    shards."""
+    """A partition on disk: every manifest row with its outcome, shard by shard, then those that
+    needed no audio; and counts of shards."""
 
-    index: pa.Table
-    statuses: list[tuple[str, str, str]]
+    rows: pa.Table  # of SIDECAR_SCHEMA
     kept: int = 0
     rebuilt: int = 0
     removed: list[Path] = field(default_factory=list)
-    hours: float = 0.0
+
+    @property
+    def index(self) -> pa.Table:
+        """The segments that are in a tar."""
+        return index_of([self.rows])
 
     @property
     def errors(self) -> Counter:
         """Rows that are in no tar, by status."""
-        return Counter(status for _, status, _ in self.statuses if status != COMPLETED)
+        statuses = self.rows["status"].to_pylist()
+        return Counter(status for status in statuses if status != COMPLETED)
 
     def line(self) -> str:
         """One line for the log."""
         errors = ", ".join(f"{count} {status}" for status, count in sorted(self.errors.items()))
         shards = f"{self.kept} kept, {self.rebuilt} built, {len(self.removed)} stale files removed"
-        hours = f"{self.index.num_rows} segments, {self.hours:.2f} h"
+        seconds = self.index["duration_seconds"].to_pylist()
+        hours = f"{len(seconds)} segments, {sum(seconds) / 3600:.2f} h"
         return f"{hours}; shards: {shards}; {errors or 'no errors'}"
 
 
@@ -77,7 +82,7 @@ def build(
     options = plan.options
     check_format(options.sampling_rate, options.audio_format)
     _sweep(plan, output_dir, SHARD_NUMBERS)
-    built = Built(INDEX_SCHEMA.empty_table(), [])
+    built = Built(SIDECAR_SCHEMA.empty_table())
     note((plan.rows[position], *outcome) for position, outcome in plan.settled.items())
     tables: list[pa.Table] = []
     hours = sum(segment.hours for segment in plan.segments)
@@ -108,9 +113,7 @@ def build(
             note(_outcomes(plan, at, sidecar.table))
             at += sidecar.table.num_rows
     built.removed = _sweep(plan, output_dir, len(tables))
-    built.index = index_of(tables)
-    built.statuses = _statuses(plan, tables)
-    built.hours = sum(built.index["duration_seconds"].to_pylist()) / 3600
+    built.rows = pa.concat_tables([*tables, _settled(plan)]).combine_chunks()
     Ledger(
         "speech_create_shards",
         str(plan.partition),
@@ -121,15 +124,13 @@ def build(
     return built
 
 
-def _statuses(plan: Plan, tables: list[pa.Table]) -> list[tuple[str, str, str]]:
-    """Key, status and message of every row of the manifest."""
-    ended = []
-    for table in tables:
-        ended += table.select(["status", "error_message"]).to_pylist()
-    outcomes = dict(plan.settled)
-    for segment, row in zip(plan.segments, ended, strict=True):
-        outcomes[segment.position] = row["status"], row["error_message"]
-    return [(row["key"], *outcomes[position]) for position, row in enumerate(plan.rows)]
+def _settled(plan: Plan) -> pa.Table:
+    """The outcomes of rows that needed no audio."""
+    rows = []
+    for position, (status, message) in plan.settled.items():
+        key = plan.rows[position]["key"]
+        rows.append({"key": key, "status": status, "error_message": message})
+    return pa.Table.from_pylist(rows, schema=SIDECAR_SCHEMA)
 
 
 def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
@@ -144,7 +145,7 @@ def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
 def _kept(plan: Plan, at: int, tar: Path) -> Sidecar | None:
     """The sidecar of a shard that can stay as the one that begins with segment `at`; else None."""
     sidecar = read_sidecar(tar)
-    if sidecar is None or not sidecar.has_prints(plan.options.copies):
+    if sidecar is None:
         return None
     after = at + sidecar.table.num_rows
     segments = plan.segments[at:after]

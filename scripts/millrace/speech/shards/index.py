@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import atomic
-from millrace.common.leaks.leakage import BY_SOUND
-from millrace.speech.columns import (
-    COMPLETED,
-    DUPLICATE,
-    INDEX_SCHEMA,
-    SIDECAR_SCHEMA,
-    STATUS_SCHEMA,
-)
+from millrace.speech.columns import COMPLETED, DUPLICATE, INDEX_SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import Partition, ShardFile
 
 _META = b"millrace"
@@ -46,11 +39,6 @@ class Sidecar:
         out."""
         rows = self.table.to_pylist()
         return [row for row in rows if row["status"] in (COMPLETED, DUPLICATE)]
-
-    def has_prints(self, copies: str) -> bool:
-        """Whether copies can be found as `copies` (one of COPIES) wants: it may have been cut when
-        they were found by bytes."""
-        return copies != BY_SOUND or all(row["words"] is not None for row in self.cut())
 
     def describes(self, tar: Path) -> bool:
         """Whether `tar` is as it was written: size and SHA-256, or no file if none was written."""
@@ -122,12 +110,6 @@ def index_of(tables: Iterable[pa.Table]) -> pa.Table:
         table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables
     ]
     return pa.concat_tables([INDEX_SCHEMA.empty_table(), *chosen]).combine_chunks()
-
-
-def write_statuses(path: str | os.PathLike, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Write (key, status, message) of all rows of a manifest part."""
-    entries = [dict(zip(STATUS_SCHEMA.names, row, strict=True)) for row in rows]
-    write_table(path, pa.Table.from_pylist(entries, schema=STATUS_SCHEMA))
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

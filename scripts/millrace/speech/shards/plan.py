@@ -18,7 +18,6 @@ from urllib.parse import quote
 import orjson
 
 from millrace.common.errors import MillraceError
-from millrace.common.leaks.leakage import BY_SOUND
 from millrace.speech.columns import PENDING
 from millrace.speech.manifest.rejects import row_problem
 from millrace.speech.names import SHARD_NUMBERS, Partition
@@ -31,14 +30,12 @@ FORMAT = "millrace-speech-shard-1"
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What a user chooses: Hz, a format of audio.cut, the highest CER, GB (10^9 bytes) a shard, how
-    copies are found (one of COPIES)."""
+    """What a user chooses: Hz, a format of audio.cut, the highest CER, GB (10^9 bytes) a shard."""
 
     sampling_rate: int = 16_000
     audio_format: str = "flac"
     max_cer: float = 0.3
     max_shard_size_gb: float = 1.0
-    copies: str = BY_SOUND
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
-from millrace.common.leaks.leakage import BY_SOUND
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import AUDIO_LOAD, PROCESSING
 from millrace.speech.manifest.rejects import status_of
 from millrace.speech.shards.plan import PlannedSegment, ShardOptions
-from millrace.speech.shards.prints import steps
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FATAL = (*DISK_FULL, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -88,10 +87,10 @@ def _encode(segment: PlannedSegment, cut: np.ndarray | Exception, options: Shard
             raise
         problem = f"cannot be encoded as {options.audio_format} {span} ({error})"
         return Encoded(None, 0, PROCESSING, f"{segment.source}: {problem}")
-    heard = None
-    if options.copies == BY_SOUND:
-        heard = words(cut, options.sampling_rate, steps(segment.row["split"])).tobytes()
-    return Encoded(body, len(cut), "", "", heard)
+    # Train is searched for copies of the others, which are few: so its words are further apart.
+    steps = SEARCHED_STEPS if segment.row["split"] == "train" else 1
+    heard = words(cut, options.sampling_rate, steps)
+    return Encoded(body, len(cut), "", "", heard.tobytes())
 
 
 def _is_fatal(error: Exception) -> bool:
