@@ -11,7 +11,6 @@ from pathlib import Path
 
 from millrace.common import cli
 from millrace.speech.demo import corpus as demo_corpus
-from millrace.speech.demo.prompts import LANGUAGES
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -24,14 +23,12 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="JSON file that describes the corpus; written last",
     )
-    languages = sorted(LANGUAGES)
-    add("--languages", nargs="+", choices=languages, default=languages, help="default: all five")
     return parser
 
 
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
-    demo_corpus.fetch(args.countries_root, args.index, args.languages)
+    demo_corpus.fetch(args.countries_root, args.index)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def _tone(hertz: float, seconds: float) -> np.ndarray:
 
 
 def test_recorded_prompts(tmp_path):
-    """Every line of the list ends as a prompt or as a counted reason."""
+    """Only lines with a sure text and a sound become prompts."""
     tones = {
         letter: _g722(_tone(300 + 40 * number, 1)) for number, letter in enumerate("abcdefghij")
     }
@@ -55,25 +54,16 @@ def test_recorded_prompts(tmp_path):
     path = tmp_path / "texts/usr/share/doc/asterisk-core-sounds-xx/core-sounds-xx.txt.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(lines.encode()))
-    skipped: Counter = Counter()
-    prompts = list(demo_prompts.recorded(tmp_path / "texts", tmp_path / "audio", skipped))
+    prompts = list(demo_prompts.recorded(tmp_path / "texts", tmp_path / "audio"))
     texts = ["Good day.", "Good evening.", "una", "dash", "ten", "It is 12:40"]
     assert [prompt.text for prompt in prompts] == texts
-    assert skipped == {
-        "sound": 3,
-        "aside": 1,
-        "no_text": 3,
-        "no_audio": 1,
-        "two_texts": 1,
-        "silent": 1,
-    }
     for prompt in prompts:
         assert prompt.samples.dtype == np.int16 and abs(len(prompt.samples) - 16_000) < 400
 
 
 def test_wrong_folder_is_a_clear_error(tmp_path):
     with pytest.raises(MillraceError, match="no list of prompts"):
-        list(demo_prompts.recorded(tmp_path, tmp_path, Counter()))
+        list(demo_prompts.recorded(tmp_path, tmp_path))
 
 
 def test_distinct_by_text_and_by_audio():
@@ -84,9 +74,4 @@ def test_distinct_by_text_and_by_audio():
         # Shares its audio with the second, which was dropped: what was dropped once stays out.
         Prompt("Third words", two.copy()),
     ]
-    skipped: Counter = Counter()
-    assert [prompt.text for prompt in demo_prompts.distinct(prompts, skipped)] == [
-        "Merci.",
-        "Élève",
-    ]
-    assert skipped == {"duplicate": 4}
+    assert [prompt.text for prompt in demo_prompts.distinct(prompts)] == ["Merci.", "Élève"]

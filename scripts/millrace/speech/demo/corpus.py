@@ -6,12 +6,11 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import random
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -53,97 +52,42 @@ ENCODERS = {
 }
 
 
-class _Country(NamedTuple):
-    """What the demo has of a country: facts for its index, and its files by path."""
-
-    summary: dict[str, Any]
-    files: dict[str, dict]  # path relative to the countries' root: size, sha256
-
-
-def fetch(countries_root: Path, index: Path, languages: Sequence[str]) -> None:
-    """Make the corpus under `countries_root` and describe it in `index`.
+def fetch(countries_root: Path, index: Path, languages: Sequence[str] = tuple(LANGUAGES)) -> None:
+    """Make the corpus under `countries_root` and list its files in `index`.
 
     Prompts come from Debian packages, stored beside `countries_root`, so that a second run needs no
     network. Files whose bytes are right keep their mtime.
     """
-    languages = list(dict.fromkeys(languages))
     names = [name for language in languages for name in packages(language)]
     folders = debian.fetch(names, countries_root.parent / "debian", _REMEDY)
-    countries: dict[str, _Country] = {}
-    files: dict[str, dict] = {}
-    for language, country in _built(languages, folders, countries_root):
-        countries[LANGUAGES[language]] = country
-        files |= country.files
-        log.info("%s: %s", LANGUAGES[language], _line(country.summary))
-
-    summaries = {name: country.summary for name, country in countries.items()}
-    hours = round(sum(summary["hours"] for summary in summaries.values()), 4)
-    corpus = {
-        "source": "debian",
-        "seed": SEED,
-        "sampling_rate": SAMPLING_RATE,
-        "packages": {name: debian.version(folder) for name, folder in folders.items()},
-        "hours": hours,
-        "countries": summaries,
-        "files": files,
-    }
-    atomic.write_if_changed(index, atomic.json_bytes(corpus))
-    recordings = sum(summary["recordings"] for summary in summaries.values())
-    amount = f"{recordings} recordings, {hours:.2f} h"
-    size = sum(file["size"] for file in files.values()) / 2**20
-    log.info("%s: %s, %.0f MiB", countries_root, amount, size)
-
-
-def _built(
-    languages: Sequence[str], folders: dict[str, Path], root: Path
-) -> Iterator[tuple[str, _Country]]:
-    """Each language with the country that was made of it, in their order."""
     unpacked = [[folders[name] for name in packages(language)] for language in languages]
+    files: dict[str, dict] = {}
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(min(2, len(languages)), context) as pool,
         Progress(len(languages), "countries", "demo corpus") as progress,
     ):
-        built = pool.map(build_country, languages, repeat(root), unpacked)
-        for language, country in zip(languages, built, strict=True):
-            yield language, country
+        for of_country in pool.map(build_country, languages, repeat(countries_root), unpacked):
+            files |= of_country
             progress.advance(1)
 
+    versions = {name: debian.version(folder) for name, folder in folders.items()}
+    corpus = {"seed": SEED, "packages": versions, "files": files}
+    atomic.write_if_changed(index, atomic.json_bytes(corpus))
+    size = sum(file["size"] for file in files.values()) / 2**20
+    log.info("%s: %d files, %.0f MiB", countries_root, len(files), size)
 
-def _line(summary: dict[str, Any]) -> str:
-    """What was made of a country, for the log."""
-    speech = f"{summary['recordings']} recordings, {summary['hours'] * 60:.1f} min"
-    texts = f"{summary['segments']} segments of {summary['prompts']} prompts"
-    return f"{summary['language']}, {speech}, {texts}"
 
-
-def build_country(language: str, root: Path, unpacked: Sequence[Path]) -> _Country:
-    """Write one country's files, and say what they are.
+def build_country(language: str, root: Path, unpacked: Sequence[Path]) -> dict[str, dict]:
+    """Write one country's files; size and sha256 of each by its path below `root`.
 
     `unpacked` are the folders of its texts and its audio.
     """
-    country = LANGUAGES[language]
-    skipped: Counter[str] = Counter()
-    of_texts, of_audio = unpacked
-    prompts = distinct(recorded(of_texts, of_audio, skipped), skipped)
-    recordings = assemble(prompts, SEED, country)
-
+    prompts = distinct(recorded(*unpacked))
     files: dict[str, dict] = {}
-    for number, recording in enumerate(recordings):
+    for number, recording in enumerate(assemble(prompts, SEED, LANGUAGES[language])):
         files |= _write_recording(recording, number, language, root)
-    segments = [segment for recording in recordings for segment in recording.segments]
-    spoken = sum(segment.end - segment.start for segment in segments)
-    samples = sum(len(recording.samples) for recording in recordings)
-    summary = {
-        "language": language,
-        "recordings": len(recordings),
-        "hours": round(samples / SAMPLING_RATE / 3600, 4),
-        "segments": len(segments),
-        "segment_hours": round(spoken / SAMPLING_RATE / 3600, 4),
-        "prompts": len(prompts),
-        "prompts_skipped": dict(sorted(skipped.items())),
-    }
-    return _Country(summary, files)
+    return files
 
 
 def _write_recording(

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +41,9 @@ def packages(language: str) -> tuple[str, str]:
     return f"asterisk-core-sounds-{language}", f"asterisk-core-sounds-{language}-g722"
 
 
-def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
-    """Yield the prompts of unpacked packages, in the order of the list; count the others in
-    `skipped`."""
+def recorded(texts: Path, audio: Path) -> Iterator[Prompt]:
+    """Yield the prompts of unpacked packages that are speech with a sure text, in the order of the
+    list."""
     lists = sorted(texts.glob("usr/share/doc/*/core-sounds-*.txt.gz"))
     sounds = audio / "usr/share/asterisk/sounds"
     # <language and voice>/<name>.g722, where the name may hold a folder: digits/1
@@ -57,21 +56,18 @@ def recorded(texts: Path, audio: Path, skipped: Counter) -> Iterator[Prompt]:
         remedy = "Remove the folder and run again"
         raise MillraceError(problem, str(audio), remedy)
     folded = {name.casefold(): path for name, path in by_name.items()}
-    for name, raw in read_texts(lists[0], skipped).items():
+    for name, raw in read_texts(lists[0]).items():
         path = by_name.get(name) or folded.get(name.casefold())
-        text, reason = clean(name, raw)
-        if path is None or reason:
-            skipped[reason or "no_audio"] += 1
+        text = clean(name, raw)
+        if path is None or not text:
             continue
         samples = decode(path)
         loudness = np.abs(samples.astype(np.int32))
-        if len(samples) < MIN_SAMPLES or loudness.max() < MIN_PEAK:
-            skipped["silent"] += 1
-        else:
+        if len(samples) >= MIN_SAMPLES and loudness.max() >= MIN_PEAK:
             yield Prompt(text, samples)
 
 
-def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
+def read_texts(path: Path) -> dict[str, str]:
     """Read a list of `name: text` lines (gzip, with or without a BOM, `;` begins a comment).
 
     A name with two different texts is dropped: nobody knows which of them is spoken.
@@ -85,13 +81,11 @@ def read_texts(path: Path, skipped: Counter) -> dict[str, str]:
             continue
         if texts.setdefault(name.strip(), text.strip()) != text.strip():
             ambiguous.add(name.strip())
-    if ambiguous:
-        skipped["two_texts"] += len(ambiguous)
     return {name: text for name, text in texts.items() if name not in ambiguous}
 
 
-def clean(name: str, text: str) -> tuple[str, str]:
-    """Return the text as spoken, and the reason to leave the prompt out (empty: keep it).
+def clean(name: str, text: str) -> str:
+    """The text as spoken; "" for a sound, and if it is not sure what is spoken.
 
     Brackets hold the description of a sound, or an aside that may or may not be spoken; only the
     symbol behind the name of a letter ("dash [-]") can be cut off safely.
@@ -104,13 +98,11 @@ def clean(name: str, text: str) -> tuple[str, str]:
         is_quoted = text.startswith(opening) and text.endswith(closing)
         if inner and is_quoted and opening not in inner:
             text = inner.strip()
-    if name.startswith("silence/") or re.fullmatch(r"[\[<(].*[\])>]", text):
-        return "", "sound"
-    if re.search(r"[\[\]<>(){}]", text):
-        return "", "aside"
+    if name.startswith("silence/") or re.search(r"[\[\]<>(){}]", text):
+        return ""
     if any(character.isalnum() for character in text):
-        return (text, "")
-    return ("", "no_text")
+        return text
+    return ""
 
 
 def decode(path: Path) -> np.ndarray:
@@ -135,9 +127,8 @@ def normal(text: str) -> str:
     return " ".join(re.findall(r"\w+", plain)) or text
 
 
-def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
-    """Keep the first of the prompts that say the same or sound the same; count the others as
-    `duplicate`.
+def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Keep the first of the prompts that say the same or sound the same.
 
     A prompt under two names could else fall into two recordings, one of them in the test split.
     """
@@ -145,9 +136,7 @@ def distinct(prompts: Iterable[Prompt], skipped: Counter) -> list[Prompt]:
     unique = []
     for prompt in prompts:
         marks = {normal(prompt.text), hashlib.sha256(prompt.samples.tobytes()).hexdigest()}
-        if seen & marks:
-            skipped["duplicate"] += 1
-        else:
+        if not seen & marks:
             unique.append(prompt)
         seen |= marks
     return unique
