@@ -66,7 +66,8 @@ def test_the_page_compares_the_untrained_model_with_the_best_epoch(tmp_path, qua
 
 def test_the_page_shows_coverage_and_figures_of_a_run_and_is_the_same_bytes_again(tmp_path):
     index = corpus(tmp_path)
-    splits = [coverage(read_split(f"{tmp_path}/{name}.json", name), index, {})[0] for name in SIZES]
+    sets = [read_split(f"{tmp_path}/{name}.json", name) for name in SIZES]
+    splits = [coverage(split, index, {}).facts for split in sets]
     folder = tmp_path / "logs/tiny"
     assert train_model.main(overrides(tmp_path, "training.numepochs=1")) == 0
     checkpoint = f"checkpoint={folder}/checkpoint_best.ckpt"

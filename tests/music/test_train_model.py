@@ -55,7 +55,6 @@ def test_a_run_writes_the_originals_names_and_models_in_the_published_form(whole
     assert files >= {
         "configuration.yaml",
         "metrics.json",
-        "left_out.json",
         "checkpoint_epoch2.ckpt",
     }
     assert "checkpoint_epoch3.ckpt" not in files

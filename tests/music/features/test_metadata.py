@@ -197,7 +197,7 @@ def write_split(path: Path, cliques: dict[str, list[str]]) -> Path:
     return path
 
 
-def test_coverage_counts_versions_and_cliques_as_the_published_script(tmp_path):
+def test_coverage_counts_versions_and_the_cliques_of_two_recordings(tmp_path):
     ids = [f"{'-_aA'[n % 4]}{n:010d}" for n in range(12)]
     for n, name in enumerate(ids[:10]):
         values = cqt(n, 8000)
@@ -206,9 +206,13 @@ def test_coverage_counts_versions_and_cliques_as_the_published_script(tmp_path):
         write_mm(tmp_path, name, values.astype("<f2"), sidecar=n != 4)
     with h5_file(tmp_path) as h5:
         add_group(h5, ids[0], cqt(0, 9000), {"hop_s": 512 / 22050})
-    # One clique whole, one with a refused track, one left with one version, one of one video, one
-    # missing.
-    groups = [ids[:3], ids[3:7], [ids[7], ids[10]], [ids[8], ids[8]], [ids[11]]]
+    groups = [
+        ids[:3],
+        [*ids[3:7], ids[6]],  # two refused, and one recording twice
+        [ids[7], ids[10]],
+        [ids[8], ids[8]],
+        [ids[11], ids[0]],  # one missing, and one that stays in the first clique
+    ]
     path = write_split(
         tmp_path / "Discogs-VI-YT-light.json.val", {f"C-{n}": g for n, g in enumerate(groups)}
     )
@@ -220,30 +224,33 @@ def test_coverage_counts_versions_and_cliques_as_the_published_script(tmp_path):
         for track in scanned(tmp_path, ["a.h5"], folders, PUBLISHED)
         if track.refused
     }
-    result, lost = coverage(split, index, refused)
+    cliques, result, lost = coverage(split, index, refused)
     present = {index.id(row) for row in range(len(index))}
     assert present == {*ids[:3], *ids[5:10]}
     counts = {
         "split": "valid",
-        "versions": 12,
-        "versions_found": 8,
-        "versions_kept": 7,
+        "versions": 14,
+        "versions_found": 10,
+        "versions_kept": 6,
         "cliques": 5,
-        "cliques_found": 3,
+        "cliques_found": 2,
         "missing": 4,
     }
     assert counts.items() <= result.items()
-    # A version whose recording stands before counts too.
-    assert result["missing_fraction"] == pytest.approx(4 / 12)
-    assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-4"]
+    assert result["missing_fraction"] == pytest.approx(4 / 14)
+    numbers = {name: [index.id(row) for row in of.values()] for name, of in cliques.items()}
+    assert numbers == {"C-0": ids[:3], "C-1": ids[5:7]}
+    assert [row["clique"] for row in lost if "clique" in row] == ["C-2", "C-3", "C-4"]
     assert {row["id"]: row["reason"] for row in lost if "id" in row} == {
-        **{ids[3]: "negative", ids[4]: "shape_unknown", ids[10]: "absent", ids[11]: "absent"}
+        ids[0]: "in_two_cliques",
+        ids[3]: "negative",
+        ids[4]: "shape_unknown",
+        ids[10]: "absent",
+        ids[11]: "absent",
     }
-    assert result["hours"] == pytest.approx((9000 + 5 * 8000) * 512 / 22050 / 3600)
-    text = (
-        "valid: 3 cliques of at least 2 (60.0 %) and 7 versions (58.3 %) remain, 8 of 12 found,"
-        " 0.3 h"
-    )
+    assert result["hours"] == pytest.approx((9000 + 4 * 8000) * 512 / 22050 / 3600)
+    text = "valid: 2 cliques of at least 2 (40.0 %) and 6 versions (42.9 %) remain, 10 of 14 found,"
+    text += " 0.3 h"
     assert result["line"] == text
 
 
@@ -268,7 +275,7 @@ def test_versions_without_a_text_as_video_id_are_listed_with_their_clique(tmp_pa
     split = Split(
         "train", "train.json", {"C-1": [{"version_id": "V-1", "youtube_id": 12345678901}]}
     )
-    result, lost = coverage(split, indexed(tmp_path), {})
+    _, result, lost = coverage(split, indexed(tmp_path), {})
     of = {"split": "train", "id": "", "in_clique": "C-1", "version_id": "V-1"}
     assert lost[0] == {**of, "reason": "without_video_id"} and result["without_id"] == 1
 

@@ -72,7 +72,7 @@ def merge_all(
         # The index knows which of the refused have other, usable features.
         refused = {row["id"]: f"{row['reason']}: {row['problem']}" for row in said["refused"]}
         parts = [clique_splits.coverage(split, index, refused) for split in kept]
-        missing = [row for _, lost in parts for row in lost]
+        missing = [row for part in parts for row in part.lost]
         jsonl.write_lines(folder / "missing.jsonl", missing)
 
         seconds = index.frames() * index.hops()
@@ -81,7 +81,7 @@ def merge_all(
         return {
             "tracks": len(index),
             "hours": round(hours, 4),
-            "splits": [facts for facts, _ in parts],
+            "splits": [part.facts for part in parts],
             "leaks": len(leaks),
             "leak_lines": [leakage.line(part, choices.on_leak) for part in shared],
             "ledger": said["ledger"],

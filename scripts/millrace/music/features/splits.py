@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,48 +86,79 @@ def _are_cliques(content: Any) -> bool:
     return True
 
 
-def coverage(
-    split: Split, index: FeatureIndex, refused: Mapping[str, str]
-) -> tuple[dict[str, Any], list[dict]]:
-    """What of a split has features, as counts and a line; a row for each id and clique that is
-    lost.
+class Coverage(NamedTuple):
+    """What of a split has features."""
 
-    `refused` has the reason of ids whose features lie there and cannot be used. As in MTG's
-    script a clique, and its hours, count if at least two of its versions have features.
+    cliques: dict[
+        str, dict[str, int]
+    ]  # numbers in the index by video id, of two recordings or more
+    facts: dict[str, Any]  # counts, and a line for people
+    lost: list[dict]  # a row for each id, version and clique that is not there
+
+
+def coverage(split: Split, index: FeatureIndex, refused: Mapping[str, str]) -> Coverage:
+    """What of a split has features, and what of it is lost.
+
+    Versions that share a video are one recording; one of two cliques stays in the first. A clique,
+    and its hours, count if two of its recordings have features. `refused` has the reason of ids
+    whose features lie there and cannot be used.
     """
     ids = split.ids
     numbers = dict(zip(ids, index.find(ids).tolist(), strict=True))
     present = {
-        name: [version for version in clique if numbers.get(video_id(version), -1) >= 0]
-        for name, clique in split.cliques.items()
+        name: [video_id(version) for version in versions if numbers.get(video_id(version), -1) >= 0]
+        for name, versions in split.cliques.items()
     }
-    kept = {name: versions for name, versions in present.items() if len(versions) >= 2}
+    cliques, twice = _cliques(present, numbers)
 
-    missing = [number for number in ids if numbers[number] < 0]
-    lost = [{"id": number, "reason": refused.get(number, "absent")} for number in missing]
+    missing = [video for video in ids if numbers[video] < 0]
+    lost = [{"id": video, "reason": refused.get(video, "absent")} for video in missing]
     unnamed = _without_id(split)
-    lost += unnamed
-    lost += [{"clique": name} for name in split.cliques if name not in kept]
+    lost += [*twice, *unnamed]
+    lost += [{"clique": name} for name in split.cliques if name not in cliques]
 
-    versions = [version for clique in split.cliques.values() for version in clique]
+    count = sum(map(len, split.cliques.values()))
     found = sum(map(len, present.values()))
+    kept = [
+        name in cliques and video in cliques[name] for name in present for video in present[name]
+    ]
     facts = {
         "split": split.name,
-        "versions": len(versions),
+        "versions": count,
         "versions_found": found,
-        "versions_kept": sum(map(len, kept.values())),
+        "versions_kept": sum(kept),
         "cliques": len(split.cliques),
-        "cliques_found": len(kept),
-        "missing": len(versions) - found,
-        "missing_fraction": 1 - found / len(versions) if versions else 0.0,
+        "cliques_found": len(cliques),
+        "missing": count - found,
+        "missing_fraction": 1 - found / count if count else 0.0,
         "without_id": len(unnamed),
     }
-    used = {numbers[video_id(version)] for clique in kept.values() for version in clique}
+    used = [number for recordings in cliques.values() for number in recordings.values()]
     rows = np.array(sorted(used), np.int64)
     seconds = index.frames()[rows] * index.hops()[rows]
     facts["hours"] = float(seconds.sum()) / 3600
     facts["line"] = _line(facts)
-    return facts, [{"split": split.name, **row} for row in lost]
+    return Coverage(cliques, facts, [{"split": split.name, **row} for row in lost])
+
+
+def _cliques(
+    present: Mapping[str, Sequence[str]], numbers: Mapping[str, int]
+) -> tuple[dict[str, dict[str, int]], list[dict]]:
+    """The cliques of two recordings or more, and a row for each recording that another one has."""
+    cliques = {}
+    taken: set[str] = set()
+    twice = []
+    for name, videos in present.items():
+        recordings = {}
+        for video in dict.fromkeys(videos):
+            if video in taken:
+                twice.append({"id": video, "in_clique": name, "reason": "in_two_cliques"})
+            else:
+                recordings[video] = numbers[video]
+        taken.update(recordings)
+        if len(recordings) >= 2:
+            cliques[name] = recordings
+    return cliques, twice
 
 
 def _line(facts: Mapping[str, Any]) -> str:

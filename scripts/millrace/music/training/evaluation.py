@@ -62,16 +62,11 @@ def _check_contract(index: FeatureIndex, model: ClewsConfig) -> None:
 
 def require_cliques(cliques: Cliques, where: str) -> None:
     """Raise MillraceError if there are not two cliques of two recordings: nothing to tell apart."""
-    if (count := len(np.unique(cliques.cliques))) < 2:
-        lost = {reason: len(names) for reason, names in cliques.left_out.items() if names}
-        words = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in lost.items())
-        problem = (
-            f"{counted(count, 'clique')} of two recordings with features (left out:"
-            f" {words or 'none'})"
-        )
-        raise MillraceError(
-            problem, where, "Give two or more: add cliques, or bring their features"
-        )
+    count = len(np.unique(cliques.cliques))
+    if count < 2:
+        problem = f"{counted(count, 'clique')} of two recordings with features"
+        remedy = "Give two or more: add cliques, or bring their features"
+        raise MillraceError(problem, where, remedy)
 
 
 class Share(NamedTuple):

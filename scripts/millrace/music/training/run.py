@@ -64,8 +64,6 @@ def run(conf: Conf, folder: Path) -> dict[str, Any]:
             same = {key: conf[key] for key in sorted(conf) if not {key, key.split(".")[0]} & _FREE}
             run_folder.claim(folder, {**same, **task.state_dict()})
             write_configuration(conf, folder)
-            left_out = {name: part.left_out for name, part in task.features.cliques.items()}
-            atomic.write_json(folder / "left_out.json", left_out)
         stack.enter_context(contextlib.closing(task))
         result = loop.train(task, settings, folder)
     if not ranks.is_main:
