@@ -5,11 +5,10 @@ manifests), or several of them. Samples are compared by their bytes; by what is 
 fingerprints, whatever cut, codec, rate or level it has, pictures whatever format; by transcript
 (four words or more) and duration (within 0.01 s); and by recording id.
 
-A row of the table is a pair of samples. What is at t seconds in the first one is at t + offset in
-the second one. Confidence is the share of equal bits of the fingerprints where both sound alike
-(unrelated sound: 0.5; copies: 0.8 and more), 1 less the mean difference of the pixels of pictures,
-1 for equal bytes, and - where only words about a sample were compared. docs/leaks.md says what is
-found and what is not.
+A line is printed for each pair of samples. What is at t seconds in the first one is at t + the
+offset in the second one. Confidence is the share of equal bits of the fingerprints where both sound
+alike (unrelated sound: 0.5; copies: 0.8 and more), 1 less the mean difference of the pixels of
+pictures, and 1 for equal bytes. docs/leaks.md says what is found and what is not.
 
 Exit codes: 0 no pairs, 1 pairs, 2 a split that cannot be read.
 """
@@ -23,7 +22,7 @@ from pathlib import Path
 from millrace.common import atomic, cli, extras
 from millrace.common.errors import MillraceError
 
-ROWS = 50  # of the table
+MOST_LINES = 50  # of pairs
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -55,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         return 2  # 1 is a pair
     if args.json:
         atomic.write_json(args.json, table.document(pairs, compared))
-    print(table.text(pairs, compared, ROWS))
+    print(table.text(pairs, compared, MOST_LINES))
     return 1 if pairs else 0
 
 

@@ -46,7 +46,8 @@ def assert_loader_ok(
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
     only = [entries.get(entry).name for entry in only]
-    reasons = gate.reasons((ignore or {}).items())
+    ignored = (ignore or {}).items()
+    reasons = gate.reasons(f"{entry}={reason}" for entry, reason in ignored)
     probes, findings = audit(chosen, only)
 
     command = f"assert_loader_ok({name!r}, ranks={ranks})"

@@ -176,7 +176,7 @@ def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, v
 
 
 def step(name: str, at: int = 0, kind: str = "tensor", **facts) -> dict:
-    value = {"type": kind, "kind": kind, "min": -2, "max": 2}
+    value = {"type": kind, "is_tensor": kind == "tensor", "min": -2, "max": 2}
     taken = {key: facts.pop(key) for key in ("min", "max") if key in facts}
     return {"path": "loader", "mean": [], "at": at, "name": name, "taken": value | taken, **facts}
 

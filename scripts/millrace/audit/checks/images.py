@@ -46,7 +46,7 @@ class Value(NamedTuple):
     """What a transform took or gave."""
 
     type: str
-    kind: str  # "PIL", "tensor", "array" or "other"
+    is_tensor: bool
     min: float | None = None
     max: float = 0
 
@@ -105,7 +105,6 @@ class Colours(NamedTuple):
 
     images: list[str]  # fields of colour images
     orders: list[str]  # of each field and seed: "RGB", "BGR", ..., or "" if nobody can tell
-    readers: list[str]  # functions that read them
     blue_first: list[str]  # means of three channels, the first of which is the smallest
 
 

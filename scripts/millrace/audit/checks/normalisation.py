@@ -121,6 +121,6 @@ def colours(data: Colours) -> Finding:
     if order == "BGR" and data.blue_first:
         return passed(f"the channels are BGR, and so is the mean of {data.blue_first[0]}")
     channel = order.index("R")
-    cause = f"the channels are {order}: red of {data.readers[0]} is channel {channel}"
+    cause = f"the channels are {order}: red of the images that are read is channel {channel}"
     fix = "after reading: cv2.cvtColor(img, cv2.COLOR_BGR2RGB), or read with PIL"
-    return failed(cause, {"orders": data.orders, "readers": data.readers}, fix)
+    return failed(cause, fix=fix)

@@ -47,7 +47,7 @@ def _misfit(step: Step) -> str:
     taken = step.taken
     if step.name != "Normalize" or taken is None:
         return ""
-    if taken.kind != "tensor" or not taken.is_from_zero:
+    if not taken.is_tensor or not taken.is_from_zero:
         return ""
     full = 255 if max(step.mean or [0]) > 2 else 1
     if taken.max <= EIGHT_BITS * full and not 0 < taken.max <= TWICE * full:

@@ -32,7 +32,6 @@ class Painted:
 
     def __init__(self) -> None:
         self.colour = PRIMARIES["red"]
-        self.readers: set[str] = set()  # that were called
         self._replace("PIL.Image", "open", self._by_pil)
         self._replace("cv2", "imread", self._by_opencv)
 
@@ -43,7 +42,6 @@ class Painted:
         read = getattr(library, name)
 
         def called(file: Any, *flags: Any, **named: Any) -> Any:
-            self.readers.add(f"{module}.{name}")
             return painted(library, read(file, *flags, **named), {*flags, *named.values()})
 
         setattr(library, name, called)
@@ -61,12 +59,12 @@ def colours(target: Target, rank: Rank) -> Seen:
     """Let the loader read red, green and blue images, twice with other seeds, and note which
     channel answers to which.
 
-    `readers`: what read them. `blue_first`: means of three channels, the first of which is the
-    smallest, as those of pictures in the order blue, green, red.
+    `blue_first`: means of three channels, the first of which is the smallest, as those of pictures
+    in the order blue, green, red.
     """
     reseed()
     loader = target.loader()
-    seen: Seen = {"images": [], "readers": [], "orders": [], "blue_first": _blue_first(loader)}
+    seen: Seen = {"images": [], "orders": [], "blue_first": _blue_first(loader)}
     with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(_images(batch))
@@ -76,7 +74,6 @@ def colours(target: Target, rank: Rank) -> Seen:
         for seed in (SEED, SEED + 1):
             answers = _answers(loader, rank, painted, seed)
             seen["orders"] += map(order, answers.values())
-        seen["readers"] = sorted(painted.readers)
     return seen
 
 

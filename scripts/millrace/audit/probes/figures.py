@@ -140,21 +140,16 @@ def watch(step: Any, path: str, at: int) -> Seen:
 
 
 def _described(value: Any) -> Seen:
-    """What a transform took or gave: kind and range; of several values the image."""
+    """What a transform took or gave: type and range; of several values the image."""
     while isinstance(value, (tuple, list, Mapping)) and value:
-        parts: Any = value
-        if not isinstance(value, Mapping):
-            parts = dict(enumerate(value))
-        value = parts.get("image", next(iter(parts.values())))
-    seen: Seen = {"type": type(value).__name__, "kind": "other"}
-    if hasattr(value, "getextrema"):
-        return {**seen, "kind": "PIL"}
-    if not is_array(value):
-        return seen
-
-    seen["kind"] = "tensor" if isinstance(value, torch.Tensor) else "array"
-    with suppress(Exception):  # empty, or complex
-        seen |= {"min": float(value.min()), "max": float(value.max())}
+        if isinstance(value, Mapping):
+            value = value.get("image", next(iter(value.values())))
+        else:
+            value = value[0]
+    seen: Seen = {"type": type(value).__name__, "is_tensor": isinstance(value, torch.Tensor)}
+    if is_array(value):
+        with suppress(Exception):  # empty, or complex
+            seen |= {"min": float(value.min()), "max": float(value.max())}
     return seen
 
 

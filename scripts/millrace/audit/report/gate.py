@@ -57,21 +57,12 @@ def check(document: dict, refuse: str, place: str) -> None:
     )
 
 
-def typed_reasons(flags: Iterable[str] | None) -> dict[str, str]:
-    """Reasons by entry, of flags such as `DP9=it is bounded by the corpus`; MillraceError as
-    `reasons`."""
-    pairs = []
+def reasons(flags: Iterable[str] | None) -> dict[str, str]:
+    """Reasons by entry, of flags such as `DP9=it is bounded by the corpus`; MillraceError if one
+    has no reason, or is of no entry."""
+    found = {}
     for flag in flags or ():
         name, _, reason = flag.partition("=")
-        pairs.append((name, reason))
-    return reasons(pairs)
-
-
-def reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Reasons by entry, whose names may be written in other cases; MillraceError if one has no
-    reason."""
-    found = {}
-    for name, reason in pairs:
         if not reason.strip():
             problem = f"{name} is to be ignored without a reason"
             raise MillraceError(problem, remedy=f"Write {name}=why")

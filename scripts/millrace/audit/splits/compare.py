@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from millrace.audit.splits.content import contents
-from millrace.audit.splits.pairs import Comparison, Pair, Split
+from millrace.audit.splits.pairs import Comparison, Held, Pair
 from millrace.audit.splits.sources import read
 from millrace.audit.splits.table import Compared
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
@@ -25,19 +25,17 @@ def compare(
     no split.
     """
     compared = Compared()
-    splits = []
+    rows = []
     for name, paths in held_out.items():
         known = contents(read(paths), 1, workers)
-        counted = compared.counted(name, known)
-        splits.append(Split(name, list(counted)))
+        rows += [Held(name, content) for content in compared.counted(name, known)]
 
-    comparison = Comparison(splits)
+    comparison = Comparison(rows)
     of_train = contents(read(train), SEARCHED_STEPS, workers)
-    counted = compared.counted("train", of_train)
-    pairs = list(comparison.pairs("train", counted))
-    for number, split in enumerate(splits[:-1], 1):
-        searched = [content.searched() for content in split.contents]
-        later = {other.name for other in splits[number:]}
-        found = comparison.pairs(split.name, searched)
-        pairs += [pair for pair in found if pair.of_split in later]
+    pairs = list(comparison.pairs("train", compared.counted("train", of_train)))
+    names = list(held_out)
+    for number, name in enumerate(names[:-1], 1):
+        searched = [held.content.searched() for held in rows if held.split == name]
+        found = comparison.pairs(name, searched)
+        pairs += [pair for pair in found if pair.of_split in names[number:]]
     return sorted(pairs, key=_ORDER), compared

@@ -23,11 +23,11 @@ _FEWEST_WORDS = 4
 _SAME_DURATION = 0.01
 
 
-class Split(NamedTuple):
-    """The name of a split that is held out, and its samples, all of whose words are given."""
+class Held(NamedTuple):
+    """A sample that is held out, all of whose words are given."""
 
-    name: str
-    contents: Sequence[Content]
+    split: str
+    content: Content
 
 
 class Pair(NamedTuple):
@@ -52,25 +52,15 @@ class Pair(NamedTuple):
 _Meeting = tuple[int, int]  # a sample's number in its chunk, and the row of one that is held out
 
 
-class _Held(NamedTuple):
-    """A sample that is held out."""
-
-    split: str
-    content: Content
-
-
 class Comparison:
     """Samples of splits that are held out, with which those of others are compared."""
 
-    def __init__(self, splits: Sequence[Split]) -> None:
-        self._rows: list[_Held] = []
-        for split in splits:
-            self._rows += (_Held(split.name, content) for content in split.contents)
-        contents = [held.content for held in self._rows]
+    def __init__(self, rows: Sequence[Held]) -> None:
+        self._rows = rows
+        contents = [held.content for held in rows]
         self._by_key = {how: _by_key(contents, key) for how, key in _KEYS.items()}
         self._by_look = _by_key(contents, _look)
-        words = [content.words for content in contents]
-        self._known = Known(Pieces.of(words, 1))
+        self._known = Known(Pieces.of([content.words for content in contents], 1))
         self._recordings: set[tuple[str, ...]] = set()  # that were named
 
     def pairs(self, split: str, contents: Iterable[Content]) -> Iterator[Pair]:
@@ -83,24 +73,24 @@ class Comparison:
         """
         for chunk in _chunks(contents):
             found: dict[_Meeting, Pair] = {}
-            for number, content in enumerate(chunk):
-                for row, pair in self._equal(split, content):
-                    found.setdefault((number, row), pair)
-
-            heard = self._heard(split, chunk)
-            seen = self._seen(split, chunk)
-            for meeting, pair in chain(heard, seen):
-                known = found.get(meeting)
-                if known is None or known.confidence is None:
-                    found[meeting] = pair
+            for meeting, pair in chain(
+                self._equal(split, chunk, "bytes"),
+                self._heard(split, chunk),
+                self._seen(split, chunk),
+                self._equal(split, chunk, _TRANSCRIPT),
+                self._equal(split, chunk, _RECORDING),
+            ):
+                found.setdefault(meeting, pair)
             yield from found.values()
 
-    def _equal(self, split: str, content: Content) -> Iterator[tuple[int, Pair]]:
-        """The first rows of each split that have the same key, the surest first."""
-        for how, key in _KEYS.items():
+    def _equal(
+        self, split: str, chunk: Sequence[Content], how: str
+    ) -> Iterator[tuple[_Meeting, Pair]]:
+        """The pairs of samples that have the same key, of each one the first in each split."""
+        key = _KEYS[how]
+        for number, content in enumerate(chunk):
             done = {split}
-            rows = self._by_key[how].get(key(content), ())
-            for row in rows:
+            for row in self._by_key[how].get(key(content), ()):
                 held = self._rows[row]
                 if held.split in done or not _lasts_as_long(how, content, held.content):
                     continue
@@ -110,7 +100,7 @@ class Comparison:
                     continue
                 if how == _RECORDING:
                     self._recordings.add(meeting)
-                yield row, _pair(split, content, held, how)
+                yield (number, row), _pair(split, content, held, how)
 
     def _heard(self, split: str, chunk: Sequence[Content]) -> Iterator[tuple[_Meeting, Pair]]:
         """The pairs of samples that sound alike."""
@@ -169,7 +159,7 @@ def _transcript(content: Content) -> str:
     return " ".join(words) if is_known else ""
 
 
-# How a pair is found, but for its sound: the surest first.
+# How a pair is found, but for its sound and its picture.
 _TRANSCRIPT = "transcript and duration"
 _RECORDING = "recording id"
 _KEYS: dict[str, Callable[[Content], str]] = {
@@ -188,7 +178,7 @@ def _lasts_as_long(how: str, content: Content, other: Content) -> bool:
     return abs(content.seconds - other.seconds) <= _SAME_DURATION
 
 
-def _pair(split: str, content: Content, held: _Held, how: str) -> Pair:
+def _pair(split: str, content: Content, held: Held, how: str) -> Pair:
     pair = Pair(
         sample=content.sample.name,
         split=split,

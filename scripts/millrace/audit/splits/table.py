@@ -9,8 +9,6 @@ from millrace.audit.splits.content import Content
 from millrace.audit.splits.pairs import Pair
 from millrace.common.errors import counted
 
-_TITLES = ("sample", "in", "held out", "in", "found by", "offset", "seconds", "confidence")
-
 
 class Compared:
     """Counts of the samples of each split: those that were read, and those that were not."""
@@ -45,51 +43,25 @@ class Compared:
         return lines
 
 
-def text(pairs: Sequence[Pair], compared: Compared, rows: int) -> str:
-    """The first `rows` pairs as a table, and what was compared."""
-    lines = []
-    if pairs:
-        lines += _aligned([_TITLES, *(_cells(pair) for pair in pairs[:rows])])
-    if len(pairs) > rows:
-        lines.append(f"... and {len(pairs) - rows} more: --json has all")
+def text(pairs: Sequence[Pair], compared: Compared, most: int) -> str:
+    """The first pairs, a line each, and what was compared."""
+    lines = [_line(pair) for pair in pairs[:most]]
+    if len(pairs) > most:
+        lines.append(f"... and {len(pairs) - most} more: --json has all")
     lines += compared.lines()
-    lines.append(_summary(pairs))
+    ways = Counter(pair.how for pair in pairs)
+    shares = ", ".join(f"{number} by {how}" for how, number in ways.most_common())
+    lines.append(f"{counted(len(pairs), 'pair')}: {shares}" if pairs else "no pairs")
     return "\n".join(lines)
 
 
-def _summary(pairs: Sequence[Pair]) -> str:
-    if not pairs:
-        return "no pairs"
-    ways = Counter(pair.how for pair in pairs)
-    shares = ", ".join(f"{number} by {how}" for how, number in ways.most_common())
-    return f"{counted(len(pairs), 'pair')}: {shares}"
-
-
-def _cells(pair: Pair) -> tuple[str, ...]:
-    return (
-        pair.sample,
-        pair.split,
-        pair.held_out,
-        pair.of_split,
-        pair.how,
-        _number(pair.offset, "+.2f"),
-        _number(pair.seconds, ".2f"),
-        _number(pair.confidence, ".2f"),
-    )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = map(str.ljust, row, widths)
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def _line(pair: Pair) -> str:
+    line = f"{pair.split} {pair.sample} is {pair.of_split} {pair.held_out}, by {pair.how}"
+    if pair.offset is not None:
+        line += f", {pair.offset:+.2f} s, for {pair.seconds:.2f} s"
+    if pair.confidence is not None:
+        line += f", confidence {pair.confidence:.2f}"
+    return line
 
 
 def document(pairs: Sequence[Pair], compared: Compared) -> dict:
