@@ -186,7 +186,11 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     command += ["--output-dir", str(run), str(data)]
     child = FORK.Process(target=lambda: sys.exit(train_active.main(command)))
     child.start()
-    while not (run / "metrics.jsonl").exists() or not lines(run, "epoch"):
+
+    def is_trained() -> bool:
+        return (run / "metrics.jsonl").exists() and bool(lines(run, "epoch"))
+
+    while not (is_trained() and Pointers(data).beat("producer")):
         assert child.is_alive()
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGTERM)
