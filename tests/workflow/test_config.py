@@ -185,7 +185,7 @@ def test_steps_and_config_have_the_same_defaults(lane):
         ({"speech": [1]}, ["speech: must be keys with values"]),
         ({"speech": 0}, ["speech: must be keys with values", "not 0"]),
         ({"speech": []}, ["speech: must be keys with values", "not []"]),
-        ({"asr": {"edges": [2, 3, 3]}}, ["asr.edges", "[2, 3, 3] does not rise"]),
+        ({"asr": {"edges": [2, 3, 3]}}, ["asr.edges", "rising", "not [2, 3, 3]"]),
         ({"asr": {"edges": "sead"}}, ["asr.edges", "'sead'", "default"]),
         ({"asr": {"runs": {"a": {"epoch": 1}}}}, ["asr.runs.a.epoch: no such key"]),
         ({"asr": {"training": {"pinned": True}}}, ["asr.training.pinned: no such key"]),

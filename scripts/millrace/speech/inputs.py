@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,17 @@ HELD_OUT = f"{PARTITIONS}/held_out/all.json"
 RECEIPT = "results/speech/hub/receipt.json"
 DIFF = "results/speech/hub/diff.txt"
 _SHARD_LIST = "results/speech/shards/{country}_{split}_shards.txt"
+
+
+def problems(section: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between keys of the config's section."""
+    total = sum(section["split_fractions"].values())
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        yield f"split_fractions: the values must sum to 1, not {round(total, 6)}"
+    shortest = section["min_duration"]
+    longest = section["max_duration"]
+    if shortest >= longest:
+        yield f"min_duration: {shortest} is not below max_duration, which is {longest}"
 
 
 class SpeechInputs:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace.common.errors import MillraceError
 
@@ -34,6 +34,14 @@ def edges_of(choice: str | Sequence) -> tuple[float, ...]:
         problem = f"bucket edges must be at least two rising numbers of seconds from 0, not {given}"
         raise MillraceError(problem, "edges", "For example 0 3 5 7 10 15 20 30")
     return edges
+
+
+def problems(section: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with `edges` of the config's section."""
+    try:
+        edges_of(section["edges"])
+    except MillraceError as error:
+        yield f"edges: {error.problem}"
 
 
 def bucket_ids(edges: Sequence[float]) -> list[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +102,9 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
         if not check:
             continue
         problems += _problems(result[lane], schema, lane)
-        if not problems and lane in wanted and "checkedBy" in schema:
-            problems += [
-                f"  {lane}.{line}" for line in pkgutil.resolve_name(schema["checkedBy"])(section)
-            ]
+        if not problems and lane in wanted:
+            for name in schema.get("checkedBy", ()):
+                problems += [f"  {lane}.{line}" for line in pkgutil.resolve_name(name)(section)]
     if problems:
         raise MillraceError("\n".join(problems))
     return result
@@ -116,8 +113,8 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
 def load_schema(path: Path) -> dict:
     """A lane's schema. `settingsOf` names dataclasses whose settings are properties of its object.
 
-    `checkedBy` names a function of the lane's section that yields what is wrong outside of the
-    config.
+    `checkedBy` names functions of the lane's section that yield what is wrong between keys, and
+    outside of the config.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
@@ -202,9 +199,7 @@ def _problems(section: Any, schema: dict, lane: str) -> list[str]:
                 for name in unknown
             ]
             continue
-        meaning = ""
-        if error.validator != "ascending":
-            meaning = error.schema.get("description", "")
+        meaning = error.schema.get("description", "")
         problems.append(f"  {key}: {_message(error)}{f' ({meaning})' if meaning else ''}")
     return sorted(problems)
 
@@ -235,7 +230,7 @@ def _shown(value: Any) -> str:
 
 
 def _validator(schema: dict) -> Any:
-    """JSON Schema with the words `sumsTo`, `ascending`, `rising`; numbers are finite."""
+    """JSON Schema, but numbers are finite, and whole ones have no point."""
     from jsonschema import Draft202012Validator, validators
 
     def is_number(_: Any, value: Any) -> bool:
@@ -249,47 +244,4 @@ def _validator(schema: dict) -> Any:
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {"number": is_number, "integer": is_integer}
     )
-    words = {
-        "sumsTo": _sums_to,
-        "ascending": _ascending,
-        "rising": _rising,
-    }
-    return validators.extend(Draft202012Validator, words, type_checker=types)(schema)
-
-
-def _sums_to(_: Any, total: float, instance: Any, schema: dict) -> Iterator[Any]:
-    """Values of an object that must have this sum."""
-    values = instance.values() if isinstance(instance, dict) else ()
-    numbers = _numbers(values)
-    if numbers and not math.isclose(sum(numbers), total, abs_tol=1e-6):
-        yield _error(f"the values must sum to {total}, not {round(sum(numbers), 6)}")
-
-
-def _ascending(_: Any, keys: list[str], instance: Any, schema: dict) -> Iterator[Any]:
-    """Two keys of an object: the value of the first must be below that of the second."""
-    values = [instance.get(key) for key in keys] if isinstance(instance, dict) else ()
-    numbers = _numbers(values)
-    if numbers and not numbers[0] < numbers[1]:
-        yield _error(f"{numbers[0]} is not below {keys[1]}, which is {numbers[1]}", keys[:1])
-
-
-def _rising(_: Any, wanted: bool, instance: Any, schema: dict) -> Iterator[Any]:
-    """A list of numbers each of which must be above the one before."""
-    values = instance if isinstance(instance, list) else ()
-    if not all(low < high for low, high in itertools.pairwise(_numbers(values))):
-        yield _error(f"{instance} does not rise")
-
-
-def _numbers(values: Iterable[Any]) -> list[float]:
-    """The values; none of them where one is no number, of which another word of the schema
-    tells."""
-    listed = list(values)
-    if all(isinstance(value, int | float) for value in listed):
-        return listed
-    return []
-
-
-def _error(text: str, path: Iterable[str] = ()) -> Any:
-    from jsonschema import ValidationError
-
-    return ValidationError(text, path=path)
+    return validators.extend(Draft202012Validator, type_checker=types)(schema)
