@@ -97,7 +97,7 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
     for lane, schema in known.items():
         section = {} if config.get(lane) is None else config[lane]
         if isinstance(section, dict):
-            section = _with_defaults(_typed(section, schema, schema), schema)
+            section = _filled(section, schema, schema)
         result[lane] = section
         if not check:
             continue
@@ -126,21 +126,31 @@ def load_schema(path: Path) -> dict:
     return schema
 
 
-def _typed(value: Any, rule: dict, schema: dict) -> Any:
-    """`value` with text read as JSON wherever `rule` wants the number or truth value that it is."""
+def _filled(value: Any, rule: dict, schema: dict, fills: bool = True) -> Any:
+    """`value` with defaults if it `fills`, and with text read as JSON wherever `rule` wants the
+    number or truth value that it is."""
     if "$ref" in rule:
+        # Shared by what says only in what it differs: `training`, and each run.
+        fills = False
         rule = schema["$defs"][rule["$ref"].rpartition("/")[2]]
     if isinstance(value, dict):
-        others = rule.get("additionalProperties") or {}
         rules = rule.get("properties", {})
+        others = rule.get("additionalProperties") or {}
         # A run or a country may be called 1.
         named = {str(key): child for key, child in value.items()}
-        return {key: _typed(child, rules.get(key, others), schema) for key, child in named.items()}
+        if fills:
+            for key, child in rules.items():
+                if "default" in child:
+                    named.setdefault(key, child["default"])
+        return {
+            key: _filled(child, rules.get(key, others), schema, fills)
+            for key, child in named.items()
+        }
     if isinstance(value, list):
         items: dict = next(
             (part["items"] for part in (rule, *rule.get("oneOf", [])) if "items" in part), {}
         )
-        return [_typed(child, items, schema) for child in value]
+        return [_filled(child, items, schema, fills) for child in value]
     wanted = rule.get("type", [])
     wanted = {wanted} if isinstance(wanted, str) else set(wanted)
     if (
@@ -172,20 +182,6 @@ def _duplicate_keys(path: Path) -> list[str]:
             lines[name] = line
             waiting.append((f"{name}.", value))
     return problems
-
-
-def _with_defaults(section: dict, schema: dict) -> dict:
-    result = dict(section)
-    for key, rule in schema.get("properties", {}).items():
-        if key not in result and "default" in rule:
-            result[key] = rule["default"]
-        if (
-            rule.get("type") == "object"
-            and isinstance(result.get(key), dict)
-            and "properties" in rule
-        ):
-            result[key] = _with_defaults(result[key], rule)
-    return result
 
 
 def _problems(section: Any, schema: dict, lane: str) -> list[str]:
