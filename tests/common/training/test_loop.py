@@ -64,8 +64,13 @@ def exact(folder: Path) -> list[dict]:
     return [{name: line[name] for name in EXACT if name in line} for line in lines(folder)]
 
 
+def values(folder: Path, name: str, event: str = "train") -> list[Any]:
+    """What the lines of an event say of something."""
+    return [line[name] for line in lines(folder) if line["event"] == event]
+
+
 def losses(folder: Path) -> list[float]:
-    return [line["loss"] for line in lines(folder) if line["event"] == "train"]
+    return values(folder, "loss")
 
 
 def ids_of(folder: Path, rank: int = 0) -> list[dict]:
@@ -188,7 +193,7 @@ def test_accumulated_clipped_steps_equal_those_of_whole_batches(tmp_path, batch,
     for mine, theirs in zip(result.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
     # The norm that is logged is the one before clipping.
-    assert max(line["grad_norm"] for line in lines(tmp_path) if line["event"] == "train") > 0.6
+    assert max(values(tmp_path, "grad_norm")) > 0.6
 
 
 def test_empty_batches_and_batches_without_weight_change_nothing(tmp_path, caplog):
@@ -304,7 +309,7 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     run(tmp_path, {"epochs": 1}, {})
     result = run(tmp_path, {"epochs": 2}, {})
     assert result.resumed_step == 13 and result.position.samples == 74
-    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    rates = values(tmp_path, "lr")
     # The schedule is that of the longer run from there on: half-way down at its middle.
     assert rates[13] == pytest.approx(0.01 * (1 + math.cos(math.pi * 12 / 25)) / 2)
     assert sorted(x for row in ids_of(tmp_path) for x in row["ids"]) == sorted(2 * list(range(37)))
@@ -317,17 +322,14 @@ def test_every_epoch_of_such_a_task_has_its_own_lines_checkpoint_and_evaluation(
     settings = {"epochs": 2, "log_steps": 4, "save_steps": 0, "save_total_limit": 0}
     for _ in range(2):  # a finished run does nothing again
         run(tmp_path, settings, {})
-        steps = {
-            event: [line["step"] for line in lines(tmp_path) if line["event"] == event]
-            for event in EVENTS
-        }
+        steps = {event: values(tmp_path, "step", event) for event in EVENTS}
         assert steps == {
             "train": [4, 8, 12, 13, 17, 21, 25, 26],
             "epoch": [13, 26],
             "eval": [13, 26],
         }
         assert saved_steps(tmp_path) == [13, 26]
-    assert [line["epoch_samples"] for line in lines(tmp_path) if line["event"] == "epoch"] == [
+    assert values(tmp_path, "epoch_samples", "epoch") == [
         37,
         37,
     ]
@@ -384,7 +386,7 @@ def test_a_task_that_ends_the_run_ends_it_for_good(tmp_path, monkeypatch):
     for _ in range(2):
         result = run(tmp_path, {"eval_steps": 2, "max_steps": 6}, {})
         assert result.position.optimizer_step == 4 and saved_steps(tmp_path)[-1] == 4
-        assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [
+        assert values(tmp_path, "step") == [
             1,
             2,
             3,
@@ -432,7 +434,7 @@ def test_the_rate_warms_up_and_is_the_tasks_in_each_epoch(
     monkeypatch.setattr(TinyTask, "rate_factor", lambda self, epoch: 0.1 if epoch else 1.0)
     constant = {"lr_scheduler_type": "constant", "lr": 0.01}
     run(tmp_path, {**constant, **settings, "max_steps": 15}, {})
-    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    rates = values(tmp_path, "lr")
     assert rates[:4] == pytest.approx([0.01 * factor for factor in expected])
     assert rates[12:] == pytest.approx([0.01, 0.001, 0.001])
 
@@ -453,7 +455,7 @@ def test_a_run_with_another_setting_of_the_rate_begins_a_schedule_of_its_own(nam
 def test_the_rate_ends_with_the_last_step_also_of_accumulated_batches(tmp_path):
     linear = {"lr_scheduler_type": "linear", "warmup_ratio": 0.0}
     run(tmp_path, {**linear, "epochs": 2, "grad_acc": 2}, {})  # 13 batches an epoch are 7 steps
-    rates = [line["lr"] for line in lines(tmp_path) if line["event"] == "train"]
+    rates = values(tmp_path, "lr")
     assert rates == pytest.approx([0.01 * (1 - step / 14) for step in range(14)])
 
 
@@ -495,9 +497,7 @@ def test_each_group_of_a_tasks_optimiser_has_its_own_rate(tmp_path, monkeypatch)
     monkeypatch.setattr(TinyTask, "optimizer", optimizer)
     run(tmp_path, {"max_steps": 2, "lr_scheduler_type": "linear", "warmup_ratio": 0.0}, {})
     assert [group["lr"] for group in made[0].param_groups] == pytest.approx([0.15, 0.05])
-    assert [line["lr"] for line in lines(tmp_path) if line["event"] == "train"] == pytest.approx(
-        [0.3, 0.15]
-    )
+    assert values(tmp_path, "lr") == pytest.approx([0.3, 0.15])
 
 
 class BesideAnother(Exchange):

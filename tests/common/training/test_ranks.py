@@ -30,7 +30,7 @@ from millrace.common.training import launch, seeding
 from millrace.common.training.ranks import Exchange, Ranks, listen, packed, unpacked
 from tests import forks
 from tests.common.training import tiny_task
-from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps
+from tests.common.training.test_loop import exact, ids_of, lines, losses, saved_steps, values
 from tests.common.training.tiny_task import run
 
 # What job scripts test for: a number that users have written down must not change.
@@ -138,7 +138,7 @@ def test_two_ranks_see_every_sample_once_an_epoch_and_end_with_the_same_weights(
     folder = stories / name
     assert counted(folder, 2) == {epoch: [1] * 37 for epoch in range(epochs)}
     assert len({jsonl.read(folder / f"rank.{rank}.json")["digest"] for rank in range(2)}) == 1
-    whole = [line["epoch_samples"] for line in lines(folder) if line["event"] == "epoch"]
+    whole = values(folder, "epoch_samples", "epoch")
     assert whole == [37] * epochs
     trained = [line["counts"]["samples"] for line in lines(folder) if line["event"] == "train"]
     assert name == "killed" or sum(trained) == 37 * epochs
@@ -152,10 +152,7 @@ def test_the_split_into_ranks_makes_no_difference_beyond_rounding(
 ):
     run(tmp_path, settings, {"batch": batch, "dropout": 0.0})
     assert losses(stories / name) == pytest.approx(losses(tmp_path), rel=1e-4)
-    norms = [
-        [line["grad_norm"] for line in lines(folder) if line["event"] == "train"]
-        for folder in (stories / name, tmp_path)
-    ]
+    norms = [values(folder, "grad_norm") for folder in (stories / name, tmp_path)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     theirs = weights(tmp_path)
     for parameter, tensor in weights(stories / name).items():
@@ -166,7 +163,7 @@ def test_steps_of_ranks_without_samples_are_taken_and_losses_stay_finite(stories
     # Both ranks empty, then one of them.
     bare = losses(stories / "bare")
     assert len(bare) == 7 and bare[0] is None and None not in bare[1:]
-    sizes = [line["world_size"] for line in lines(stories / "tf") if line["event"] == "train"]
+    sizes = values(stories / "tf", "world_size")
     assert sizes == [2, 2]
 
 
