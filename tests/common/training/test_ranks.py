@@ -321,25 +321,22 @@ def test_a_rank_that_starts_ends_with_its_launcher():
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, Ranks()),
+        ("", Ranks()),
         # Slurm's variables, and a WORLD_SIZE that a shell has left, make no ranks.
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "WORLD_SIZE": "8"}, Ranks()),
-        (
-            {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
-            Ranks(5, 8, 1, 4),
-        ),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, None),
-        ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "1"}, None),
-        ({"RANK": "x", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, None),
+        ("SLURM_NTASKS=8 SLURM_PROCID=3 WORLD_SIZE=8", Ranks()),
+        ("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", Ranks(5, 8, 1, 4)),
+        ("RANK=1 WORLD_SIZE=2", None),
+        ("RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", None),
+        ("RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", None),
+        ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", None),
+        ("RANK=x WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", None),
     ],
 )
 def test_ranks_from_the_environment(monkeypatch, environment, expected):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    for word in environment.split():
+        monkeypatch.setenv(*word.split("="))
     if expected is None:
         with pytest.raises(MillraceError, match="does not say which rank"):
             Ranks.from_environment()
