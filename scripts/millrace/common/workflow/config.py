@@ -8,6 +8,7 @@ import os
 import pkgutil
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
