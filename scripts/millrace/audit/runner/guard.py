@@ -348,6 +348,9 @@ def _join_group(me: Rank) -> None:
         processes.stay_on_loopback()
         store = dist.FileStore(str(me.scratch / "store"), me.world)
         dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
+        # A rank that is done while another still connects to it would break that connection.
+        store.set(f"joined {me.rank}", "")
+        store.wait([f"joined {rank}" for rank in range(me.world)])
         dist.init_process_group = lambda *_, **__: None
 
 
