@@ -167,7 +167,7 @@ rule speech_merge_shards:
         manifests=SPEECH.manifest_files,
         shards=LANES.remaking("speech", SPEECH.shard_files, workflow),
         held_out="results/speech/partitions/held_out/all.json",
-        others=SPEECH.held_out_indices,
+        held_out_indices=SPEECH.held_out_indices,
     output:
         manifest="results/speech/shards/{country}_manifest.csv",
         index="results/speech/shards/{country}_index.parquet",

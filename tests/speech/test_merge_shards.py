@@ -203,3 +203,18 @@ def test_of_recordings_that_are_all_equal_only_those_of_test_stay(tmp_path):
     for land in ledgers:
         assert all_keys(chain, land) == [set(), set()]
         assert (chain.shards_dir / f"{land}_test_shards.txt").read_text().count("\n") == 1
+
+
+def test_without_a_search_copies_come_back_and_nothing_is_cut_again(tmp_path):
+    chain = Chain(tmp_path)
+    samples = corpora.noise(10, 1)
+    value = {"segments": corpora.segments(10, random.Random(1))}
+    plant(chain, "germany", "train_1", samples, value)
+    plant(chain, "germany", "test_1", samples, value, "test")
+    chain.run("germany")
+    for arguments, rejected in ((["--copies", "none"], {}), ([], {"duplicate_across_splits": 2})):
+        assert chain.merge_shards("germany", *arguments) == 0
+        ledger = jsonl.read(chain.shards_dir / "germany_ledger.json")["segments"]
+        assert ledger["rejected"] == rejected
+        index, listed = all_keys(chain, "germany")
+        assert index == listed and len(index) == 2 - sum(rejected.values())

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
@@ -26,6 +27,7 @@ from millrace.speech import columns
 from millrace.speech.names import AUDIO_FORMATS, Partition
 from millrace.speech.shards import build as shards
 from millrace.speech.shards import segment_audio
+from millrace.speech.shards.index import read_sidecar, write_sidecar
 from millrace.speech.shards.plan import (
     FIELD_TYPES,
     Plan,
@@ -296,6 +298,19 @@ def test_a_digest_is_of_a_rate_and_a_format(sources):
         planned = plan([sources[0]], options)
         digests.add(planned.digest(planned.segments))
     assert len(digests) == 3
+
+
+def test_shards_that_were_cut_without_fingerprints_are_cut_again(sources, tmp_path):
+    """As 0.4.0 cut them where copies were found by bytes, or not at all."""
+    first = build(sources, tmp_path)
+    tar = tmp_path / first.index["shard"][0].as_py()
+    sidecar = read_sidecar(tar)
+    rows = [row | {"words": None} for row in sidecar.table.to_pylist()]
+    without = pa.Table.from_pylist(rows, schema=columns.SIDECAR_SCHEMA)
+    write_sidecar(tar, replace(sidecar, table=without))
+    again = build(sources, tmp_path)
+    assert (again.rebuilt, again.kept) == (1, first.rebuilt - 1)
+    assert again.rows.equals(first.rows) and read_sidecar(tar).has_fingerprints()
 
 
 def test_a_replaced_recording_rebuilds_the_shards_it_is_in(tmp_path):

@@ -19,6 +19,7 @@ from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.columns import COMPLETED, DUPLICATE
 from millrace.speech.corpus.splits import SPLITS
 from millrace.speech.names import Partition
+from millrace.speech.shards.index import word_steps
 
 _BYTES_A_WORD = 4
 _COLUMNS = ["key", "country", "video_id", "start_seconds", "sha256", "words"]
@@ -132,7 +133,7 @@ def _copies(searched: Prints, known: Prints, known_pieces: Known) -> Iterator[Co
     for row, of_row in same.items():
         yield _copy(searched, int(row), known, int(of_row))
     if len(known_pieces.pieces.words):
-        every = 1 if searched.split == "train" else SEARCHED_STEPS
+        every = SEARCHED_STEPS // word_steps(searched.split)
         for match in matches.find(searched.pieces(every), known_pieces):
             copy = _copy(searched, match.piece, known, match.of_piece)
             yield copy._replace(offset=match.offset)

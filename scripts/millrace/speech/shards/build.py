@@ -145,7 +145,7 @@ def _outcomes(plan: Plan, at: int, table: pa.Table) -> Iterator[Outcome]:
 def _kept(plan: Plan, at: int, tar: Path) -> Sidecar | None:
     """The sidecar of a shard that can stay as the one that begins with segment `at`; else None."""
     sidecar = read_sidecar(tar)
-    if sidecar is None:
+    if sidecar is None or not sidecar.has_fingerprints():
         return None
     after = at + sidecar.table.num_rows
     segments = plan.segments[at:after]

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import atomic
+from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.columns import COMPLETED, DUPLICATE, INDEX_SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import Partition, ShardFile
 
@@ -39,6 +40,10 @@ class Sidecar:
         out."""
         rows = self.table.to_pylist()
         return [row for row in rows if row["status"] in (COMPLETED, DUPLICATE)]
+
+    def has_fingerprints(self) -> bool:
+        """Whether copies can be found by sound: 0.4.0 cut shards without fingerprints, too."""
+        return all(row["words"] is not None for row in self.cut())
 
     def describes(self, tar: Path) -> bool:
         """Whether `tar` is as it was written: size and SHA-256, or no file if none was written."""
@@ -110,6 +115,12 @@ def index_of(tables: Iterable[pa.Table]) -> pa.Table:
         table.filter(table["offset"].is_valid()).select(INDEX_SCHEMA.names) for table in tables
     ]
     return pa.concat_tables([INDEX_SCHEMA.empty_table(), *chosen]).combine_chunks()
+
+
+def word_steps(split: str) -> int:
+    """How many steps apart the words of a segment's fingerprint stand: train is searched for copies
+    of the others, which are few."""
+    return SEARCHED_STEPS if split == "train" else 1
 
 
 def write_table(path: str | os.PathLike, table: pa.Table) -> None:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.common.fingerprints.words import words
 from millrace.speech.audio import cut as audio
 from millrace.speech.columns import AUDIO_LOAD, PROCESSING
 from millrace.speech.manifest.rejects import status_of
+from millrace.speech.shards.index import word_steps
 from millrace.speech.shards.plan import PlannedSegment, ShardOptions
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -87,9 +87,7 @@ def _encode(segment: PlannedSegment, cut: np.ndarray | Exception, options: Shard
             raise
         problem = f"cannot be encoded as {options.audio_format} {span} ({error})"
         return Encoded(None, 0, PROCESSING, f"{segment.source}: {problem}")
-    # Train is searched for copies of the others, which are few: so its words are further apart.
-    steps = SEARCHED_STEPS if segment.row["split"] == "train" else 1
-    heard = words(cut, options.sampling_rate, steps)
+    heard = words(cut, options.sampling_rate, word_steps(segment.row["split"]))
     return Encoded(body, len(cut), "", "", heard.tobytes())
 
 
