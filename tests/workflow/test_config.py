@@ -147,6 +147,15 @@ def test_steps_and_config_have_the_same_defaults(lane):
             "speech: {min_duration: 3, max_duration: 3.0}",
             "speech.min_duration: 3 is not below max_duration, which is 3.0",
         ),
+        # Of a lane that is not built, and beside what is wrong with another one.
+        (
+            "{lanes: [asr], speech: {min_duration: 3, max_duration: 3.0}}",
+            "speech.min_duration: 3 is not below max_duration",
+        ),
+        (
+            "{speech: {max_cer: -1}, asr: {edges: [2, 3, 3]}}",
+            "speech.max_cer … minimum … asr.edges … rising",
+        ),
         ("speech: {max_cer: .nan}", "speech.max_cer"),
         ("speech: {partition_hours: .inf}", "speech.partition_hours"),
         ("speech: {max_cer: 0.3x}", "speech.max_cer … number"),

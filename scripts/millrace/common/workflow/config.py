@@ -102,10 +102,10 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
         result[lane] = section
         if not check:
             continue
-        problems += _problems(result[lane], schema, lane)
+        own = _problems(section, schema, lane)
+        problems += own or _told(section, schema.get("checkedBy"), lane)
         if not problems and lane in wanted:
-            for name in schema.get("checkedBy", ()):
-                problems += [f"  {lane}.{line}" for line in pkgutil.resolve_name(name)(section)]
+            problems += _told(section, schema.get("checkedOutsideBy"), lane)
     if problems:
         raise MillraceError("\n".join(problems))
     return result
@@ -114,8 +114,8 @@ def checked_config(config: dict, schemas: str | os.PathLike, check: bool = True)
 def load_schema(path: Path) -> dict:
     """A lane's schema. `settingsOf` names dataclasses whose settings are properties of its object.
 
-    `checkedBy` names functions of the lane's section that yield what is wrong between keys, and
-    outside of the config.
+    `checkedBy` names a function of the lane's section that yields what is wrong between keys,
+    `checkedOutsideBy` one that yields what is wrong outside of the config, if the lane is built.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with open(path, encoding="utf-8") as handle:
@@ -183,6 +183,13 @@ def _duplicate_keys(path: Path) -> list[str]:
             lines[name] = line
             waiting.append((f"{name}.", value))
     return problems
+
+
+def _told(section: dict, function: str | None, lane: str) -> list[str]:
+    """What a function that a schema names says of its lane's section."""
+    if function is None:
+        return []
+    return [f"  {lane}.{line}" for line in pkgutil.resolve_name(function)(section)]
 
 
 def _problems(section: Any, schema: dict, lane: str) -> list[str]:
