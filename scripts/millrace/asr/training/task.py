@@ -111,6 +111,11 @@ class AsrTask(Task):
         spans: Spans,
     ) -> Plan | ChosenSteps:
         options = self.options
+        is_check = options.loader == "every-bucket"
+        if is_check and spans:
+            problem = "a check cannot go on with another number of ranks"
+            remedy = "Begin it in another --output-dir"
+            raise MillraceError(problem, "--loader every-bucket", remedy)
 
         def whole(ranks: int) -> Plan:
             return planner.plan_epoch(
@@ -123,14 +128,7 @@ class AsrTask(Task):
         ranks = counted(plan.world_size, "rank")
         shares = (100 * stats["padding"], 100 * stats["useful_work"])
         log.info(line, epoch, len(plan), ranks, *shares)
-        if options.loader == "bucketed":
-            return plan
-        if spans:
-            problem = "a check cannot go on with another number of ranks"
-            raise MillraceError(
-                problem, "--loader every-bucket", "Begin it in another --output-dir"
-            )
-        return planner.every_bucket_first(plan)
+        return planner.every_bucket_first(plan) if is_check else plan
 
     @property
     def bucket_rows(self) -> dict[str, int]:
