@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         names = filter(None, args.only.split(","))
         only = [entries.get(name).name for name in names]
-        ignored = gate.reasons(args.ignore)
+        ignored = gate.typed_reasons(args.ignore)
         options = make_options(args)
         sys.path.insert(0, str(Path.cwd()))
         probes, findings = audit(options, only)

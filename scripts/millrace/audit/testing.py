@@ -46,8 +46,7 @@ def assert_loader_ok(
     name = loader if isinstance(loader, str) else _name(loader)
     chosen = Options(name, ranks=ranks, **options)
     only = [entries.get(entry).name for entry in only]
-    ignored = (ignore or {}).items()
-    reasons = gate.reasons(f"{entry}={reason}" for entry, reason in ignored)
+    reasons = gate.reasons((ignore or {}).items())
     probes, findings = audit(chosen, only)
 
     command = f"assert_loader_ok({name!r}, ranks={ranks})"

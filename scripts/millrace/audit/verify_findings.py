@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 @cli.step(make_parser)
 def main(args: argparse.Namespace) -> None:
     counts = {}
-    reasons = gate.reasons(args.ignore)
+    reasons = gate.typed_reasons(args.ignore)
     refused = args.page.with_name("refused.html")
     text = "<p>Not audited: audit.refuse is none.</p>\n"
     if args.findings:

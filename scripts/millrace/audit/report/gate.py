@@ -57,12 +57,17 @@ def check(document: dict, refuse: str, place: str) -> None:
     )
 
 
-def reasons(flags: Iterable[str] | None) -> dict[str, str]:
-    """Reasons by entry, of flags such as `DP9=it is bounded by the corpus`; MillraceError if one
-    has no reason, or is of no entry."""
+def typed_reasons(flags: Iterable[str] | None) -> dict[str, str]:
+    """Reasons by entry, of flags such as `DP9=it is bounded by the corpus`; MillraceError as
+    `reasons`."""
+    parts = [flag.partition("=") for flag in flags or ()]
+    return reasons((name, reason) for name, _, reason in parts)
+
+
+def reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Reasons by entry; MillraceError if one is empty, or is of no entry."""
     found = {}
-    for flag in flags or ():
-        name, _, reason = flag.partition("=")
+    for name, reason in pairs:
         if not reason.strip():
             problem = f"{name} is to be ignored without a reason"
             raise MillraceError(problem, remedy=f"Write {name}=why")

@@ -28,14 +28,17 @@ def compare(
     rows = []
     for name, paths in held_out.items():
         known = contents(read(paths), 1, workers)
-        rows += [Held(name, content) for content in compared.counted(name, known)]
+        for content in compared.counted(name, known):
+            rows.append(Held(name, content))
 
     comparison = Comparison(rows)
     of_train = contents(read(train), SEARCHED_STEPS, workers)
-    pairs = list(comparison.pairs("train", compared.counted("train", of_train)))
+    searched = compared.counted("train", of_train)
+    pairs = list(comparison.pairs("train", searched))
     names = list(held_out)
     for number, name in enumerate(names[:-1], 1):
-        searched = [held.content.searched() for held in rows if held.split == name]
-        found = comparison.pairs(name, searched)
-        pairs += [pair for pair in found if pair.of_split in names[number:]]
+        of_split = [held.content for held in rows if held.split == name]
+        later = names[number:]
+        found = comparison.pairs(name, (content.searched() for content in of_split))
+        pairs += [pair for pair in found if pair.of_split in later]
     return sorted(pairs, key=_ORDER), compared
