@@ -89,9 +89,8 @@ def _are_cliques(content: Any) -> bool:
 class Coverage(NamedTuple):
     """What of a split has features."""
 
-    cliques: dict[
-        str, dict[str, int]
-    ]  # numbers in the index by video id, of two recordings or more
+    # Those of two recordings or more: their numbers in the index by video id.
+    cliques: dict[str, dict[str, int]]
     facts: dict[str, Any]  # counts, and a line for people
     lost: list[dict]  # a row for each id, version and clique that is not there
 
