@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from millrace.audit.runner.guard import Guard
-from millrace.audit.runner.target import Options
+from millrace.audit.runner.guard import Guard, _join_group
+from millrace.audit.runner.target import Options, Rank
+from tests import forks
 from tests.audit import plain
 
 PROBES = ["look", "epochs"]
@@ -124,6 +126,26 @@ def test_hung_is_not_said_of_a_probe_that_is_none_of_the_loop(guard):
         Options(f"{plain.here}:sleeping", timeout=12, ranks=1), ["look", "values"]
     )
     assert results["values"].status == "late"
+
+
+def test_no_rank_goes_before_all_have_joined(tmp_path):
+    """One that ended while another still joined would break that one's connection."""
+    has_joined = tmp_path / "has joined"
+    join = torch.distributed.init_process_group
+
+    def run(rank: int) -> int:
+        def join_late(*arguments, **named):
+            join(*arguments, **named)
+            if rank == 1:
+                time.sleep(0.5)
+                has_joined.touch()
+
+        torch.distributed.init_process_group = join_late
+        _join_group(Rank(rank, 2, tmp_path, time.monotonic() + 60))
+        return 0 if has_joined.exists() else 1
+
+    ranks = [forks.start(partial(run, rank), tmp_path / "errors") for rank in range(2)]
+    assert forks.joined(ranks) == [0, 0]
 
 
 def test_the_callers_seeds_stay(guard):

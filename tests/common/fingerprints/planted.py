@@ -1,7 +1,8 @@
-"""Copies of recordings of each kind, and a corpus of real speech in which they are planted."""
+"""A corpus of real speech, and copies of its recordings of each kind, whose truth is known."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,40 +25,85 @@ SEGMENTS_A_RECORDING = 4  # about 30 s
 RECORDINGS_A_LANGUAGE = 21
 SHORTEST = 3.0  # seconds of a segment that must be found
 EDGE = 0.2  # seconds by which the segments of a copy begin or end elsewhere, at most
+CUT = 0.4  # of the bytes, that a cut copy lacks
+MP3_FRAME = b"\xff\xf3"  # how a frame of 16 kHz begins
 
 
-def coded(samples: np.ndarray, muxer: str, codec: str, bit_rate: int) -> np.ndarray:
-    return decode(encode_av(samples, RATE, muxer, codec, bit_rate))
+class Copy(NamedTuple):
+    """A copy of a recording: what is at t seconds in it is at t + `offset` in the original."""
+
+    samples: np.ndarray
+    offset: float = 0.0
 
 
-def through(samples: np.ndarray, rate: int) -> np.ndarray:
+def coded(samples: np.ndarray, muxer: str, codec: str, bit_rate: int) -> Copy:
+    return Copy(decode(encode_av(samples, RATE, muxer, codec, bit_rate)))
+
+
+def mp3(samples: np.ndarray) -> bytes:
+    """Of 64 kbit/s; the default level takes three times as long."""
+    return encode_av(samples, RATE, "mp3", "libmp3lame", 64_000, compression_level="7")
+
+
+def byte_cut(samples: np.ndarray, first: float, last: float) -> Copy:
+    """A part of the bytes of an MP3."""
+    body = mp3(samples)
+    start = body.index(MP3_FRAME, round(first * len(body)))
+    return Copy(decode(body[start : round(last * len(body))]), start * 8 / 64_000)
+
+
+def resampled(samples: np.ndarray, rate: int, other: int) -> np.ndarray:
+    return soxr.resample(samples.astype(np.float32), rate, other)
+
+
+def through(samples: np.ndarray, rate: int) -> Copy:
     """The samples after they had another rate."""
-    return soxr.resample(soxr.resample(samples.astype(np.float32), RATE, rate), rate, RATE)
+    return Copy(resampled(resampled(samples, RATE, rate), rate, RATE))
 
 
-def mono(samples: np.ndarray) -> np.ndarray:
+def mono(samples: np.ndarray) -> Copy:
     """Of two microphones, the second of which is farther away, and noisier."""
     noise = np.random.default_rng(1).normal(0, 30, len(samples))
-    return (samples + 0.6 * np.roll(samples, 7) + noise) / 2
+    return Copy((samples + 0.6 * np.roll(samples, 7) + noise) / 2)
 
 
-Make = Callable[[np.ndarray], np.ndarray]
-# What a copy is, and by how many seconds its sound comes later in the original.
-KINDS: dict[str, tuple[Make, float]] = {
-    "renamed": (lambda x: x, 0.0),
-    "beginning": (lambda x: x[: 12 * RATE], 0.0),
-    "end": (lambda x: x[round(13.3 * RATE) :], 13.3),
-    "middle": (lambda x: x[5 * RATE : 16 * RATE], 5.0),
-    "40 ms later": (lambda x: np.concatenate([np.zeros(640, np.int16), x]), -0.04),
-    "1.234 s earlier": (lambda x: x[round(1.234 * RATE) :], 1.234),
-    "between two steps": (lambda x: x[64:], 0.004),
-    "Opus of 24 kbit/s": (lambda x: coded(x, "ogg", "libopus", 24_000), 0.0),
-    "MP3 of 64 kbit/s": (lambda x: coded(x, "mp3", "libmp3lame", 64_000), 0.0),
-    "8 kHz": (lambda x: through(x, 8_000), 0.0),
-    "-6 dB": (lambda x: x // 2, 0.0),
-    "mono of stereo": (mono, 0.0),
-    "through 44.1 kHz": (lambda x: through(x, 44_100), 0.0),
+def faster(samples: np.ndarray, percent: float) -> Copy:
+    return Copy(resampled(samples, round(RATE * (1 + percent / 100)), RATE))
+
+
+Make = Callable[[np.ndarray], Copy]
+# What must be found.
+KINDS: dict[str, Make] = {
+    "renamed": Copy,
+    "bytes of the beginning": lambda x: byte_cut(x, 0.0, 1 - CUT),
+    "bytes of the end": lambda x: byte_cut(x, CUT, 1.0),
+    "bytes of the middle": lambda x: byte_cut(x, CUT / 2, 1 - CUT / 2),
+    "40 ms later": lambda x: Copy(np.concatenate([np.zeros(640, np.int16), x]), -0.04),
+    "1.234 s earlier": lambda x: Copy(x[round(1.234 * RATE) :], 1.234),
+    "Opus of 24 kbit/s": lambda x: coded(x, "ogg", "libopus", 24_000),
+    "MP3 of 64 kbit/s": lambda x: Copy(decode(mp3(x))),
+    "8 kHz": lambda x: through(x, 8_000),
+    "-6 dB": lambda x: Copy(x // 2),
+    "mono of stereo": mono,
+    "through 44.1 kHz, speed unchanged": lambda x: through(x, 44_100),
 }
+# What docs/leaks.md says how much of is found.
+OTHERS: dict[str, Make] = {
+    "0.5 % faster": lambda x: faster(x, 0.5),
+    "1 % faster": lambda x: faster(x, 1),
+    "2 % faster": lambda x: faster(x, 2),
+    "5 % faster": lambda x: faster(x, 5),
+    "white noise at 20 dB": lambda x: with_noise(x, 20),
+    "white noise at 10 dB": lambda x: with_noise(x, 10),
+    "white noise at 0 dB": lambda x: with_noise(x, 0),
+}
+
+
+def with_noise(samples: np.ndarray, decibels: float) -> Copy:
+    """With noise that the recording as a whole is so much louder than."""
+    speech = samples.astype(np.float32)
+    level = np.sqrt((speech**2).mean()) / 10 ** (decibels / 20)
+    return Copy(speech + np.random.default_rng(0).normal(0, level, len(speech)))
 
 
 class Cut(NamedTuple):
@@ -68,22 +114,6 @@ class Cut(NamedTuple):
     end: float
 
 
-def pieces(
-    recordings: Sequence[np.ndarray] | dict[int, np.ndarray], cuts: Sequence[Cut], steps: int
-) -> Pieces:
-    """The fingerprints of segments."""
-    found = [
-        words(recordings[number][round(start * RATE) : round(end * RATE)], RATE, steps)
-        for number, start, end in cuts
-    ]
-    return Pieces(
-        np.concatenate(found),
-        np.array([len(each) for each in found]),
-        np.array([cut.recording for cut in cuts]),
-        np.array([cut.start for cut in cuts]),
-    )
-
-
 def corpus(archives: Path) -> list[Recording]:
     """At least 100 recordings of prompts, each of which is in one of them only; from Debian
     packages, kept in `archives`. Raises MillraceError."""
@@ -92,7 +122,7 @@ def corpus(archives: Path) -> list[Recording]:
     recordings = []
     for language, country in LANGUAGES.items():
         texts, audio = (folders[name] for name in packages(language))
-        prompts = distinct(recorded(texts, audio))
+        prompts = distinct(recorded(texts, audio, Counter()), Counter())
         of_country = [part for long in assemble(prompts, 1, country) for part in _parts(long)]
         recordings += of_country[:RECORDINGS_A_LANGUAGE]
     return recordings
@@ -105,6 +135,20 @@ def _parts(long: Recording) -> Iterator[Recording]:
         start, end = chosen[0].start - RATE // 4, chosen[-1].end + RATE // 4
         segments = [Segment(part.start - start, part.end - start, part.text) for part in chosen]
         yield Recording(long.samples[start:end], tuple(segments))
+
+
+def pieces(recordings: Sequence[np.ndarray], cuts: Sequence[Cut], steps: int) -> Pieces:
+    """The fingerprints of segments."""
+    found = [
+        words(recordings[number][round(start * RATE) : round(end * RATE)], RATE, steps)
+        for number, start, end in cuts
+    ]
+    return Pieces(
+        np.concatenate(found),
+        np.array([len(each) for each in found]),
+        np.array([cut.recording for cut in cuts]),
+        np.array([cut.start for cut in cuts]),
+    )
 
 
 def cuts_of(recordings: Sequence[Recording]) -> list[Cut]:
@@ -120,18 +164,24 @@ def known_of(recordings: Sequence[Recording]) -> Known:
     return Known(pieces(samples, cuts_of(recordings), 1))
 
 
-def plant(
-    recordings: Sequence[Recording], known: Known, kind: str
-) -> tuple[list[Cut], list[Match]]:
-    """Search copies of all recordings, which are cut as another alignment would cut them: their
-    segments, and the matches with segments of the originals."""
-    make, offset = KINDS[kind]
+class Planted(NamedTuple):
+    """Copies of a kind: their segments, and the matches with segments of the originals."""
+
+    copies: list[Copy]
+    cuts: list[Cut]
+    found: list[Match]
+
+
+def plant(recordings: Sequence[Recording], known: Known, make: Make) -> Planted:
+    """Search copies of all recordings, which are cut as another alignment would cut them."""
     copies = [make(recording.samples) for recording in recordings]
     rng = np.random.default_rng(0)
     cuts = []
     for cut in cuts_of(recordings):
+        samples, offset = copies[cut.recording]
         start, end = np.array([cut.start, cut.end]) - offset + rng.uniform(-EDGE, EDGE, 2)
-        start, end = max(start, 0.0), min(end, len(copies[cut.recording]) / RATE)
+        start, end = max(start, 0.0), min(end, len(samples) / RATE)
         if end - start >= SHORTEST:
             cuts.append(Cut(cut.recording, start, end))
-    return cuts, matches.find(pieces(copies, cuts, SEARCHED_STEPS), known)
+    searched = pieces([copy.samples for copy in copies], cuts, SEARCHED_STEPS)
+    return Planted(copies, cuts, matches.find(searched, known))

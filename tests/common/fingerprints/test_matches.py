@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+import soundfile
+import soxr
 
 from millrace.common.fingerprints import matches
 from millrace.common.fingerprints.matches import Known, Pieces
 from millrace.common.fingerprints.scale import SEARCHED_STEPS, SPAN_SECONDS, STEP_SECONDS
 from millrace.common.fingerprints.words import words
-from tests.common.fingerprints import planted
-from tests.common.fingerprints.planted import KINDS, Cut
+from millrace.speech.audio.encode import encode_av
 from tests.corpora import RATE, noise
 
 SECONDS = 30.0
 
 
 def pieces(recordings: dict[int, np.ndarray], steps: int, seconds: float = 3.0) -> Pieces:
-    """Pieces of 3 s with half a second between them."""
-    cuts = [
-        Cut(recording, start, start + seconds)
-        for recording, samples in recordings.items()
-        for start in np.arange(0.1, len(samples) / RATE - seconds, seconds + 0.5)
-    ]
-    return planted.pieces(recordings, cuts, steps)
+    """Pieces of 3 s with half a second between them; the rate of the samples is RATE."""
+    found = []
+    for recording, samples in recordings.items():
+        for start in np.arange(0.1, len(samples) / RATE - seconds, seconds + 0.5):
+            piece = samples[round(start * RATE) : round((start + seconds) * RATE)]
+            found.append((words(piece, RATE, steps), recording, start))
+    return Pieces(
+        np.concatenate([row[0] for row in found]),
+        np.array([len(row[0]) for row in found]),
+        np.array([row[1] for row in found]),
+        np.array([row[2] for row in found]),
+    )
+
+
+def coded(samples: np.ndarray, muxer: str, codec: str, bit_rate: int) -> np.ndarray:
+    body = encode_av(samples, RATE, muxer, codec, bit_rate)
+    decoded, rate = soundfile.read(io.BytesIO(body), dtype="int16")
+    return decoded if rate == RATE else resampled(decoded, rate, RATE)
+
+
+def resampled(samples: np.ndarray, rate: int, other: int) -> np.ndarray:
+    result = soxr.resample(samples.astype(np.float32), rate, other)
+    return np.clip(result, -32768, 32767).astype(np.int16)
+
+
+# What a copy is, and by how much its sound comes later in the original.
+KINDS = {
+    "renamed": (lambda x: x, 0.0),
+    "prefix": (lambda x: x[: 12 * RATE], 0.0),
+    "suffix": (lambda x: x[round(17.3 * RATE) :], 17.3),
+    "middle": (lambda x: x[5 * RATE : 16 * RATE], 5.0),
+    "40 ms later": (lambda x: np.concatenate([np.zeros(640, np.int16), x]), -0.04),
+    "1.234 s earlier": (lambda x: x[round(1.234 * RATE) :], 1.234),
+    "between two steps": (lambda x: x[64:], 0.004),
+    "opus of 24 kbit/s": (lambda x: coded(x, "ogg", "libopus", 24_000), 0.0),
+    "mp3 of 64 kbit/s": (lambda x: coded(x, "mp3", "libmp3lame", 64_000), 0.0),
+    "8 kHz": (lambda x: resampled(resampled(x, RATE, 8000), 8000, RATE), 0.0),
+    "-6 dB": (lambda x: x // 2, 0.0),
+}
 
 
 @pytest.fixture(scope="module")
