@@ -57,12 +57,13 @@ def test_a_cut_document_is_refused(value, data):
 
 EMPTY, DAMAGED, ENCODING = "json_empty", "json_damaged", "json_encoding"
 PLACE = r"line 1|column"
+NOTHING = (b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n")
 
 
 @pytest.mark.parametrize(
     ("raw", "reason", "words"),
     [
-        *((raw, EMPTY, "") for raw in (b"", b" \n\t", b"\0" * 4096, b"\xef\xbb\xbf \r\n")),
+        *((raw, EMPTY, "") for raw in NOTHING),
         (b'{\n "a": 1,\n "text', DAMAGED, "cut off at line 3, column 7: what follows is missing"),
         ('{"a": "größ"}'.encode()[:-3], DAMAGED, ""),
         (b'{"a": 1} trailing', DAMAGED, PLACE),
@@ -77,9 +78,10 @@ PLACE = r"line 1|column"
         (b"<<<<<<< HEAD\n", DAMAGED, PLACE),
         (rb'{"text": "a\ud83db"}', DAMAGED, r"\\ud83d stands alone in a text"),
         (rb'{"\udc00": 1}', DAMAGED, r"\\udc00 stands alone in a text"),
+        (rb'[["\ud83d"]]', DAMAGED, r"\\ud83d stands alone in a text"),
         ('{"a": "größer"}'.encode("latin-1"), ENCODING, "UTF-8"),
         ('{"a": "ä"}'.encode("utf-16"), ENCODING, "not in UTF-8.*convert the file to UTF-8"),
-        (b"[" + b"[]," * 2_000_000 + b"1]", DAMAGED, "that hold 2,000,001 lists and objects"),
+        (b"[" + b"[]," * 2_000_000 + b"1]", DAMAGED, "5 MiB that hold 2,000,001 lists and objects"),
     ],
 )
 def test_what_cannot_be_read_has_a_reason_and_its_place_is_told(raw, reason, words):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -122,7 +121,7 @@ def corpus(archives: Path) -> list[Recording]:
     recordings = []
     for language, country in LANGUAGES.items():
         texts, audio = (folders[name] for name in packages(language))
-        prompts = distinct(recorded(texts, audio, Counter()), Counter())
+        prompts = distinct(recorded(texts, audio))
         of_country = [part for long in assemble(prompts, 1, country) for part in _parts(long)]
         recordings += of_country[:RECORDINGS_A_LANGUAGE]
     return recordings
