@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from millrace.audit.runner.digest import digest, fields
-from millrace.audit.runner.listener import Listener
+from millrace.audit.runner.listener import Listener, index_list
 from millrace.audit.runner.target import Rank
 from tests.audit import plain
 from tests.audit.ranks import Clock
@@ -130,3 +130,9 @@ def test_an_epoch_leaves_time_for_the_next(share, batches):
 def test_contents_that_differ_have_other_digests(one, other):
     assert digest(one) != digest(other)
     assert digest(one) == digest(one)
+
+
+def test_rows_of_a_request_are_names_and_no_indices_of_the_data_set():
+    # A data set that is asked for whole batches may give its first batch for 0, not its first row.
+    assert index_list(SimpleNamespace(rows=np.array([7, 3]))) == ["7", "3"]
+    assert index_list([7, np.int64(3)]) == [7, 3] and index_list(7) == [7]

@@ -4,7 +4,7 @@ trainer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +58,6 @@ class Batch:
     filler: bool = False
     epoch: int = 0
     prompts: Sequence[str] = ()  # one a sample, "" for none
-    # Seconds of read and decode, where the batch was made.
-    spent: dict[str, float] = field(default_factory=dict)
     # What a model's preparer has made of the batch: tensors, and more.
     prepared: dict[str, Any] | None = None
     slot: tuple[int, int, int] | None = None  # only on its way from a worker
@@ -87,9 +85,7 @@ class Batch:
 
     def __iter__(self) -> Iterator[str]:
         """The names of the fields, so that trainers may ask `"labels" in batch`."""
-        return (
-            field.name for field in fields(self) if field.name not in ("slot", "spent", "prepared")
-        )
+        return (field.name for field in fields(self) if field.name not in ("slot", "prepared"))
 
     keys = __iter__
 

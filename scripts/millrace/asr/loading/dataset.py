@@ -4,7 +4,6 @@ runs."""
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -116,7 +115,6 @@ class BucketedDataset(Dataset):
     def load(self, request: BatchRequest, slots: BatchSlots | None = None) -> Batch:
         """Read, decode and pad the rows of one step, in a worker into one of `slots` or shared
         memory."""
-        begin = time.perf_counter()
         worker = getattr(get_worker_info(), "id", None)
         if worker:  # one line for all workers: the first one's
             self.reader.copies.is_told = True
@@ -127,11 +125,9 @@ class BucketedDataset(Dataset):
             # Storage works on the next batch while this one is decoded.
             following = self.table.rows(request.following)
             self.reader.will_need([(row.tar, row.offset, row.size) for row in following])
-        ready = time.perf_counter()
         batch = collate(request.step, rows, raws, slots, worker, self.decode)
         batch.filler = request.filler
         batch.epoch = request.epoch
-        batch.spent = {"read": ready - begin, "decode": time.perf_counter() - ready}
         for bad in batch.bad:
             self._log(bad)
         return batch

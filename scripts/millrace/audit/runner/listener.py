@@ -347,8 +347,9 @@ def length(thing: Any) -> int | None:
 
 def index_list(drawn: Any) -> list[Any]:
     """Sample indices of what a sampler handed out: an index, a list of them, or an object with
-    `rows`."""
-    drawn = getattr(drawn, "rows", drawn)
+    `rows`, which are names: a data set that is asked for batches holds no samples by index."""
+    if hasattr(drawn, "rows"):
+        return list(map(str, drawn.rows))
     is_list = hasattr(drawn, "__iter__") and not isinstance(drawn, (str, bytes))
     indices: list[Any] = []
     for index in drawn if is_list else [drawn]:
