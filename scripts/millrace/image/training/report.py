@@ -72,12 +72,13 @@ def _validations(evals: Sequence[Mapping], epochs: int) -> Table:
     cells: list[list[Cell]] = []
     for epoch, row in enumerate(evals, epochs - len(evals)):
         metrics = row["metrics"]
-        values = [row["step"], metrics["loss"], metrics["acc1"], metrics["acc5"]]
-        cells.append([str(epoch), *map(_number, values)])
+        cells.append(
+            [
+                str(epoch),
+                Number(row["step"], f"{row['step']:,}"),
+                Number(metrics["loss"], f"{metrics['loss']:.3g}"),
+                Number(metrics["acc1"], f"{metrics['acc1']:.1f}"),
+                Number(metrics["acc5"], f"{metrics['acc5']:.1f}"),
+            ]
+        )
     return Table("Validation after each epoch", columns, cells)
-
-
-def _number(value: float) -> Number:
-    is_whole = value >= 100 or value == int(value)
-    text = f"{value:,.0f}" if is_whole else f"{value:.3g}"
-    return Number(value, text)

@@ -65,7 +65,7 @@ _HISTOGRAMS = (
 def distributions(rates: pd.DataFrame) -> str:
     """Histograms of duration, CER and WER of the segments in shards."""
     title = "Duration and error rates of the segments in shards"
-    subtitle = f"{human_count(len(rates))}; the last bar holds all that is beyond the axis"
+    subtitle = f"Segments: {human_count(len(rates))}; the last bar holds all beyond the axis"
     with figures.style():
         sheet = Sheet(2.75, title, subtitle)
         gap = 0.77
