@@ -1,4 +1,4 @@
-"""Checks of what a loader promises: DP4 to DP9, DP15, files that are gone."""
+"""DP4 to DP9, DP15 and stale: what a loader promises, and files that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the labels of token rows leave to train on."""
+"""labels: what the labels of token rows leave to train on."""
 
 from __future__ import annotations
 

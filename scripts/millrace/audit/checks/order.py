@@ -1,4 +1,4 @@
-"""The order of epochs, and how a loader ends."""
+"""DP14 and end: the order of epochs, and how a loader ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Randomness that repeats, samples that come twice or never or are dropped, ranks of unequal
-steps."""
+"""DP1 to DP3 and edges: randomness that repeats, samples that come twice or never or are
+dropped, ranks of unequal steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a loader goes on with after a restart: in mid-epoch, and from the state of an epoch that has
-ended."""
+"""resume: what a loader goes on with after a restart, in mid-epoch and from the state of an epoch
+that has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that training and evaluation share."""
+"""splits: samples that training and evaluation share."""
 
 from __future__ import annotations
 
