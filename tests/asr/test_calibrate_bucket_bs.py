@@ -244,6 +244,11 @@ def test_another_machines_device_is_refused_by_name(calibrations, capfd, device)
     assert f"invalid choice: '{device}'" in capfd.readouterr().err
 
 
+def test_a_search_without_a_bucket_names_the_flag(calibrations, capfd):
+    assert calibrations.calibrate("") == 1
+    assert "--bucket: no bucket was named. Name one, or take --mode verify_all" in capfd.readouterr().err
+
+
 def test_a_bucket_without_rows_is_no_error(calibrations, scripted, capfd):
     """The rules know the buckets by their edges, before anything is in them."""
     assert calibrations.calibrate("b_2_3") == 0

@@ -109,6 +109,14 @@ def test_a_bucket_without_rows_gets_the_size_of_the_next_longer_samples(tmp_path
     assert found["b_7_10"]["batch_size"] == found["b_20_30"]["batch_size"]
 
 
+def test_buckets_that_are_all_empty_are_refused(tmp_path, capsys, monkeypatch):
+    for name in FULL:
+        monkeypatch.setitem(BUCKETS, name, None)
+    empty = {name: {"bucket": name, "empty": True} for name in BUCKETS}
+    code, _ = merged(tmp_path, empty)
+    assert code == 1 and "no bucket has any rows" in capsys.readouterr().err
+
+
 def test_the_planner_takes_the_budgets_and_stays_below_the_limit(tmp_path):
     _, output = merged(tmp_path, {**ALL, **{name: calibration(name, error=0.01) for name in FULL}})
     budgets = read_budgets(tmp_path / "buckets", output, 240.0)

@@ -26,10 +26,6 @@ class Verdict(NamedTuple):
     repeated: int = 0
     words: str = ""
 
-    @property
-    def is_fault(self) -> bool:
-        return self.name in {"lost", "repeated", "crashed"}
-
 
 class Undisturbed:
     """Runs without a stop, made once for each data set, batch size, ranks and workers."""

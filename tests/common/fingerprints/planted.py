@@ -66,10 +66,6 @@ def mono(samples: np.ndarray) -> Copy:
     return Copy((samples + 0.6 * np.roll(samples, 7) + noise) / 2)
 
 
-def faster(samples: np.ndarray, percent: float) -> Copy:
-    return Copy(resampled(samples, round(RATE * (1 + percent / 100)), RATE))
-
-
 Make = Callable[[np.ndarray], Copy]
 # What must be found.
 KINDS: dict[str, Make] = {
@@ -86,23 +82,6 @@ KINDS: dict[str, Make] = {
     "mono of stereo": mono,
     "through 44.1 kHz, speed unchanged": lambda x: through(x, 44_100),
 }
-# What docs/leaks.md says how much of is found.
-OTHERS: dict[str, Make] = {
-    "0.5 % faster": lambda x: faster(x, 0.5),
-    "1 % faster": lambda x: faster(x, 1),
-    "2 % faster": lambda x: faster(x, 2),
-    "5 % faster": lambda x: faster(x, 5),
-    "white noise at 20 dB": lambda x: with_noise(x, 20),
-    "white noise at 10 dB": lambda x: with_noise(x, 10),
-    "white noise at 0 dB": lambda x: with_noise(x, 0),
-}
-
-
-def with_noise(samples: np.ndarray, decibels: float) -> Copy:
-    """With noise that the recording as a whole is so much louder than."""
-    speech = samples.astype(np.float32)
-    level = np.sqrt((speech**2).mean()) / 10 ** (decibels / 20)
-    return Copy(speech + np.random.default_rng(0).normal(0, level, len(speech)))
 
 
 class Cut(NamedTuple):

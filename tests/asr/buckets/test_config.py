@@ -1,0 +1,33 @@
+"""bucket_config.json: what is refused of it, by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millrace.asr.buckets.config import NAME, BucketConfig, output_folder
+from millrace.common.errors import MillraceError
+
+
+def config(folder: Path, buckets: list[dict]) -> BucketConfig:
+    (folder / "tars.parquet").touch()
+    (folder / NAME).write_text(json.dumps({"buckets": buckets}))
+    return BucketConfig.read(folder)
+
+
+def test_a_split_or_parquets_that_are_not_there_are_named(tmp_path):
+    buckets = config(tmp_path, [{"bucket_id": "b_0_3", "path": "b_0_3.parquet"}])
+    with pytest.raises(MillraceError, match="there is no split eval"):
+        buckets.parquets("eval")
+    with pytest.raises(MillraceError, match=r"are not there: b_0_3\.parquet"):
+        buckets.parquets()
+    with pytest.raises(MillraceError, match="it names no buckets"):
+        config(tmp_path, []).parquets()
+
+
+def test_the_output_is_a_folder_or_its_config():
+    assert output_folder(Path("out", NAME)) == output_folder(Path("out")) == Path("out")
+    with pytest.raises(MillraceError, match=f"is always {NAME}"):
+        output_folder(Path("out", "buckets.json"))
