@@ -246,7 +246,10 @@ def test_another_machines_device_is_refused_by_name(calibrations, capfd, device)
 
 def test_a_search_without_a_bucket_names_the_flag(calibrations, capfd):
     assert calibrations.calibrate("") == 1
-    assert "--bucket: no bucket was named. Name one, or take --mode verify_all" in capfd.readouterr().err
+    assert (
+        "--bucket: no bucket was named. Name one, or take --mode verify_all"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_bucket_without_rows_is_no_error(calibrations, scripted, capfd):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -366,6 +367,11 @@ def vacant(raw: Path) -> None:
     (raw / "train/vacant").mkdir()
 
 
+def emptied(raw: Path) -> None:
+    shutil.rmtree(raw / "train")
+    (raw / "train").mkdir()
+
+
 def looped(raw: Path) -> None:
     (raw / "train/class 0/up").symlink_to("..")
 
@@ -392,6 +398,7 @@ def disjoint(raw: Path) -> None:
             lambda raw: write_picture(small_tree(raw) / "train/class 0/a\rb.png"),
             "holds a line break",
         ),
+        (lambda raw: emptied(small_tree(raw)), "raw/train: holds no images. Expected: train/"),
         (lambda raw: looped(small_tree(raw)), "class 0/up: a link to a folder that it lies in"),
         (
             lambda raw: disjoint(small_tree(raw)),

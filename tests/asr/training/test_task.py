@@ -18,7 +18,7 @@ from millrace.asr.evaluation import hypotheses
 from millrace.asr.models.folder import model_digest
 from millrace.asr.planning import budgets
 from millrace.asr.training.options import TrainOptions
-from millrace.asr.training.task import AsrTask
+from millrace.asr.training.task import AsrTask, audited
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
 from millrace.common.training.ranks import Exchange
@@ -268,3 +268,8 @@ def test_batches_are_pinned_only_where_a_gpu_trains(tmp_path, monkeypatch, devic
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     task = AsrTask(TrainOptions(str(write(tmp_path)), model_options=SIZES), device)
     assert task.batch_loader(0).data_loader.pin_memory == pins
+
+
+def test_an_audit_of_a_setting_that_there_is_not_is_refused():
+    with pytest.raises(MillraceError, match=r"there is no setting speed\. Known are .*num_workers"):
+        audited("buckets", speed=1)

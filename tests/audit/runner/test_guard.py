@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from millrace.audit.runner.guard import Guard, _join_group
-from millrace.audit.runner.target import Options, Rank
+from millrace.audit.runner.target import Options, Rank, WrongName, locate
 from tests import forks
 from tests.audit import plain
 
@@ -219,3 +219,9 @@ def test_a_library_of_the_loader_is_imported_once_for_all_probes(tmp_path, monke
             assert {result.status for result in results.values()} == {"ok"}
     # By the first look and for all that follows; an audit after it knows nothing of it.
     assert (tmp_path / "marks").read_text() == "xx" * 2
+
+
+@pytest.mark.parametrize("name", ["train.py", "train.py:", ":make_loader"])
+def test_a_loader_that_is_not_named_by_module_and_name_is_refused(name):
+    with pytest.raises(WrongName, match=f"^{name}: is not module:name"):
+        locate(name)

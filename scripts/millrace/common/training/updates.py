@@ -28,9 +28,6 @@ class Updates:
         seeding.seed_all(settings.seed, "model")
         self.model = task.build_model()
         if settings.gradient_checkpointing:
-            if not hasattr(self.model, "gradient_checkpointing_enable"):
-                problem = f"{type(self.model).__name__} has no gradient checkpointing"
-                raise MillraceError(problem, remedy="Set it to 0")
             self.model.gradient_checkpointing_enable()
         self.model.train()
         self.wrapped = fabric.setup_module(TrainingStep(task, self.model))
