@@ -20,12 +20,14 @@ import pytest
 import torch
 
 from millrace.common import atomic, cli, jsonl
+from millrace.common.errors import MillraceError
 from millrace.common.ledger import Ledger
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.image import train_active
 from millrace.image.producer.sentry import Pointers
 from millrace.image.records.record_file import multiset_digest
 from millrace.image.records.record_set import RecordSet, file_name
+from millrace.image.training import run
 from tests import forks
 from tests.image.record_sets import write_records
 
@@ -203,6 +205,15 @@ def test_sigterm_ends_trainer_and_child_in_order_and_the_same_command_goes_on(da
     command[command.index("40")] = str(done + 2)
     assert train_active.main(command) == 0
     assert [row["epoch"] for row in lines(run, "epoch")] == list(range(done + 2))
+
+
+def test_a_producer_that_has_failed_ends_the_training_beside_it(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
+    words = r"the producer \(pid \d+\) has ended with 2.*the same command goes on"
+    with pytest.raises(MillraceError, match=words), run.producing(["--no-such-flag"]) as check:
+        while True:
+            check()
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

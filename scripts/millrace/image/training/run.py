@@ -57,7 +57,7 @@ def run(
             _claim(folder, options, task)
             stack.enter_context(side)
             if producer:
-                task.check = stack.enter_context(_child(producer))
+                task.check = stack.enter_context(producing(producer))
         result = loop.train(task, options.loop_settings(), folder)
         if not ranks.is_main:
             return {}
@@ -80,7 +80,7 @@ def _claim(folder: Path, options: TrainOptions, task: ImageTask) -> None:
 
 
 @contextlib.contextmanager
-def _child(flags: Sequence[str]) -> Iterator[Callable[[], None]]:
+def producing(flags: Sequence[str]) -> Iterator[Callable[[], None]]:
     """Run a producer while training; gives what raises MillraceError if it has failed."""
     command = [sys.executable, "-m", "millrace.image.create_epochs", *flags, "--end-with-parent"]
     process = subprocess.Popen(command)
