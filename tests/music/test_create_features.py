@@ -148,6 +148,8 @@ def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path, capsys):
+    assert run(tmp_path) == 1
+    assert "audio: no folder of recordings. Set music.audio_root" in capsys.readouterr().err
     (tmp_path / "audio").mkdir()
     assert run(tmp_path) == 1
     assert "no recording ends in .aac" in capsys.readouterr().err

@@ -128,6 +128,11 @@ def test_what_cannot_train_is_refused(tmp_path, override, message, monkeypatch):
     assert message in str(error.value)
 
 
+def test_a_run_without_a_name_is_refused(capsys):
+    assert train_model.main(["jobname="]) == 1
+    assert "the run has no name. Write jobname=NAME" in capsys.readouterr().err
+
+
 def test_a_split_without_two_cliques_is_refused_by_its_file(tmp_path):
     corpus(tmp_path, {**SIZES, "valid": (1, 2)})
     with pytest.raises(MillraceError, match=r"valid\.json: 1 clique of two recordings"):

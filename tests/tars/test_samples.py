@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from millrace.asr.tars.index import write_index
 from millrace.common.errors import MillraceError
 from millrace.tars.__main__ import main
 from millrace.tars.index import FOLDER, open_indices, tar_paths
@@ -259,6 +260,17 @@ def test_a_tar_that_changed_is_indexed_again_and_a_moved_one_is_not(tmp_path):
     for key in ("new", "another"):
         write_tar(tmp_path / "there/part-0.tar", [(f"{key}.cls", b"7")])
         assert contents(opened(tmp_path / "there/*.tar")) == [(key, {"cls": b"7"})]
+
+
+def test_a_tar_that_changes_while_it_is_indexed_is_refused(tmp_path, monkeypatch):
+    def write(place, scans):
+        write_index(place, scans)
+        os.utime(scans[0].path, ns=(1, 1))
+
+    pattern = write_samples(tmp_path, tars=1)
+    monkeypatch.setattr("millrace.tars.index.write_index", write)
+    with pytest.raises(MillraceError, match=r"the tar changes while it is read\. Wait until"):
+        open_indices(tar_paths(pattern))
 
 
 def test_an_index_is_kept_where_it_can_be_written(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.common.errors import MillraceError
 from millrace.music.features.metadata import Record, place_records, read_metadata
-from millrace.music.features.roots import Root, split_name
+from millrace.music.features.roots import Root, split_files, split_name
 from millrace.music.features.splits import Split, coverage, read_split
 from millrace.music.features.track import Contract
 from tests.music.features.trees import (
@@ -252,6 +252,13 @@ def test_coverage_counts_versions_and_the_cliques_of_two_recordings(tmp_path):
     text = "valid: 2 cliques of at least 2 (40.0 %) and 6 versions (42.9 %) remain, 10 of 14 found,"
     text += " 0.3 h"
     assert result["line"] == text
+
+
+def test_two_files_of_a_folder_that_may_be_one_split_are_refused(tmp_path):
+    for name in ("valid.json", "light.json.val"):
+        (tmp_path / name).touch()
+    with pytest.raises(MillraceError, match=r"light\.json\.val and valid\.json may both be valid"):
+        split_files(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,9 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     numbers = index.find([*ids[:50], "absent", "99999999999", "x" * 300, "", "short\0"])
     assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
     assert index.track(numbers[3]).file == "/x/3.h5"
+    for outside in (-1, len(index)):
+        with pytest.raises(IndexError, match="no track of number"):
+            index.track(outside)
     assert index.frames().tolist() == [9000] * 20_000
 
 

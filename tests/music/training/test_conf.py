@@ -149,6 +149,7 @@ def test_every_key_is_explained_and_has_a_default_that_it_takes():
         ("data.on_leak=drop", "Set it to reject or keep or error"),
         ("data.audiolen=10", "Set it to 20 or more"),
         ("jobname", "Write key=value"),
+        ("training.optim.lr=[", "training.optim.lr has the value '['. Write it as in YAML"),
         ("data.nworkers=-1", "data.nworkers is -1. Set it to 0 or more"),
         ("limit_batches=-1", "limit_batches is -1"),
         ("training.save_freq=-1", "training.save_freq is -1"),
