@@ -436,6 +436,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
         h5["9bcdefghijk/loudness"] = np.ones(200)
         h5["shared"], h5["keyed/cqt"], h5["cqt"] = cqt(2, 200), cqt(3, 200), cqt(4, 200)
         h5[b"\xff_bcdefghij"] = cqt(1, 200)
+        h5[f"{'a' * 201}/cqt"], h5["b\nc/cqt"] = cqt(1, 200), cqt(1, 200)
     keys = {"share_one": "shared", "share_two": "shared", "by_a_key": "keyed/cqt"}
     records = [Record(name, h5="a.h5", key=key) for name, key in keys.items()]
     tracks = scanned(tmp_path, records={"a.h5": records})
@@ -448,6 +449,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
             "by_a_key": "",
         },
         **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
+        **{"a" * 201: "bad_id", r"b\nc": "bad_id"},
     }
     write_tracks(tmp_path / "t.parquet", tracks)
 

@@ -162,12 +162,17 @@ def test_few_files_are_open_however_many_are_read(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("keeps_its_time", [False, True])
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open):
+def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open, keeps_its_time):
     reader = WindowReader(write_tree(tmp_path, files=1))
+    path = tmp_path / "chunk_00000.h5"
+    then = path.stat().st_mtime_ns
     if is_open:
         reader.read(0, 0, 1)
-    os.truncate(tmp_path / "chunk_00000.h5", 4096)
+    os.truncate(path, 4096)
+    if keeps_its_time:
+        os.utime(path, ns=(then, then))
     with pytest.raises(
         MillraceError, match=r"has changed since it was indexed.*Build its partition again"
     ):

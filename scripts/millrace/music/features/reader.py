@@ -73,7 +73,7 @@ class WindowReader:
             if by_h5py:
                 return as_float32(_through_h5py(file, track, track.first + start, frames))
             now = os.fstat(file.descriptor)
-            if now.st_mtime_ns != track.mtime_ns:
+            if (now.st_size, now.st_mtime_ns) != (track.size, track.mtime_ns):
                 raise _changed(track.file, track.size, track.mtime_ns, now)
             return as_float32(_from_map(file, track, start, frames))
         except EOFError:
