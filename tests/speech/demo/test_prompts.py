@@ -64,6 +64,8 @@ def test_recorded_prompts(tmp_path):
 def test_wrong_folder_is_a_clear_error(tmp_path):
     with pytest.raises(MillraceError, match="no list of prompts"):
         list(demo_prompts.recorded(tmp_path, tmp_path))
+    with pytest.raises(MillraceError, match=r"not G\.722 audio"):
+        demo_prompts.decode(tmp_path / "absent.g722")
 
 
 def test_distinct_by_text_and_by_audio():
