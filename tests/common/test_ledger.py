@@ -42,6 +42,8 @@ def test_only_what_adds_up_passes(ledger: Ledger, missing: int):
     with pytest.raises(MillraceError) as caught:
         ledger.check()
     assert str(ledger.rows_in) in str(caught.value) and "does not add up" in str(caught.value)
+    with pytest.raises(MillraceError, match="does not add up"):
+        ledger.as_dict()
 
 
 @given(ledger=ledgers(), repairs=REASONS)

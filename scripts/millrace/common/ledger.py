@@ -86,7 +86,9 @@ class Ledger:
             )
 
     def as_dict(self) -> dict:
-        """JSON-ready, with sorted reasons."""
+        """JSON-ready, with sorted reasons. Raises as `check`: what does not add up is never
+        written."""
+        self.check()
         plain = ("stage", "scope", "unit", "rows_in", "rows_out", "rows_rejected")
         counts = {name: dict(sorted(getattr(self, name).items())) for name in _COUNTS}
         return {**{name: getattr(self, name) for name in plain}, **counts}

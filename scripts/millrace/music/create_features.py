@@ -48,7 +48,6 @@ def main(args: argparse.Namespace) -> None:
         rejects += refused
     ledger.rows_out = len(records)
     ledger.rejected.update(reject["reason"] for reject in rejects)
-    ledger.check()
     jsonl.write_lines(args.rejects, rejects)
     atomic.write_json(args.ledger, ledger.as_dict())
     cli.log.info("%s", ledger.line())

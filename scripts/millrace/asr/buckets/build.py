@@ -198,7 +198,6 @@ class _Build:
             order = [*_HELD_OUT, TRAIN]
             for split in sorted(splits, key=lambda split: order.index(split.name)):
                 self._write(split, members, files)
-                split.ledger.check()
                 split.spill.close()
             self.rejects.finish()
             ledger = [ledger.as_dict() for ledger in ledgers]

@@ -115,7 +115,7 @@ def calibrate(
             )
             break
         why = search.why_not(soaked)
-        smaller = min(size - 1, size * 9 // 10)
+        smaller = size * 9 // 10
         log.warning("soak with %d rows: %s; trying %d rows", size, why, smaller)
         if smaller < search.min_bs:
             raise MillraceError(f"a batch of {size} does not last: {why}", "soak", _SMALLER)

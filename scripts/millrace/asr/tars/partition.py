@@ -114,8 +114,6 @@ class ScanLog:
             count = sum(getattr(record, name) for record in records)
             if count:
                 members.warnings[name] = count
-        tars.check()
-        members.check()
         return {
             "partition": self.partition.id,
             "statuses": dict(sorted(statuses.items())),

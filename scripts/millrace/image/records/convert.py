@@ -208,7 +208,6 @@ def finish(
 
     ledger.rejected.update(reject["reason"] for reject in rejects)
     ledger.rows_out = sum(len(plan.rows) for plan in final)
-    ledger.check()
     jsonl.write_lines(folder / "rejects.jsonl", rejects)
     for line in (ledger.line(), *leakage.lines(ledger)):
         cli.log.info("%s", line)
