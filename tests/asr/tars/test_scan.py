@@ -483,8 +483,9 @@ def flipped(at: int, content: bytes = MANY) -> bytes:
 
 def with_header(size: int) -> bytes:
     """A tar of a, b and between them a header with this base-256 size."""
-    huge = header(b"huge", 0, at_124=b"\x80" + size.to_bytes(11, "big"))
-    return tar_of(("a", b"a"))[:1024] + huge + tar_of(("b", b"b"))
+    first = b"\xff" if size < 0 else b"\x80"
+    odd = header(b"odd", 0, at_124=first + size.to_bytes(11, "big", signed=size < 0))
+    return tar_of(("a", b"a"))[:1024] + odd + tar_of(("b", b"b"))
 
 
 INNER = tar_of(("a", b"a"), ("inner.tar", many(30)[0]), ("b", b"b"), ("c", b"c"))
@@ -510,6 +511,13 @@ DAMAGE = {
         f"{START:,}",
         ALL_BUT_20,
         29,
+    ),
+    "size below zero": (
+        with_header(-1536),
+        "damaged",
+        "a size which is no number",
+        [(b"a", b"a"), (b"b", b"b")],
+        1,
     ),
     **{
         f"size of {bits} bits": (
