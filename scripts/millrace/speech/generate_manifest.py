@@ -2,8 +2,8 @@
 
 Of one partition (--partition), as the workflow keeps it in step with the corpus in
 results/speech/partitions; or of a country (--country), without the workflow:
-<country>_manifest.csv, <country>_splits.csv and <country>_rejects.csv. Splits that are drawn stay,
-and so do the statuses of segments that have not changed.
+<country>_manifest.csv, <country>_splits.csv and <country>_rejects.csv. Splits that are drawn stay.
+A manifest that is there is not written over.
 """
 
 from __future__ import annotations

@@ -42,6 +42,19 @@ def test_flac_that_was_flipped_is_never_wrong(tmp_path):
         assert 1 <= is_cut.count(False) <= 2, at
 
 
+@pytest.mark.parametrize("second_frame", [True, False])
+def test_a_flac_without_its_beginning_is_refused(tmp_path, second_frame):
+    """FFmpeg plays what is left from 0 s on."""
+    path = tmp_path / "a.flac"
+    soundfile.write(path, signal(8, 16000), 16000)
+    raw = path.read_bytes()
+    first = raw.index(b"\xff\xf8")
+    later = raw.index(raw[first : first + 4] + b"\x01") if second_frame else len(raw) // 2
+    path.write_bytes(raw[:first] + raw[later:])
+    with pytest.raises(audio.AudioError, match="begins with a later frame of FLAC"):
+        list(audio.cut(path, [(1.0, 2.0)], 16000))
+
+
 @pytest.mark.parametrize(
     ("codec", "container", "size"),
     [("flac", "flac", 20000), ("tta", "tta", 30), ("wavpack", "wv", 30)],

@@ -207,6 +207,10 @@ class StreamRecording:
         don't decode."""
         skip, _ = discarded(packet)
         self.states_delay = skip > 0
+        if self.container_format == "flac" and packet.pts:
+            # Its frames are numbered from the beginning of the recording.
+            problem = "begins with a later frame of FLAC: what came before it is missing"
+            raise AudioError("audio_load", self.path, problem)
         if packet.pts is not None:
             delay = skip / (self.codec.sample_rate or 48000)
             self.timeline.origin = float(packet.pts * packet.time_base) + delay
