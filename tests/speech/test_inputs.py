@@ -32,6 +32,7 @@ def inputs(tmp_path, monkeypatch) -> SpeechInputs:
         (SHARDS / "malta" / folder).mkdir(parents=True)
         for tar in tars:
             (SHARDS / "malta" / folder / tar).touch()
+            (SHARDS / "malta" / folder / f".{tar[:-4]}.index.parquet").touch()
         (SHARDS / f"malta_{split}_shards.txt").write_text(
             "".join(f"malta/{folder}/{tar}\n" for tar in tars)
         )
@@ -40,11 +41,12 @@ def inputs(tmp_path, monkeypatch) -> SpeechInputs:
     return SpeechInputs(Sources({"malta": ["malta-train-1-00000", "malta-test-00000"]}), hub)
 
 
-def test_a_lost_tar_is_made_again_by_the_job_of_its_partition(inputs):
+@pytest.mark.parametrize("name", ["malta-train-1-00001.tar", ".malta-train-1-00001.index.parquet"])
+def test_a_lost_tar_or_sidecar_is_made_again_by_the_job_of_its_partition(inputs, name):
     assert inputs.listed.lost() == {}
-    tar = SHARDS / "malta/train-1/malta-train-1-00001.tar"
-    tar.unlink()
-    assert inputs.listed.lost() == {str(tar): str(INDEX)}
+    path = SHARDS / "malta/train-1" / name
+    path.unlink()
+    assert inputs.listed.lost() == {str(path): str(INDEX)}
 
 
 def test_a_tar_is_not_lost_whose_partition_was_cut_again_has_no_index_or_is_no_more(inputs):

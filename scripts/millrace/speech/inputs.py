@@ -111,7 +111,7 @@ class SpeechInputs:
 
     @property
     def listed(self) -> Listed:
-        """The tars of all countries."""
+        """The tars of all countries, and the sidecars that prove them whole."""
         return Listed(self._tars, self._made_with, before=["manifest"])
 
     def _tars(self) -> Iterator[str]:
@@ -121,7 +121,9 @@ class SpeechInputs:
                 names = []
                 if os.path.exists(path):
                     names = Path(path).read_text().splitlines()
-                yield from (f"results/speech/shards/{name}" for name in names)
+                for tar in (Path("results/speech/shards", name) for name in names):
+                    yield str(tar)
+                    yield str(tar.with_name(f".{tar.stem}.index.parquet"))
 
     def _made_with(self, tar: str) -> str | None:
         """What the step that cuts a tar writes last; None if it has run since the tars were

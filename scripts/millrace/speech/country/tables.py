@@ -16,7 +16,7 @@ from millrace.common.errors import Damaged, own_file
 from millrace.common.ledger import Ledger
 from millrace.speech.columns import INDEX_SCHEMA, SCHEMA
 from millrace.speech.names import Partition
-from millrace.speech.shards.index import index_of, read_sidecar, tars_of
+from millrace.speech.shards.index import index_of, sidecar_of, tars_of
 
 # The columns of the three CSVs.
 MANIFEST_COLUMNS = tuple(SCHEMA.names)
@@ -76,10 +76,7 @@ class PartitionFiles:
     def sidecars(self) -> Iterator[pa.Table]:
         """What the sidecars of the tars tell: they alone know of segments that were left out."""
         for tar in self.tars():
-            sidecar = read_sidecar(tar)
-            if sidecar is None:
-                raise Damaged(tar, "its sidecar is missing or cannot be read")
-            yield sidecar.table
+            yield sidecar_of(tar).table
 
     def shard_rows(self, columns: Sequence[str]) -> pa.Table:
         """Where the segments lie in shards."""

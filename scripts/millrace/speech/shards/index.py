@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.common import atomic
+from millrace.common.errors import MillraceError
 from millrace.common.fingerprints.scale import SEARCHED_STEPS
 from millrace.speech.columns import COMPLETED, DUPLICATE, INDEX_SCHEMA, SIDECAR_SCHEMA
 from millrace.speech.names import Partition, ShardFile
@@ -84,6 +85,16 @@ def read_sidecar(tar: Path) -> Sidecar | None:
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return sidecar if sidecar.table.schema == SIDECAR_SCHEMA else None
+
+
+def sidecar_of(tar: Path) -> Sidecar:
+    """The sidecar of a tar that was made whole. Raises MillraceError if it is missing or cannot be
+    read."""
+    sidecar = read_sidecar(tar)
+    if sidecar is None:
+        remedy = "Have it made again: snakemake speech --forcerun speech_create_shards"
+        raise MillraceError("its sidecar is missing or cannot be read", str(tar), remedy)
+    return sidecar
 
 
 def made_keys(partition: Partition, output_dir: str | os.PathLike) -> set[str]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from millrace.common import atomic
 from millrace.common.errors import Damaged, MillraceError
 from millrace.speech.columns import COMPLETED, DUPLICATE, SIDECAR_SCHEMA
-from millrace.speech.shards.index import Sidecar, read_sidecar, write_sidecar
+from millrace.speech.shards.index import Sidecar, sidecar_of, write_sidecar
 from millrace.speech.shards.tar_writer import TarWriter
 
 
@@ -33,11 +33,9 @@ def settle(tar: Path, copies: Mapping[str, str]) -> bool:
     """Leave those segments out of a tar whose keys are in `copies`, which says why, and no others.
 
     Returns whether the tar has changed. After a crash in between, the same call mends it. Raises
-    Damaged for a tar without its sidecar, or without a segment that the sidecar names.
+    MillraceError for a tar without its sidecar, or without a segment that the sidecar names.
     """
-    sidecar = read_sidecar(tar)
-    if sidecar is None:
-        raise Damaged(tar, "its sidecar is missing or cannot be read")
+    sidecar = sidecar_of(tar)
     rows = sidecar.table.to_pylist()
     before = {row["key"]: row["error_message"] for row in rows if row["status"] == DUPLICATE}
     cut = sidecar.cut()
