@@ -155,7 +155,6 @@ def test_what_is_missing_is_named(tar):
         left_out.settle(tar, {})
     read_sidecar(tar)
     next(tar.parent.glob(".*00000.index.parquet")).write_bytes(b"no parquet")
-    with pytest.raises(
-        MillraceError, match=r"sidecar is missing or cannot be read.*--forcerun speech_create_shards"
-    ):
+    remedy = "snakemake speech --forcerun speech_create_shards"
+    with pytest.raises(MillraceError, match=rf"sidecar is missing or cannot be read.*{remedy}"):
         left_out.settle(tar, {})
