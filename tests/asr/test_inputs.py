@@ -193,6 +193,24 @@ def test_of_foreign_tars_the_config_says_where_they_lie():
             read()
 
 
+@pytest.mark.parametrize(
+    ("unchanged", "built_before", "stale"),
+    [(["m/train.jsonl"], True, []), ([], True, [BUCKETS]), ([], False, [])],
+)
+def test_a_changed_manifest_that_is_older_than_the_buckets_makes_them_again(
+    tmp_path, monkeypatch, unchanged, built_before, stale
+):
+    """Snakemake compares times: one that was moved into its place keeps its own."""
+    monkeypatch.chdir(tmp_path)
+    touch("m/train.jsonl", 1)
+    touch(BUCKETS, 2)
+    if built_before:
+        touch("results/asr/partitions/manifests/built/all.json", 2)
+    found = Sources({"tars": []}, {"train": ["m/train.jsonl"]}, unchanged=unchanged)
+    section = checked_config({"asr": {"source": "manifests"}}, ROOT / "rules/schemas")["asr"]
+    assert AsrInputs(section, found, list, ancient=str).listed.stale() == stale
+
+
 def test_of_the_shards_of_speech_the_config_says_nothing_of_where_tars_lie():
     asr = inputs(tar_root="/t", path_map={"/a": "/b"})
     assert (asr.tar_root(), asr.path_map()) == ("results/speech/shards", "{}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
 RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
+_MANIFESTS_AS_BUILT = f"{PARTITIONS}/manifests/built/all.json"
 
 
 def _measured(steps: int) -> dict[str, Any]:
@@ -133,7 +136,16 @@ class AsrInputs(RunInputs):
     @property
     def listed(self) -> Listed:
         """The bucket parquets, and those of other splits."""
-        return Listed(self._parquets, lambda path: BUCKETS)
+        return Listed(self._parquets, lambda path: BUCKETS, stale=self._stale)
+
+    def _stale(self) -> list[str]:
+        """The buckets, if a manifest has changed and is older: put in its place with its time."""
+        if self.from_speech or not all(map(os.path.exists, (BUCKETS, _MANIFESTS_AS_BUILT))):
+            return []
+        built = os.path.getmtime(BUCKETS)
+        paths = itertools.chain.from_iterable(self.sources.required().files.values())
+        changed = [path for path in paths if path not in self.sources.unchanged]
+        return [BUCKETS] if any(os.path.getmtime(path) <= built for path in changed) else []
 
     def _parquets(self) -> list[str]:
         try:

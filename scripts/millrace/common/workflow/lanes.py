@@ -239,9 +239,11 @@ class Lanes:
                 self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
-                if listed and stage not in listed.before and (makers := listed.lost()):
-                    self._say(f"{lane}: {lost.shown(makers)}")
-                    self._remade[lane] = sorted({*makers.values()})
+                if listed and stage not in listed.before:
+                    makers = listed.lost()
+                    if makers:
+                        self._say(f"{lane}: {lost.shown(makers)}")
+                    self._remade[lane] = sorted({*makers.values(), *listed.stale()})
 
     def remaking(
         self, lane: str, inputs: Callable[..., list[str]], workflow: Any

@@ -18,12 +18,14 @@ class Listed(NamedTuple):
     """What a lane's indices list: paths, and the declared output of the job that makes one of them.
 
     `maker` is asked for lost files only; None if its job has run since the index was written.
-    Targets of the stages `before` end before these files are made.
+    Targets of the stages `before` end before these files are made. `stale` are outputs that are
+    newer than what they were made of, though that has changed: Snakemake compares times.
     """
 
     paths: Callable[[], Iterable[str]]
     maker: Callable[[str], str | None]
     before: Collection[str] = ()
+    stale: Callable[[], Collection[str]] = tuple
 
     def lost(self) -> dict[str, str]:
         """The paths that are not there, and what makes them."""
