@@ -69,6 +69,7 @@ def test_a_run_is_refused_while_steps_of_a_killed_one_go_on_and_a_dry_run_says_s
     while left_over.steps():
         time.sleep(0.01)
     assert not check(said.append, acts=True, on_cluster=False)
+    assert not list(run_lock.NOTES.iterdir())  # or the next lock would be said to be the dead's
 
 
 def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(

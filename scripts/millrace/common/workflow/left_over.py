@@ -120,11 +120,12 @@ def check(say: Callable[[str], None], acts: bool, on_cluster: bool, unlock: str)
     is there.
     """
     locked = is_locked()
-    if locked and not run_lock.stale():
+    killed = run_lock.stale()  # without a lock it lets go of what dead runs noted
+    if locked and not killed:
         return ""
     lines = describe(steps(), _queue(say, acts, on_cluster))
     if locked:
-        lines = [". ".join([run_lock.stale(), *lines, run_lock.remedy(unlock)])]
+        lines = [". ".join([killed, *lines, run_lock.remedy(unlock)])]
     elif lines and acts:
         raise MillraceError(" ".join(lines))
     if not acts:
