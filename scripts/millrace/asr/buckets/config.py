@@ -70,7 +70,8 @@ class BucketConfig:
         """The bucket parquets, or that of another split. Raises MillraceError where there are
         none."""
         if split != "train" and split not in self.splits:
-            raise MillraceError(f"there is no split {split}", str(self.file), _BUILD)
+            remedy = f"Its splits: {', '.join(['train', *self.splits])}"
+            raise MillraceError(f"there is no split {split}", str(self.file), remedy)
         paths = self.paths if split == "train" else [self.splits[split]]
         missing = [path.name for path in (*paths, self.tars) if not path.is_file()]
         if missing or not paths:
