@@ -659,6 +659,22 @@ def test_at_most_a_page_and_a_tenth_is_read_for_each_member(tmp_path, monkeypatc
     assert scanned.reads <= 1.1 * 3000
 
 
+def test_each_chain_finds_a_member_and_walks_a_part_of_the_tar(tmp_path, monkeypatch):
+    chains = []
+    split = tar_chain.split
+
+    def noted(first, count):
+        chains.extend(split(first, count))
+        return list(chains)
+
+    monkeypatch.setattr(tar_chain, "split", noted)
+    path = save(
+        tmp_path, b"".join(header(b"m%06d" % i, 9_216) + bytes(9_216) for i in range(400)) + END
+    )
+    assert len(scan(path, 4).names) == 400
+    assert len(chains) == 4 and min(len(chain.starts) for chain in chains) >= 50
+
+
 def test_dense_tars_are_read_in_few_reads(tmp_path):
     path = save(
         tmp_path, b"".join(header(b"m%06d" % i, 100) + bytes(512) for i in range(20_000)) + END
