@@ -178,6 +178,19 @@ def audio(workflow: Workflow, video_id: str) -> Path:
     return folder / f"{video_id}.wav"
 
 
+@pytest.mark.parametrize("table", ["rejects.csv", "train_shards.txt"])
+def test_a_table_of_a_country_that_was_lost_is_gathered_again(workflow, table):
+    path = workflow.folder / f"results/speech/shards/germany_{table}"
+    before = path.read_bytes()
+    path.unlink()
+    gathered = [job for job in workflow.dry("speech_shards") if job.rule != "speech_merge_index"]
+    assert [(job.rule, job.wildcards) for job in gathered] == [
+        ("speech_merge_shards", "country=germany")
+    ]
+    workflow.run("speech_shards")
+    assert path.read_bytes() == before and workflow.dry("speech_shards") == []
+
+
 def test_each_edit_makes_the_partition_of_its_recording_and_no_other(workflow):
     """One text, one audio file, one recording deleted, one added; then many, in another country."""
     by_home: dict[str, str] = {}

@@ -136,13 +136,23 @@ class SpeechInputs:
         is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
         return index if is_cut else None
 
-    def shards(self, wildcards: Any = None) -> list[str]:
-        """The merged index, when there is a corpus, and those of the countries: of a failed merge
-        Snakemake deletes what lay there before, and would not miss it while the merged index is
-        there."""
+    def indices(self, wildcards: Any = None) -> list[str]:
+        """The merged index, when there is a corpus, and those of the countries."""
         if self.partitions:
             return ["results/speech/index.parquet", *self.country_indices()]
         return []
+
+    def shards(self, wildcards: Any = None) -> list[str]:
+        """The indices, and what else lies beside the shards of each country: of files that are lost
+        Snakemake misses only those that are asked for."""
+        lists = [f"{split}_shards.txt" for split in SPLITS]
+        tables = ["manifest.csv", "rejects.csv", "ledger.json", *lists]
+        beside = [
+            f"results/speech/shards/{country}_{table}"
+            for country in self.partitions
+            for table in tables
+        ]
+        return [*self.indices(), *beside]
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""

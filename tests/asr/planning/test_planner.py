@@ -213,6 +213,15 @@ def test_rows_over_the_budget_are_batches_of_their_own_and_others_are_split_to_f
     assert (stats["rows"], stats["split_batches"], stats["filler_batches"]) == (7, 2, 1)
 
 
+def test_rows_of_nearly_one_duration_meet_others_in_the_next_epoch() -> None:
+    durations = [np.linspace(10, 10.01, 64, dtype=np.float32)]
+    first, second = (plan_epoch(durations, BatchBudget(None, rows=8), 0, at, 1) for at in (0, 1))
+    batches = [
+        {frozenset(plan.batch(step, 0).tolist()) for step in range(8)} for plan in (first, second)
+    ]
+    assert len(batches[0]) == 8 and not batches[0] & batches[1]
+
+
 def test_arguments_that_cannot_be_planned_are_refused() -> None:
     for seconds in ([], [1, np.nan], [0.0], [np.inf], [-1.0]):
         with pytest.raises(MillraceError, match=r"no rows|finite and above 0"):
@@ -221,7 +230,7 @@ def test_arguments_that_cannot_be_planned_are_refused() -> None:
     for budget, world, message in (([BUDGET, BUDGET], 1, "budgets"), (BUDGET, 0, "world size")):
         with pytest.raises(MillraceError, match=message):
             plan_epoch(good, budget, 0, 0, world)
-    for seconds in (None, 0.0):
+    for seconds in (None, 0.0, np.nan):
         with pytest.raises(MillraceError, match="limit"):
             BatchBudget(seconds)
     with pytest.raises(IndexError):

@@ -417,6 +417,7 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
         *(link("hard2", "d/../d/a"), link("d/soft", "a", b"2"), link("d/up", "../top", b"2")),
         *(link("chain", "hard"), link("loop", "loop", b"2"), link("nowhere", "missing")),
         *(info_of("folder", kind=b"5"), link("to-folder", "folder", b"2"), ("top", b"top")),
+        *(("f" * 120, b"far"), link("to-long", "f" * 120)),
     ]
     scanned = check_equal(save(tmp_path, tar_of(*members)))
     assert dict(zip(scanned.names, scanned.kinds.tolist(), strict=True)) == {
@@ -432,6 +433,8 @@ def test_links_get_the_bytes_tarfile_gives(tmp_path):
         b"folder": DIRECTORY,
         b"to-folder": BROKEN_LINK,
         b"top": FILE,
+        b"f" * 120: FILE,
+        b"to-long": HARD_LINK,
     }
     assert scanned.duplicates == 1 and "more than once" in scanned.reason
     assert "5 links lead to no file in this tar, or to another link" in scanned.reason
@@ -529,6 +532,16 @@ DAMAGE = {
         )
         for bits in (63, 88)
     },
+    "PAX record of no length": (
+        tar_of(("a", b"a"))[:1024]
+        + header(b"pax", 9, b"x")
+        + padded(b"0 path=z\n")
+        + tar_of(("b", b"b")),
+        "damaged",
+        "a PAX record of an impossible length",
+        [(b"a", b"a"), (b"b", b"b")],
+        1,
+    ),
     "global size": (
         header(b"a", 3)
         + padded(b"abc")

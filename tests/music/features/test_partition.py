@@ -433,6 +433,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
         h5.create_group("6bcdefghijk/loop")["up"] = h5["/"]
         h5["7bcdefghijk"] = np.ones((84, 200), "u1")
         h5["8bcdefghijk"] = h5py.Empty("f4")
+        h5["abcdefghijk/cqt"] = np.ones(200, "f4")
         h5["9bcdefghijk/loudness"] = np.ones(200)
         h5["shared"], h5["keyed/cqt"], h5["cqt"] = cqt(2, 200), cqt(3, 200), cqt(4, 200)
         h5[b"\xff_bcdefghij"] = cqt(1, 200)
@@ -449,7 +450,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
             "by_a_key": "",
         },
         **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
-        **{"a" * 201: "bad_id", r"b\nc": "bad_id"},
+        **{"a" * 201: "bad_id", r"b\nc": "bad_id", "abcdefghijk": "dtype"},
     }
     write_tracks(tmp_path / "t.parquet", tracks)
 

@@ -43,7 +43,7 @@ class BatchBudget:
     def __post_init__(self) -> None:
         limits = (self.seconds, self.cost, self.rows)
         given = [limit for limit in limits if limit is not None]
-        if not given or min(given) <= 0:
+        if not given or not all(limit > 0 for limit in given):  # NaN is above nothing
             problem = f"a batch budget needs a limit, and limits above 0: {self}"
             raise MillraceError(problem, "batch budget")
 
