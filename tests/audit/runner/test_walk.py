@@ -28,6 +28,22 @@ class Drawing:
         """A method, bound to what it needs."""
 
 
+class Calling:
+    def __call__(self) -> float:
+        return self.draw()
+
+    def draw(self) -> float:
+        return RNG.random()
+
+    @staticmethod
+    def shift() -> float:
+        return 0.5
+
+
+class OfClass:
+    rng = RNG
+
+
 def closed_over() -> object:
     rng = RNG
     return lambda: rng.random()
@@ -39,6 +55,8 @@ def closed_over() -> object:
         (SimpleNamespace(dtype="float32", steps=[{"a": 1}, (Slotted(),)]), "steps.1.0.rng"),
         (partial(print, file=Slotted()), "keywords.file.rng"),
         (Drawing(), "RNG"),
+        (Calling(), "RNG"),
+        (OfClass(), "rng"),
         (Drawing().draw, "__self__.RNG"),
         (closed_over(), "rng"),
     ],

@@ -3,6 +3,7 @@ name."""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -25,7 +26,6 @@ PLAIN = (
 )
 NAMES = (type, ModuleType)
 FOREIGN = ("torch", "torchvision", "albumentations", "PIL", "numpy", "cv2", "datasets")
-METHODS = ("__getitem__", "__iter__", "__call__")
 BOUND = {
     partial: ("func", "args", "keywords"),
     MethodType: ("__self__", "__func__"),
@@ -72,11 +72,25 @@ def parts(value: Any, code: bool = False) -> Held:
     names = BOUND.get(kind) or slots
     held = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     held += getattr(value, "__dict__", {}).items()
-    for method in METHODS if code else ():
-        function = getattr(kind, method, None)
-        if isinstance(function, FunctionType):
-            held += _named(function)
+    for base in kind.__mro__ if code else ():
+        held += _of_class(base)
     return held
+
+
+def _of_class(kind: type) -> Held:
+    """What a class holds for all its objects, and what its methods name."""
+    held: Held = []
+    for name, part in {} if _is_foreign(kind) else vars(kind).items():
+        if isinstance(part, FunctionType):
+            held += _named(part) if name != "__init__" else []
+        elif not name.startswith("__"):
+            held.append((name, part))
+    return held
+
+
+def _is_foreign(thing: type | FunctionType) -> bool:
+    package = (thing.__module__ or "").partition(".")[0]
+    return package in FOREIGN or package in sys.stdlib_module_names
 
 
 def _answers(value: Any) -> bool:
@@ -90,7 +104,7 @@ def _answers(value: Any) -> bool:
 
 def _named(function: FunctionType) -> Held:
     """What a function names: of its closure, and of the globals of its module."""
-    if (function.__module__ or "").partition(".")[0] in FOREIGN:
+    if _is_foreign(function):
         return []
     scope = function.__globals__
     names = function.__code__
