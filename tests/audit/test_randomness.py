@@ -269,6 +269,17 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
 
 
 @pytest.mark.parametrize(
+    ("ended", "length", "verdict"),
+    [(True, None, "fail"), (False, 9, "fail"), (False, None, "not decidable")],
+)
+def test_the_order_of_what_has_no_end_is_begun_once(ended, length, verdict):
+    read = {**epoch(ONE, ended), "length": length}
+    source = [SOURCE | {"shuffled_by": ["torch.randperm"]}]
+    [finding] = said("DP14", epochs=[[read, read]], set_epoch=[DEAF], source=source)
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("own", "main", "is_missed"),
     [
         ([ONE, ONE], [ONE, OTHER, ONE], True),

@@ -31,6 +31,7 @@ GLOBALS = {
     "python": "Python's random",
     "numpy": "NumPy's global state",
 }
+NEED_END = "a stream that ends: fewer shards, by --arg"
 NEED_ID = "a field that is the same whenever a sample is read: yield an id"
 SEEDED = {
     "workers": (
@@ -208,7 +209,7 @@ def _shared_out(shared: Shares, epochs: list[Epoch], dataset: Dataset) -> Findin
             f"no end in {len(dataset.samples)} samples, "
             "and no two places give the same ones in the same order"
         )
-        return undecided(cause, "a stream that ends: fewer shards, by --arg")
+        return undecided(cause, NEED_END)
 
     unknown = shared.unknown()
     if unknown:
