@@ -280,6 +280,22 @@ def test_the_order_of_what_has_no_end_is_begun_once(ended, length, verdict):
 
 
 @pytest.mark.parametrize(
+    ("second", "verdict"), [("8", "pass"), ("7", "fail")], ids=["own seed", "constant"]
+)
+def test_a_generator_that_the_first_sample_makes_has_begun_by_the_end_of_its_batch(second, verdict):
+    drawn = []
+    for worker, state in enumerate(("7", second)):
+        made = notes([worker, 2 + worker], worker, size=1)
+        for step, note in enumerate(made):
+            note |= {"pid": worker, "start": {"torch": "1"}}
+            note["random"] = {"torch": "1", "rng": f"{state}, {step}"}
+        drawn += made
+    epochs = [[{"batches": drawn, "ended": True, "length": 4}]]
+    [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
+    assert finding.verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("own", "main", "is_missed"),
     [
         ([ONE, ONE], [ONE, OTHER, ONE], True),

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Subset, get_worker_info
+from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 
 from tests.audit.mutants import RANKS, bug, twin
 from tests.audit.mutants.rows import Noisy, Rows, draw, load, rank, row, spread, train
@@ -52,6 +52,26 @@ class Unused(Rows):
         return row(self.order[index])
 
 
+class Lazily(Rows):
+    rng = None
+
+    def __getitem__(self, index: int) -> dict:
+        if self.rng is None:
+            self.rng = np.random.default_rng(torch.initial_seed())
+        return {"x": row(index)["x"] + draw(self.rng), "id": index}
+
+
+class Mixup:
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+
+    def __call__(self, samples: list) -> dict:
+        batch = default_collate(samples)
+        share = self.rng.random()
+        return {**batch, "x": share * batch["x"] + (1 - share) * batch["x"].flip(0)}
+
+
+MIXED = "the generator collate_fn.rng"
 CASES = [
     bug("DP1", "numpy generator in init", lambda: train(Noisy(np.random.default_rng(0)))),
     bug(
@@ -68,6 +88,7 @@ CASES = [
         says="epochs 0 and 1",
     ),
     bug("DP1", "constant torch seed", lambda: train(Noisy("torch"), worker_init_fn=torch_constant)),
+    bug("DP1", "generator of collate", lambda: train(Rows(), collate_fn=Mixup()), says=MIXED),
     bug("DP1", "one seed on all ranks", lambda: seeded(0), RANKS, says="ranks 0 and 1"),
     bug(
         "DP1",
@@ -83,6 +104,7 @@ CASES = [
         "generator made a worker",
         lambda: train(Noisy(np.random.default_rng(0)), worker_init_fn=fresh_generator),
     ),
+    twin("DP1", "generator made by the first sample", lambda: train(Lazily())),
     twin("DP1", "no augmentation", lambda: train(Rows()), verdict="pass", says="the same"),
     twin("DP1", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
     twin("DP1", "a seed a rank", lambda: seeded(rank()), RANKS),

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from millrace.audit.runner.digest import digest, fields, members, rows, walk_tensors
-from millrace.audit.runner.probes import Seen
+from millrace.audit.runner.probes import COLLATE, Seen
 from millrace.audit.runner.target import Rank
 from millrace.audit.runner.walk import walk
 from millrace.common import processes
@@ -301,14 +301,14 @@ def reseed(seed: int = SEED) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def states(*holders: Any) -> dict[str, str]:
-    """Digests of the random states of torch, Python and NumPy, and of the generators that objects
-    hold."""
+def states(dataset: Any, collate: Any) -> dict[str, str]:
+    """Digests of the random states of torch, Python and NumPy, and of the generators that a data
+    set and a collate_fn hold."""
     seen = {"torch": digest(torch.get_rng_state()), "python": digest(random.getstate())}
     if (numpy := sys.modules.get("numpy")) is not None:
         seen["numpy"] = digest(numpy.random.get_state())
-    for holder in holders:
-        for path, value in walk(holder, code=True):
+    for name, holder in (("", dataset), (COLLATE, collate)):
+        for path, value in walk(holder, name, code=True):
             of_numpy = type(value).__module__.startswith("numpy.random")
             if of_numpy or isinstance(value, (torch.Generator, random.Random)):
                 seen[path] = _state(value)

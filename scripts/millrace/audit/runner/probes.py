@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Seen = dict[str, Any]  # by a probe: JSON
+COLLATE = "collate_fn"  # begins the names of generators that it holds
 
 
 @dataclass(frozen=True)
