@@ -129,7 +129,10 @@ def test_images_in_lists(verdicts, root, kind, bugs):
         ("plain", "0,1", "fail"),
         ("plain", "none", "not applicable"),
         ("plain", "", "not applicable"),
-        ("good", "", "not decidable"),
+        ("good", "", "pass"),
+        ("bgr mean", "", "fail"),
+        ("turned bgr mean", "", "pass"),
+        ("own constants", "", "pass"),
     ],
 )
 def test_ranges_are_compared_with_what_is_expected(verdicts, root, kind, expect, verdict):
@@ -144,8 +147,10 @@ COLOUR = {
     "mean": [0.5] * 3,
     "std": [0.2] * 3,
     "min": [0.0] * 3,
+    "whole": False,
     "distinct": 64,
 }
+GREY = {"mean": [0.5]}
 
 
 def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
@@ -166,13 +171,32 @@ def seen(*steps: dict, expect: str = "", fields: tuple[dict, ...] = ()) -> dict:
         (257, {}, "", "not decidable"),
         (257, {}, "0-1", "fail"),
         (255, {"distinct": 63}, "", "not decidable"),
-        (255, {"mean": [0.5]}, "", "not decidable"),  # grey
+        (255, GREY | {"whole": True}, "", "fail"),
+        (257, GREY | {"whole": True}, "", "not decidable"),
+        (255, GREY | {"whole": True, "distinct": 63}, "", "pass"),  # labels
+        (255, GREY, "", "pass"),  # features
+        (255, GREY, "0-1", "fail"),
     ],
 )
 def test_pixels_are_judged_by_their_range_and_levels(highest, changes, expect, verdict):
     field = COLOUR | {"max": [highest] * 3} | changes
     [finding] = judged("DP12", values=[seen(expect=expect, fields=(field,))])
     assert finding.verdict == verdict
+
+
+def test_grey_whole_numbers_beside_a_picture_may_be_its_mask():
+    picture = COLOUR | {"max": [1.0] * 3}
+    mask = COLOUR | GREY | {"name": "mask", "whole": True, "max": [255.0]}
+    findings = judged("DP12", values=[seen(fields=(picture, mask))])
+    assert [finding.verdict for finding in findings] == ["pass", "not decidable"]
+
+
+def test_one_mean_of_several_that_is_red_first_may_be_the_one_that_is_used():
+    means = {"loader.a": [0.406, 0.456, 0.485], "loader.b": [0.485, 0.456, 0.406]}
+    for kept, verdict in (("ab", "not applicable"), ("a", "fail"), ("b", "not applicable")):
+        held = {path: mean for path, mean in means.items() if path[-1] in kept}
+        seen = {"images": [""], "orders": ["RGB"] * 2, "means": held}
+        assert judged("DP10", colours=[seen])[0].verdict == verdict
 
 
 def step(name: str, at: int = 0, kind: str = "tensor", **facts) -> dict:

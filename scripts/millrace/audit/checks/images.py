@@ -18,6 +18,7 @@ class Field(NamedTuple):
     std: list[float]
     min: list[float]
     max: list[float]
+    whole: bool  # all values are whole numbers
     distinct: int  # values of a batch
 
     @property
@@ -105,7 +106,7 @@ class Colours(NamedTuple):
 
     images: list[str]  # fields of colour images
     orders: list[str]  # of each field and seed: "RGB", "BGR", ..., or "" if nobody can tell
-    blue_first: list[str]  # means of three channels, the first of which is the smallest
+    means: dict[str, list[float]]  # of three channels, by what holds them
 
 
 def _short(values: list[float]) -> str:

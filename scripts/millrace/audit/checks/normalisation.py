@@ -32,6 +32,8 @@ def normalisation(data: Values) -> Iterator[Finding]:
     for field in fields:
         if data.expect:
             yield _expected(field, data.expect)
+        elif field.name in data.normalised:
+            yield passed(field.described())
         else:
             needs = "--expect imagenet, 0-1 or mean,std: what the model takes"
             yield undecided(field.described(), needs, field.shown)
@@ -105,6 +107,22 @@ def _is_in_range(field: Field, expect: str) -> bool:
     return expect == "0-1" or not is_plain
 
 
+@check("DP10", "colours")
+def mean_order(data: Colours) -> Finding:
+    """ImageNet's mean is in the order of the colours."""
+    if set(data.orders) == {"RGB"} and data.means and all(map(_is_reversed, data.means.values())):
+        cause = f"the channels are RGB, the mean of {next(iter(data.means))} is ImageNet's as BGR"
+        return failed(cause, fix=WEIGHTS)
+    return inapplicable("no mean of ImageNet in the order of blue first")
+
+
+def _is_reversed(mean: list[float]) -> bool:
+    """Whether it is ImageNet's, or one like it, in the order blue, green, red."""
+    full = 255 if max(mean) > 2 else 1
+    pairs = zip(mean, reversed(IMAGENET[0]), strict=True)
+    return all(abs(ours / full - known) <= 0.005 for ours, known in pairs)
+
+
 @check("DP11", "colours")
 def colours(data: Colours) -> Finding:
     """The channels are red, green, blue, or as the constants are."""
@@ -118,8 +136,9 @@ def colours(data: Colours) -> Finding:
     [order] = orders
     if order == "RGB":
         return passed("the channels are RGB")
-    if order == "BGR" and data.blue_first:
-        return passed(f"the channels are BGR, and so is the mean of {data.blue_first[0]}")
+    blue_first = [path for path, mean in data.means.items() if mean[0] < mean[2]]
+    if order == "BGR" and blue_first:
+        return passed(f"the channels are BGR, and so is the mean of {blue_first[0]}")
     channel = order.index("R")
     cause = f"the channels are {order}: red of the images that are read is channel {channel}"
     fix = "after reading: cv2.cvtColor(img, cv2.COLOR_BGR2RGB), or read with PIL"

@@ -71,16 +71,16 @@ def _scaled(field: Field, data: Values) -> Finding:
     if is_wide and unscaled:
         step = unscaled[0]
         return failed(f"{cause}: {step.title} does not scale it", field.shown, SCALE)
-    if data.expect == "0-1" or _are_pixels(field):
+    is_colour = field.channels == 3
+    are_levels = field.distinct >= LEVELS and (is_colour or field.whole)
+    # With fractions, if they were resized. Grey ones beside a picture may be its mask.
+    is_byte = EIGHT_BITS < field.highest <= 256 and (is_colour or len(data.images) == 1)
+    if data.expect == "0-1" or (are_levels and is_byte):
         return failed(f"{cause}: unscaled", field.shown, SCALE)
+    if is_wide and not is_colour and not are_levels:
+        return passed(f"{cause}: features or labels")
     needs = "--expect 0-1, or none if the model scales"
     return undecided(cause, needs, field.shown, SCALE)
-
-
-def _are_pixels(field: Field) -> bool:
-    """Whether values are colours of eight bits: grey ones of that range may be anything."""
-    is_byte = EIGHT_BITS < field.highest <= 256  # with fractions, if they were resized
-    return field.channels == 3 and is_byte and field.distinct >= LEVELS
 
 
 def _leaves_range(step: Step) -> bool:

@@ -59,12 +59,11 @@ def colours(target: Target, rank: Rank) -> Seen:
     """Let the loader read red, green and blue images, twice with other seeds, and note which
     channel answers to which.
 
-    `blue_first`: means of three channels, the first of which is the smallest, as those of pictures
-    in the order blue, green, red.
+    `means`: those of three channels that the loader holds, by their places.
     """
     reseed()
     loader = target.loader()
-    seen: Seen = {"images": [], "orders": [], "blue_first": _blue_first(loader)}
+    seen: Seen = {"images": [], "orders": [], "means": _means(loader)}
     with suppress(Exception):  # other probes say what a loader raises
         _, batch = next(draw(loader, rank, 1))
         seen["images"] = list(_images(batch))
@@ -77,13 +76,13 @@ def colours(target: Target, rank: Rank) -> Seen:
     return seen
 
 
-def _blue_first(loader: Any) -> list[str]:
-    places = []
+def _means(loader: Any) -> Means:
+    means = {}
     for path, value in walk(loader, "loader", code=True):
         mean = numbers(getattr(value, "__dict__", {}).get("mean"))
-        if len(mean) == 3 and mean[0] < mean[2]:
-            places.append(path)
-    return places
+        if len(mean) == 3:
+            means[path] = mean
+    return means
 
 
 def _images(batch: Any) -> Means:

@@ -216,6 +216,7 @@ def measured(tensor: torch.Tensor) -> Seen:
         values = values.movedim(1, 0)  # a channel for each column of a table
     else:
         values = values.flatten()[None]
+    few = values[:, : COUNTED // len(values)]
     return {
         "image": axis is not None,
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -224,7 +225,8 @@ def measured(tensor: torch.Tensor) -> Seen:
         "squares": values.square().sum(1),
         "min": values.amin(1),
         "max": values.amax(1),
-        "distinct": values[:, : COUNTED // len(values)].unique().numel(),
+        "whole": bool((few == few.round()).all()),
+        "distinct": few.unique().numel(),
     }
 
 
@@ -242,5 +244,6 @@ def merged(name: str, rows: list[Seen]) -> Seen:
         "std": variance.clamp(min=0).sqrt().tolist(),
         "min": torch.stack([row["min"] for row in rows]).amin(0).tolist(),
         "max": torch.stack([row["max"] for row in rows]).amax(0).tolist(),
+        "whole": all(row["whole"] for row in rows),
         "distinct": max(row["distinct"] for row in rows),
     }
