@@ -112,6 +112,20 @@ def told(collate: Callable = with_count, shard: str = "both") -> DataLoader:
     return Told(Stream(33, shard), batch_size=4, num_workers=2, collate_fn=collate)
 
 
+class Regrouped:
+    """A loader's batches, several in a list or each in parts, as for gradients that add up."""
+
+    def __init__(self, joins: bool) -> None:
+        self.loader, self.joins = train(Rows()), joins
+
+    def __iter__(self) -> Iterator:
+        batches = list(self.loader)
+        if self.joins:
+            return iter([batches[:3], batches[3:]])
+        halves = (slice(2), slice(2, None))
+        return ({name: batch[name][half] for name in batch} for batch in batches for half in halves)
+
+
 class Dealt:
     """Twin of accelerate 1.15.0: rank 0 reads its own share of a stream, and deals its batches out
     to all."""
@@ -187,6 +201,8 @@ CASES = [
         verdict="pass",
         says="share out",
     ),
+    twin("DP2", "batches joined by a wrapper", lambda: Regrouped(True), verdict="not decidable"),
+    twin("DP2", "batches cut by a wrapper", lambda: Regrouped(False), verdict="pass"),
     twin("DP2", "no rows", lambda: load(Subset(Rows(), [])), RANKS, verdict="pass"),
     twin("DP2", "whole batches of each rank", by_batch, RANKS, verdict="pass", says="share out"),
     twin("DP2", "batches that tell more", told, verdict="pass", says="share out"),

@@ -202,7 +202,9 @@ class Listener:
         left: dict[str, list[Seen]] = {}
         for made in self.made:
             left.setdefault(made["batch"], []).append(made)
-        by_turn = self.core is None or not is_stream(self.core)
+        # A wrapper that joins or cuts batches gives them in no turn of the loader's.
+        is_other = bool(self.made) and abs(len(self.made) - len(notes)) > 1
+        by_turn = not is_other and (self.core is None or not is_stream(self.core))
         for step, note in enumerate(notes):
             made = {}
             if alike := left.get(note["batch"]):
@@ -213,7 +215,7 @@ class Listener:
             samples = made.get("samples", note.pop("rows", None))
             note.update({"worker": None, **made, "batch": note["batch"]})
             if "indices" not in note:
-                is_drawn = step < len(self.drawn)
+                is_drawn = step < len(self.drawn) and not is_other
                 note["indices"] = index_list(self.drawn[step]) if is_drawn else None
             if samples is not None and "named" not in note:
                 note["size"] = len(samples)
