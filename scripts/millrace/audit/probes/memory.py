@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import time
 from contextlib import suppress
 from itertools import islice
@@ -91,27 +90,14 @@ def measure(samples: list[Any]) -> dict[str, int]:
 def bound(data: Any) -> int | None:
     """The most entries that the source of a data set speaks of; None: of no bound; 0: of an unknown
     one."""
-    most: list[int] = []
+    caches = [part for _, part in walk(data, code=True) if hasattr(part, "cache_parameters")]
+    sizes = [cache.cache_parameters()["maxsize"] for cache in caches]
+    most = [size for size in sizes if size is not None]
     for part in {type(part): part for _, part in walk(data)}.values():
         if type(part).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             continue
-        most += _of_functions(type(part))
         with suppress(OSError, TypeError):
             for match in BOUND.finditer(inspect.getsource(type(part))):
                 number = match[2] or getattr(part, match[1] or "", 0)
                 most.append(int(number) if isinstance(number, (int, str)) else 0)
     return max(most, default=None)
-
-
-def _of_functions(kind: type) -> list[int]:
-    """Sizes of the lru_caches of a class, and of those of its module that it calls."""
-    home = vars(sys.modules[kind.__module__])
-    functions = list(vars(kind).values())
-    codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
-    functions += [home.get(name) for code in codes for name in code.co_names]
-    sizes = []
-    for function in functions:
-        if hasattr(function, "cache_parameters"):
-            size = function.cache_parameters()["maxsize"]
-            sizes += [] if size is None else [size]
-    return sizes
