@@ -265,6 +265,7 @@ def test_one_order_is_a_bug_if_it_is_shuffled_or_nobody_says_the_epoch(
         loop=[LOOP | {"calls": calls}],
     )
     assert finding.verdict == verdict and words in finding.cause
+    assert [len(order) for order in finding.evidence.values()] == [4, 4]
 
 
 @pytest.mark.parametrize(

@@ -137,16 +137,17 @@ def _judged(rows: list[Row], special: dict[str, int]) -> Iterator[Finding]:
 
     total = sum(len(row.trained_tokens) for row in rows)
     summary = f"{counted(total, 'token')} trained on in {counted(len(rows), 'row')}"
+    shown = {"first row": rows[0].trained_tokens[:24]}
     for kind, (problem, fix) in PROBLEMS.items():
         if wrong[kind]:
             number, place = wrong[kind][0]
             cause = f"{problem}: row {number}, {place}; {summary}"
-            yield failed(cause, {"places": wrong[kind][:8]}, fix)
+            yield failed(cause, {"places": wrong[kind][:8], **shown}, fix)
     if any(wrong.values()):
         return
     if opens:
         needs = "labels with -100 in the opening that all rows share, if that is a prompt"
-        yield undecided(summary, needs)
+        yield undecided(summary, needs, shown)
         return
     yield passed(summary)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millrace.audit.checks.findings import (
@@ -16,7 +17,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.randomness import NEED_END, NEED_ID
+from millrace.audit.checks.randomness import EXAMPLES, NEED_END, NEED_ID
 from millrace.audit.checks.records import Batch, Epoch
 from millrace.audit.checks.shares import Dataset, order_of
 
@@ -98,8 +99,11 @@ def order_of_epochs(
     has_end = any(epoch.ended or epoch.length for rank in epochs for epoch in rank)
     if finding.verdict == "fail" and not has_end:
         cause = f"no end in {len(epochs[0][0].batches)} batches: {finding.cause}"
-        return undecided(cause, NEED_END)
-    return finding
+        finding = undecided(cause, NEED_END)
+    shown = {}
+    for epoch, order in enumerate(plain[0][:2]):
+        shown[f"epoch {epoch}"] = order[:EXAMPLES]
+    return replace(finding, evidence=shown)
 
 
 def _judged(
