@@ -569,6 +569,7 @@ DAMAGE = {
         4,
     ),
     "cut in a body": (MANY[: START + 612], "truncated", f"{START:,}", MEMBERS[:20], 0),
+    "cut in padding": (MANY[: START - 1], "truncated", "inside the padding", MEMBERS[:20], 0),
     "cut in a header": (MANY[: START + 300], "truncated", "inside a header", MEMBERS[:20], 0),
     "cut between members": (MANY[:START], "unterminated", "end-of-archive", MEMBERS[:20], 0),
     "three tars in one file": (
