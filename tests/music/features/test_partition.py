@@ -243,6 +243,14 @@ def test_records_without_a_pointer_give_their_hop_to_the_tracks_of_every_file(
     assert (track.refused, (track.hop, track.hop_from)) == (refused, hop)
 
 
+def test_the_hop_of_the_jsonl_counts_for_an_mm_file_in_a_folder_of_another_name(tmp_path):
+    write_mm(tmp_path, ID, cqt(1).astype("<f2"), folder="zz")
+    (track,) = tracks = scanned(tmp_path, mm=["zz"], contract=PUBLISHED)
+    assert track.hop_from == "published"
+    apply_records(tracks, {ID: Record(ID, hop=0.1)}, PUBLISHED)
+    assert (track.refused, track.hop, track.hop_from) == ("", 0.1, "jsonl")
+
+
 def test_tracks_that_state_no_hop_are_counted(tmp_path):
     with h5_file(tmp_path) as h5:
         for seed, attributes in enumerate(

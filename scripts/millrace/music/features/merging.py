@@ -92,14 +92,13 @@ def merge_all(
 def apply_records(
     tracks: Iterable[Track], records: Mapping[str, Record], contract: Contract
 ) -> None:
-    """Give HDF5 tracks the hop of their JSONL records, also where no record pointed to the file.
+    """Give tracks the hop of their JSONL records, also where no record pointed to the file.
 
     One that contradicts the file's is refused.
     """
     for track in tracks:
         record = records.get(track.id)
-        is_usable = track.source == H5 and not track.refused
-        if not is_usable or record is None or not record.hop:
+        if track.refused or record is None or not record.hop:
             continue
         in_file = track.hop if track.hop_from == FROM_FILE else None
         try:

@@ -178,8 +178,8 @@ def place_records(
         mm_file = target(record, "mm", record.mm)
         if file:
             places[file].append(dataclasses.replace(record, h5=file, mm=None))
-        # Without a pointer to an .mm what is said still counts for the file of the usual name;
-        # without one to an HDF5 file merging.apply_records gives the hop to the track.
+        # Without a pointer to an .mm what is said still counts for the file of the usual name; in
+        # any other file merging.apply_records gives the hop to the track.
         mm_folders = []
         if mm_file:
             mm_folders = [os.path.dirname(mm_file)]
