@@ -245,6 +245,21 @@ def fake_features(folder: Path) -> tuple[Workflow, str, str, str]:
     return workflow, "music_index", f"{features}.parquet", "music_build_feature_index"
 
 
+def test_the_table_of_a_new_file_of_features_is_not_called_lost(tmp_path: Path):
+    workflow, target, *_ = fake_features(tmp_path)
+    assert workflow.plan(target) == Plan(jobs=[], said=[])
+    fake(tmp_path, "features/chunk_2.h5")
+    plan = workflow.plan(target)
+    assert {job.rule for job in plan.jobs} == {
+        "music_build_feature_index",
+        "music_merge_feature_index",
+    }
+    assert plan.said == [
+        "Millrace: music: 0 chunks changed, 1 new (chunk_2.h5), 0 gone -> 1 of 2 partitions"
+        " and the index"
+    ]
+
+
 @pytest.mark.parametrize("build", [fake_buckets, fake_records, fake_features])
 def test_what_an_index_lists_and_is_lost_is_named_and_pending_until_it_is_back(
     tmp_path: Path, build

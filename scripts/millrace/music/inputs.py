@@ -6,12 +6,15 @@ import os
 import shlex
 from typing import Any
 
+from millrace.common import jsonl
 from millrace.common.workflow.lanes import Stage
 from millrace.common.workflow.lost import Listed
 from millrace.common.workflow.runs import Audited, RunInputs
 from millrace.music.features.roots import split_files
 
 MERGE = "results/music/partitions/merge/all.json"
+MERGED = "results/music/partitions/merge/built/all.json"  # what the index was merged from
+TABLE = "results/music/features/{}.parquet"
 INDEX = "results/music/index/features.index"
 COVERAGE = "results/music/index/coverage.json"
 REPORT = "results/music/report/training.html"
@@ -36,7 +39,7 @@ class MusicInputs(RunInputs):
 
     def tables(self, wildcards: Any = None) -> list[str]:
         """What the jobs of all partitions write."""
-        return [f"results/music/features/{name}.parquet" for name in self.partitions]
+        return [TABLE.format(name) for name in self.partitions]
 
     def merge(self, wildcards: Any = None) -> list[str]:
         """What the merge reads beside the tables, when there are features."""
@@ -54,8 +57,14 @@ class MusicInputs(RunInputs):
 
     @property
     def listed(self) -> Listed:
-        """The tables of the partitions, once they are merged."""
-        return Listed(lambda: self.tables() if os.path.exists(INDEX) else [], str)
+        """The tables that the index was merged from."""
+        return Listed(self._merged_tables, str)
+
+    def _merged_tables(self) -> list[str]:
+        if not os.path.exists(INDEX):
+            return []
+        merged = set(jsonl.read_or({}, MERGED).get("partitions", ()))
+        return [TABLE.format(name) for name in self.partitions if name in merged]
 
     @property
     def contract(self) -> str:
