@@ -90,6 +90,11 @@ CHANGES = {
         {"h5-chunk_00003.h5"},
         "1 record changed (id39: key), 0 new, 0 gone -> 1 of 5 partitions",
     ),
+    "a pointer to another chunk": (
+        lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "h5_chunk": CHUNKS[0]}]),
+        {"h5-chunk_00000.h5", "h5-chunk_00003.h5"},
+        "1 record changed (id39: file), 0 new, 0 gone -> 2 of 5 partitions",
+    ),
     "re-order": (lambda t: t.write(t.rows[::-1]), set(), ""),
     "touch": (lambda t: os.utime(t.folder / "a.jsonl", (1, 1)), set(), ""),
     "chunk": (

@@ -206,7 +206,8 @@ def _split_digest(path: str) -> str:
 def _items(content: Mapping) -> dict[str, Any]:
     """The file, or the folder (with a slash at its end), and the records of a partition by name."""
     name = content["path"] if content["kind"] == "h5" else f"{content['path']}/"
-    return {row["id"]: row for row in content["records"]} | {name: content["mtime_ns"]}
+    records = {row["id"]: {**row, "file": name} for row in content["records"]}
+    return records | {name: content["mtime_ns"]}
 
 
 def _shown(name: str) -> str:
@@ -223,7 +224,7 @@ def _noun(name: str) -> str:
 def _kinds(old: Any, new: Any) -> list[str]:
     """What differs between two states of a record, a list, or a file or folder."""
     if isinstance(old, dict):
-        return [name for name in _RECORD if old.get(name) != new.get(name)]
+        return [name for name in (*_RECORD, "file") if old.get(name) != new.get(name)]
     if isinstance(old, str):
         before, _ = old.split(", ")
         now, _ = new.split(", ")
