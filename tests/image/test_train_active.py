@@ -251,7 +251,7 @@ def test_flags_are_those_of_pytorchs_imagenet_example_as_typed_there(typed, expe
     [
         *(("--" + name, "launch --standalone") for name in ("gpu 0", "world-size=2", "rank 0")),
         *(("--" + name, "torchrun") for name in ("dist_url=tcp", "multiprocessing-distributed")),
-        ("--pretrained", "Weights are random here"),
+        ("--pretrained", "no model is downloaded. Leave it out\n"),
         ("--resume x", "--resume is not taken. A run goes on"),
         ("--evaluate", "Each epoch is evaluated"),
         ("--start-epoch 2", "--start-epoch is not taken. A run goes on from its newest"),
@@ -260,4 +260,4 @@ def test_flags_are_those_of_pytorchs_imagenet_example_as_typed_there(typed, expe
 def test_what_cannot_be_is_refused_with_the_remedy(data, tmp_path, capsys, flags, words):
     command = [*SMALL, "--output-dir", str(tmp_path / "run"), *flags.split(), str(data)]
     assert train_active.main(command) == 1
-    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert words in capsys.readouterr().err.splitlines(keepends=True)[-1]

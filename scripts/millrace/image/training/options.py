@@ -26,9 +26,7 @@ _TORCHRUN = "Start one process per GPU: python -m millrace.common.training.launc
 _TORCHRUN += (
     "--nproc-per-node N -m millrace.image.train_active ..., or torchrun with the same flags"
 )
-_PRETRAINED = (
-    "Weights are random here: no model is downloaded. Leave it out, or --resume a checkpoint"
-)
+_PRETRAINED = "Weights are random here: no model is downloaded. Leave it out"
 _START = "A run goes on from its newest checkpoint by itself: give the same command again"
 _EVALUATE = "Each epoch is evaluated: metrics.jsonl and metrics.json have the figures of val"
 _OF_RANKS = ("gpu", "world-size", "rank", "dist-url", "dist-backend", "multiprocessing-distributed")
