@@ -207,6 +207,14 @@ def test_choices_of_the_configuration_reach_what_reads_batches(tmp_path):
     assert workers.prefetch_factor == 7
 
 
+def test_too_many_unreadable_tracks_end_training_with_the_key_of_the_configuration(tmp_path):
+    corpus(tmp_path)
+    bad = task_of(tmp_path, "data.nworkers=0").batch_loader(0).bad
+    bad.reasons["file_missing"] = 1000
+    with pytest.raises(MillraceError, match=r"or raise data\.max_missing_fraction$"):
+        bad.check()
+
+
 def test_choices_of_the_configuration_reach_what_reads_features(tmp_path):
     index = corpus(tmp_path)
     (tmp_path / "moved").mkdir()

@@ -33,8 +33,10 @@ class BadSamples:
     much.
 
     The share is taken of at least 1,000 of `rows` (or of all): one bad sample after a resume stops
-    nothing. `place(row, message)` names a row for people.
+    nothing. `place(row, message)` names a row for people, `key` the limit.
     """
+
+    key = "max_bad_fraction"
 
     def __init__(
         self, max_bad_fraction: float, rows: int, place: Callable[[int, str], str]
@@ -72,9 +74,6 @@ class BadSamples:
         )
         raise MillraceError(
             f"{self.count} of {self.planned} samples so far cannot be used, more than"
-            f" max_bad_fraction {self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
-            remedy=(
-                "Mend or remove these samples and build their index again, or raise"
-                " max_bad_fraction"
-            ),
+            f" {self.key} {self.max_bad_fraction:g} allows ({reasons}). Examples: {examples}",
+            remedy=f"Mend or remove these samples and build their index again, or raise {self.key}",
         )

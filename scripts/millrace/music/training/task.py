@@ -152,7 +152,7 @@ class VersionTask(Task):
         workers = conf["data.nworkers"]
         # Pinning makes a context on a GPU, also where the CPU trains.
         is_on_gpu = devices.kind_of(conf["fabric.accelerator"]) == "cuda"
-        return BatchLoader(
+        loader = BatchLoader(
             dataset,
             workers,
             max_bad_fraction=conf["data.max_missing_fraction"],
@@ -160,6 +160,8 @@ class VersionTask(Task):
             pin_memory=conf["data.pin_memory"] and is_on_gpu,
             prefetch_batches=conf["data.prefetch_factor"],
         )
+        loader.bad.key = "data.max_missing_fraction"
+        return loader
 
     def batch_ids(self, batch: TrackBatch) -> np.ndarray:
         """int64 ids of the recordings."""
