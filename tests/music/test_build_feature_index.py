@@ -100,3 +100,14 @@ def test_whole_folders_show_progress_and_the_coverage_of_the_splits(tree, capsys
     assert (
         "1 of 5 tracks state no hop and are read at 0.02 s" in said
     )  # the .mm, in the original's form
+
+
+def test_splits_that_share_a_recording_make_an_index_and_are_said(tree, capsys):
+    (tree / "metadata").mkdir()
+    versions = [{"youtube_id": f"-_{n}AAAAAAAA"} for n in range(3)]
+    for name in ("train", "verify"):
+        cliques = {f"C-{name}": versions[name == "train" :]}
+        (tree / f"metadata/{name}.json").write_text(json.dumps(cliques))
+    assert build_feature_index.main([*shlex.split(TYPED), "--splits", "metadata"]) == 0
+    assert len(FeatureIndex("cache/discogs_h5_index.pt")) == 5
+    assert "2 recordings of train that are also in test: kept" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from millrace.common import atomic, cli, settings
 from millrace.common.errors import MillraceError
+from millrace.common.leaks import leakage
 from millrace.common.ledger import Ledger
 from millrace.music.features import partition as partitions
 from millrace.music.features.merging import Choices, Places, apply_records, lines, merge_all
@@ -86,7 +87,8 @@ def _build_index(args: argparse.Namespace, contract: Contract) -> None:
     if args.splits and not splits:
         remedy = "Name the files train.json, valid.json and test.json (or val, verify)"
         raise MillraceError("holds no split", args.splits, remedy)
-    choices = Choices(args.prefer)
+    # The index is that of any splits: the training refuses leaks, or what its data.on_leak says.
+    choices = Choices(args.prefer, leakage.KEEP)
     result = merge_all(args.out, tracks, Places(roots, splits), contract, problems, choices)
     for line in lines(result):
         cli.log.info("%s", line)
