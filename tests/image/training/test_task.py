@@ -56,6 +56,8 @@ def test_a_checkpoint_of_other_records_or_another_size_is_refused(tmp_path):
     for other in (
         ImageTask(OPTIONS, write_smaller(tmp_path / "b"), tmp_path),
         ImageTask(OPTIONS, write_more(tmp_path / "c"), tmp_path),
+        ImageTask(OPTIONS, write_others(tmp_path / "e", "train"), tmp_path),
+        ImageTask(OPTIONS, write_others(tmp_path / "f", "val"), tmp_path),
     ):
         with pytest.raises(MillraceError, match="trained on other records, classes or image size"):
             other.load_state_dict(state)
@@ -68,6 +70,19 @@ def write_smaller(root: Path) -> Path:
     file = write_records(root / "val/val-00000-of-00001.h5", images, [0, 1, 2], range(3))
     names = ["class 0", "class 1", "class 2"]
     RecordSet(root / "val", "val", names, [file], [1, 1, 1], (3, 3)).write()
+    return root
+
+
+def write_others(root: Path, split: str) -> Path:
+    """As many records of the same classes, with other pixels in one file."""
+    small_task(root)
+    records = RecordSet.open(root, split)
+    first = records.files[0]
+    images = np.full((first.records, *records.size, 3), 7, np.uint8)
+    file = write_records(
+        records.path(0), images, [n % 3 for n in range(first.records)], range(first.records)
+    )
+    dataclasses.replace(records, files=[file, *records.files[1:]]).write()
     return root
 
 

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -220,8 +221,9 @@ class ImageTask(Task):
 
     def state_dict(self) -> dict[str, Any]:
         """A digest of what is trained on, and the shapes of the plans of the epoch in work."""
-        train = self.train
-        data = [train.lengths.tolist(), train.ids_digest, train.classes, self.image_size]
+        # With the digests of files: ids are numbers, whatever image or label they are of.
+        files = [astuple(file) for records in (self.train, self.val) for file in records.files]
+        data = [files, self.train.classes, self.image_size]
         shapes = {world: list(shape) for world, shape in self._shapes[self._epoch].items()}
         return {
             "data": jsonl.digest(data),
