@@ -138,3 +138,24 @@ def test_a_producer_that_comes_after_a_training_waits_for_the_next_one(tmp_path)
         ):
             production.produce(maker, side, 1)
     assert not Pointers(tmp_path).made().is_done
+
+
+def test_a_producer_does_not_serve_what_an_earlier_trainer_wanted(tmp_path):
+    """It started beside a new trainer, which has yet to say what it wants."""
+    maker = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1)
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=2)
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(maker, side, 1)
+    # The trainer was killed, came again when all was made, and trained the rest.
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=2, start=1)
+        trainer.trained(1)
+
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        later = threading.Timer(1, lambda: trainer.want(top=2))
+        later.start()
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(maker, side, 1)
+        later.join()
+        assert trainer.is_ready(1)

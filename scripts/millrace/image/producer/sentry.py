@@ -49,7 +49,8 @@ class Times:
 
 
 class Wanted(NamedTuple):
-    """The trainer's pointers. `attempt` counts the starts of trainers."""
+    """The trainer's pointers. `attempt` counts the starts of trainers; `top` is 0 of one that has
+    not said yet what it wants."""
 
     slow: int
     top: int
@@ -168,6 +169,7 @@ class _Side(Pointers):
         remedy = "Wait for it, or end it"
         held = run_folder.held(self.place, self.patience, lock, problem, remedy)
         self._lock.enter_context(held)
+        self._begin()
         self._beat(True)
         self._thread.start()
         return self
@@ -178,6 +180,9 @@ class _Side(Pointers):
             self._thread.join()
             self.activity = "was stopped" if kind else "has ended"
             self._beat(False)
+
+    def _begin(self) -> None:
+        """What comes before the first sign of life."""
 
     def check(self) -> None:
         """Raise Requeue on `is_stopped`."""
@@ -237,6 +242,12 @@ class Trainer(_Side):
     name = "trainer"
     other = "producer"
     _pointers = Wanted(0, 0, 0)
+
+    def _begin(self) -> None:
+        """Take back what an earlier trainer wanted, which a producer might serve, and end."""
+        before = self.wanted()
+        if before:
+            self.write("trainer.json", Wanted(0, 0, before.attempt))
 
     def want(self, top: int, start: int = 0) -> None:
         """Epochs `start` to `top` - 1 are to be trained; those before are trained. Comes before all
