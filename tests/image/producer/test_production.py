@@ -159,3 +159,16 @@ def test_a_producer_does_not_serve_what_an_earlier_trainer_wanted(tmp_path):
             production.produce(maker, side, 1)
         later.join()
         assert trainer.is_ready(1)
+
+
+def test_epochs_of_other_records_are_made_anew_for_a_trainer_that_begins(tmp_path):
+    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=2)
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(maker, side, 1)
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=2)
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(other, side, 1)
+    assert epochs.whole(tmp_path)[1]["seed"] == 2

@@ -53,7 +53,9 @@ def produce(maker: EpochMaker, side: Producer, ahead: int) -> int:
 
         end = min(wanted.slow + ahead, wanted.top - 1)
         window = range(max(wanted.slow, 1), end + 1)
-        whole = _keep(maker, window, side, is_trusted)
+        # A trainer in epoch 0 reads none of these, and until its attempt is noted it begins none.
+        is_new = wanted.slow == 0 and (last is None or wanted.attempt != last.attempt)
+        whole = _keep(maker, window, side, is_trusted, is_new)
         is_trusted = True
         missing = [epoch for epoch in window if epoch not in whole]
         if missing:
@@ -94,11 +96,14 @@ def _next_wish(side: Producer, last: Made | None, served: Wanted | None) -> Want
     return wanted if beat and beat.is_working else None
 
 
-def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) -> list[int]:
+def _keep(
+    maker: EpochMaker, window: range, side: Producer, is_trusted: bool, is_new: bool
+) -> list[int]:
     """Remove epochs that are out of the window or cannot be used; return what is left.
 
     Record files of epochs are not fsynced, as they can be made again: what lay there before this
-    machine was started (not `is_trusted`), a power cut may have torn.
+    machine was started (not `is_trusted`), a power cut may have torn. Of a trainer that `is_new`
+    nothing is read yet.
     """
     left = []
     for epoch, mark in epochs.whole(maker.root).items():
@@ -106,7 +111,7 @@ def _keep(maker: EpochMaker, window: range, side: Producer, is_trusted: bool) ->
         is_ours = mark == maker.mark(epoch)
         if is_wanted and is_ours and is_trusted:
             left.append(epoch)
-        elif is_wanted and side.is_counting("trainer", 3 * side.times.beat):
+        elif is_wanted and not is_new and side.is_counting("trainer", 3 * side.times.beat):
             # The trainer may read the epoch.
             if not is_ours:
                 raise _other_flags(maker, epoch, mark)
