@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from millrace.music.training import conf, run
 from millrace.music.training import task as task_module
 from millrace.music.training.loss import contrastive_loss
 from millrace.music.training.task import VersionTask, audited
+from tests.music.features.trees import indexed
 from tests.music.seeded import set_weights
 from tests.music.versions import SIZES, corpus, overrides
 
@@ -170,6 +172,18 @@ def test_other_recordings_are_another_run(tmp_path, name):
     before = task.state_dict()
     getattr(task.features.cliques["train"], name)[0] += 1
     assert task.state_dict() != before
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_other_values_of_as_many_frames_are_another_run(tmp_path, split):
+    index = corpus(tmp_path)
+    task = task_of(tmp_path)
+    before = task.state_dict()
+    track = index.track(int(task.features.cliques[split].tracks[0]))
+    with h5py.File(track.file, "a") as h5:
+        h5[track.key][0, 0] += 1
+    indexed(tmp_path)
+    assert task_of(tmp_path).state_dict() != before
 
 
 def test_a_run_ends_by_a_figure_that_is_no_number_and_by_a_rate_below_the_least(tmp_path):

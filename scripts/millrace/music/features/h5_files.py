@@ -15,7 +15,7 @@ import numpy as np
 from millrace.common.errors import first_line
 from millrace.common.loading.h5 import open_h5
 from millrace.music.features import h5_labels as labels
-from millrace.music.features.decisions import check_values, decide_hop, time_axis
+from millrace.music.features.decisions import checked_digest, decide_hop, time_axis
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
 from millrace.music.features.track import BY_H5PY, CHUNKS, H5, RAW, Contract, Refused, Track
@@ -145,7 +145,7 @@ def _tracks_of(
                 raise problem
             _describe(track, dataset, pointers.by_id.get(part.id), contract)
             _place(track, dataset.values, chunk_grid)
-            check_values(_blocks(track, dataset.values))
+            track.crc = checked_digest(_blocks(track, dataset.values))
         except Refused as refused:
             track.refuse(refused.reason, str(refused))
         except labels.UNREADABLE as error:

@@ -31,6 +31,7 @@ _RECORD = [
     ("time_axis", "u1"),
     ("dtype", "S3"),
     ("storage", "S6"),
+    ("crc", "<u4"),
 ]
 _FILE = [("size", "<i8"), ("mtime_ns", "<i8")]
 _REASONS = "The reports of the partitions, features/*.json, say why"
@@ -133,6 +134,7 @@ def _row(track: Track, file: int, first_address: int) -> tuple:
         track.time_axis,
         track.dtype,
         track.storage,
+        track.crc,
         os.fsencode(track.key),
     )
 
@@ -217,6 +219,12 @@ class FeatureIndex:
     def hops(self) -> np.ndarray:
         """Seconds a stored frame of every track."""
         return self.records["hop"]
+
+    def crcs(self) -> np.ndarray:
+        """CRC-32 of the stored values of every track; zeros of an index that has none."""
+        if "crc" in (self.records.dtype.names or ()):
+            return self.records["crc"]
+        return np.zeros(len(self), "<u4")
 
     def track(self, number: int) -> Track:
         """A track; `file` is its path today."""

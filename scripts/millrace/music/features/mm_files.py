@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.common.errors import first_line
-from millrace.music.features.decisions import check_values, decide_hop, float_type, time_axis
+from millrace.music.features.decisions import checked_digest, decide_hop, float_type, time_axis
 from millrace.music.features.metadata import Record
 from millrace.music.features.roots import regular_file
 from millrace.music.features.track import MM, RAW, Contract, Refused, Track
@@ -81,7 +81,7 @@ def _read(path: Path, track: Track, record: Record, contract: Contract) -> None:
     track.bins = contract.bins
     track.frames = shape[track.time_axis]
     track.pitch = shape[1]
-    check_values([np.frombuffer(raw, track.dtype)])
+    track.crc = checked_digest([np.frombuffer(raw, track.dtype)])
     decide_hop(track, None, record, contract)
 
 

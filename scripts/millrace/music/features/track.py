@@ -67,7 +67,8 @@ class Track:
     `time_axis` is 0 for stored (T, C) and 1 for (C, T); `offset` is the byte of the first value,
     `pitch` the values from one row to the next; `first` is the first frame in a shared array. In
     `chunks` `addresses` is the grid of chunks that holds the track, row by row, `pitch` its
-    columns, and `first` counts from it. `refused` is a slug, `problem` says it in words.
+    columns, and `first` counts from it. `refused` is a slug, `problem` says it in words. `crc` is
+    the CRC-32 of the values as they are stored, 0 in a table of an earlier build.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Track:
     problem: str = ""
     size: int = -1
     mtime_ns: int = -1
+    crc: int = 0
 
     def refuse(self, reason: str, problem: str) -> Track:
         """Itself, refused for this reason (the first one given stays)."""

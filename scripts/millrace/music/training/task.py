@@ -255,11 +255,13 @@ class VersionTask(Task):
             self.epochs_done = max(state["epochs_done"] for state in states)
 
     def state_dict(self) -> dict[str, Any]:
-        """A digest of what the plan is made of."""
-        train = self.features.cliques["train"]
+        """A digest of what is trained and validated on: the plan, and the values of features."""
         digest = hashlib.sha256()
-        for array in (train.ids, train.cliques, train.frames, train.hops):
-            digest.update(array.tobytes())
+        for name in ("train", "valid"):
+            part = self.features.cliques[name]
+            crcs = self.features.index.crcs()[part.tracks]
+            for array in (part.ids, part.cliques, part.frames, part.hops, crcs):
+                digest.update(array.tobytes())
         return {"plan": digest.hexdigest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
