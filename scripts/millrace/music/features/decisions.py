@@ -86,7 +86,7 @@ def checked_digest(blocks: Iterable[np.ndarray]) -> int:
     def counted_in() -> Iterator[np.ndarray]:
         nonlocal crc
         for block in blocks:
-            crc = zlib.crc32(np.ascontiguousarray(block), crc)
+            crc = zlib.crc32(np.ascontiguousarray(block).data, crc)
             yield block
 
     check_values(counted_in())
