@@ -147,8 +147,16 @@ def test_batches_of_all_lengths_hold_no_more_than_the_longest_clips_may(tmp_path
 
 def test_other_transcripts_make_it_another_run(tmp_path):
     states = [task_of(write(tmp_path / name, name)).state_dict() for name in "qx"]
-    with pytest.raises(MillraceError, match="other buckets, transcripts"):
+    with pytest.raises(MillraceError, match="other samples, transcripts"):
         task_of(tmp_path / "q/buckets").load_state_dict(states[1])
+
+
+def test_other_sound_of_the_same_size_makes_it_another_run_and_a_copy_elsewhere_does_not(tmp_path):
+    state = task_of(write(tmp_path / "here")).state_dict()
+    task_of(write(tmp_path / "there")).load_state_dict(state)
+    sound = {"t0_0.wav": audio_tars.encoded(audio_tars.noise(1000, 99), "WAV")}
+    with pytest.raises(MillraceError, match="other samples"):
+        task_of(write(tmp_path / "other", replace=sound)).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +172,7 @@ def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
         longer = [{**row, "duration_s": row["duration_s"] * 1.01} for row in table.to_pylist()]
         pq.write_table(pa.Table.from_pylist(longer, schema=table.schema), path, store_schema=False)
     with pytest.raises(
-        MillraceError, match="other buckets, transcripts, budgets, window, loader or seed"
+        MillraceError, match="other samples, transcripts, budgets, window, loader or seed"
     ):
         task_of(folder, **change).load_state_dict(state)
 

@@ -135,6 +135,12 @@ class RowTable:
     def __len__(self) -> int:
         return self._facts["rows"]
 
+    @property
+    def digest(self) -> str:
+        """Of durations, texts, identities and sizes of all rows, and of the content of their tars;
+        not of where these lie."""
+        return self._facts["digest"]
+
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:
         """The rows with these numbers, in this order. Raises MillraceError for a number beyond the
         last."""

@@ -3,6 +3,7 @@ row_table)."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from millrace.common import atomic
 from millrace.common.errors import MillraceError
 
 # Part of the name of every table too: a table of another version is never opened, but made again.
-MAGIC = b"millrace-rows-3\n"
+MAGIC = b"millrace-rows-4\n"
 RECORD = np.dtype(
     [
         ("offset", "<i8"),
@@ -45,6 +46,8 @@ TAR = np.dtype(
 _RECORDS_AT = 64
 _PIECE = 1 << 18
 _NUMBERS = ("offset", "size", "sample_id", "duration_s")
+# What a sample is, wherever it lies.
+_IDENTITY = ("size", "sample_id", "duration_s", "text_bytes")
 _TEXTS = ("tar_path", "language", "transcript")
 # Between a transcript and its prompt, if the rows have prompts: no byte of UTF-8.
 PROMPT_MARK = b"\xff"
@@ -54,8 +57,10 @@ def write(path: Path, files: Sequence[Path], tars: Path) -> None:
     """Write the row table of bucket parquets. `tars`: the parquet of `write_tars`.
 
     The file: magic, place of the facts, one RECORD a row, transcripts, tar paths, one TAR a tar,
-    JSON facts.
+    JSON facts. The fact `digest` is equal for the same samples in tars of the same content,
+    wherever these lie.
     """
+    digest = hashlib.sha256()
     counts = [pq.ParquetFile(file).metadata.num_rows for file in files]
     tar_code: dict[str, int] = {}
     language_code: dict[str, int] = {}
@@ -72,10 +77,14 @@ def write(path: Path, files: Sequence[Path], tars: Path) -> None:
                 block = _numbers(piece)
                 block["tar"] = _codes(piece.column("tar_path"), tar_code)
                 block["language"] = _codes(piece.column("language"), language_code)
-                block["text"], block["text_bytes"] = _append(texts, _written(piece))
+                block["text"], block["text_bytes"], body = _append(texts, _written(piece))
                 records.write(block.tobytes())
+                for name in _IDENTITY:
+                    digest.update(block[name].tobytes())
+                digest.update(body)
         records.flush()
         entries = _append_tars(texts, list(tar_code), _stamps(tars))
+        digest.update(entries["digest"].tobytes())
         facts = {
             "rows": sum(counts),
             "counts": counts,
@@ -83,6 +92,7 @@ def write(path: Path, files: Sequence[Path], tars: Path) -> None:
             "languages": list(language_code),
             "tars": texts.tell(),
             "tar_count": len(tar_code),
+            "digest": digest.hexdigest(),
         }
         texts.write(entries.tobytes())
         facts_at = texts.tell()
@@ -163,14 +173,14 @@ def _written(piece: pa.RecordBatch) -> pa.Array:
     return pc.binary_join_element_wise(*parts, mark)
 
 
-def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Append the bytes of a column of texts to a file; return where each text begins, and its
-    length."""
+def _append(texts: BinaryIO, column: pa.Array) -> tuple[np.ndarray, np.ndarray, memoryview]:
+    """Append the bytes of a column of texts to a file; return where each text begins, its length,
+    and the bytes."""
     column = column.cast(pa.large_binary())
     _, offsets, body = column.buffers()
     last = column.offset + len(column)
     ends = np.frombuffer(offsets, np.int64)[column.offset : last + 1]
+    written = memoryview(body or b"")[ends[0] : ends[-1]]
     begin = texts.tell()
-    if len(column) and ends[-1] > ends[0]:
-        texts.write(memoryview(body)[ends[0] : ends[-1]])
-    return begin + ends[:-1] - ends[:1], np.diff(ends)
+    texts.write(written)
+    return begin + ends[:-1] - ends[:1], np.diff(ends), written

@@ -338,23 +338,22 @@ class AsrTask(Task):
     @cached_property
     def texts_digest(self) -> str:
         """A digest of the transcripts that a vocabulary is made of."""
-        return _digest_of_texts(hashlib.sha256(), self._texts())
+        digest = hashlib.sha256()
+        for text in self._texts():
+            raw = text.encode()
+            digest.update(len(raw).to_bytes(8, "little") + raw)
+        return digest.hexdigest()
 
     @cached_property
     def _digest(self) -> str:
         options = self.options
-        digest = hashlib.sha256(
-            repr((self.budgets, options.seed, options.window, options.loader)).encode()
-        )
-        for durations in self.durations:
-            digest.update(durations.tobytes())
-        # The same number of other characters would fit the same weights, and mean something else.
-        return _digest_of_texts(digest, self._texts())
+        chosen = (self.budgets, options.seed, options.window, options.loader, self.table.digest)
+        return hashlib.sha256(repr(chosen).encode()).hexdigest()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises MillraceError if plan or vocabulary would now be others."""
         if state["plan"] != self._digest:
-            differing = "buckets, transcripts, budgets, window, loader or seed"
+            differing = "samples, transcripts, budgets, window, loader or seed"
             problem = f"the checkpoint was trained on other {differing} than these"
             remedy = "Go on with those, or train in another --output-dir"
             raise MillraceError(problem, str(Path(self.options.bucket_dir)), remedy)
@@ -419,10 +418,3 @@ def _sample_ids(table: RowTable) -> Iterator[str]:
     for start in range(0, len(table), 1000):
         for row in table.rows(range(start, min(start + 1000, len(table)))):
             yield str(row.sample_id)
-
-
-def _digest_of_texts(digest: Any, texts: Iterable[str]) -> str:
-    for text in texts:
-        raw = text.encode()
-        digest.update(len(raw).to_bytes(8, "little") + raw)
-    return digest.hexdigest()
