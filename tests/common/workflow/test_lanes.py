@@ -165,20 +165,23 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
     old = {
         "cer": 0.3,
         "quiet": 1,
-        "runs": {"a": {"lr": 1, "quiet": 1}},
+        "runs": {"a": {"lr": 1, "quiet": 1, "epochs": 2}},
+        "model_options": {},
         "bench": {"enabled": False, "steps": 3},
     }
     new = {
         "cer": 0.2,
         "quiet": 2,
         "runs": {"a": {"lr": 2, "quiet": 2}},
+        "model_options": {"hidden": 8},
         "bench": {"enabled": False, "steps": 4},
         "b": 1,
     }
     first, line = parse(**old)
     assert line == ""
     first.success(["manifest", "index"])
-    said = "Millrace: speech: cer 0.3 -> 0.2; runs.a.lr 1 -> 2\n"
+    said = "Millrace: speech: cer 0.3 -> 0.2; runs.a.lr 1 -> 2; model_options.hidden not set -> 8; "
+    said += "runs.a.epochs 2 -> not set\n"
     second, line = parse(**new)
     assert line == said
     second.success(["manifest"])

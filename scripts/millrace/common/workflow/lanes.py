@@ -24,6 +24,8 @@ from millrace.common.workflow.sources import Sources, SourcesMissing
 _LOCKED = "a run holds the workflow's lock, so the partitions are shown as that run found them"
 DEVICES = Path("/dev")
 _CHOICES = "results/{}/partitions/index/choices.json"
+# Sections of a lane that hold what was set, and no defaults.
+_SPARSE = ("training", "runs", "model_options", "path_map")
 
 
 class Stage(NamedTuple):
@@ -229,14 +231,10 @@ class Lanes:
         with contextlib.suppress(SourcesMissing):
             stage = self._asked_stage(lane, stages or {})
             if stage is not None:
-                files = targets
-                now = self._choices[lane]
+                asked = Stage(targets, set(self.config[lane]))
                 if stages and stage in stages:
-                    files, keys = stages[stage]
-                    now = {
-                        key: value for key, value in now.items() if key.partition(".")[0] in keys
-                    }
-                self._say_changes(lane, self._sources[lane].changes_until(stage), files(), now)
+                    asked = stages[stage]
+                self._say_changes(lane, self._sources[lane].changes_until(stage), asked)
                 for note in pending_notes():
                     self._say(f"{lane}: {note}")
                 if listed and stage not in listed.before:
@@ -253,13 +251,16 @@ class Lanes:
         """
         return lost.remaking(self._remade.get(lane, ()), inputs, workflow)
 
-    def _say_changes(self, lane: str, changes: str, files: list[str], now: dict[str, Any]) -> None:
-        """Say what differs from what these files were made from: items of the sources, and keys."""
+    def _say_changes(self, lane: str, changes: str, stage: Stage) -> None:
+        """Say what differs from what the files of a stage were made from: items of the sources, and
+        keys."""
+        now = _of_sections(self._choices[lane], stage.keys)
         built = self._built_choices(lane)
-        before = [built.get(path, {}) for path in files]
-        keys = dict.fromkeys(
-            text for each in before for text in workflow_sources.changed_settings(each, now)
-        )
+        keys: dict[str, None] = {}
+        for path in stage.files():
+            if path in built:
+                before = _of_sections(built[path], stage.keys)
+                keys |= dict.fromkeys(workflow_sources.changed_settings(before, now, _SPARSE))
         if line := "; ".join(filter(None, [changes, *keys])):
             self._say(f"{lane}: {line}")
 
@@ -361,6 +362,11 @@ def _forget_shown() -> None:
 def _size_mb(paths: Iterable[str]) -> float:
     """The size of the files that are there: a dry run may ask before they are made."""
     return sum(os.path.getsize(path) for path in paths if os.path.exists(path)) / 1e6
+
+
+def _of_sections(choices: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
+    """Those keys whose first part is one of `sections`."""
+    return {key: value for key, value in choices.items() if key.partition(".")[0] in sections}
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:

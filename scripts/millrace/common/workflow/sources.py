@@ -244,16 +244,24 @@ def _settings_notes(made: Partitions) -> list[str]:
     return [f"{'; '.join(changed)}: {made.placed}"] if changed else []
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys of `now` that had another value before, with both values."""
+def changed_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any], sparse: Collection[str] = ()
+) -> list[str]:
+    """The keys of `now` that had another value before, with both values; of `sparse` sections also
+    those that only one of both has: the other has their default."""
 
     def shown(value: Any) -> str:
         if not isinstance(value, dict):
             return str(value)
         return ", ".join(f"{name} {part}" for name, part in sorted(value.items()))
 
-    changed = [key for key in now if key in before and before[key] != now[key]]
-    return [f"{key} {shown(before[key])} -> {shown(now[key])}" for key in changed]
+    lines = []
+    for key in dict.fromkeys([*now, *before]):
+        is_compared = (key in now and key in before) or key.partition(".")[0] in sparse
+        was, value = before.get(key, "not set"), now.get(key, "not set")
+        if is_compared and was != value:
+            lines.append(f"{key} {shown(was)} -> {shown(value)}")
+    return lines
 
 
 def _changes_until(folder: Path, found: Found, synced: _Synced, until: str) -> str:
