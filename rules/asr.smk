@@ -3,7 +3,7 @@ from millrace.asr import sources as asr_sources
 from millrace.asr.inputs import AsrInputs
 
 ASR = AsrInputs(
-    config["asr"], LANES.sources("asr", asr_sources), SPEECH.indices, **LANES.machine(ancient)
+    config["asr"], LANES.sources("asr", asr_sources), SPEECH.shards, **LANES.machine(ancient)
 )
 LANES.register_targets("asr", ASR.targets, ASR.pending_notes, ASR.stages, ASR.listed)
 # To find copies by their sound all audio is decoded, and a gigabyte of held-out sound compared.

@@ -96,12 +96,6 @@ def test_the_lane_ends_with_tables_shards_report_and_what_is_published_if_that_i
         "results/speech/manifest/malta_splits.csv",
         "results/speech/index.parquet",
         "results/speech/shards/malta_index.parquet",
-        "results/speech/shards/malta_manifest.csv",
-        "results/speech/shards/malta_rejects.csv",
-        "results/speech/shards/malta_ledger.json",
-        "results/speech/shards/malta_train_shards.txt",
-        "results/speech/shards/malta_validation_shards.txt",
-        "results/speech/shards/malta_test_shards.txt",
         "results/speech/report/summary.html",
     ]
     assert inputs.targets() == built

@@ -183,6 +183,7 @@ def test_a_table_of_a_country_that_was_lost_is_gathered_again(workflow, table):
     path = workflow.folder / f"results/speech/shards/germany_{table}"
     before = path.read_bytes()
     path.unlink()
+    assert said(workflow) == [f"Millrace: speech: lost: {path.name}"]
     gathered = [job for job in workflow.dry("speech_shards") if job.rule != "speech_merge_index"]
     assert [(job.rule, job.wildcards) for job in gathered] == [
         ("speech_merge_shards", "country=germany")

@@ -111,8 +111,22 @@ class SpeechInputs:
 
     @property
     def listed(self) -> Listed:
-        """The tars of all countries, and the sidecars that prove them whole."""
-        return Listed(self._tars, self._made_with, before=["manifest"])
+        """The tars of all countries, the sidecars that prove them whole, and the tables beside."""
+        return Listed(self._listed_files, self._made_with, before=["manifest"])
+
+    def _listed_files(self) -> Iterator[str]:
+        yield from self._tars()
+        yield from self._tables()
+
+    def _tables(self) -> dict[str, str]:
+        """What a merge writes beside the index of its country, which stands for it."""
+        lists = [f"{split}_shards.txt" for split in SPLITS]
+        indices = filter(os.path.exists, self.country_indices())
+        return {
+            index.removesuffix("index.parquet") + table: index
+            for index in indices
+            for table in ("manifest.csv", "rejects.csv", "ledger.json", *lists)
+        }
 
     def _tars(self) -> Iterator[str]:
         for country in self.partitions:
@@ -125,10 +139,12 @@ class SpeechInputs:
                     yield str(tar)
                     yield str(tar.with_name(f".{tar.stem}.index.parquet"))
 
-    def _made_with(self, tar: str) -> str | None:
-        """What the step that cuts a tar writes last; None if it has run since the tars were
-        listed."""
-        file = ShardFile.parse(os.path.basename(tar))
+    def _made_with(self, path: str) -> str | None:
+        """The index that the step which makes a listed file writes last; None if tars were cut
+        since they were listed."""
+        if path in (tables := self._tables()):
+            return tables[path]
+        file = ShardFile.parse(os.path.basename(path))
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None
         index = f"results/speech/shards/partitions/{file.partition}/index.parquet"
@@ -136,23 +152,13 @@ class SpeechInputs:
         is_cut = os.path.exists(index) and os.path.getmtime(index) <= os.path.getmtime(listed)
         return index if is_cut else None
 
-    def indices(self, wildcards: Any = None) -> list[str]:
-        """The merged index, when there is a corpus, and those of the countries."""
+    def shards(self, wildcards: Any = None) -> list[str]:
+        """The merged index, when there is a corpus, and those of the countries: of a failed merge
+        Snakemake deletes what lay there before, and would not miss it while the merged index is
+        there."""
         if self.partitions:
             return ["results/speech/index.parquet", *self.country_indices()]
         return []
-
-    def shards(self, wildcards: Any = None) -> list[str]:
-        """The indices, and what else lies beside the shards of each country: of files that are lost
-        Snakemake misses only those that are asked for."""
-        lists = [f"{split}_shards.txt" for split in SPLITS]
-        tables = ["manifest.csv", "rejects.csv", "ledger.json", *lists]
-        beside = [
-            f"results/speech/shards/{country}_{table}"
-            for country in self.partitions
-            for table in tables
-        ]
-        return [*self.indices(), *beside]
 
     def targets(self, wildcards: Any = None) -> list[str]:
         """All that the lane builds."""
