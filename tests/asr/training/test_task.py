@@ -161,16 +161,19 @@ def test_other_sound_of_the_same_size_makes_it_another_run_and_a_copy_elsewhere_
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}, {"longer": 1}],
+    [
+        *({"batch_seconds": 9.0}, {"window": 7}, {"seed": 7}, {"loader": "every-bucket"}),
+        *({"row": {"duration_s": 0.5}}, {"row": {"language": "fi"}}),
+    ],
 )
 def test_what_changes_the_plan_makes_it_another_run(tmp_path, change):
     state = task_of(folder := write(tmp_path)).state_dict()
     task_of(folder, eval_samples=3, num_workers=0).load_state_dict(state)
-    if change.pop("longer", None):
+    if other := change.pop("row", {}):
         path = folder / "train/b_3_5.parquet"
         table = pq.read_table(path)
-        longer = [{**row, "duration_s": row["duration_s"] * 1.01} for row in table.to_pylist()]
-        pq.write_table(pa.Table.from_pylist(longer, schema=table.schema), path, store_schema=False)
+        rows = [{**row, **other} for row in table.to_pylist()]
+        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, store_schema=False)
     with pytest.raises(
         MillraceError, match="other samples, transcripts, budgets, window, loader or seed"
     ):

@@ -137,8 +137,8 @@ class RowTable:
 
     @property
     def digest(self) -> str:
-        """Of durations, texts, identities and sizes of all rows, and of the content of their tars;
-        not of where these lie."""
+        """Of durations, texts, languages, identities and sizes of all rows, and of the content of
+        their tars; not of where these lie."""
         return self._facts["digest"]
 
     def rows(self, numbers: Sequence[int] | np.ndarray) -> list[Row]:

@@ -47,7 +47,7 @@ _RECORDS_AT = 64
 _PIECE = 1 << 18
 _NUMBERS = ("offset", "size", "sample_id", "duration_s")
 # What a sample is, wherever it lies.
-_IDENTITY = ("size", "sample_id", "duration_s", "text_bytes")
+_IDENTITY = ("size", "sample_id", "duration_s", "language", "text_bytes")
 _TEXTS = ("tar_path", "language", "transcript")
 # Between a transcript and its prompt, if the rows have prompts: no byte of UTF-8.
 PROMPT_MARK = b"\xff"
@@ -84,7 +84,7 @@ def write(path: Path, files: Sequence[Path], tars: Path) -> None:
                 digest.update(body)
         records.flush()
         entries = _append_tars(texts, list(tar_code), _stamps(tars))
-        digest.update(entries["digest"].tobytes())
+        digest.update(entries["digest"].tobytes() + orjson.dumps(list(language_code)))
         facts = {
             "rows": sum(counts),
             "counts": counts,
