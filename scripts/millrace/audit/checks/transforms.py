@@ -71,13 +71,22 @@ def _scaled(field: Field, data: Values) -> Finding:
     if is_wide and unscaled:
         step = unscaled[0]
         return failed(f"{cause}: {step.title} does not scale it", field.shown, SCALE)
+    if data.expect == "0-1":
+        return failed(f"{cause}: unscaled", field.shown, SCALE)
+    return _by_levels(field, is_alone=len(data.images) == 1)
+
+
+def _by_levels(field: Field, is_alone: bool) -> Finding:
+    """Judge an image that neither transforms nor --expect explain; `is_alone`: it is the only one
+    of its batch."""
+    cause = field.described()
     is_colour = field.channels == 3
     are_levels = field.distinct >= LEVELS and (is_colour or field.whole)
     # With fractions, if they were resized. Grey ones beside a picture may be its mask.
-    is_byte = EIGHT_BITS < field.highest <= 256 and (is_colour or len(data.images) == 1)
-    if data.expect == "0-1" or (are_levels and is_byte):
+    is_byte = EIGHT_BITS < field.highest <= 256 and (is_colour or is_alone)
+    if are_levels and is_byte:
         return failed(f"{cause}: unscaled", field.shown, SCALE)
-    if is_wide and not is_colour and not are_levels:
+    if field.highest > 2 and not is_colour and not are_levels:
         return passed(f"{cause}: features or labels")
     needs = "--expect 0-1, or none if the model scales"
     return undecided(cause, needs, field.shown, SCALE)
