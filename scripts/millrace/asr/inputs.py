@@ -13,6 +13,7 @@ from typing import Any
 from millrace.asr.buckets.config import BucketConfig
 from millrace.asr.buckets.edges import bucket_ids, edges_of
 from millrace.asr.models import known
+from millrace.asr.sources import AS_BUILT
 from millrace.asr.training import memory
 from millrace.asr.training.options import TrainOptions
 from millrace.common.errors import MillraceError
@@ -29,7 +30,6 @@ CALIBRATION = "results/asr/calibration/calibrated_bs.json"
 RECEIPT = "results/asr/hub/{run}/receipt.json"
 RUNS_PAGE = "results/asr/report/runs.html"
 VERIFICATION = "results/asr/calibration/verification.json"
-_MANIFESTS_AS_BUILT = f"{PARTITIONS}/manifests/built/all.json"
 
 
 def _measured(steps: int) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class AsrInputs(RunInputs):
 
     def _stale(self) -> list[str]:
         """The buckets, if a manifest has changed and is older: put in its place with its time."""
-        if self.from_speech or not all(map(os.path.exists, (BUCKETS, _MANIFESTS_AS_BUILT))):
+        if self.from_speech or not all(map(os.path.exists, (BUCKETS, f"{PARTITIONS}/{AS_BUILT}"))):
             return []
         built = os.path.getmtime(BUCKETS)
         paths = itertools.chain.from_iterable(self.sources.required().files.values())

@@ -34,6 +34,8 @@ REMEDY = (
     "set asr.source: manifests and asr.manifest_dir, or asr.source: speech with speech among the"
     " lanes"
 )
+# Below the partitions: the manifests as the buckets were built from them.
+AS_BUILT = "manifests/built/all.json"
 # Below this many bytes Snakemake compares content, not times, and so do we.
 _COMPARED = 1_000_000
 
@@ -109,7 +111,7 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found | None:
     files = _manifest_files(settings.manifest_dir)
     items = _items(folder.parent)
     differences.keep(folder / "manifests", items["manifests"])
-    as_built = _as_built(folder / "manifests/built/all.json")
+    as_built = _as_built(folder / AS_BUILT)
     manifests = _Manifests(settings, files, table)
     facts = {path: manifests.facts(path) for path in manifests.stats}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,9 @@ class SpeechInputs:
 
     def _listed_files(self) -> Iterator[str]:
         yield from self._tars()
-        yield from self._tables()
+        yield from self._tables
 
+    @cached_property  # asked for each lost file
     def _tables(self) -> dict[str, str]:
         """What a merge writes beside the index of its country, which stands for it."""
         lists = [f"{split}_shards.txt" for split in SPLITS]
@@ -142,8 +144,8 @@ class SpeechInputs:
     def _made_with(self, path: str) -> str | None:
         """The index that the step which makes a listed file writes last; None if tars were cut
         since they were listed."""
-        if path in (tables := self._tables()):
-            return tables[path]
+        if path in self._tables:
+            return self._tables[path]
         file = ShardFile.parse(os.path.basename(path))
         if not file or str(file.partition) not in self.partitions.get(file.partition.country, ()):
             return None

@@ -278,9 +278,9 @@ def test_what_is_said_is_what_the_targets_of_a_stage_make_pending(capsys):
     # A key of a stage may be an object.
     atomic.write_json(
         "results/speech/partitions/index/choices.json",
-        {"results/speech/shards/a": {"max_cer.a": 1, "hub.a": 1}},
+        {"results/speech/shards/a": {"max_cer.a": 1, "hub.a": 1, "runs.a.lr": 1}},
     )
-    nested = {"max_cer": {"a": 2}, "hub": {"a": 2}}
+    nested = {"max_cer": {"a": 2}, "hub": {"a": 2}, "runs": {"b": {"lr": 1}}}
     assert said("speech_shards", **nested) == "max_cer.a 1 -> 2"
 
 

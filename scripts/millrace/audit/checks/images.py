@@ -109,5 +109,10 @@ class Colours(NamedTuple):
     means: dict[str, list[float]]  # of three channels, by what holds them
 
 
+def full_scale(mean: list[float]) -> int:
+    """The largest value of the images that a mean is of: 255 or 1."""
+    return 255 if max(mean, default=0) > 2 else 1
+
+
 def _short(values: list[float]) -> str:
     return ", ".join(f"{value:.4g}" for value in values[:4])

@@ -12,7 +12,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.images import Colours, Field, Values
+from millrace.audit.checks.images import Colours, Field, Values, full_scale
 
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 WEIGHTS = "take the transforms that belong to the weights: weights.transforms()"
@@ -118,7 +118,7 @@ def mean_order(data: Colours) -> Finding:
 
 def _is_reversed(mean: list[float]) -> bool:
     """Whether it is ImageNet's, or one like it, in the order blue, green, red."""
-    full = 255 if max(mean) > 2 else 1
+    full = full_scale(mean)
     pairs = zip(mean, reversed(IMAGENET[0]), strict=True)
     return all(abs(ours / full - known) <= 0.005 for ours, known in pairs)
 

@@ -12,7 +12,7 @@ from millrace.audit.checks.findings import (
     passed,
     undecided,
 )
-from millrace.audit.checks.images import Field, Step, Values
+from millrace.audit.checks.images import Field, Step, Values, full_scale
 from millrace.audit.checks.normalisation import TWICE
 
 CLIPS = ("ColorJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "ToPILImage")
@@ -49,7 +49,7 @@ def _misfit(step: Step) -> str:
         return ""
     if not taken.is_tensor or not taken.is_from_zero:
         return ""
-    full = 255 if max(step.mean or [0]) > 2 else 1
+    full = full_scale(step.mean or [])
     if taken.max <= EIGHT_BITS * full and not 0 < taken.max <= TWICE * full:
         return ""
     edges = f"{taken.min:.4g}..{taken.max:.4g}"

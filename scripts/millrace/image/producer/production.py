@@ -80,7 +80,7 @@ def _next_wish(side: Producer, last: Made | None, served: Wanted | None) -> Want
     """What the trainer wants, if that is not what was `served`; `last` was announced before this
     producer started."""
     wanted = side.wanted()
-    if wanted is None or not wanted.top or wanted == served:
+    if wanted is None or wanted.top == 0 or wanted == served:
         return None
     if last is None:
         return wanted
