@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -36,36 +37,39 @@ def rows_of(buckets: Path) -> list[dict]:
     return pa.concat_tables(map(pq.read_table, BucketConfig.read(buckets).parquets())).to_pylist()
 
 
+STAMP = Stamp(4096, 1, "f" * 64)
+SAID = {"duration_s": 1.0, "language": "en", "transcript": "ab", "tar_path": "a.tar", "size": 90}
 ROWS = [
-    {"tar_path": "a.tar", "tar_member_name": "a.flac", "offset": 512, "size": 90, "sample_id": 1},
-    {"tar_path": "a.tar", "tar_member_name": "b.flac", "offset": 1536, "size": 90, "sample_id": 2},
+    {**SAID, "tar_member_name": f"{at}.flac", "offset": 512 + 1024 * at, "sample_id": at}
+    for at in range(3)
 ]
-SAID = {"duration_s": 1.0, "language": "en", "transcript": "ab"}
 
 
-def digest_of(folder: Path, stamp: Stamp, first: dict, second: dict | None = None) -> str:
-    """The digest of a table of ROWS, of which the first and the second say something else."""
-    rows = [{**ROWS[0], **SAID, **first}, {**ROWS[1], **SAID, **(second or {})}]
+def digest_of(folder: Path, *changes: dict, stamp: Stamp = STAMP) -> str:
+    """The digest of a table of ROWS, of which the first ones say something else."""
+    rows = [{**row, **change} for row, change in zip_longest(ROWS, changes, fillvalue={})]
     buckets = write_buckets(folder, {"b_0_3": rows}, [])
     write_tars(buckets / "tars.parquet", ["a.tar"], {"a.tar": stamp})
     return RowTable.open(buckets).digest
 
 
 def test_the_digest_of_a_table_is_that_of_its_samples_wherever_they_lie(tmp_path):
-    stamp = Stamp(4096, 1, "f" * 64)
-    plain = digest_of(tmp_path / "plain", stamp, {})
-    moved = Stamp(4096, 2, "f" * 64)
-    assert digest_of(tmp_path / "moved", moved, {"offset": 9, "tar_member_name": "c"}) == plain
+    plain = digest_of(tmp_path / "plain")
+    moved = {"offset": 9, "tar_member_name": "c"}
+    later = STAMP._replace(mtime_ns=2)
+    assert digest_of(tmp_path / "moved", moved, stamp=later) == plain
 
-    other = [
-        *({"size": 91}, {"sample_id": 3}, {"duration_s": 1.5}, {"language": "fi"}),
-        *({"transcript": "ba"}, {"transcript": "a"}),
+    others = [
+        [{"size": 91}],
+        [{"sample_id": 9}],
+        [{"duration_s": 1.5}],
+        [{"transcript": "ba"}],
+        [{"transcript": "a"}, {"transcript": "bab"}],  # the same letters, parted elsewhere
+        [{}, {"language": "fi"}],
+        [{}, {"language": "fi"}, {"language": "fi"}],
     ]
-    digests = [digest_of(tmp_path / str(at), stamp, first) for at, first in enumerate(other)]
-    digests.append(digest_of(tmp_path / "content", Stamp(4096, 1, "e" * 64), {}))
-    # The same letters, parted at another place.
-    parted = {"transcript": "a"}, {"transcript": "bab"}
-    digests.append(digest_of(tmp_path / "parted", stamp, *parted))
+    digests = [digest_of(tmp_path / str(at), *changes) for at, changes in enumerate(others)]
+    digests.append(digest_of(tmp_path / "content", stamp=STAMP._replace(digest="e" * 64)))
     assert len({plain, *digests}) == 1 + len(digests)
 
 

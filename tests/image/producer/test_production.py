@@ -172,3 +172,19 @@ def test_epochs_of_other_records_are_made_anew_for_a_trainer_that_begins(tmp_pat
         with Producer(tmp_path, times=QUICK) as side:
             production.produce(other, side, 1)
     assert epochs.whole(tmp_path)[1]["seed"] == 2
+
+
+def test_an_epoch_of_other_records_that_a_resumed_trainer_may_read_is_not_removed(tmp_path):
+    maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
+    with Trainer(tmp_path, times=QUICK) as trainer:
+        trainer.want(top=3)
+        with Producer(tmp_path, times=QUICK) as side:
+            production.produce(maker, side, 2)
+    with Trainer(tmp_path) as trainer:
+        trainer.want(top=3, start=1)
+        with (
+            Producer(tmp_path) as side,
+            pytest.raises(MillraceError, match="was made with --seed 1 "),
+        ):
+            production.produce(other, side, 2)
+    assert epochs.whole(tmp_path)[1]["seed"] == 1

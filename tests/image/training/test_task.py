@@ -58,6 +58,7 @@ def test_a_checkpoint_of_other_records_or_another_size_is_refused(tmp_path):
         ImageTask(OPTIONS, write_more(tmp_path / "c"), tmp_path),
         ImageTask(OPTIONS, write_others(tmp_path / "e", "train"), tmp_path),
         ImageTask(OPTIONS, write_others(tmp_path / "f", "val"), tmp_path),
+        ImageTask(OPTIONS, rename_classes(tmp_path / "g"), tmp_path),
     ):
         with pytest.raises(MillraceError, match="trained on other records, classes or image size"):
             other.load_state_dict(state)
@@ -70,6 +71,13 @@ def write_smaller(root: Path) -> Path:
     file = write_records(root / "val/val-00000-of-00001.h5", images, [0, 1, 2], range(3))
     names = ["class 0", "class 1", "class 2"]
     RecordSet(root / "val", "val", names, [file], [1, 1, 1], (3, 3)).write()
+    return root
+
+
+def rename_classes(root: Path) -> Path:
+    small_task(root)
+    for split in ("train", "val"):
+        dataclasses.replace(RecordSet.open(root, split), classes=["a", "b", "c"]).write()
     return root
 
 
