@@ -194,11 +194,16 @@ def test_of_foreign_tars_the_config_says_where_they_lie():
 
 
 @pytest.mark.parametrize(
-    ("unchanged", "built_before", "stale"),
-    [(["m/train.jsonl"], True, []), ([], True, [BUCKETS]), ([], False, [])],
+    ("source", "unchanged", "built_before", "stale"),
+    [
+        ("manifests", ["m/train.jsonl"], True, []),
+        ("manifests", [], True, [BUCKETS]),
+        ("manifests", [], False, []),
+        ("speech", [], True, []),
+    ],
 )
 def test_a_changed_manifest_that_is_older_than_the_buckets_makes_them_again(
-    tmp_path, monkeypatch, unchanged, built_before, stale
+    tmp_path, monkeypatch, source, unchanged, built_before, stale
 ):
     """Snakemake compares times: one that was moved into its place keeps its own."""
     monkeypatch.chdir(tmp_path)
@@ -207,7 +212,7 @@ def test_a_changed_manifest_that_is_older_than_the_buckets_makes_them_again(
     if built_before:
         touch("results/asr/partitions/manifests/built/all.json", 2)
     found = Sources({"tars": []}, {"train": ["m/train.jsonl"]}, unchanged=unchanged)
-    section = checked_config({"asr": {"source": "manifests"}}, ROOT / "rules/schemas")["asr"]
+    section = checked_config({"asr": {"source": source}}, ROOT / "rules/schemas")["asr"]
     assert AsrInputs(section, found, list, ancient=str).listed.stale() == stale
 
 

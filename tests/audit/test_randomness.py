@@ -279,20 +279,34 @@ def test_the_order_of_what_has_no_end_is_begun_once(ended, length, verdict):
     assert finding.verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("second", "verdict"), [("8", "pass"), ("7", "fail")], ids=["own seed", "constant"]
-)
-def test_a_generator_that_the_first_sample_makes_has_begun_by_the_end_of_its_batch(second, verdict):
+# States of a generator in two workers: as each began, and after each batch; "" if there is none.
+GENERATORS = {
+    "made by the first sample, with its own seed": (
+        ["", "7, 0", "7, 1"],
+        ["", "8, 0", "8, 1"],
+    ),
+    "made by the first sample, with a constant": (["", "7, 0", "7, 1"], ["", "7, 0", "7, 1"]),
+    "begun alike, and drawn from as often as samples need": (["7", "a", "b"], ["7", "c", "d"]),
+    "begun with other states": (["7", "a", "b"], ["8", "a", "b"]),
+    "made by the second batch": (["", "", "a"], ["", "", "b"]),
+}
+REPEATED = {"made by the first sample, with a constant"}
+REPEATED |= {"begun alike, and drawn from as often as samples need"}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generators_repeat_that_began_alike_or_were_alike_after_the_first_batch(name):
     drawn = []
-    for worker, state in enumerate(("7", second)):
+    for worker, (start, *states) in enumerate(GENERATORS[name]):
         made = notes([worker, 2 + worker], worker, size=1)
-        for step, note in enumerate(made):
-            note |= {"pid": worker, "start": {"torch": "1"}}
-            note["random"] = {"torch": "1", "rng": f"{state}, {step}"}
+        for note, state in zip(made, states, strict=True):
+            note |= {"pid": worker, "start": {"torch": "1"}, "random": {"torch": "1"}}
+            note["start"] |= {"rng": start} if start else {}
+            note["random"] |= {"rng": state} if state else {}
         drawn += made
     epochs = [[{"batches": drawn, "ended": True, "length": 4}]]
     [finding] = said("DP1", epochs=epochs, source=[SOURCE | {"stable": ["id"]}])
-    assert finding.verdict == verdict
+    assert finding.verdict == ("fail" if name in REPEATED else "pass")
 
 
 @pytest.mark.parametrize(

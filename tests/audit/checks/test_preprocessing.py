@@ -254,6 +254,9 @@ def test_the_figures_of_batches_are_those_of_all_their_values():
     assert figures["mean"] == pytest.approx(mean.tolist())
     assert figures["std"] == pytest.approx(std.tolist())
     assert (figures["min"], figures["max"]) == ([0.0] * 3, [255.0, 319.0, 383.0])
+    assert figures["whole"]
+    broken = [measured(batch) for batch in (*batches, torch.full((1, 3, 8, 8), 0.5))]
+    assert not merged("image", broken)["whole"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,28 @@ def test_batches_have_their_indices_workers_and_samples(rank, workers):
     assert loader._iterator is None and loader.collate_fn.__module__.startswith("torch.")
 
 
+class Wrapper:
+    """Gives other batches than its loader: without the last ones, or of two each."""
+
+    def __init__(self, kept: int, joined: int) -> None:
+        self.loader = plain.good(length=40)
+        self.kept, self.joined = kept, joined
+
+    def __iter__(self):
+        batches = list(self.loader)
+        batches = batches[: len(batches) - self.kept]
+        for at in range(0, len(batches), self.joined):
+            yield {"own": torch.cat([part["index"] for part in batches[at : at + self.joined]])}
+
+
+@pytest.mark.parametrize(("kept", "joined", "is_known"), [(1, 1, True), (0, 2, False)])
+def test_a_wrapper_that_keeps_a_batch_gives_its_loaders_in_turn(rank, kept, joined, is_known):
+    tap = Listener(Wrapper(kept, joined), rank)
+    batches = list(tap.epoch())
+    indices = [note["indices"] for note in tap.notes(0)]
+    assert indices == [batch["own"].tolist() if is_known else None for batch in batches]
+
+
 def test_random_states_are_noted_where_they_are_drawn_from(rank):
     tap = Listener(DataLoader(Held(), batch_size=4, num_workers=2), rank)
     tap.run()
