@@ -16,7 +16,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.loading.plan import BatchRequest
 from millrace.common.training.ranks import Exchange
 from millrace.music.models.clews import Clews
-from millrace.music.training import conf, run
+from millrace.music.training import conf, evaluation, run
 from millrace.music.training import task as task_module
 from millrace.music.training.loss import contrastive_loss
 from millrace.music.training.task import VersionTask, audited
@@ -68,8 +68,9 @@ def test_the_best_model_is_the_one_with_the_best_monitored_figure(tmp_path, quan
     mix_versions(tmp_path / "valid.json")
     monitor = f"training.monitor.quantity={quantity}"
     task, values, marked = task_of(tmp_path, monitor), [], []
-    for epoch in range(1, 7):
-        metrics = evaluated(task, model_of(task, epoch), epoch)
+    # Each model twice: of equal figures the first stays.
+    for epoch, seed in enumerate((1, 2, 3, 1, 2, 3), 1):
+        metrics = evaluated(task, model_of(task, seed), epoch)
         values.append(metrics[f"valid/{quantity}"])
         best = torch.load(tmp_path / "checkpoint_best.ckpt", weights_only=True)
         marked.append(best["epoch"])
@@ -253,11 +254,21 @@ def test_a_recording_in_two_splits_and_features_of_other_bins_are_refused(tmp_pa
         task_of(tmp_path, "data.on_leak=reject", "model.cqt.noctaves=6")
 
 
-def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(tmp_path):
+def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(
+    tmp_path, monkeypatch
+):
     corpus(tmp_path)
     task = task_of(tmp_path)
+    cuts = []
+
+    def embed(model, cliques, reader, cut, *options):
+        cuts.append(cut(300))
+        return evaluation.embed(model, cliques, reader, cut, *options)
+
+    monkeypatch.setattr(task_module, "embed", embed)
+    evaluated(task, model_of(task, 0), 1)
+    assert cuts == [(100, 40, 20, 0)]
     assert task.batch_loader(0).dataset.geometry == (100, 40, 40, 0)
-    assert task.geometry(task.config.shingling_hop / 2) == (100, 40, 20, 0)
     assert task_of(tmp_path, "data.maxlen=12").geometry(4) == (100, 40, 40, 120)
 
 
