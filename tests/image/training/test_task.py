@@ -116,6 +116,53 @@ def test_an_image_that_keeps_a_rank_in_step_is_not_counted_twice(tmp_path):
     assert figures == {"loss": 1.0, "acc1": 100.0, "acc5": 100.0, "images": 1}
 
 
+def test_an_evaluation_is_the_mean_over_images_whatever_the_batches(tmp_path):
+    losses = []
+    for size in (6, 9):  # 6 and 3 of the 9 images, or all at once
+        task = small_task(tmp_path / str(size), batch_size=size)
+        task.exchange = Exchange(1)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            losses.append(task.accuracies(task.build_model().eval(), torch.device("cpu"))["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_accuracy(tmp_path):
+    task = small_task(tmp_path)
+    right, sure = {"acc1": 50.0, "loss": 9.0}, {"acc1": 40.0, "loss": 1.0}
+    assert task.score(right) < task.score(sure)
+
+
+def test_each_rank_reads_its_own_block_and_a_filler_has_no_ids(tmp_path):
+    read = []
+    for rank in range(2):
+        task = small_task(tmp_path)
+        task.stop, task.exchange = StopSignals(), Exchange(1)
+        batches = list(task.loader(0, 0, rank, 2))
+        read.append(sorted(np.concatenate([task.batch_ids(batch) for batch in batches])))
+        assert not len(task.batch_ids(dataclasses.replace(batches[0], filler=True)))
+    assert read == [[*range(10)], [*range(10, 20)]]
+
+
+def test_a_resumed_epoch_keeps_its_batches_and_the_next_has_those_of_the_flags(tmp_path):
+    before = small_task(tmp_path, batch_size=4)
+    before.stop, before.exchange = StopSignals(), Exchange(1)
+    next(before.loader(0, 0, 0, 1))
+    after = small_task(tmp_path, batch_size=10)
+    assert len(after.plan(0, 1)) == 2
+    after.load_state_dict(before.state_dict())
+    assert [len(after.plan(epoch, 1)) for epoch in (0, 1)] == [5, 2]
+
+
+def test_the_ranks_of_a_machine_share_its_batch_and_its_workers(tmp_path, monkeypatch):
+    environment = {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}
+    for name, number in environment.items():
+        monkeypatch.setenv(name, str(number))
+    task = small_task(tmp_path, workers=3)
+    assert task.batch_loader(0).data_loader.num_workers == 2  # of 3, rounded up
+    assert len(task.plan(0, 4).batch(0, 0)) == 3  # of 6
+
+
 class OtherSays(Exchange):
     """Gathers with another rank's values, which come last."""
 
