@@ -25,10 +25,11 @@ from millrace.common.errors import MillraceError
 from millrace.common.stopping import REQUEUE_EXIT_CODE
 from millrace.common.training import loop, run_log, seeding
 from millrace.common.training.position import Position
-from millrace.common.training.ranks import Exchange
+from millrace.common.training.ranks import Exchange, Ranks
 from millrace.common.training.schedule import Schedule
 from millrace.common.training.settings import LoopSettings
 from millrace.common.training.task import weights_digest
+from millrace.common.training.updates import Updates
 from tests.common.training.tiny_task import TinyDataset, TinyTask, run
 
 # What must be the same in a run that was left alone; times and rates are not.
@@ -229,6 +230,22 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path
     assert result.resumed_step == 3 and all(
         torch.isfinite(p).all() for p in result.model.parameters()
     )
+
+
+def test_a_gradient_that_is_only_looked_at_later_is_looked_at_before_a_checkpoint(
+    tmp_path, monkeypatch
+):
+    """As on a GPU, where no step waits for the norm of its gradient."""
+    apply = Updates.apply
+
+    def applied(updates, total, batches, step, factor):
+        apply(updates, total, batches, step, factor)
+        updates._infinite |= step == 2
+
+    monkeypatch.setattr(Updates, "apply", applied)
+    with pytest.raises(MillraceError, match="not finite .after step 2, by step 2"):
+        run(tmp_path, {"save_steps": 2, "log_steps": 9}, {})
+    assert saved_steps(tmp_path) == []
 
 
 def test_checkpointed_activations_and_workers_and_evaluations_leave_the_losses_alone(tmp_path):
@@ -535,6 +552,16 @@ def test_ranks_that_do_not_do_the_same_are_found_out(tmp_path, monkeypatch, kind
         run(tmp_path, {"save_steps": 0, "log_steps": 100, "max_steps": 1}, {})
 
 
+def test_all_ranks_go_on_with_the_evaluation_of_the_first(tmp_path, monkeypatch):
+    class Another(Exchange):
+        def from_main(self, value: Any) -> Any:
+            return {"mse": 0.5} if isinstance(value, dict) else value
+
+    monkeypatch.setattr(loop, "Exchange", Another)
+    run(tmp_path, {"max_steps": 1}, {})
+    assert values(tmp_path, "metrics", "eval") == [{"mse": 0.5}]
+
+
 @pytest.mark.parametrize(("asks", "requeued"), [((1.0, 1.0), [12]), ((1.0, 0.0), [])])
 def test_a_notice_that_only_another_rank_has_got_stops_this_one_too(
     tmp_path, monkeypatch, asks, requeued
@@ -710,6 +737,23 @@ def test_the_rest_of_an_epoch_for_other_ranks_begins_without_an_evaluation():
     assert at.step == 0 and not loop._Loop._is_evaluation_due(run_here)
     at.end_epoch()
     assert loop._Loop._is_evaluation_due(run_here)
+
+
+def test_after_a_change_of_ranks_the_first_takes_what_all_have_saved():
+    windows, states = [], []
+    with seeding.preserved():
+        for rank in range(3):
+            run_here: Any = SimpleNamespace(
+                ranks=Ranks(rank, 3, rank, 3),
+                position=Position(optimizer_step=5),
+                settings=LoopSettings(),
+                window=SimpleNamespace(load=windows.append),
+                task=SimpleNamespace(load_rank_states=states.append),
+            )
+            saved = [{"window": number, "task": {"number": number}} for number in range(2)]
+            loop._Loop._take_up_of_rank(run_here, saved)
+    assert windows == [[0, 1], [], []]
+    assert states == [[{"number": 0}, {"number": 1}], [], []]
 
 
 def test_a_position_keeps_the_plans_that_an_epoch_went_through():
