@@ -79,13 +79,18 @@ def test_steps_of_a_living_run_of_another_folder_or_behind_a_lock_are_let_alone(
     while not os.path.exists("ready") and living.poll() is None:
         time.sleep(0.01)
     assert left_over.steps() == []
+    # Its lock went with a run that ended beside it.
+    said: list[str] = []
+    with pytest.raises(MillraceError, match=rf"another run goes on here \(process {living.pid} "):
+        check(said.append, acts=True, on_cluster=False)
+    assert check(said.append, acts=False, on_cluster=False) == said[0].partition(". The")[0]
     living.kill()
     living.wait()
     alive = left_over.steps()
     locks = Path(".snakemake/locks")
     locks.mkdir(parents=True)
     (locks / "0.output.lock").write_text("results/x\n")
-    said: list[str] = []
+    said = []
     line = check(said.append, acts=True, on_cluster=False)
     assert left_over.steps() == alive and not said
     assert line.startswith("the workflow is locked by a run that was killed (process ")

@@ -118,3 +118,5 @@ def test_a_file_among_the_notes_that_names_no_process_stops_nothing():
     run_lock.NOTES.mkdir()
     (run_lock.NOTES / f"x-1@{socket.gethostname()}").touch()
     assert run_lock.stale() == ""
+    Path(".snakemake/locks/0.output.lock").unlink()
+    assert run_lock.beside() == ""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.common import processes
 from millrace.common.ledger import Ledger
 from millrace.common.workflow import status
 from millrace.common.workflow.status import Run
@@ -152,6 +153,13 @@ def test_the_last_run_went_as_its_log_and_lock_say(text, note, state):
     run = status.last_run()
     assert run.state == state
     assert not state or run.started == time.mktime((2026, 11, 21, 23, 59, 1, 0, 0, -1))
+
+
+def test_a_run_goes_on_while_it_lives_also_if_another_one_has_removed_its_lock():
+    write(".snakemake/log/2026-11-21T235901.123456.snakemake.log", 0, HEAD + HALF)
+    init = f"1-{processes.started(1)}@{os.uname().nodename}"
+    write(f".snakemake/millrace.runs/{init}", 0)
+    assert status.last_run().state == "going on"
 
 
 def test_the_screen_names_items_jobs_failures_and_the_last_run(folder):

@@ -123,6 +123,12 @@ def check(say: Callable[[str], None], acts: bool, on_cluster: bool, unlock: str)
     killed = run_lock.stale()  # without a lock it lets go of what dead runs noted
     if locked and not killed:
         return ""
+    if beside := run_lock.beside():
+        line = f"{beside}. Wait until it has ended, or stop it with Ctrl-C there"
+        if acts:
+            raise MillraceError(line)
+        say(f"{line}. The partitions are shown as it found them")
+        return line
     lines = describe(steps(), _queue(say, acts, on_cluster))
     if locked:
         lines = [". ".join([killed, *lines, run_lock.remedy(unlock)])]

@@ -76,6 +76,23 @@ def stale() -> str:
     return f"the workflow is locked by a run that was killed ({_names(dead)})"
 
 
+def beside() -> str:
+    """Who works here without a lock, else "".
+
+    A run that ends takes the locks of all others in its folder with it, also if it had nothing to
+    do.
+    """
+    here = f"@{socket.gethostname()}"
+    living = [
+        note
+        for note in _notes()[1]
+        if note.name.endswith(here) and note.name[0].isdigit() and note.name != this_run()
+    ]
+    if not living or is_locked():
+        return ""
+    return f"another run goes on here ({_names(living)})"
+
+
 def holder(unlock: str) -> str:
     """Who holds the lock, and what to do; the command `unlock` removes it."""
     others = [note for note in _notes()[1] if note.name != this_run()]

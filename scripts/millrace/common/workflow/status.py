@@ -73,7 +73,7 @@ def last_run() -> Run:
     if snakemake_state.is_locked():
         state = "killed" if run_lock.stale() else "going on"
     elif not log.has_ended:
-        state = "killed"
+        state = "going on" if run_lock.beside() else "killed"
     else:
         state = "succeeded" if 0 < log.done == log.total else "failed"
     return Run(state, log.started, log)
