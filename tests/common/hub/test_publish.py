@@ -117,6 +117,16 @@ def test_what_no_further_attempt_mends_stops_with_what_to_do(tmp_path, lfs, rout
         assert faults.requests[route] == 1
 
 
+def test_a_full_disk_below_the_local_hub_is_named(tmp_path, lfs, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "add", full)
+    words = r"the Hub has no space .*No space left on device"
+    with faulty(tmp_path / "hub") as (endpoint, _), pytest.raises(MillraceError, match=words):
+        publish(repository(endpoint), write_shards(tmp_path / "tars", range(1)))
+
+
 def test_another_ones_commit_in_between_is_seen_and_its_files_stay_but_for_data(tmp_path, lfs):
     with faulty(tmp_path / "hub") as (endpoint, faults):
         hub, files = repository(endpoint), write_shards(tmp_path / "tars", range(4))

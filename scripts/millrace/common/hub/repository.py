@@ -32,6 +32,7 @@ _FINAL = {
         "Make smaller shards: speech.max_shard_size_gb",
     ),
     422: ("the Hub refuses the request", "Mend what it names, and publish again"),
+    507: ("the Hub has no space", "Free some, and run the same command again"),
 }
 RUN_AGAIN = (
     "Mend what it names, or run the same command again: what was sent is not sent a second time"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import hmac
 import secrets
 import signal
@@ -87,6 +88,11 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return _json({"error": str(error)}, status=error.status, headers=headers)
     except ConnectionResetError:  # the client has gone; nobody reads this
         return web.Response(status=400)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # After a plain 500 the client would try again.
+        return _json({"error": f"the local Hub: {error.strerror}"}, status=507)
 
 
 def _check_client(request: web.Request) -> None:
