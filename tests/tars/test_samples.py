@@ -262,6 +262,19 @@ def test_a_tar_that_changed_is_indexed_again_and_a_moved_one_is_not(tmp_path):
         assert contents(opened(tmp_path / "there/*.tar")) == [(key, {"cls": b"7"})]
 
 
+@pytest.mark.parametrize("part", ["page", "column"])
+def test_an_index_with_damaged_pages_or_columns_is_made_anew(tmp_path, part):
+    path = write_tar(tmp_path / "a.tar", [(f"{n}.cls", b"%d" % n) for n in range(9)])
+    samples = contents(opened(path))
+    index = tmp_path / FOLDER / "a.tar.parquet"
+    content = bytearray(index.read_bytes())
+    # A page of names, or the name of a column in the footer.
+    start = 4 if part == "page" else content.index(b"kind")
+    content[start] ^= 1
+    index.write_bytes(content)
+    assert contents(opened(path)) == samples
+
+
 def test_a_tar_that_changes_while_it_is_indexed_is_refused(tmp_path, monkeypatch):
     def write(place, scans):
         write_index(place, scans)

@@ -22,7 +22,7 @@ from millrace.asr.tars.header import MULTI_VOLUME, SPARSE
 from millrace.asr.tars.index import known_index, write_index
 from millrace.asr.tars.partition import scan_all
 from millrace.asr.tars.scan import CHAINS, FAILED, PARTIAL, TarScan
-from millrace.common.errors import MillraceError, counted
+from millrace.common.errors import Damaged, MillraceError, counted
 
 log = logging.getLogger("millrace")
 
@@ -105,12 +105,12 @@ def _place(tar: str, cache_dir: str | os.PathLike | None) -> Path:
 
 
 def _opened(tar: str, place: Path) -> IndexedTar | None:
-    """A tar with the index at `place`; None if there is none of the tar as it is now."""
+    """A tar with the index at `place`; None if none can be read of the tar as it is now."""
     index = known_index(place)
     if index is None:
         return None
     (record,) = index.tars.values()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, Damaged):  # an index that is damaged is made anew
         now = os.stat(tar)
         if (record.size, record.mtime_ns) == (now.st_size, now.st_mtime_ns):
             # Not the recorded path: index and tars may have moved together.

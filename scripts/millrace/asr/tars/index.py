@@ -151,7 +151,7 @@ class TarIndex:
                 )
         start = int(self._ends[first - 1]) if first else 0
         with own_file(self.path):
-            return self._cached[1].slice(low - start, high - low).drop_columns(["tar"])
+            return self._cached[1].slice(low - start, high - low).select(_SCHEMA.names[1:])
 
 
 def known_index(path: str | os.PathLike) -> TarIndex | None:
