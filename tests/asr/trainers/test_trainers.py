@@ -4,6 +4,7 @@ an epoch is trained on once, and fillers count nothing."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from functools import partial
@@ -192,6 +193,21 @@ def test_a_run_of_so_many_updates_has_them_also_with_more_ranks_than_it_began_wi
         assert trainer.state.global_step == updates
 
 
+@pytest.mark.parametrize("length", [{"num_train_epochs": 2}, {"max_steps": 20}])
+def test_a_second_call_of_train_begins_anew_and_rates_are_of_rows(tmp_path, length):
+    corpus(tmp_path, members=ROWS // 3)
+    loader = open_loader(tmp_path / "buckets", seconds=SECONDS, transform=inputs)
+    chosen = arguments(tmp_path, gradient_accumulation_steps=3, save_strategy="no", **length)
+    trainer = PlannedTrainer(Tiny(), chosen, train_dataset=loader)
+    updates = math.ceil(len(loader) / 3)
+    for _ in range(2):
+        metrics = trainer.train().metrics
+        assert trainer.state.global_step == length.get("max_steps", 2 * updates)
+        rows = ROWS * trainer.state.global_step / updates
+        runtime = metrics["train_runtime"]
+        assert metrics["train_samples_per_second"] == pytest.approx(rows / runtime, rel=0.01)
+
+
 def test_the_weight_of_a_batch_leaves_it_where_it_is_taken():
     batch = {"x": 1, "loss_weight": 0.0}
     assert (take_weight(batch), batch) == (0.0, {"x": 1})
@@ -228,13 +244,17 @@ def test_a_transform_without_a_place_for_the_weight_is_refused(tmp_path):
         ({"num_train_epochs": 1.5}, "num_train_epochs is 1.5.*Give whole epochs, or max_steps"),
         ({"transform": None}, "open_loader has no transform"),
         ({"train_dataset": [1, 2]}, "train_dataset is a list, and not what open_loader gives"),
+        ({"eval_dataset": "loader"}, "eval_dataset is a loader.*Give a dataset of samples, or"),
+        ({"eval_dataset": "loaders"}, "eval_dataset is a loader"),
     ],
 )
 def test_settings_that_change_which_rows_are_read_are_refused(tmp_path, options, message):
     loader = open_loader(corpus(tmp_path), transform=options.pop("transform", inputs))
     dataset = options.pop("train_dataset", loader)
+    evaluated = {"": None, "loader": loader, "loaders": {"a": [], "dev": loader}}
+    chosen = {"eval_dataset": evaluated[options.pop("eval_dataset", "")]}
     with pytest.raises(MillraceError, match=message):
-        PlannedTrainer(Tiny(), arguments(tmp_path, **options), train_dataset=dataset)
+        PlannedTrainer(Tiny(), arguments(tmp_path, **options), train_dataset=dataset, **chosen)
 
 
 def test_ranks_that_share_a_model_are_refused_and_a_part_of_an_epoch_is_one_of_updates(

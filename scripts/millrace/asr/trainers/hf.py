@@ -44,6 +44,10 @@ class PlannedTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir)) or True
         self._start = 0
+        if self.state.global_step:
+            # As every Trainer, a second call begins anew. What a loader had loaded before the
+            # first one counts.
+            self.loader.plan = self.loader.epoch_plans(0)
         if isinstance(resume_from_checkpoint, str | os.PathLike):
             self._start = self._load(Path(resume_from_checkpoint) / "trainer_state.json")
         return super().train(resume_from_checkpoint, *args, **options)
@@ -74,15 +78,18 @@ class PlannedTrainer(Trainer):
         return saved.global_step
 
     # The Trainer takes all epochs to be as long as the first one, its own epoch to be
-    # `global_step // len(loader)`, and skips batches. The plan knows better.
+    # `global_step // len(loader)`, batches to be samples, and skips batches. The plan knows better.
 
     def set_initial_training_values(self, *args: Any) -> Any:
-        epochs, *others, max_steps = super().set_initial_training_values(*args)
+        epochs, updates, _, _, *others, max_steps = super().set_initial_training_values(*args)
         if self.args.max_steps > 0:
-            last = self.loader.plan.epoch + max_steps
-            return (last, *others, max_steps)
-        steps = self._start + self._updates_to_come()
-        return (epochs, *others, steps)
+            epochs = self.loader.plan.epoch + max_steps
+            steps = max_steps
+        else:
+            steps = self._start + self._updates_to_come()
+        rows = self.loader.dataset.rows
+        samples = rows * steps / self._updates(self.loader.whole_steps)
+        return (epochs, updates, rows, samples, *others, steps)
 
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         super()._init_training_state(*args)

@@ -27,6 +27,11 @@ def checked_loader(trainer: Trainer) -> RankLoader:
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
         problem = "ranks that share a model would get different batches"
         raise MillraceError(problem, _WHERE, "Use data parallelism only")
+    evaluated = trainer.eval_dataset
+    evaluated = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
+    if any(isinstance(dataset, RankLoader) for dataset in evaluated):
+        problem = "eval_dataset is a loader, and the Trainer would make batches of its batches"
+        raise MillraceError(problem, _WHERE, "Give a dataset of samples, or read it in a callback")
     if arguments.max_steps <= 0 and arguments.num_train_epochs % 1:
         problem = f"num_train_epochs is {arguments.num_train_epochs}"
         raise MillraceError(problem, _WHERE, "Give whole epochs, or max_steps")
