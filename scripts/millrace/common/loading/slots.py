@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from millrace.common.errors import MillraceError, counted
-from millrace.common.training.ranks import Ranks
 
 REMEDY = "Give it more (docker --shm-size, --ipc=host), or take a smaller prefetch or fewer workers"
 _OPEN: weakref.WeakValueDictionary[int, BatchSlots] = weakref.WeakValueDictionary()
@@ -81,7 +80,8 @@ def leased(address: tuple[int, int, int], shape: tuple[int, int]) -> torch.Tenso
 
 def shortage(needed: int) -> str:
     """What /dev/shm lacks if each rank of this node has so many bytes under way; "" if nothing."""
-    ranks = Ranks.from_environment().local_world_size
+    # Ranks of another launcher (Lightning's own) may be numbered in other variables.
+    ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "") or 1))
     with contextlib.suppress(OSError):
         memory = os.statvfs("/dev/shm")
         if (free := memory.f_bavail * memory.f_frsize) < ranks * needed:
