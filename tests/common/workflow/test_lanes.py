@@ -168,6 +168,7 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
         "runs": {"a": {"lr": 1, "quiet": 1, "epochs": 2}},
         "model_options": {},
         "bench": {"enabled": False, "steps": 3},
+        "calibration": {"enabled": True, "steps": 3},
     }
     new = {
         "cer": 0.2,
@@ -175,13 +176,14 @@ def test_a_changed_key_is_said_with_both_values_until_a_run_has_made_all_targets
         "runs": {"a": {"lr": 2, "quiet": 2}},
         "model_options": {"hidden": 8},
         "bench": {"enabled": False, "steps": 4},
+        "calibration": {"enabled": False, "steps": 4},
         "b": 1,
     }
     first, line = parse(**old)
     assert line == ""
     first.success(["manifest", "index"])
     said = "Millrace: speech: cer 0.3 -> 0.2; runs.a.lr 1 -> 2; model_options.hidden not set -> 8; "
-    said += "runs.a.epochs 2 -> not set\n"
+    said += "calibration.enabled True -> False; runs.a.epochs 2 -> not set\n"
     second, line = parse(**new)
     assert line == said
     second.success(["manifest"])

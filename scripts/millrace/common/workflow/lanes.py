@@ -370,10 +370,12 @@ def _of_sections(choices: Mapping[str, Any], sections: Collection[str]) -> dict[
 
 
 def _flat(section: dict[str, Any], without: Collection[str], above: str = "") -> dict[str, Any]:
-    """The values of a section by key, those of objects with a point; not of what is switched
-    off."""
+    """The values of a section by key, those of objects with a point; of what is switched off that
+    it is."""
+    if not section.get("enabled", True):
+        return {f"{above}enabled": False}
     flat: dict[str, Any] = {}
-    for key, value in section.items() if section.get("enabled", True) else ():
+    for key, value in section.items():
         if key not in without:
             inner = isinstance(value, dict)
             flat |= _flat(value, without, f"{above}{key}.") if inner else {above + key: value}
