@@ -15,7 +15,7 @@ from millrace.image.producer import epochs, production, shuffle
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_set import RecordSet
-from tests.image.record_sets import images_of, write_set
+from tests.image.record_sets import images_of, write_records, write_set
 
 LENGTHS = [9, 9, 8, 8, 8, 8, 8]
 
@@ -104,8 +104,10 @@ def test_files_of_other_programs_without_index_and_ids_are_shuffled_too(tmp_path
 
 def test_an_epoch_is_of_one_set_of_records_seed_pool_and_number(tmp_path):
     source = write_set(tmp_path, LENGTHS)
-    first, *others = source.files
-    changed = dataclasses.replace(source, files=[dataclasses.replace(first, digest="0"), *others])
+    other = write_set(tmp_path / "other", LENGTHS)
+    ids = np.arange(LENGTHS[0])
+    file = write_records(other.path(0), images_of(ids + 1), ids % 3, ids)
+    changed = dataclasses.replace(other, files=[file, *other.files[1:]])
     makers = [
         (source, 3, 1, 1),
         (source, 2, 1, 1),

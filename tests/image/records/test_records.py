@@ -265,6 +265,10 @@ def test_a_file_that_was_replaced_is_refused(tmp_path, size):
         write_records(records.path(1), images_of(np.arange(4)), labels, range(4))
         with pytest.raises(MillraceError, match=f"labels {words}, of 3 classes"):
             RecordReader(records).read(1, 0, 1)
+    # One that differs from it by labels alone: of another conversion, or written again meanwhile.
+    write_records(records.path(1), images_of(np.arange(4, 8)), [0, 1, 2, 0], range(4, 8))
+    with pytest.raises(MillraceError, match=r"not the file that the index says.* Open the"):
+        RecordReader(records).read(1, 0, 1)
 
 
 def test_a_file_that_was_cut_is_an_error_and_no_crash(tmp_path):

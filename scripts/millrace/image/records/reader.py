@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import orjson
 
 from millrace.common.errors import MillraceError, own_file
 from millrace.common.loading.h5 import open_h5
@@ -70,6 +71,8 @@ class _File:
             labels = h5["labels"][()]
             self.labels = labels.astype(np.int64)
             self._check_labels(len(records.classes))
+            if digest := records.files[number].digest:  # produced epochs have none
+                self._check_digest(h5["facts"][()], digest)
             # Ids of other programs may be anything.
             if records.has_index:
                 self.ids = h5["ids"][()]
@@ -95,6 +98,11 @@ class _File:
             f" in {entry.bytes} bytes, the file has {shape.records} of {shape.size}"
         )
         raise MillraceError(problem, self.path, "Make the set again")
+
+    def _check_digest(self, facts: np.ndarray, digest: str) -> None:
+        if orjson.loads(facts.tobytes()).get("digest", digest) != digest:
+            problem = "is not the file that the index says: its content is another"
+            raise MillraceError(problem, self.path, "Open the set again, or make it again")
 
     def _check_labels(self, classes: int) -> None:
         if not len(self.labels):
