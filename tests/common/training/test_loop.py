@@ -243,7 +243,7 @@ def test_a_gradient_that_is_only_looked_at_later_is_looked_at_before_a_checkpoin
         updates._infinite |= step == 2
 
     monkeypatch.setattr(Updates, "apply", applied)
-    with pytest.raises(MillraceError, match="not finite .after step 2, by step 2"):
+    with pytest.raises(MillraceError, match=r"not finite .after step 2, by step 2"):
         run(tmp_path, {"save_steps": 2, "log_steps": 9}, {})
     assert saved_steps(tmp_path) == []
 
