@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import pickle
 import shutil
 from itertools import islice
 
@@ -295,6 +296,22 @@ def test_other_ranks_read_the_rest_of_the_epoch_and_then_whole_ones(tmp_path, wo
     assert len(loader) == len(loader.plan)
     loader.set_epoch(2)
     assert sorted(row for batch in loader for row in rows(batch)) == list(range(24))
+
+
+def test_a_state_of_an_epoch_that_was_set_within_another_is_of_its_beginning(tmp_path):
+    buckets = corpus(tmp_path)
+    loader = open_loader(buckets, seconds=0.4)
+    for batch in loader:
+        loader.set_epoch(1)
+        assert batch.epoch == 0 and loader.state_dict()["step"] == 0
+    resumed = open_loader(buckets, seconds=0.4)
+    resumed.load_state_dict(loader.state_dict())
+    assert sorted(row for batch in resumed for row in batch.rows.tolist()) == list(range(24))
+
+
+def test_a_loader_that_is_sent_to_another_process_is_refused(tmp_path):
+    with pytest.raises(MillraceError, match=r"cannot be pickled or copied\. Open it"):
+        pickle.dumps(open_loader(corpus(tmp_path)))
 
 
 def own_decode(member: bytes) -> np.ndarray:

@@ -257,10 +257,10 @@ def _open(tars: Tars | None, copies: _Copies, tar: str | int) -> _OpenTar:
         message = f"{path}: {error.strerror}"
         if error.errno == errno.ENOENT:
             message = f"{path} does not exist"
-        if root:
-            message += f" (paths are resolved from {root}; see tar_root)"
-        elif tars is not None:
-            message += "; if the tars were moved, open_loader takes their folder as tar_root"
+            if root:
+                message += f" (paths are resolved from {root}; see tar_root)"
+            elif tars is not None:
+                message += "; if the tars were moved, open_loader takes their folder as tar_root"
         raise ReadError("tar_missing", message) from error
     now = os.fstat(descriptor)
     try:

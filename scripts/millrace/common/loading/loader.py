@@ -92,6 +92,10 @@ class BatchLoader:
         # What runs the workers: `_feed` is its sampler and its data set.
         self.data_loader = DataLoader(self._feed, batch_size=None, sampler=self._feed, **options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        remedy = "Open it in the process that reads"
+        raise MillraceError("a loader cannot be pickled or copied", remedy=remedy)
+
     def close(self) -> None:
         """End the workers; iterating again starts new ones."""
         iterator = getattr(self.data_loader, "_iterator", None)
@@ -163,6 +167,7 @@ class BatchLoader:
         # A resumed pass begins once in the middle; `len` stays that of a whole pass, as trainers
         # expect.
         dataset = self.dataset  # with its plan, before the feed asks for it
+        plan = dataset.plan
         start = self._resume_at
         self._resume_at = None
         self._position = self._feed.start_step = self.start_step if start is None else start
@@ -177,7 +182,8 @@ class BatchLoader:
                 raise batch
             self.bad.add(batch)
             self.bad.check()
-            self._position = batch.step + 1
+            if dataset.plan is plan:  # no other was set meanwhile
+                self._position = batch.step + 1
             yield result
 
 
