@@ -116,6 +116,16 @@ def test_a_piece_goes_if_half_of_it_or_half_of_the_other_is_common(known):
     assert [(match.piece, match.of_piece) for match in found] == [(0, 3 * 8)]
 
 
+def test_a_jingle_of_many_recordings_is_shared_once():
+    jingle = noise(SECONDS, 3)[: round(1.2 * RATE)]
+
+    def with_jingle(seed: int) -> np.ndarray:
+        return np.concatenate([jingle, noise(2.5, seed)])
+
+    known = Known(pieces({seed: with_jingle(seed) for seed in range(70, 74)}, 1))
+    assert matches.find(pieces({0: with_jingle(80)}, SEARCHED_STEPS), known) == []
+
+
 def test_silence_and_hum_are_no_common_sound():
     def humming(seed: int) -> np.ndarray:
         time = np.arange(30 * RATE) / RATE

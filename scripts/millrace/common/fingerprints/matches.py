@@ -132,7 +132,8 @@ class Match(NamedTuple):
     """Sound that a piece shares with another one.
 
     `offset`: what is at t seconds in the recording of `piece` is at t + offset in that of
-    `of_piece`. `seconds` are alike; `errors` is the share of bits that differ there.
+    `of_piece`. `seconds` are alike; `errors` is the share of bits that differ there, and `alike`
+    are the numbers of the words of `piece` that stand there.
     """
 
     piece: int
@@ -140,6 +141,7 @@ class Match(NamedTuple):
     offset: float
     seconds: float
     errors: float
+    alike: np.ndarray
 
 
 def find(searched: Pieces, known: Known) -> list[Match]:
@@ -159,9 +161,13 @@ def find(searched: Pieces, known: Known) -> list[Match]:
 
 def _copies(matches: Collection[Match], searched: Pieces, known: Pieces) -> Iterator[Match]:
     """The matches of pieces of which half lies in others, or that hold half of another one."""
-    shared = np.zeros(len(searched))
+    # A jingle that many others have is shared once.
+    is_shared = np.zeros(len(searched.words) + 1, np.int64)
+    firsts = searched.ends - searched.counts
     for match in matches:
-        shared[match.piece] += match.seconds
+        is_shared[firsts[match.piece] + match.alike + 1] = 1
+    shared_before = np.cumsum(is_shared)
+    shared = _seconds(shared_before[searched.ends] - shared_before[firsts], SEARCHED_STEPS)
     lengths = _seconds(searched.counts, SEARCHED_STEPS)
     known_lengths = _seconds(known.counts, 1)
     for match in matches:
@@ -278,13 +284,15 @@ class _Comparison:
         # Two silences are no common sound.
         is_sound = (words != SILENCE) | (known_words != SILENCE)
         errors = np.bitwise_count(words ^ known_words)[is_sound] / 32
-        alike = errors[_is_near(errors)]
+        is_near = _is_near(errors)
+        numbers = np.flatnonzero(in_both)[is_sound][is_near]
 
         offset = known.starts[of_piece] - searched.starts[piece] + shift * STEP_SECONDS
-        if not len(alike):
-            return Match(piece, of_piece, float(offset), 0.0, 1.0)
-        seconds = float(_seconds(np.array(len(alike)), SEARCHED_STEPS))
-        return Match(piece, of_piece, float(offset), seconds, float(alike.mean()))
+        if not len(numbers):
+            return Match(piece, of_piece, float(offset), 0.0, 1.0, numbers)
+        seconds = float(_seconds(np.array(len(numbers)), SEARCHED_STEPS))
+        share = float(errors[is_near].mean())
+        return Match(piece, of_piece, float(offset), seconds, share, numbers)
 
 
 def _of(pieces: Pieces, ends: np.ndarray, piece: int) -> np.ndarray:
