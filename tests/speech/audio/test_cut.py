@@ -269,6 +269,7 @@ def test_containers_that_are_not_supported_are_refused_by_name(tmp_path):
         *(("libopencore_amrnb", "amr", 8000, "AMR (amr)"), ("ac3", "ac3", 48000, "AC-3 (ac3)")),
         *(("eac3", "eac3", 48000, "E-AC-3 (eac3)"), ("aac", "flv", 44100, "FLV (flv)")),
         ("aac", "adts", 44100, "AAC without a container (aac)"),
+        ("g726", "wav", 8000, "G.726 (adpcm_g726)"),
     ):
         path = write_av(tmp_path / "a.mp4", signal(4, rate), rate, codec, container)
         for error in refusals(path):

@@ -47,7 +47,9 @@ _REFUSED = {
     "aac": "AAC without a container",
     "loas": "AAC without a container",
 }
-_REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA"}
+# G.726 is packed from the left or from the right, and a WAV does not say how: FFmpeg takes the one,
+# libsndfile writes the other, which becomes noise.
+_REFUSED_CODECS = {"wmav1": "WMA", "wmav2": "WMA", "adpcm_g726": "G.726"}
 _CONVERT = "Convert it, for example to FLAC or m4a"
 _TRIAL_PACKETS = 64
 _MAX_DEMUX_ERRORS = 1000
