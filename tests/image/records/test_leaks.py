@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_images
 
 from millrace.common import jsonl
@@ -108,6 +108,16 @@ def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(
     write(raw / "val/dog/0.png", brighter)
     found = rows(converted(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
+
+
+def test_other_letters_on_the_same_plate_are_another_picture(raw):
+    for split, letters in (("train", "AB 1234 CD"), ("val", "XE 9807 KM")):
+        plate = Image.new("RGB", (256, 64), "white")
+        drawing = ImageDraw.Draw(plate)
+        drawing.rectangle((0, 0, 255, 63), outline="black")
+        drawing.text((60, 25), letters, fill="black")
+        write(raw / split / "cat/plate.png", plate)
+    assert rows(converted(raw) / "leaks.jsonl").keys() == LEAKS.keys()
 
 
 def test_of_two_files_with_the_same_bytes_the_first_is_the_original(raw):

@@ -14,6 +14,9 @@ _MOST_BITS = 4
 # Mean difference of the pixels of both, of 255, at _SIDE x _SIDE: 0.6 between a photo and its copy
 # as JPEG of quality 75 (1.1 in the worst 5 %), 3.8 between the two digits that are most alike.
 MOST_DIFFERENCE = 2.5
+# Other letters on the same plate: few pixels differ, but by 24 and more. JPEG (quality 50 and up),
+# WebP or half the size differ by 11 at most in photos of 128 pixels a side, by 14 in those of 96.
+_MOST_OF_A_PIXEL = 20
 _SIDE = 32
 _SHORT_SIDE = 64  # pixels, at least, of what is hashed
 
@@ -37,9 +40,11 @@ def small(image: Any) -> np.ndarray:
 
 
 def differences(picture: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The mean differences of a small picture and others (n, ...): those up to MOST_DIFFERENCE show
-    the same."""
-    return np.abs(others - picture).mean(axis=(1, 2, 3))
+    """The mean differences of a small picture and others (n, ...), 255 where a pixel differs much:
+    those up to MOST_DIFFERENCE show the same."""
+    of_pixels = np.abs(others - picture).mean(axis=3)
+    is_other = of_pixels.max(axis=(1, 2)) > _MOST_OF_A_PIXEL
+    return np.where(is_other, 255.0, of_pixels.mean(axis=(1, 2)))
 
 
 def near(looks: Sequence[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
