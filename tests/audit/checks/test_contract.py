@@ -8,6 +8,7 @@ import pytest
 
 from millrace.audit.checks.findings import judge, load
 from millrace.audit.checks.run import audit
+from millrace.audit.probes import methods
 from millrace.audit.runner.probes import Result
 from millrace.audit.runner.target import Options
 from tests.audit import plain
@@ -211,3 +212,18 @@ def test_a_check_whose_probe_did_not_end_well_says_which_and_why():
         "not decidable",
         "the probe epochs late: not done after 18 s",
     )
+
+
+@pytest.mark.parametrize(("deaths", "is_said"), [(1, False), (2, True)])
+def test_workers_of_another_start_method_fail_if_they_die_twice(monkeypatch, deaths, is_said):
+    note = {"samples": [{"x": "1"}], "batch": "1"}
+    ends = [RuntimeError("a worker was killed by SIGABRT")] * deaths + [[note, note]]
+
+    def notes(*_: object) -> list:
+        end = ends.pop(0)
+        if isinstance(end, RuntimeError):
+            raise end
+        return end
+
+    monkeypatch.setattr(methods, "_notes", notes)
+    assert ("raised" in methods._run(None, [0], "spawn", None)) == is_said

@@ -43,18 +43,23 @@ def methods(target: Target, rank: Rank) -> Seen | None:
     reseed()
     drawn = _drawn(loader)  # once: a sampler may count its own epochs
     for method in ("fork", "fork", seen["sent"]):
-        reseed()
         seen["runs"].append(_run(loader, drawn, method, rank))
     return seen
 
 
 def _run(loader: Any, drawn: list[Any], method: str, rank: Rank) -> Seen:
-    """`digests` of the same samples, twice, or what a run `raised`."""
-    try:
-        notes = _notes(loader, drawn, method, rank)
-    except Exception as error:
-        return {"raised": trace.described(error)}
-    return {"digests": _digests(notes, twice=bool(drawn))}
+    """`digests` of the same samples, twice, or what two runs have `raised`: on a busy machine a
+    worker may abort once."""
+    raised: Seen = {}
+    for _ in range(2):
+        reseed()
+        try:
+            notes = _notes(loader, drawn, method, rank)
+        except Exception as error:
+            raised = {"raised": trace.described(error)}
+        else:
+            return {"digests": _digests(notes, twice=bool(drawn))}
+    return raised
 
 
 def _drawn(loader: Any) -> list[Any]:
