@@ -3,11 +3,13 @@ no part."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask, audited
 from millrace.common import atomic
 from millrace.common.errors import MillraceError
+from millrace.common.machine import memory
 from millrace.common.training.ranks import Exchange
 from millrace.common.training.settings import LoopSettings
 from tests.asr import audio_tars
@@ -255,6 +258,43 @@ def test_training_ends_where_more_samples_cannot_be_used_than_allowed(tmp_path, 
     assert trained_on(0.2) == 21
     with pytest.raises(MillraceError, match="max_bad_fraction"):
         trained_on(0.1)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_units(tmp_path):
+    task = task_of(write(tmp_path))
+    model = task.build_model().eval()
+    batch = next(iter(task.loader(0, 0, 0, 1)))
+    total, units = model(batch)
+    loss, weight, _ = task.training_step(model, batch)
+    assert units > 1 and weight == units and float(loss) == pytest.approx(float(total) / units)
+
+
+def test_a_vocabulary_is_of_all_rows_of_a_small_corpus(tmp_path):
+    class Numbered:
+        def __len__(self) -> int:
+            return 2500
+
+        def rows(self, numbers: Sequence[int]) -> list[SimpleNamespace]:
+            return [SimpleNamespace(transcript=str(number)) for number in numbers]
+
+    task = task_of(write(tmp_path))
+    task.table = Numbered()
+    assert list(task._texts()) == [str(number) for number in range(2500)]
+
+
+@pytest.mark.parametrize(
+    ("calibration", "device", "returned"),
+    [("calibrated_bs.json", "cpu", [1]), ("", "cpu", []), ("calibrated_bs.json", "cuda", [])],
+)
+def test_memory_goes_back_where_it_was_calibrated_on_the_host(
+    tmp_path, monkeypatch, calibration, device, returned
+):
+    calls = []
+    monkeypatch.setattr(memory, "return_freed_memory", lambda: calls.append(1))
+    task = AsrTask(TrainOptions(str(write(tmp_path)), model_options=SIZES), device)
+    task.options = dataclasses.replace(task.options, calibration=calibration)
+    task.batch_loader(0)
+    assert calls == returned
 
 
 def test_a_filler_counts_no_samples(tmp_path):

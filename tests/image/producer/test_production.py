@@ -161,6 +161,22 @@ def test_a_producer_does_not_serve_what_an_earlier_trainer_wanted(tmp_path):
         assert trainer.is_ready(1)
 
 
+def test_a_producer_of_the_next_training_waits_though_a_trainer_came_again_meanwhile(tmp_path):
+    """That found all trained, and has ended."""
+    maker, looks = EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, 1), itertools.count()
+    for start in (0, 2):
+        with Trainer(tmp_path, times=QUICK) as trainer:
+            trainer.want(top=2, start=start)
+            if not start:
+                with Producer(tmp_path, times=QUICK) as side:
+                    production.produce(maker, side, 1)
+    with (
+        pytest.raises(Requeue),
+        Producer(tmp_path, times=QUICK, is_stopped=lambda: next(looks) > 20) as side,
+    ):
+        production.produce(maker, side, 1)
+
+
 def test_epochs_of_other_records_are_made_anew_for_a_trainer_that_begins(tmp_path):
     maker, other = (EpochMaker(write_set(tmp_path, LENGTHS), tmp_path, 3, seed) for seed in (1, 2))
     with Trainer(tmp_path, times=QUICK) as trainer:
