@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from glob import glob
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 from random import Random
@@ -273,6 +274,14 @@ def test_a_state_of_other_samples_or_settings_is_refused_by_name(tars, options, 
     state = open_tars(tars, batch_size=8).state_dict()
     with pytest.raises(MillraceError, match=f"the state was taken {words}"):
         open_tars(tars, **{"batch_size": 8, **options}).load_state_dict(state)
+
+
+def test_a_state_of_the_same_tars_in_another_order_is_refused(tars):
+    state = open_tars(tars, batch_size=8).state_dict()
+    turned = sorted(glob(str(tars)), reverse=True)
+    assert len(turned) > 1
+    with pytest.raises(MillraceError, match="the state was taken with samples"):
+        open_tars(turned, batch_size=8).load_state_dict(state)
 
 
 def read_with_restarts(

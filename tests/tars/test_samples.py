@@ -27,6 +27,9 @@ PARTS = ["a", "b", ".", ".", "A", "/", "_", "__", "jpg", "./", "é", "\n", " "]
 NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=7).map("".join)
 
 
+LINKS = [(b"a.hard", b"1"), (b"a.sym", b"2")]
+
+
 def opened(*paths: Path) -> TarSamples:
     return TarSamples.of(open_indices(tar_paths(paths)))
 
@@ -186,13 +189,20 @@ def test_a_sample_is_not_taken_for_a_batch_that_was_announced(tmp_path):
 
 def test_members_of_no_sample_are_counted_by_reason(tmp_path):
     names = ["README", "__index__", "__meta__/a.txt", "b/._1.txt", "b/1.txt", "b/.x", "b/1.cls"]
-    lost = header(b"b.txt", 0, b"2", at_157=b"nowhere")
+    lost = header(b"b.txt", 0, b"2", at_157=b"nowhere") + header(b"pipe.txt", 0, b"6")
     (tmp_path / "a.tar").write_bytes(lost + tar_of(*[(name, b"1") for name in names]) + END)
     samples = opened(tmp_path / "a.tar")
     assert samples.ids.to_pylist() == ["b/1"] and samples.fields == ["txt", "cls"]
     reasons = {OTHER_NAME: 5, NO_FILE: 1}
     assert samples.skipped == reasons
     assert samples.with_keys(["b/1"]).with_fields(["txt"]).skipped == reasons
+
+
+def test_links_have_the_bytes_that_they_lead_to(tmp_path):
+    links = [header(name, 0, kind, at_157=b"a.txt") for name, kind in LINKS]
+    (tmp_path / "a.tar").write_bytes(tar_of(("a.txt", b"12")) + b"".join(links) + END)
+    fields = {"txt": b"12", "hard": b"12", "sym": b"12"}
+    assert contents(opened(tmp_path / "a.tar")) == [("a", fields)]
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path):
@@ -226,7 +236,8 @@ def test_a_subset_by_key_and_field_has_what_was_asked_for(tmp_path):
     assert chosen.bytes().tolist() == [1, 1] and chosen.fields == ["cls"]
     ends = samples.with_keys(lambda key: key.endswith("-000"))
     assert ends.ids.to_pylist() == ["0-000", "1-000", "2-000"]
-    assert ends.bytes("txt").tolist() == [5, 5, 5]
+    sizes = [ends.bytes(field).tolist() for field in (None, "txt", "cls")]
+    assert sizes == [[6, 6, 6], [5, 5, 5], [1, 1, 1]]
     turned = samples.with_fields(["cls", "txt"])
     assert turned.fields == ["cls", "txt"] and turned["1-002"] == samples["1-002"]
 
