@@ -156,6 +156,10 @@ REFUSED = {
     "half a bound": ({"cost": "bytes"}, "cost and batch_cost go together"),
     "no such field": ({"cost": "jpg", "batch_cost": 9}, "no sample has a field jpg"),
     "no cost": ({"cost": {"0-000": 1.0}, "batch_cost": 9}, "0-001 in .* its cost is None"),
+    "cost without end": (
+        {"cost": dict.fromkeys(["0-000"], np.inf), "batch_cost": 9},
+        "0-000 .* its cost is inf",
+    ),
     "cost of 0": ({"cost": dict.fromkeys(["0-000"], 0), "batch_cost": 9}, "0-000 .* its cost is 0"),
     "decode of none": ({"batch_size": 4, "decode": {"jpg": len}}, "no sample has a field jpg"),
     "empty": ({"batch_size": 4, "keys": []}, "keys choose no sample. Choose others"),
@@ -274,6 +278,13 @@ def test_a_state_of_other_samples_or_settings_is_refused_by_name(tars, options, 
     state = open_tars(tars, batch_size=8).state_dict()
     with pytest.raises(MillraceError, match=f"the state was taken {words}"):
         open_tars(tars, **{"batch_size": 8, **options}).load_state_dict(state)
+
+
+def test_a_state_of_other_costs_is_refused(tars):
+    keys = open_tars(tars, batch_size=8).samples.ids.to_pylist()
+    state = open_tars(tars, cost=dict.fromkeys(keys, 2.0), batch_cost=9).state_dict()
+    with pytest.raises(MillraceError, match="the state was taken with cost "):
+        open_tars(tars, cost=dict.fromkeys(keys, 3.0), batch_cost=9).load_state_dict(state)
 
 
 def test_a_state_of_the_same_tars_in_another_order_is_refused(tars):
