@@ -58,6 +58,9 @@ def test_one_recording_is_train_and_the_second_is_not():
         "test",
         "train",
     ]
+    # Where none fits into a held-out split, the shortest goes there.
+    new = [("long", 2.0), ("short", 1.0)]
+    assert splits.assign(new, {}, {}, FRACTIONS) == {"long": "train", "short": "test"}
 
 
 def test_a_fraction_of_zero_gets_nothing():
@@ -104,3 +107,17 @@ def test_what_is_given_a_split_counts_for_what_is_drawn(tmp_path):
     fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
     drawn = placed(tmp_path, hours, given, fractions).values()
     assert [split for split, _ in drawn].count("test") == 2
+
+
+def test_a_split_with_a_recording_of_an_earlier_run_is_not_opened_again(tmp_path):
+    labels = ("country", "video_id", "split", "subset_id")
+    assignment = Assignment(tmp_path / "assignment.jsonl", 10, labels)
+    given = {"a": "train", "b": "validation", "c": "test"}
+    known = {("malta", name): GivenSplit(split, None, "") for name, split in given.items()}
+    rules = splits.Rules({"train": 0.8, "validation": 0.1, "test": 0.1}, 9.0, GivenSplits(known))
+    recordings = {}
+    placements = []
+    for name, hours in {"a": 8.0, "b": 1.0, "c": 0.5, "d": 0.5}.items():
+        recordings[name] = Recording("malta", name, hours)
+        splits.place_new(Country("malta", "mt", recordings), assignment, placements, rules)
+    assert placements[-1].labels["video_id"] == "d" and placements[-1].labels["split"] == "test"

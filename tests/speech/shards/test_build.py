@@ -300,6 +300,20 @@ def test_a_digest_is_of_a_rate_and_a_format(sources):
     assert len(digests) == 3
 
 
+def test_a_digest_says_which_recording_each_segment_is_from(sources):
+    first, second = sources[0], sources[-1]
+    assert first["source_audio_path"] != second["source_audio_path"]
+    digests = set()
+    for paths in ((first, second), (second, first)):
+        swapped = [
+            row | {"source_audio_path": of["source_audio_path"], "video_id": "one"}
+            for row, of in zip((first, second), paths, strict=True)
+        ]
+        planned = plan(swapped, SMALL)
+        digests.add(planned.digest(planned.segments))
+    assert len(digests) == 2
+
+
 def test_shards_that_were_cut_without_fingerprints_are_cut_again(sources, tmp_path):
     """As 0.4.0 cut them where copies were found by bytes, or not at all."""
     first = build(sources, tmp_path)
