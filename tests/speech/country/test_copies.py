@@ -91,6 +91,13 @@ def test_pairs_of_recordings_say_how_much_where(tmp_path):
     assert "there:" not in repeats.line(pairs[0] | {"offset": 0.0})
 
 
+def test_the_offset_of_a_pair_is_that_of_most_segments():
+    copy = copies.Copy("t1", "here/a", "train", "x1", "there/b", "test", 1.0)
+    found = [copy, copy._replace(key="t2", offset=5.0), copy._replace(key="t3", offset=5.0)]
+    (pair,) = repeats.pairs(found)
+    assert pair["offset"] == 5.0 and pair["segments"] == 3
+
+
 def test_without_segments_nothing_is_a_copy(tmp_path):
     train = write(tmp_path, "here-train-1-00000", {"t1": 3})
     empty = write(tmp_path, "here-test-00000", {})

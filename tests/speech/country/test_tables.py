@@ -97,6 +97,32 @@ def test_the_balance_of_a_country_counts_segments_and_files(part):
         balance(part, files=2, transcripts=1).check(4)
 
 
+def test_an_alignment_that_broke_since_the_parse_is_a_file_less(part):
+    broken = {"file": "b_aligned.json", "segment": None, "reason": "json_damaged", "detail": ""}
+    jsonl.write_lines(part.rejects, [broken])
+    made = Balance(COUNTRY | {"files": 2, "transcripts": 2}, [part])
+    list(made.rejects())
+    made.check(4)
+    files = made.as_dict()["files"]
+    assert files["rows_out"] == 1 and files["rejected"] == {"json_damaged": 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_error"), [("json_damaged", True), ("not_an_alignment_name", False)]
+)
+def test_files_in_error_count_too_but_for_those_that_are_no_alignments(part, reason, is_error):
+    rejected = [{"file": f"{n}.json", "reason": reason, "detail": ""} for n in range(2)]
+    facts = {"files": 3, "transcripts": 1, "rejected": rejected}
+    made = Balance(COUNTRY | facts, [part])
+    list(made.rejects())
+    made.check(4)
+    if not is_error:
+        made.check_errors(0.5, "x.csv")
+        return
+    with pytest.raises(MillraceError, match=r"2 of 3 files are in error \(2 json_damaged\)"):
+        made.check_errors(0.5, "x.csv")
+
+
 def test_the_worst_files_are_those_with_most_errors_of_all_reasons(part):
     loads, cuts = "error_local_tar_audio_load", "error_local_tar_processing"
     rows = [
