@@ -85,7 +85,9 @@ def collect(settings: Settings, folder: Path, table: Tables) -> Found:
     # What earlier versions have synced lacks the list of held-out partitions.
     version = "held_out"
     signatures = [media.signature(path) for path in read_too]
-    states = [head.state for head in heads], asdict(settings), version, *signatures
+    # Audio outside of a country's folder comes and goes without a change of its state.
+    of_countries = [(head.state, head.outside) for head in heads]
+    states = of_countries, asdict(settings), version, *signatures
     chosen = {country_folder.id_of(path) for path in country_folder.folders(root, [])}
     return Found(
         lambda write: _build(corpus, write),

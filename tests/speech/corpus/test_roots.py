@@ -1,6 +1,7 @@
 """Where audio may come from: an alignment file names any path."""
 
 import csv
+import os
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,29 @@ def test_by_hand_it_is_never_opened_and_listed_unless_a_root_is_named(corpus, mo
     assert generate_manifest.main(["--country", "malta", "--audio-roots", "private"]) == 0
     with open("manifests/malta_manifest.csv", newline="") as handle:
         assert str(corpus.secret) in {row["source_audio_path"] for row in csv.DictReader(handle)}
+
+
+def test_audio_outside_of_downloaded_audio_is_seen_when_it_comes_and_goes(corpus):
+    pool = corpus.root / "malta/pool"
+    corpus.name(f"{pool}/evil.wav")
+    assert corpus.audio().keys() == {"honest"}
+    pool.mkdir()
+    assert corpus.audio().keys() == {"honest"}
+    shutil.copy(corpus.secret, pool)
+    assert corpus.audio()["evil"] == f"{pool}/evil.wav"
+    (pool / "evil.wav").unlink()
+    assert corpus.audio().keys() == {"honest"}
+
+
+def test_hidden_files_and_those_in_a_folder_whose_name_is_not_utf8_are_no_audio(tmp_path):
+    audio = tmp_path / "malta/downloaded_audio"
+    strange = Path(os.fsdecode(os.fsencode(audio) + b"/\xff"))
+    strange.mkdir(parents=True)
+    for path in (audio / "._a.wav", strange / "b.wav", audio / "c.wav"):
+        path.touch()
+    media = MediaFolder(tmp_path / "malta", PathMap({}))
+    names = ("._a.wav", "b.wav", "c.wav")
+    assert [name for name in names if media.find(name)] == ["c.wav"]
 
 
 def test_the_root_of_the_file_system_holds_all(tmp_path):
