@@ -70,8 +70,11 @@ def test_the_ledger_counts_rejects_and_repairs(chain):
             {**second, "start": 0.1},
         ]
 
-    edit(chain.aligned("germany", "one"), spoil)
+    path = chain.aligned("germany", "one")
+    edit(path, spoil)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     ledger = generate(chain, "--max-duration", "5")
+    assert ledger["repaired"]["json_bom"] == 1
     reasons = ["time_missing", "segment_not_an_object", "duplicate_exact", "too_long"]
     assert (ledger["rows_in"], ledger["rows_out"]) == (8, 4) and ledger["repaired"][
         "cer_computed"

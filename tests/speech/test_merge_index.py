@@ -24,3 +24,5 @@ def test_all_countries_in_one_index(tmp_path):
     assert table["country"].to_pylist() == ["estonia"] * rows[0] + ["germany"] * rows[1]
     ledger = jsonl.read(tmp_path / "ledger.json")
     assert ledger["total"]["rows_out"] == sum(rows) and len(ledger["countries"]) == 3
+    # A country's index that lacks rows, or is not given.
+    assert merge_index.main(["--indices", *indices[1:], "--ledgers", *ledgers, *outputs]) == 1

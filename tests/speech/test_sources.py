@@ -107,6 +107,41 @@ def test_countries_without_a_language_or_alignments_are_said(tmp_path):
     ]
 
 
+def test_a_language_that_is_set_later_counts(made):
+    made.add("atlantis", "one")
+    for language_map, language in (({}, "und"), ({"atlantis": "grc"}, "grc")):
+        made.options["language_map"] = language_map
+        made.sync()
+        assert {content["language"] for content in made.contents().values()} == {language}
+
+
+def test_a_recording_is_as_long_as_its_longest_transcript(made):
+    made.add("malta", "one")
+    short = {"start": 0.0, "end": 3.6, "human_text": "a", "asr_text": "a"}
+    value = {"audio_file": "one.wav", "segments": [short]}
+    corpora.write_alignment(made.root, "malta", "one_t0", value)
+    corpora.write_alignment(made.root, "malta", "one_t2", value)
+    made.sync()
+    (recording,) = made.recordings().values()
+    assert len(recording["transcripts"]) == 3
+    assert [line["cost"] > 0.0011 for line in made.assigned()] == [True]
+
+
+def test_an_alignment_that_may_not_be_read_is_read_once_it_may_be(made, monkeypatch):
+    def refuse(raw: bytes) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    made.add("malta", "one", "two")
+    made.sync()
+    made.add("malta", "late")
+    monkeypatch.setattr(alignment, "parse", refuse)
+    made.sync()
+    assert [row["reason"] for row in made.country("malta")["rejected"]] == ["json_unreadable"]
+    monkeypatch.undo()
+    made.sync()
+    assert made.country("malta")["rejected"] == [] and "late" in made.recordings()
+
+
 def test_every_recording_is_in_one_partition_of_its_country_and_split(corpus):
     seen = [
         (c["country"], r["video_id"]) for c in corpus.contents().values() for r in c["recordings"]
@@ -178,12 +213,14 @@ def test_an_emptied_partition_is_removed(corpus):
 def test_unusable_files_are_listed_with_their_country(corpus):
     corpora.write_alignment(corpus.root, "estonia", "cut", b'{"audio_file": "x')
     corpora.write_alignment(corpus.root, "estonia", "unknown_t1", {"segments": [{"start": 1}]})
-    (corpus.root / f"estonia/{ALIGNED}/summary.json").write_text("{}")
+    for name in ("summary.json", "NOTES.JSON"):
+        (corpus.root / f"estonia/{ALIGNED}/{name}").write_text("{}")
     assert corpus.changed() == set()
     country = corpus.country("estonia")
     rejects = [(row["file"].partition(".")[0], row["reason"]) for row in country["rejected"]]
     unusable = [("cut_aligned", "json_damaged"), ("summary", "not_an_alignment_name")]
-    assert country["files"] == 5 + 3 and rejects == [
+    assert country["files"] == 5 + 4 and rejects == [
+        ("NOTES", "not_an_alignment_name"),
         *unusable,
         ("unknown_t1_aligned", "no_audio_file"),
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import httpx2
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
+from millrace.common.errors import MillraceError
 from millrace.common.hub import repository
 
 pytestmark = pytest.mark.usefixtures("online")
@@ -59,3 +62,18 @@ def test_a_repository_that_is_not_there_is_told_from_one_that_nobody_without_a_t
     assert not repository.Repository(Answering(404), "me/x", "dataset").exists()
     with pytest.raises(RepositoryNotFoundError):
         repository.Repository(Answering(401), "me/x", "dataset").exists()
+
+
+class Public:
+    """A client to a Hub where another one has created the repository meanwhile, as a public one."""
+
+    def create_repo(self, **_: object) -> None:
+        pass
+
+    def repo_info(self, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(private=False, sha="0" * 40)
+
+
+def test_a_repository_that_turns_out_to_be_public_once_created_is_refused():
+    with pytest.raises(MillraceError, match="public, and private was asked"):
+        repository.Repository(Public(), "me/x", "dataset").create()

@@ -121,3 +121,9 @@ def test_a_split_with_a_recording_of_an_earlier_run_is_not_opened_again(tmp_path
         recordings[name] = Recording("malta", name, hours)
         splits.place_new(Country("malta", "mt", recordings), assignment, placements, rules)
     assert placements[-1].labels["video_id"] == "d" and placements[-1].labels["split"] == "test"
+
+
+def test_a_split_that_is_given_with_the_country_comes_before_one_without():
+    of_all, of_malta = GivenSplit("train", 1, ""), GivenSplit("test", None, "")
+    given = GivenSplits({("", "a"): of_all, ("malta", "a"): of_malta})
+    assert given.of("malta", "a") == of_malta and given.of("italy", "a") == of_all

@@ -151,6 +151,7 @@ def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grow
     assert statuses(manifest) == {COMPLETED: 12, PENDING: 20}
     trial = tree(out / "testland")
     assert create(manifest, "--max-videos", "3") == 0 and tree(out / "testland") == trial
+    assert create(manifest, "--max-videos", "1") == 0 and tree(out / "testland") == trial
     assert create(manifest, "--max-videos", "5") == 0
     assert completed_videos(manifest) == [
         "0_video_0",
@@ -167,6 +168,18 @@ def test_a_trial_is_of_the_first_pending_recordings_and_can_be_repeated_and_grow
     edit(manifest, lambda rows: [each.update(status=PENDING) for each in rows])
     out.rename(out.with_name("trial"))
     assert create(manifest) == 0 and digests(out / "testland") == made
+
+
+def test_the_recordings_of_a_trial_come_in_the_order_of_the_rows(manifest):
+    edit(manifest, lambda rows: rows.reverse())
+    assert create(manifest, "--max-videos", "1") == 0
+    assert completed_videos(manifest) == ["3_video_1"]
+
+
+def test_a_subset_0_of_train_is_none_without_a_number(manifest):
+    edit(manifest, lambda rows: [each.update(subset_id="0") for each in rows[:8]])
+    assert create(manifest, "--max-videos", "1") == 0
+    assert (manifest.parent.parent / "out/testland/train-0").is_dir()
 
 
 def test_only_what_is_pending_is_made(manifest):
@@ -252,6 +265,10 @@ def test_a_recording_lies_in_one_split_by_its_rows_and_by_the_splits(manifest):
             lambda text: text.replace(",testland,", ",,", 1),
             "line 2: the country is empty",
         ),
+        (
+            lambda text: text.replace(",testland,", ", ,", 1),
+            "line 2: the country is empty",
+        ),
         (lambda text: "", "columns key, country"),
     ],
 )
@@ -273,6 +290,9 @@ def test_a_folder_without_a_manifest_of_ones_own_says_what_makes_one(tmp_path, c
     assert create(manifest) == 1
     log = capsys.readouterr().err
     assert "the workflow keeps its manifest here" in log and "snakemake speech_shards" in log
+    part.parent.rename(part.parent.with_name("new%20zealand-test-00000"))
+    with pytest.raises(MillraceError, match="the workflow keeps its manifest here"):
+        CsvManifest.find(str(manifest.parent), "new zealand")
 
 
 def test_cells_of_the_file_stay_as_they_are_written(tmp_path):

@@ -415,10 +415,10 @@ def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
         (row(noise, 1, 2), columns.AUDIO_LOAD, "noise.opus"),
         (row(folder, 0, 1), columns.AUDIO_LOAD, "folder.wav"),
         (row(good, 4, 9), columns.PROCESSING, "good.wav"),
-        (row(good, 2, 2, key="none"), columns.PROCESSING, "good.wav"),
-        (row(good, 3, 2, key="back"), columns.PROCESSING, "good.wav"),
-        (row(good, 3, 4) | {"end_seconds": nan, "key": "nan"}, columns.PROCESSING, "good.wav"),
-        (row(good, 0, 1e12, key="endless"), columns.PROCESSING, "good.wav"),
+        (row(good, 2, 2, key="none"), columns.PROCESSING, "is not the span"),
+        (row(good, 3, 2, key="back"), columns.PROCESSING, "is not the span"),
+        (row(good, 3, 4) | {"end_seconds": nan, "key": "nan"}, columns.PROCESSING, "is not the"),
+        (row(good, 0, 1e12, key="endless"), columns.PROCESSING, "is not the span"),
         (row(good, 3, 4, key=""), columns.PROCESSING, "key"),
         (row(good, 0.5, 1, key=row(good, 0, 1)["key"]), columns.PROCESSING, "more than once"),
         (
@@ -428,6 +428,8 @@ def test_each_error_has_its_status_and_stops_nobody(tmp_path, cuts):
         ),
         (row("", 3, 4, key="nowhere"), columns.MISSING_SOURCE, "nowhere"),
         (row(good, 3, 4, key="last"), columns.COMPLETED, ""),
+        (row(good, 0, 1, cer=-0.5, key="negative"), columns.OVER_CER, "unknown"),
+        (row(good, 0, 3601, key="an hour"), columns.PROCESSING, "is not the span"),
     ]
     rows = [case[0] for case in cases]
     out, options = tmp_path / "out", ShardOptions()
@@ -583,8 +585,10 @@ def test_rows_in_no_order_are_cut_in_order_of_time_by_recording(tmp_path):
         write_recording(tmp_path / "a_second.wav", 9, 2),
     )
     rows = [row(a, 4, 5), row(b, 3, 4), row(a, 1, 2), row(b, 0, 1), row(a, 2.5, 3)]
+    rows += [row(a, 4, 4.5)]
     built = build(rows, tmp_path / "out")
-    assert built.index["start_seconds"].to_pylist() == [1, 2.5, 4, 0, 3] and not built.errors
+    assert built.index["start_seconds"].to_pylist() == [1, 2.5, 4, 4, 0, 3] and not built.errors
+    assert built.index["duration_seconds"].to_pylist()[2:4] == [0.5, 1]
     assert sorted(built.rows["key"].to_pylist()) == sorted(r["key"] for r in rows)
 
 
@@ -611,6 +615,15 @@ def test_shards_are_filled_by_their_real_bytes_and_a_new_segment_opens_the_last_
     names = sorted(set(grown.index["shard"].to_pylist()))
     sizes = [(tmp_path / "out" / name).stat().st_size for name in names]
     assert len(sizes) > 3 and min(sizes[:-1]) > 0.85 * 700_000
+
+
+def test_a_smaller_limit_cuts_shards_again_that_exceed_it(sources, tmp_path):
+    size = SMALL.max_shard_size_gb
+    for limit in (2 * size, size):
+        built = build(sources, tmp_path / "out", replace(SMALL, max_shard_size_gb=limit))
+        assert built.kept == 0
+    build(sources, tmp_path / "fresh")
+    assert digests(tmp_path / "out") == digests(tmp_path / "fresh")
 
 
 def test_a_rate_the_codec_lacks_is_one_error_not_many(sources, tmp_path):
