@@ -22,6 +22,7 @@ from millrace.image.records.folder import read_tree
 from millrace.image.records.options import RecordOptions
 from millrace.image.records.pixels import read_image, resized
 from millrace.image.records.reader import RecordReader
+from millrace.image.records.record_file import multiset_digest
 from millrace.image.records.record_set import RecordSet
 from tests.image.trees import odd_tree, picture, small_tree, write_picture
 
@@ -184,6 +185,7 @@ def test_damaged_images_are_listed_and_the_lengths_still_differ_by_one_at_most(t
     records, _, labels, ids = all_records(out / "train")
     assert records.lengths.tolist() == [4, 4, 4, 3] and sorted(ids) == list(range(15))
     assert records.counts == np.bincount(labels).tolist()
+    assert records.ids_digest == multiset_digest([np.arange(15)])
     before = {path: os.stat(path).st_mtime_ns for path in (out / "train").glob("*.h5")}
     convert(raw, tmp_path / "out", *flags, "0.5")
     assert {path: os.stat(path).st_mtime_ns for path in before} == before

@@ -6,12 +6,14 @@ import json
 import os
 from pathlib import Path
 
+import av
 import h5py
 import numpy as np
 import pytest
 import soundfile
 
 from millrace.common import jsonl
+from millrace.music.audio.chunks import audio_files
 from millrace.music.audio.recording import decode
 from millrace.music.create_features import main
 from millrace.music.features import h5_files
@@ -145,6 +147,25 @@ def test_a_wav_that_is_cut_is_damaged_and_one_from_a_pipe_is_not(tmp_path):
 
     path.write_bytes(raw[:4] + b"\xff" * 4 + raw[8:40] + b"\xff" * 4 + raw[44:])
     assert len(decode(path)) == 20 * 16_000
+
+
+def test_a_second_is_enough_and_a_film_without_sound_is_refused(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    assert len(decode(tmp_path / "a.wav")) == 16_000
+    with av.open(tmp_path / "a.mp4", "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 16
+        frame = av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8))
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with pytest.raises(Refused, match="the file has no audio"):
+        decode(tmp_path / "a.mp4")
+
+
+def test_endings_count_in_any_casing(tmp_path):
+    for name in ("a.WAV", "b.Flac", "c.txt"):
+        (tmp_path / name).touch()
+    assert audio_files(tmp_path) == (["a.WAV", "b.Flac"], [])
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path, capsys):

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 import h5py
 import pytest
 
+from millrace.common.errors import MillraceError
 from millrace.music import merge_feature_index, status
+from millrace.music.features import merging
 from millrace.music.features.index import FeatureIndex
 from millrace.music.features.metadata import Record
 from millrace.music.features.track import write_tracks
@@ -93,6 +95,17 @@ def test_all_partitions_become_one_index_with_its_coverage(tree):
     assert [tuple(row.values()) for row in rows(tree / "out/missing.jsonl")] == [
         *(("train", "x", "absent"), ("train", "C-2"), ("test", "h", "absent"), ("test", "C-4"))
     ]
+
+
+def test_an_index_is_there_only_with_its_coverage(tree, monkeypatch):
+    write_tree(tree)
+
+    def fail(*_: object) -> None:
+        raise MillraceError("the disk is full")
+
+    monkeypatch.setattr(merging.clique_splits, "coverage", fail)
+    assert merge() == 1
+    assert not (tree / "out/features.index").exists()
 
 
 def test_a_recording_of_valid_and_test_is_a_leak(tree, capsys):

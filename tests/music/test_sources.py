@@ -63,6 +63,12 @@ class Tree:
         return {path.stem: path.read_bytes() for path in paths}
 
 
+def written_with_its_time(path: Path) -> None:
+    before = path.stat()
+    path.write_text("x")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 CHANGES = {
     "append": (
         lambda t: t.write([*t.rows, *({**t.rows[n], "youtube_id": f"x{n}"} for n in (0, 1, 2))]),
@@ -79,6 +85,11 @@ CHANGES = {
         lambda t: t.write([*t.rows[:-1], {**t.rows[-1], "hop_s": 0.1}]),
         {"h5-chunk_00003.h5"},
         "1 record changed (id39: hop)",
+    ),
+    "chunk of another size with its time": (
+        lambda t: written_with_its_time(t.folder / "h5" / CHUNKS[2]),
+        {"h5-chunk_00002.h5"},
+        "",
     ),
     "delete": (
         lambda t: t.write(t.rows[:-1]),
@@ -143,6 +154,15 @@ def test_a_change_makes_its_partitions_pending_and_says_so(tmp_path, change, pen
     tree = Tree(tmp_path)
     assert tree.changed(lambda: change(tree)) - {"all"} == pending
     assert line in tree.sync().changes if line else tree.sync().changes == ""
+
+
+@pytest.mark.parametrize("pointer", [{}, {"h5_chunk": CHUNKS[0]}])
+def test_a_hop_that_changes_is_merged_anew_with_and_without_a_pointer(tmp_path, pointer):
+    tree = Tree(tmp_path)
+    row = {"youtube_id": "id_", **pointer}
+    tree.write([*tree.rows, {**row, "hop_s": 0.02}])
+    changed = tree.changed(lambda: tree.write([*tree.rows, {**row, "hop_s": 0.1}]))
+    assert "all" in changed
 
 
 @pytest.mark.parametrize(

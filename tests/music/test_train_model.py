@@ -114,6 +114,7 @@ def test_a_run_ends_at_min_lr_and_says_so(tmp_path, caplog):
     ("override", "message"),
     [
         ("fabric.ngpus=2", "fabric.nnodes 1 x fabric.ngpus 2 make 2, but 1 process was started"),
+        ("fabric.nnodes=2", "fabric.nnodes 2 x fabric.ngpus 1 make 2, but 1 process was started"),
         ("fabric.accelerator=cuda", "Set fabric.accelerator=cpu"),
         ("path.index=", "path.index is not set"),
         ("model.cqt.hoplen=0.03", "the model takes 84, 0.03 and 5. Build the index with --bins"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import h5py
 import numpy as np
@@ -36,6 +37,20 @@ def test_what_is_written_is_read_in_slices_across_the_files(tmp_path):
         images, labels, got = reader.read(file, start, count)
         assert got.tolist() == ids and labels.tolist() == [id_ % 3 for id_ in ids]
         assert np.array_equal(images, images_of(np.array(ids, int)))
+    for start, count in ((-1, 2), (6, 1)):
+        with pytest.raises(IndexError, match=f"records {start} to"):
+            reader.read(0, start, count)
+
+
+def test_a_read_that_gives_less_goes_on_where_it_ended(tmp_path, monkeypatch):
+    reader = RecordReader(write_set(tmp_path, [9]))
+    preadv = os.preadv
+    # An image has 72 bytes.
+    monkeypatch.setattr(
+        os, "preadv", lambda file, views, place: preadv(file, [views[0][:50]], place)
+    )
+    images, _, ids = reader.read(0, 2, 5)
+    assert np.array_equal(images, images_of(ids))
 
 
 def test_a_file_that_is_written_in_pieces_is_the_same_bytes(tmp_path):
@@ -177,6 +192,12 @@ def test_a_length_file_that_is_missing_is_counted_and_one_that_is_wrong_is_refus
     with pytest.raises(MillraceError, match=r"length.npy: says \['nothing that can be read'\]"):
         RecordSet.open(tmp_path)
 
+    # Also beside an index.
+    indexed = write_set(tmp_path / "own", [3, 2])
+    np.save(indexed.folder / "length.npy", [2, 3])
+    with pytest.raises(MillraceError, match=r"says \[2, 3\]\.\.\., the files hold \[3, 2\]"):
+        RecordSet.open(tmp_path / "own")
+
 
 @pytest.mark.parametrize(
     ("names", "words"),
@@ -243,6 +264,9 @@ def test_splits_of_other_classes_are_refused(tmp_path):
     for others in (["class 0", "class 2", "class 1"], ["class 0", "class 1", "class 2", "class 3"]):
         with pytest.raises(MillraceError, match=r"have 3 and [34] classes that differ"):
             check_classes(train, dataclasses.replace(val, classes=others))
+    # Files of others have numbers for names.
+    check_classes(train, dataclasses.replace(val, classes=["0", "1", "2"], has_index=False))
+    check_classes(dataclasses.replace(train, classes=["0", "1", "2"], has_index=False), val)
 
 
 def test_our_own_files_without_their_index_or_each_other_are_not_finished(tmp_path):

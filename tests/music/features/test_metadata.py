@@ -58,7 +58,7 @@ def test_lines_of_cliques_and_of_tracks_are_read_with_all_names(tmp_path):
         {
             "youtube_id": "one",
             "h5_chunk": "c.h5",
-            "h5_key": "/one/cqt",
+            "h5_key": "/one/cqt/",
             "hop_s": 0.02,
             "shape": [84, 10],
         },
@@ -93,13 +93,13 @@ def test_broken_lines_are_counted_with_their_numbers(tmp_path):
         [1],
         {"youtube_id": "two", "hop_s": 20, "shape": [84], "h5_chunk": 1},
         {"youtube_id": "one", "h5_chunk": "2.h5", "h5_key": "k"},
-        {"youtube_id": "three", "h5_chunk": [1], "h5_key": 7, "mm_path": {}},
+        {"youtube_id": "three", "h5_chunk": [1], "h5_key": 7, "mm_path": {}, "hop_s": 2},
     )
     metadata = read_metadata(path)
     assert [(row["line"], row["reason"]) for row in metadata.problems] == [
         *((2, "broken_line"), (3, "broken_line"), (5, "no_id"), (6, "no_id")),
         *((7, "bad_h5"), (7, "bad_hop"), (7, "bad_shape"), (8, "duplicate_id")),
-        *((9, "bad_h5"), (9, "bad_key"), (9, "bad_mm")),
+        *((9, "bad_h5"), (9, "bad_key"), (9, "bad_mm"), (9, "bad_hop")),
     ]
     assert metadata.records["one"] == Record("one", "2.h5", "k")
 
@@ -120,6 +120,7 @@ def test_a_jsonl_without_video_ids_names_the_files_that_have_them(tmp_path):
         ("00001", None),
         ("discogs_vi_chunk_00002.h5", "part/discogs_vi_chunk_00002.h5"),
         ("discogs_vi_chunk_00009.h5", None),
+        ("twice.h5", None),  # of two folders
         ("DISCOGS_vi_chunk_00001.h5", None),
     ],
 )
@@ -130,7 +131,10 @@ def test_pointers_of_any_machine_lead_below_the_root(tmp_path, pointer, file):
         "discogs_vi_chunk_00001.h5",
         "part/c.HDF5",
         "part/discogs_vi_chunk_00002.h5",
+        "part/twice.h5",
     ]
+    (tmp_path / "more").mkdir()
+    files.insert(1, "more/twice.h5")
     for name in (*files, "._discogs_vi_chunk_00001.h5"):
         (tmp_path / name).touch()
     assert list(Root(tmp_path).places("h5")) == files
@@ -172,13 +176,19 @@ def test_records_go_where_their_pointers_lead_and_wrong_ones_are_named(tmp_path)
         Record("ab_no_mm___", shape=[84, 5]),
         Record("lost_______", h5="b.h5", mm="lo/lost_______.mm"),
         Record("no_folder__", mm="ab"),
+        Record("in_logs____", mm="logs/in_logs____.mm"),
+        Record("zZ_any_case", hop=0.1),
     ]
+    (tmp_path / "Zz").mkdir()
+    write_mm(tmp_path, "in_logs____", cqt(1), folder="logs")
     places, wrong = place_records(records, {"h5": Root(tmp_path), "mm": Root(tmp_path)})
-    assert {place: places[place] for place in ("a_1.h5", "ab")} == {
+    assert {place: places[place] for place in ("a_1.h5", "ab", "Zz")} == {
         "a_1.h5": [Record("abcdefghijk", h5="a_1.h5")],
         "ab": [Record("abcdefghijk", mm="ab/abcdefghijk.mm"), Record("ab_no_mm___", shape=[84, 5])],
+        "Zz": [Record("zZ_any_case", hop=0.1)],
     }
     assert [(row["id"], row["problem"].split(" is ")[0]) for row in wrong] == [
+        ("in_logs____", "mm_path 'logs/in_logs____.mm'"),
         ("lost_______", "h5_chunk 'b.h5'"),
         ("lost_______", "mm_path 'lo/lost_______.mm'"),
         ("no_folder__", "mm_path 'ab'"),
@@ -254,7 +264,18 @@ def test_coverage_counts_versions_and_the_cliques_of_two_recordings(tmp_path):
     assert result["line"] == text
 
 
+def test_a_recording_stays_in_the_first_clique_also_where_that_is_too_small(tmp_path):
+    with h5_file(tmp_path) as h5:
+        for seed, name in enumerate("abc"):
+            add_group(h5, name, cqt(seed))
+    split = read_split(write_split(tmp_path / "train.json", {"C-1": "a", "C-2": "abc"}), "train")
+    cliques, _, lost = coverage(split, indexed(tmp_path), {})
+    assert {name: list(of) for name, of in cliques.items()} == {"C-2": ["b", "c"]}
+    assert [row.get("id") for row in lost] == ["a", None]
+
+
 def test_two_files_of_a_folder_that_may_be_one_split_are_refused(tmp_path):
+    (tmp_path / "val").mkdir()
     for name in ("valid.json", "light.json.val"):
         (tmp_path / name).touch()
     with pytest.raises(MillraceError, match=r"light\.json\.val and valid\.json may both be valid"):

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import resource
+import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.music.features.decisions import PUBLISHED_HOP
+from millrace.music.features.decisions import PUBLISHED_HOP, checked_digest
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.merging import apply_records
 from millrace.music.features.metadata import Record
 from millrace.music.features.partition import build, hop_note, read_partition
 from millrace.music.features.reader import WindowReader
-from millrace.music.features.track import Contract, read_tracks, write_tracks
+from millrace.music.features.track import Contract, Track, read_tracks, write_tracks
 from tests.music.features.trees import (
     PUBLISHED,
     add_group,
@@ -126,6 +129,7 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
     np.save(tmp_path / "ab/ab_wrong_shape.npy", (1199, 84))
     np.save(write_mm(tmp_path, "ab_sidecar", half).with_suffix(".npy"), half[:, :1])
     (write_mm(tmp_path, "ab_cut_npy", half).with_suffix(".npy")).write_bytes(b"\x93NUMPY")
+    np.save(write_mm(tmp_path, "ab_fraction", half).with_suffix(".npy"), [1200.5, 84.0])
     with open(write_mm(tmp_path, "ab_npz", half).with_suffix(".npy"), "wb") as handle:
         np.savez(handle, half.shape)
     write_mm(tmp_path, "two", half, folder="ab")
@@ -143,6 +147,7 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
             "ab_wrong_shape": "wrong_shape",
             "ab_sidecar": "bad_sidecar",
             "ab_cut_npy": "bad_sidecar",
+            "ab_fraction": "bad_sidecar",
         },
         **{
             "ab_bins": "bins",
@@ -153,6 +158,32 @@ def test_mm_files_of_wrong_shape_or_name_are_refused(tmp_path):
         **{"Ab_other_casing": "", "a_pointer": "", "gone": "unreadable", "ab_npz": "bad_sidecar"},
         **dict.fromkeys(("two_a", "two_b"), "shared_file"),
     }
+
+
+class Makes:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_of_a_sidecar_is_run(tmp_path):
+    path = write_mm(tmp_path, ID, cqt(1))
+    sidecar = np.array([Makes(tmp_path / "made"), 84], object)
+    np.save(path.with_suffix(".npy"), sidecar, allow_pickle=True)
+    assert only(scanned(tmp_path, mm=["ab"])).refused == "bad_sidecar"
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_file_whose_name_is_no_text_is_named_in_the_table(tmp_path):
+    path = write_mm(tmp_path, ID, cqt(1).T, sidecar=False)
+    path.rename(os.fsdecode(bytes(path.with_name("ab_")) + b"\xff.mm"))
+    track = only(scanned(tmp_path, mm=["ab"]))
+    assert (track.refused, track.file) == ("shape_unknown", r"ab/ab_\udcff.mm")
+    write_tracks(tmp_path / "t.parquet", [track])
 
 
 H5_DAMAGE = {
@@ -186,6 +217,7 @@ def test_data_sets_that_cannot_be_read_for_certain_are_refused(tmp_path, reason,
         {"hop_length": 20, "sr": 16000},  # ms
         {"hop_ms": 23.2},
         {"hop_s": 0.02, "hop_length": 512, "sr": 22050},
+        {"hop_s": 1},
         {"hop_s": h5py.Empty("f4")},
     ],
 )
@@ -225,12 +257,52 @@ def test_the_hop_is_read_from_attributes_of_data_set_group_or_file(tmp_path, att
         )
 
 
+def test_what_is_nearest_to_the_values_says_their_hop_and_whose_they_are(tmp_path):
+    with h5_file(tmp_path) as h5:
+        add_group(h5, "a_group____", cqt(1), {"hop_s": 0.02, "youtube_id": ID})
+        h5["a_group____"].attrs.update({"hop_s": 0.05, "youtube_id": "another____"})
+        h5.attrs["hop_s"] = 0.1
+    track = only(scanned(tmp_path))
+    assert (track.id, track.hop) == (ID, 0.02)
+    with h5_file(tmp_path) as h5:
+        add_group(h5, ID, cqt(1))
+        h5[ID].attrs["hop_s"] = 0.05
+        h5.attrs["hop_s"] = 0.1
+    assert only(scanned(tmp_path)).hop == 0.05
+
+
+def test_the_digest_is_of_all_values_however_they_are_cut():
+    values = cqt(1)
+    whole = zlib.crc32(values.data)
+    assert [checked_digest(np.split(values, count)) for count in (1, 3)] == [whole, whole]
+
+
+def test_the_time_of_an_mm_file_is_that_before_its_values_are_read(tmp_path, monkeypatch):
+    path = write_mm(tmp_path, ID, cqt(1).T)
+    before = path.stat().st_mtime_ns
+    read_bytes = Path.read_bytes
+
+    def replaced_meanwhile(each: Path) -> bytes:
+        os.utime(path, ns=(1, 1))
+        return read_bytes(each)
+
+    monkeypatch.setattr(Path, "read_bytes", replaced_meanwhile)
+    assert only(scanned(tmp_path, mm=["ab"])).mtime_ns == before
+
+
+def test_the_first_reason_of_a_refusal_stays():
+    track = Track(ID, "h5", "a.h5").refuse("one", "this").refuse("two", "that")
+    assert (track.refused, track.problem) == ("one", "this")
+
+
 @pytest.mark.parametrize(
     "stated, said, refused, hop",
     [
         ({}, 0.1, "", (0.1, "jsonl")),
         ({"hop_s": 0.02}, 0.02, "", (0.02, "file")),
         ({"hop_s": 0.02}, 0.1, "hop_contradicts", (0.02, "file")),
+        ({"hop_s": 0.02}, 0.0201, "hop_contradicts", (0.02, "file")),
+        ({"hop_s": 0.02}, 0.020001, "", (0.02, "file")),  # rounded
     ],
 )
 def test_records_without_a_pointer_give_their_hop_to_the_tracks_of_every_file(
@@ -446,6 +518,8 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
         h5["shared"], h5["keyed/cqt"], h5["cqt"] = cqt(2, 200), cqt(3, 200), cqt(4, 200)
         h5[b"\xff_bcdefghij"] = cqt(1, 200)
         h5[f"{'a' * 201}/cqt"], h5["b\nc/cqt"] = cqt(1, 200), cqt(1, 200)
+        h5[f"{'ä' * 101}/cqt"] = cqt(1, 200)
+        add_group(h5, "no_name____", cqt(1, 200), {"youtube_id": ""})
     keys = {"share_one": "shared", "share_two": "shared", "by_a_key": "keyed/cqt"}
     records = [Record(name, h5="a.h5", key=key) for name, key in keys.items()]
     tracks = scanned(tmp_path, records={"a.h5": records})
@@ -459,6 +533,7 @@ def test_every_id_that_a_file_names_is_a_track_or_refused(tmp_path):
         },
         **{"cqt": "no_id", r"\xff_bcdefghij": "bad_name"},
         **{"a" * 201: "bad_id", r"b\nc": "bad_id", "abcdefghijk": "dtype"},
+        **{r"\xe4" * 101: "bad_id", "": "bad_id"},
     }
     write_tracks(tmp_path / "t.parquet", tracks)
 
@@ -486,6 +561,15 @@ def test_duplicates_are_refused_and_one_is_chosen_for_good(tmp_path):
             ("duplicate_id", file) for file in order[1:]
         ]
         assert FeatureIndex(tmp_path / "i").track(0).file == str(tmp_path / order[0])
+
+
+def test_of_two_files_the_first_by_path_is_read_whatever_its_keys_are(tmp_path):
+    facts = {"storage": "raw", "dtype": "<f4", "frames": 9, "bins": 84, "hop": 0.02}
+    tracks = [Track(ID, "h5", "b.h5", "a", **facts), Track(ID, "h5", "a.h5", "z", **facts)]
+    merge(tmp_path / "i", tracks, {"h5": "/x"}, Contract())
+    index = FeatureIndex(tmp_path / "i", {"h5": "/y"})
+    assert index.track(0).file == "/y/a.h5"
+    assert pickle.loads(pickle.dumps(index)).track(0).file == "/y/a.h5"
 
 
 def test_features_that_the_model_cannot_take_are_rejected_with_their_name(tmp_path):

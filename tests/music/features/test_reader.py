@@ -3,6 +3,7 @@ files."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import multiprocessing
 import os
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
+from millrace.music.features import reader as reader_module
 from millrace.music.features.decisions import PUBLISHED_HOP
 from millrace.music.features.index import FeatureIndex, merge
 from millrace.music.features.metadata import Record
-from millrace.music.features.reader import WindowReader, as_float32
+from millrace.music.features.reader import FeatureError, WindowReader, as_float32
 from millrace.music.features.track import Contract, Track
 from tests.music.features.trees import PUBLISHED, add_group, cqt, indexed, number, write_mm
 
@@ -76,6 +78,14 @@ def test_every_layout_gives_the_windows_of_a_plain_reader(
             np.testing.assert_array_equal(window, values[start : start + frames].T.astype("f4"))
 
 
+def test_float64_is_read_as_float32(tmp_path):
+    tracks = write_h5(tmp_path, "group", "contiguous", 0, "<f8", 0.02)
+    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    window = WindowReader(index).read(index.find([number(0)])[0], 5, 9)
+    assert window.dtype == np.float32
+    np.testing.assert_array_equal(window, tracks[number(0)][5:14].T.astype("f4"))
+
+
 @pytest.mark.parametrize("dtype", ["<f2", "<f4"])
 @pytest.mark.parametrize("time_axis", [0, 1])
 @pytest.mark.parametrize("says", ["sidecar", "jsonl"])
@@ -104,9 +114,9 @@ def test_a_window_beyond_the_end_repeats_what_it_has(tmp_path):
     np.testing.assert_array_equal(
         reader.read(row, 80, 25), np.concatenate([piece] * 3, axis=1)[:, :25]
     )
-    for start in (-1, 90):
+    for start, frames in ((-1, 10), (90, 10), (0, 0)):
         with pytest.raises(IndexError, match=f"frame {start} of 90"):
-            reader.read(row, start, 10)
+            reader.read(row, start, frames)
 
 
 def write_tree(root, files=6) -> FeatureIndex:
@@ -179,6 +189,54 @@ def test_a_file_that_changed_after_indexing_is_refused(tmp_path, is_open, keeps_
         reader.read(0, 0, 1)
 
 
+def test_an_open_file_that_was_written_anew_is_refused_also_at_its_size(tmp_path):
+    reader = WindowReader(write_tree(tmp_path, files=1))
+    reader.read(0, 0, 1)
+    os.utime(tmp_path / "chunk_00000.h5", ns=(1, 1))
+    with pytest.raises(MillraceError, match="then, 1 now"):
+        reader.read(0, 0, 1)
+
+
+def test_a_file_that_cannot_be_read_is_opened_again(tmp_path, monkeypatch):
+    write_h5(tmp_path, "group", "gzip", 0, "<f4", 0.02)
+    reader = WindowReader(indexed(tmp_path, h5=["chunk_00001.h5"]))
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(reader_module, "_through_h5py", fail)
+        with pytest.raises(FeatureError, match="chunk_00001") as error:
+            reader.read(0, 0, 5)
+    assert (error.value.reason, reader.open_files) == ("file_unreadable", 0)
+    assert reader.read(0, 0, 5).shape == (84, 5)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "chunked"])
+def test_a_place_beyond_the_end_of_the_file_is_an_error_and_no_crash(tmp_path, layout):
+    write_h5(tmp_path, "group", layout, 0, "<f4", 0.02)
+    index = indexed(tmp_path, h5=["chunk_00001.h5"])
+    track = index.track(0)
+    end = track.size - 100
+    index.track = lambda number: dataclasses.replace(
+        track, offset=end, addresses=[end] * len(track.addresses)
+    )
+    with pytest.raises(FeatureError, match="ends before the window") as error:
+        WindowReader(index).read(0, 0, 5)
+    assert error.value.reason == "file_cut"
+
+
+def test_a_file_below_what_is_a_folder_no_longer_is_missing(tmp_path):
+    (tmp_path / "part").mkdir()
+    write_h5(tmp_path / "part", "group", "contiguous", 0, "<f4", 0.02)
+    reader = WindowReader(indexed(tmp_path, h5=["part/chunk_00001.h5"]))
+    (tmp_path / "part").rename(tmp_path / "away")
+    (tmp_path / "part").touch()
+    with pytest.raises(FeatureError) as error:
+        reader.read(0, 0, 5)
+    assert error.value.reason == "file_missing"
+
+
 @pytest.mark.parametrize(
     "locking, problem, layout",
     [
@@ -225,7 +283,9 @@ def test_half_a_million_entries_open_at_once(tmp_path):
     ]
     merge(tmp_path / "a.index", tracks, {"h5": "/x"}, Contract())
     index = FeatureIndex(tmp_path / "a.index")
-    numbers = index.find([*ids[:50], "absent", "99999999999", "x" * 300, "", "short\0"])
+    numbers = index.find(
+        [*ids[:50], "absent", "99999999999", ids[1] + "0", "x" * 300, "", "short\0"]
+    )
     assert [index.id(row) for row in numbers[:50]] == ids[:50] and set(numbers[50:]) == {-1}
     assert index.track(numbers[3]).file == "/x/3.h5"
     for outside in (-1, len(index)):

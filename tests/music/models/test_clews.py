@@ -68,6 +68,8 @@ def test_a_new_model_passes_its_skips_and_takes_magnitudes_as_they_are():
     torch.testing.assert_close(model.backbone[0](hidden), model.backbone[0].skip(hidden))
     scale = model.frontend[0]
     assert (scale.gain.item(), scale.bias.item()) == (1, 0)
+    # Below 0 no root would be a number.
+    assert scale(torch.rand(2, 1, 84, 40) - 0.5).isfinite().all()
     cubes = hidden.flatten(2).pow(3).mean(-1)
     torch.testing.assert_close(model.pool(hidden), cubes.pow(1 / 3))
 
@@ -76,6 +78,12 @@ def test_a_new_model_passes_its_skips_and_takes_magnitudes_as_they_are():
 def test_a_shingle_has_the_frames_nearest_to_its_length(length, frames):
     section = {"shingling": {"len": length, "hop": 0.2}}
     assert ClewsConfig.from_keys(flat({"model": section})).shingle_frames == frames
+
+
+def test_only_what_is_cut_into_halves_has_an_even_number_of_channels():
+    section = {"name": "clews-tiny", "frontend": {"channels": [7, 16]}}
+    config = ClewsConfig.from_keys(flat({"model": section}))
+    assert Clews(config)(torch.rand(1, 2, 84, 200)).shape == (1, 2, 64)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +97,7 @@ def test_a_shingle_has_the_frames_nearest_to_its_length(length, frames):
         ({"cqt": {"hop": 1}}, "no key model.cqt.hop"),
         ({"zdim": "1024"}, "model.zdim is '1024'"),
         ({"zdim": 0}, "zdim is 0"),
+        ({"backbone": {"blocks": [], "channels": [], "down": []}}, r"backbone.blocks is \[\]"),
         ({"backbone": {"down": [1, 2, 2]}}, "is no network"),
         ({"backbone": {"channels": [256, 512, 1023, 2048]}}, "channels that are even"),
         ("clews", "there is no key model"),

@@ -72,6 +72,12 @@ def test_distances_are_squared_euclidean_by_dimension_and_never_negative():
     tracks = 100 + seeded.uniform("near", 4, 3, 64)
     distances = shingle_distances(tracks, tracks.half())
     assert distances.shape == (4, 4, 3, 3) and (distances >= 0).all()
+    # Both in float32, whatever they were computed in.
+    torch.testing.assert_close(
+        shingle_distances(tracks.half(), tracks), distances.mT.transpose(0, 1)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(shingle_distances(tracks, tracks.half()), distances)
     left, right = tracks[1, 2].double(), tracks[3, 0].half().double()
     assert float(distances[1, 3, 2, 0]) == pytest.approx(
         float((left - right).square().mean()), abs=1e-2

@@ -34,6 +34,9 @@ def test_figures_by_hand():
     assert figures["ARP"].tolist() == pytest.approx([100 / 6, 0])
     assert figures["COMP"].tolist() == pytest.approx([math.sqrt(100 / 6 * (1 - 5 / 6)), 0])
     assert means(figures)["m_MAP"] == pytest.approx(11 / 12)
+    # Of equal distances the first candidate is before the others.
+    tied = scores(torch.tensor([[0.1, 0.1, 0.1]]), torch.tensor([[False, True, False]]))
+    assert tied["MR1"].tolist() == [2]
 
 
 def test_a_query_whose_candidates_are_all_relevant_is_ranked_perfectly():
@@ -59,3 +62,8 @@ def test_a_query_without_another_version_is_left_out():
     assert len(retrieve(queries, tracks(slice(2)), "min")["MAP"]) == 0
     assert math.isnan(means(retrieve(queries, tracks(slice(2)), "min"))["m_MAP"])
     assert len(retrieve(queries, tracks(slice(3)), "min")["MAP"]) == 2
+    # A rank may have no query at all.
+    figures = retrieve(tracks(slice(0)), tracks(slice(3)), "min")
+    assert {name: len(values) for name, values in figures.items()} == dict.fromkeys(
+        ("MAP", "MR1", "ARP", "COMP"), 0
+    )

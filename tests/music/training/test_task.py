@@ -252,6 +252,8 @@ def test_a_recording_in_two_splits_and_features_of_other_bins_are_refused(tmp_pa
     assert (len(both["train"]), len(both["valid"])) == (15, 9)
     with pytest.raises(MillraceError, match=r"are 84, 0\.02 and 5, the model takes 72"):
         task_of(tmp_path, "data.on_leak=reject", "model.cqt.noctaves=6")
+    with pytest.raises(MillraceError, match=r"the model takes 84, 0\.02 and 2"):
+        task_of(tmp_path, "data.on_leak=reject", "model.cqt.pool=2")
 
 
 def test_windows_of_the_validation_overlap_by_half_and_those_of_training_do_not(
