@@ -16,6 +16,7 @@ from PIL import EpsImagePlugin, Image
 from millrace.common import cli, settings
 from millrace.common.errors import Unusable
 from millrace.image import create_records
+from millrace.image.records import convert as convert_module
 from millrace.image.records import pixels
 from millrace.image.records.dataset import HDF5Record
 from millrace.image.records.folder import read_tree
@@ -329,6 +330,15 @@ def test_no_file_keeps_pixels_of_other_settings(tmp_path, flags):
     )
     convert(raw, out, *SMALL)
     assert splits_content(out) == before
+
+
+def test_images_that_are_read_a_few_at_a_time_give_the_same_files(tmp_path, monkeypatch):
+    raw = small_tree(tmp_path / "raw")
+    damage(raw / "train")
+    flags = (*SMALL, "--max-error-fraction", "0.5")
+    whole = splits_content(convert(raw, tmp_path / "whole", *flags))
+    monkeypatch.setattr(convert_module, "_BATCH", 2)
+    assert splits_content(convert(raw, tmp_path / "parts", *flags)) == whole
 
 
 def test_a_crop_that_is_larger_than_the_resized_image_is_refused(tmp_path, capsys):

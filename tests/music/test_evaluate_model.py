@@ -72,6 +72,22 @@ def test_a_checkpoint_is_evaluated_on_whole_tracks(tmp_path, monkeypatch):
     # Frames are those of the checkpoint's model, also if another configuration is named.
     assert evaluated("model.cqt.pool=10", "data.audiolen=20")["figures"] == evaluated()["figures"]
 
+    embed = run.embed
+    fractions = []
+    lengths = []
+
+    def without_one(*arguments) -> evaluation.Tracks:
+        fractions.append(arguments[-1])
+        lengths.append([arguments[3](frames).length for frames in (40, 100)])
+        tracks = embed(*arguments)
+        # A clique has two: the other one is a candidate, and no query.
+        return tracks[1:]
+
+    monkeypatch.setattr(run, "embed", without_one)
+    facts = evaluated("data.max_missing_fraction=0.25", "maxlen=6")
+    assert (facts["candidates"], facts["queries"], facts["left_out"]) == (5, 4, 1)
+    assert (fractions, lengths) == ([0.25], [[40, 60]])
+
 
 def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_it(
     tmp_path, caplog
@@ -99,6 +115,7 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
         ):
             embedded(0.01)
         assert cliques.ids[2] not in embedded(0.5).ids.tolist()
+        assert len(embedded(1 / 6)) == 5  # as many as may be missing
         # It also ends on a rank all of whose own tracks can be read.
         first = OneOf()
         embedded(0.5, evaluation.Share(first, 0, alone.device))
@@ -114,6 +131,20 @@ def test_tracks_that_cannot_be_read_are_counted_and_above_the_fraction_they_end_
             MillraceError, match=rf"{index.id(int(cliques.tracks[0]))}: .*not finite"
         ):
             embedded(0.5)
+
+
+def test_an_evaluation_of_no_track_ends_whatever_may_be_missing(tmp_path):
+    index = corpus(tmp_path, chunks=5)
+    features = evaluation.Features(conf.read(overrides(tmp_path)), ["test"])
+    cliques = features.cliques["test"]
+    for file in {index.track(number).file for number in cliques.tracks.tolist()}:
+        Path(file).unlink()
+    alone = evaluation.Share(evaluation.Exchange(1), 0, torch.device("cpu"))
+    geometry = evaluation.Geometry(200, 200, 200)
+    with pytest.raises(MillraceError, match="6 of 6 tracks cannot be read"):
+        evaluation.embed(
+            Clews(CONFIGS["clews-tiny"]), cliques, features.reader, lambda _: geometry, alone
+        )
 
 
 @pytest.mark.long

@@ -103,6 +103,12 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
     assert "also_in" not in (train.parent / "val/ledger.json").read_text()
 
 
+def test_rejects_of_both_kinds_are_in_the_order_of_their_images(raw):
+    (raw / "train/dog/unreadable.png").write_bytes(b"no image")
+    rejects = rows(converted(raw, "--max-error-fraction", "0.5") / "rejects.jsonl")
+    assert list(rejects) == sorted([*LEAKS, "dog/unreadable.png"])
+
+
 def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw):
     brighter = photo(3).point([min(value + 9, 255) for value in range(256)] * 3)
     write(raw / "val/dog/0.png", brighter)

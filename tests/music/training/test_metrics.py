@@ -35,8 +35,8 @@ def test_figures_by_hand():
     assert figures["COMP"].tolist() == pytest.approx([math.sqrt(100 / 6 * (1 - 5 / 6)), 0])
     assert means(figures)["m_MAP"] == pytest.approx(11 / 12)
     # Of equal distances the first candidate is before the others.
-    tied = scores(torch.tensor([[0.1, 0.1, 0.1]]), torch.tensor([[False, True, False]]))
-    assert tied["MR1"].tolist() == [2]
+    tied = scores(torch.tensor([[0.1, 0.1, 0.1]]), torch.tensor([[False, False, True]]))
+    assert tied["MR1"].tolist() == [3]
 
 
 def test_a_query_whose_candidates_are_all_relevant_is_ranked_perfectly():
