@@ -24,6 +24,7 @@ import torch
 import yaml
 
 from millrace.asr.buckets.edges import DEFAULT_EDGES
+from millrace.asr.models import registry
 from millrace.common import atomic, jsonl
 from tests.asr import audio_tars
 
@@ -80,6 +81,12 @@ def write_corpus(folder: Path, clips: int, longest: float, filled: int) -> None:
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}.parquet")
 
 
+def write_model(name: str, folder: Path) -> None:
+    """A model with random weights, as a folder: drawn once, and not in each of the trials."""
+    texts = [" ".join(WORDS)]
+    registry.build(name, {}, texts).save_pretrained(folder)
+
+
 def config(args: argparse.Namespace) -> dict[str, Any]:
     """The workflow's config: the example's choices, on one device."""
     example = yaml.safe_load((ROOT / "docs/examples/qwen3-asr-1.7b.yaml").read_text())["asr"]
@@ -102,7 +109,7 @@ def config(args: argparse.Namespace) -> dict[str, Any]:
     section = {
         "source": "manifests",
         "manifest_dir": "data",
-        "model": args.model,
+        "model_path": "model",
         "ranks": 1,
         "runs": {},
     }
@@ -237,6 +244,7 @@ def main(argv: list[str] | None = None) -> int:
     # What is measured is worth having, also where a test has failed.
     tested = run_tests() if args.tests and args.device == "cuda" else 0
     write_corpus(args.folder / "data", args.clips, args.longest, args.buckets)
+    write_model(args.model, args.folder / "model")
     (args.folder / "config.yaml").write_text(yaml.safe_dump(config(args)))
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile")]
     command += ["--configfile", "config.yaml", "--cores", "all"]

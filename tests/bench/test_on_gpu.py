@@ -5,9 +5,11 @@ Without a device all of it is skipped. Nothing here resets a device or changes i
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -17,8 +19,11 @@ import torch
 from millrace.asr import train_model as train_asr
 from millrace.asr.calibration import trial
 from millrace.asr.loading.collate import Batch
+from millrace.asr.models import registry
+from millrace.asr.planning.loader import open_loader
 from millrace.asr.training.options import TrainOptions
 from millrace.asr.training.task import AsrTask
+from millrace.asr.transcription.transcriber import Transcriber
 from millrace.common import jsonl
 from millrace.common.errors import MillraceError
 from millrace.common.machine.use import Sampler
@@ -28,8 +33,8 @@ from millrace.common.training.meters import Clock
 from millrace.common.training.settings import LoopSettings
 from millrace.image import train_active as train_images
 from millrace.music import train_model as train_music
-from tests.asr import audio_tars
 from tests.asr import calibration_corpus as calibration
+from tests.asr.models import tiny
 from tests.common.training.test_loop import losses
 from tests.common.training.test_ranks import launched
 from tests.common.training.tiny_task import TinyTask, run
@@ -38,12 +43,21 @@ from tests.music.versions import corpus as music_corpus
 from tests.music.versions import overrides
 
 pytestmark = pytest.mark.gpu
+MODELS = ["ctc", "qwen3-asr-tiny", "whisper", "wav2vec2"]
+TEXTS = [f"number {number} said" for number in range(24)]
 ON_GPU = {"device": "cuda", "precision": "32-true", "tf32": "none"}
 
 
 @pytest.fixture(scope="module")
 def buckets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return audio_tars.corpus(tmp_path_factory.mktemp("on_gpu"))
+    """Clips that are long enough for their transcripts, as CTC needs."""
+    clips = {"b_0_3": (12, 0.8, 2.9), "b_3_5": (12, 3.1, 4.9)}
+    return calibration.write(tmp_path_factory.mktemp("on_gpu"), clips).parent
+
+
+def model_of(name: str, folder: Path) -> str:
+    """A model of this name, or a folder with a small one of transformers of this type."""
+    return str(tiny.write(folder, name, TEXTS)) if name in ("whisper", "wav2vec2") else name
 
 
 def measured(gb: float, limit_gb: float = 8.0) -> dict:
@@ -149,16 +163,49 @@ def test_mixed_precision_learns_with_weights_in_float32(tmp_path):
     assert result.evaluations[steps[-1]]["mse"] < 0.7 * result.evaluations[0]["mse"]
 
 
-@pytest.mark.parametrize("model", ["ctc", "qwen3-asr-tiny"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("model", MODELS)
 def test_recognisers_train_in_reduced_precision(buckets, tmp_path, model, precision):
-    flags = asr_flags(buckets, tmp_path, "--model", model, "--precision", precision)
+    path = model_of(model, tmp_path / "model")
+    run = tmp_path / "run"
+    flags = asr_flags(buckets, run, "--model", path, "--precision", precision)
     assert train_asr.main([*flags, "--max-steps", "6", "--log-steps", "1", "--lr", "1e-3"]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    # None where a step has no clip that is long enough for its transcript.
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     found = [row["loss"] for row in rows if row["event"] == "train"]
-    assert len(found) == 6 and any(found)
-    assert all(0 < loss < 100 for loss in found if loss is not None)
+    assert len(found) == 6 and all(0 < loss < 100 for loss in found)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_texts_are_those_of_the_cpu(buckets, tmp_path, monkeypatch, model):
+    # Convolutions in TF32, cuDNN's default, would round the weights to ten bits.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(1)
+    folder = tmp_path / "saved"
+    registry.build(model_of(model, tmp_path / "model"), {}, TEXTS).save_pretrained(folder)
+    with tarfile.open(buckets.parent / "clips.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    files = sorted(tmp_path.glob("*.flac"))
+    on_gpu, on_cpu = (
+        [text.text for text in Transcriber(folder, device=device).transcripts(files)]
+        for device in ("cuda", "cpu")
+    )
+    assert len(on_gpu) == 24 and on_gpu == on_cpu
+
+
+def test_a_worker_that_frees_an_event_of_an_earlier_run_lives(buckets):
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    cycle: list[object] = [event]
+    cycle.append(cycle)
+    del event, cycle
+
+    def frees(batch: Batch) -> Batch:
+        gc.collect()
+        return batch
+
+    loader = open_loader(buckets, seconds=8, workers=1, transform=frees)
+    assert sum(len(batch) for batch in loader) == 24
+    loader.close()
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
@@ -202,7 +249,7 @@ def test_the_sampler_counts_the_device_that_torch_uses():
 
 def asr_flags(buckets: Path, folder: Path, *more: str) -> list[str]:
     flags = ["--bucket-dir", str(buckets), "--metrics", str(folder / "metrics.json")]
-    flags += ["--model", "qwen3-asr-tiny", "--batch-seconds", "4", "--num-workers", "1"]
+    flags += ["--model", "qwen3-asr-tiny", "--batch-seconds", "8", "--num-workers", "1"]
     return [*flags, "--tensorboard=0", "--save-steps=0", "--device", "cuda", *more]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
@@ -214,9 +215,9 @@ class TinyTask(Task):
     def on_step(self, step: int) -> None:
         self.now = step
 
-    def evaluate(self, model: torch.nn.Module, fabric: object) -> dict[str, float]:
+    def evaluate(self, model: torch.nn.Module, fabric: Fabric) -> dict[str, float]:
         torch.rand(3)  # a careless evaluation draws from the ambient generator
-        batch = TinyDataset(0)[(0, list(range(1000, 1010)))]
+        batch = fabric.to_device(TinyDataset(0)[(0, list(range(1000, 1010)))])
         error = (((model(batch.x) - batch.y) ** 2) * batch.mask).sum() / batch.mask.sum()
         return {"mse": float(error)}
 

@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -177,6 +178,9 @@ class BatchLoader:
             workers = self.data_loader.num_workers
             slots = self.data_loader.prefetch_factor + 2
             self._feed.slots = dataset.new_slots(workers, slots)
+            if torch.cuda.is_initialized():
+                # CUDA aborts a forked worker that frees an event, which a cycle of before may hold.
+                gc.collect()
         for batch, result in self.data_loader:
             if isinstance(batch, MillraceError):
                 raise batch

@@ -135,7 +135,8 @@ def launch_ranks(arguments: list[str]) -> int:
             # Lines without a prefix.
             config.role = ""
             config.log_line_prefix_template = "${role_name}"
-        patience = _SAVE_SECONDS if args.shutdown_timeout is None else args.shutdown_timeout
+        told = getattr(args, "shutdown_timeout", None)  # torch 2.12 and older have no such flag
+        patience = _SAVE_SECONDS if told is None else told
         with _patient(patience):
             elastic_launch(config, command)(*rest)
     except ChildFailedError as error:
