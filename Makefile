@@ -70,7 +70,7 @@ dry-runs: $(VENV)/.test ## Dry-run every target under every profile
 	done
 
 # The tests that need a device, then calibration, verification and the throughput runs of Qwen3-ASR 0.6B, random weights.
-gpu: $(VENV)/.test ## Test and measure on this machine's CUDA device and write docs/measured-gpu.md (9 minutes on an H200)
+gpu: $(VENV)/.test ## Test and measure on this machine's CUDA device and write docs/measured-gpu.md
 	PYTHONPATH=scripts:. $(BIN)/python -m tests.bench.gpu --folder $(BENCH_DIR)/gpu --page docs/measured-gpu.md
 
 # Sizes at which each part ends in a few minutes on two cores. Scratch: about 5 GB in BENCH_DIR.

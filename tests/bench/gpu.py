@@ -97,6 +97,7 @@ def config(args: argparse.Namespace) -> dict[str, Any]:
         "num_workers": 1 if on_cpu else 14,
         "eval_steps": 0,
     }
+    training["gradient_checkpointing"] = args.gradient_checkpointing
     training |= {"precision": "32-true", "gradient_checkpointing": 0} if on_cpu else {}
     calibration = {
         "enabled": True,
@@ -227,6 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--clips", type=int, default=3000)
     add("--buckets", type=int, default=2, help="buckets that hold clips")
     add("--tests", type=int, default=1, help="0: without the tests before")
+    add("--gradient-checkpointing", type=int, default=1, help="0: more memory, less work")
     add("--longest", type=float, default=30.0, help="seconds of the longest clip")
     for name, default in (
         ("check", 50),
