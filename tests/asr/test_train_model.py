@@ -250,9 +250,12 @@ def test_a_changed_setting_begins_a_new_run_and_keeps_the_old(buckets, tmp_path)
 
 
 def test_the_baseline_to_compare_with_trains_too(buckets, tmp_path):
-    metrics = train_here(buckets, tmp_path, "--max-steps", "3", "--loader", "baseline")
+    chosen = ["--max-steps", "3", "--loader", "baseline", "--save-steps", "0"]
+    metrics = train_here(buckets, tmp_path, *chosen)
     assert metrics["loader"] == "baseline" and metrics["optimizer_steps"] == 3
     assert json.loads((tmp_path / "throughput.json").read_bytes())
+    # No gigabytes of a model that nobody wants.
+    assert not list(tmp_path.glob("checkpoints/*")) and not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

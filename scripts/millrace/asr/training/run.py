@@ -57,11 +57,14 @@ def run(
     """Train in `folder`, from where the same run was left; the summary for metrics.json, on rank 0
     only.
 
-    With `profile_steps` that many steps are profiled, else all are measured. Otherwise loader
-    `bucketed` saves its model, and rank 0 tests it alone, while the other ranks wait.
+    With `profile_steps` that many steps are profiled, else all are measured. A profile and the
+    loader `baseline` save no model; any other run does, and rank 0 tests it alone, while the
+    other ranks wait.
     """
     ranks = Ranks.from_environment()
     task = AsrTask(options, settings.device)
+    # The baseline and a profile are there to be measured.
+    task.keeps_weights = options.loader != "baseline" and not profile_steps
     settings = _calibrated(task, devices.resolved(settings), ranks)
     for split in ("dev", "test"):
         task.held_out(split)
@@ -90,7 +93,7 @@ def run(
             "loader": options.loader,
             "ranks": ranks.world_size,
         }
-        if options.loader in ("bucketed", "every-bucket") and not profile_steps:
+        if task.keeps_weights:
             result.model.save_pretrained(folder / "model")
             summary["test"] = task.test(result.model, settings.precision)
             summary["error_rates"] = _error_rates(task, result.model, settings.precision, folder)

@@ -262,7 +262,7 @@ class _Loop:
         if self.on_step is not None:
             self.on_step(step)
         is_periodic = settings.save_steps and step % settings.save_steps == 0
-        is_end = self.finished or ended
+        is_end = (self.finished or ended) and self.task.keeps_weights
         if self.stopping or is_periodic or is_end:
             self._save()
         if self.stopping:
@@ -317,7 +317,7 @@ class _Loop:
         with seeding.preserved(), torch.no_grad(), self.fabric.autocast():
             metrics = self.exchange.from_main(self.task.evaluate(model, self.fabric))
         model.train()
-        if step and self._is_best(metrics):
+        if step and self.task.keeps_weights and self._is_best(metrics):
             self._save()
             # Before the line is written: a run that is killed in between evaluates again.
             if self.ranks.is_main:

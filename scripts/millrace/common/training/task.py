@@ -26,6 +26,7 @@ class Task:
     """
 
     every_epoch = False  # save, evaluate and write a line at the end of every epoch too
+    keeps_weights = True  # a checkpoint of the end, and that of the best evaluation
     stop: StopSignals | None = (
         None  # set by the loop, for a loader that waits long (see StopSignals.leave)
     )
