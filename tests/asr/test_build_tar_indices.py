@@ -197,6 +197,28 @@ def test_an_index_that_is_none_says_so(tmp_path):
             TarIndex.open(tmp_path / f"{name}.parquet")
 
 
+def test_a_flipped_bit_gives_no_other_address(tmp_path, corpus):
+    """One bit of each third byte: pages and the table of tars have checksums."""
+    output, _ = run(tmp_path, [corpus["good"], corpus["cut"]])
+    whole = output.read_bytes()
+
+    def content() -> list[object]:
+        index = TarIndex.open(output)
+        return [(tar, index.members(path).to_pylist()) for path, tar in index.tars.items()]
+
+    right = content()
+    refused = 0
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        output.write_bytes(damaged)
+        try:
+            assert content() == right, place
+        except MillraceError:
+            refused += 1
+    assert refused > len(whole) // 6
+
+
 def test_a_partition_names_each_tar_once(tmp_path, corpus):
     tars = [corpus["good"], corpus["keys"], corpus["empty"], corpus["good"]]
     _, report = run(tmp_path, tars, name="p1")

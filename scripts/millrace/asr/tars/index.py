@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import zlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -23,6 +24,7 @@ ROW_GROUP = 1 << 16
 group."""
 
 _KEY = b"millrace.tars"
+_CHECKSUM = b"millrace.tars.crc32"  # of the value of _KEY: the pages have their own
 _SCHEMA = pa.schema(
     [
         ("tar", pa.int32()),  # row of the table of tars
@@ -83,6 +85,7 @@ def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRe
             use_dictionary=["kind"],
             column_encoding=_ENCODINGS,
             write_statistics=False,
+            write_page_checksum=True,
             store_schema=False,
         ) as writer,
     ):
@@ -101,7 +104,8 @@ def write_index(path: str | os.PathLike, scans: Iterable[TarScan]) -> list[TarRe
             writer.write_table(pa.concat_tables(waiting).combine_chunks(), row_group_size=rows)
         # ASCII only: a path that is not UTF-8 is kept as surrogates.
         table = json.dumps([dataclasses.asdict(record) for record in records], sort_keys=True)
-        writer.add_key_value_metadata({_KEY.decode(): table})
+        metadata = {_KEY.decode(): table, _CHECKSUM.decode(): _checksum(table.encode())}
+        writer.add_key_value_metadata(metadata)
     return records
 
 
@@ -122,8 +126,13 @@ class TarIndex:
     def open(cls, path: str | os.PathLike) -> TarIndex:
         """Open the index at `path`. Raises MillraceError if there is none, or it is no index."""
         try:
-            file = pq.ParquetFile(path)
-            tars = [TarRecord(**fields) for fields in json.loads(file.metadata.metadata[_KEY])]
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            metadata = file.metadata.metadata
+            table = metadata[_KEY]
+            # Indices of 0.4 have none.
+            if metadata.get(_CHECKSUM, _checksum(table).encode()) != _checksum(table).encode():
+                raise ValueError("its checksum differs")
+            tars = [TarRecord(**fields) for fields in json.loads(table)]
         except FileNotFoundError:
             raise MillraceError("no tar index there", os.fspath(path), REBUILD) from None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -160,6 +169,10 @@ def known_index(path: str | os.PathLike) -> TarIndex | None:
         return TarIndex.open(path)
     except MillraceError:
         return None
+
+
+def _checksum(table: bytes) -> str:
+    return f"{zlib.crc32(table):08x}"
 
 
 def _record(scan: TarScan, first_row: int) -> TarRecord:
