@@ -163,6 +163,23 @@ def test_of_two_places_of_a_piece_the_longer_one_counts():
     assert match.offset == pytest.approx(0.0, abs=0.02) and match.seconds > 2.5
 
 
+@pytest.mark.parametrize(
+    ("equal", "bits", "is_found"),
+    [(3, 3, True), (2, 3, False), (3, 6, True), (3, 7, False)],
+)
+def test_three_equal_words_show_a_copy_of_which_a_fifth_of_the_bits_may_differ(
+    equal, bits, is_found
+):
+    drawn = np.random.default_rng(5).integers(1, 1 << 32, 60 * SEARCHED_STEPS, np.uint32)
+    searched = drawn[::SEARCHED_STEPS].copy()
+    searched[equal:] ^= np.uint32((1 << bits) - 1)
+    one, of = (
+        Pieces(words, np.array([len(words)]), np.array([0]), np.array([0.0]))
+        for words in (searched, drawn)
+    )
+    assert bool(matches.find(one, Known(of))) == is_found
+
+
 def test_words_stand_where_they_are_said_to():
     sound = noise(2.0, 1)
     dense = words(sound, RATE)
