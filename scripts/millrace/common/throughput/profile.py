@@ -9,6 +9,7 @@ Profiled steps are slower than others: read shares here, rates in the benchmark.
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tempfile
 from collections import defaultdict
@@ -72,9 +73,12 @@ class StepProfiler:
         with (
             tempfile.TemporaryDirectory() as scratch,
             atomic.replacing(self.folder / TRACE) as partial,
+            # PyTorch compresses at the highest level, line by line: that takes ten times as long.
+            gzip.open(partial, "wb", compresslevel=1) as compressed,
         ):
-            running.export_chrome_trace(f"{scratch}/{TRACE}")
-            shutil.copyfile(f"{scratch}/{TRACE}", partial)
+            running.export_chrome_trace(f"{scratch}/trace.json")
+            with open(f"{scratch}/trace.json", "rb") as trace:
+                shutil.copyfileobj(trace, compressed, 1 << 20)
         atomic.write_json(self.folder / PROFILE, phases)
 
 
