@@ -32,6 +32,9 @@ run: $(VENV)/.runtime ## Fetch the demo corpus and build everything that config.
 	$(SNAKEMAKE) --cores $(CORES) speech_fetch_corpus
 	$(SNAKEMAKE) --cores $(CORES)
 
+# Alike on all machines, also where there is a GPU: the tests that need one are those of `make gpu`.
+test test-long fuzz: export CUDA_VISIBLE_DEVICES =
+
 # One pytest run, so that its last line counts all tests; their order is in tests/conftest.py.
 test: check dry-runs ## Check style and workflow, then run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m "not long" tests
