@@ -233,6 +233,7 @@ def test_a_profile_names_the_parts_of_qwen_and_the_end_promises_no_model(buckets
     assert train_model.main(flags) == 0
     assert capfd.readouterr().err.endswith("5 steps done; metrics.json, but no model, is there\n")
     assert (tmp_path / "trace.json.gz").exists() and not (tmp_path / "model").exists()
+    assert not list(tmp_path.glob("checkpoints/*"))
     phases = json.loads((tmp_path / "profile.json").read_bytes())["phases"]
     seconds = {row["phase"]: row["host_seconds"] for row in phases}
     parts = {name.removeprefix("forward: ") for name in seconds if ": " in name}

@@ -388,6 +388,18 @@ def test_the_best_checkpoint_is_of_the_lowest_score_also_of_runs_before(tmp_path
             assert [None if math.isnan(score) else score for score in seen] == observed
 
 
+def test_a_run_whose_weights_are_not_kept_saves_when_it_is_stopped_only(tmp_path, monkeypatch):
+    score_as(monkeypatch, {2: 5.0, 3: 1.0})
+    monkeypatch.setattr(TinyTask, "keeps_weights", False)
+    settings = {"max_steps": 3, "eval_steps": 2, "save_steps": 0}
+    assert run(tmp_path / "whole", settings, {}).evaluations[3] == {"score": 1.0}
+    assert not list((tmp_path / "whole").glob("checkpoints/*"))
+    stopped = tmp_path / "stopped"
+    assert forked(stopped, settings, {"fault": "TERM", "at_step": 2}) == REQUEUE_EXIT_CODE
+    assert saved_steps(stopped) == [2]
+    assert run(stopped, settings, {}).resumed_step == 2
+
+
 def test_an_evaluation_that_is_made_up_for_saves_no_step_again(tmp_path, monkeypatch):
     score_as(monkeypatch, {2: 1.0, 3: 2.0})
     settings = {"max_steps": 3, "eval_steps": 2, "save_steps": 0}
