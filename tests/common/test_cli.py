@@ -250,6 +250,19 @@ def test_a_loader_worker_that_dies_while_a_line_is_logged_ends_the_step(capsys):
     assert "ERROR a loader worker (pid 71) was killed by SIGKILL. " in line
 
 
+@pytest.mark.parametrize(
+    ("signal", "remedy"),
+    [
+        ("Killed", "Probably memory"),
+        ("Aborted", "A library has crashed"),
+        ("Bus error", "Probably"),
+    ],
+)
+def test_a_worker_that_crashed_is_not_told_to_lack_memory(capsys, signal, remedy):
+    text = said(capsys, RuntimeError(f"DataLoader worker (pid 71) is killed by signal: {signal}. "))
+    assert f". {remedy}" in text and "goes on from the last checkpoint" in text
+
+
 @pytest.mark.parametrize("end", ["", " with exit code 3"])
 def test_a_loader_worker_that_ended_without_a_known_signal_is_one_line_too(capsys, end):
     error = RuntimeError(f"DataLoader worker (pid 71) exited unexpectedly{end}. Details")

@@ -117,8 +117,12 @@ def lost_worker(error: BaseException) -> MillraceError | None:
     death = next((death for death in deaths if death[2]), deaths[0])
     names = {signal.strsignal(number): number.name for number in signal.Signals}
     end = f"ended unexpectedly{death[3] or ''}"
-    if death[2]:
-        end = f"was killed by {names.get(death[2], death[2])}"
     remedy = "Probably memory or /dev/shm ran out: give the job more, or lower num_workers or "
-    remedy += "prefetch_factor. The same command goes on from the last checkpoint"
+    remedy += "prefetch_factor"
+    if death[2]:
+        name = names.get(death[2], death[2])
+        end = f"was killed by {name}"
+        if name in ("SIGABRT", "SIGSEGV"):
+            remedy = "A library has crashed: the lines before say which"
+    remedy += ". The same command goes on from the last checkpoint"
     return MillraceError(f"a loader worker (pid {death[1]}) {end}", remedy=remedy)
