@@ -4,6 +4,7 @@ is run by hand, not here."""
 from __future__ import annotations
 
 import sys
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -38,7 +39,7 @@ def test_figures_are_in_their_file_when_the_machine_ends(tmp_path, monkeypatch, 
     names = ("calibration/buckets/b_0_3.json", "calibration/calibrated_bs.json")
     names += ("runs/bench/metrics.json", "report/throughput.json")
     command = [sys.executable, "-c", WRITES, *names]
-    assert gpu.follow(command, tmp_path, output, {"model": "ctc"}) == 7
+    assert gpu.follow(command, tmp_path, output, {"model": "ctc"}, time.monotonic()) == 7
     facts = jsonl.read(output)
     assert facts["model"] == "ctc" and facts["minutes"] > 0 and "throughput" not in facts
     assert facts["buckets"] == {"b_0_3": {"of": names[0]}}
