@@ -235,6 +235,11 @@ def test_an_image_of_too_many_pixels_is_rejected(tmp_path, monkeypatch):
     (reject,) = rejects(convert(raw, tmp_path / "out", *SMALL))
     assert reject["detail"] == "9 x 8 pixels, more than 64"
     assert (reject["image"], reject["reason"]) == ("class 0/large.png", "too_large")
+    # Of many more, Pillow itself refuses the header.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(Unusable) as refused:
+        read_image((raw / "train/class 0/large.png").read_bytes())
+    assert refused.value.reason == "too_large"
 
 
 def test_a_rotation_is_counted_and_not_applied(tmp_path):
@@ -243,6 +248,16 @@ def test_a_rotation_is_counted_and_not_applied(tmp_path):
         image, odd = read_image(path.read_bytes(), ".jpg")
         assert image.size == (12, 8)
         assert odd == ["exif_orientation"] * (2 <= orientation <= 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [(np.uint16, "I;16"), (np.int32, "I"), (np.float32, "F")]
+)
+def test_pixels_of_more_than_eight_bits_are_counted_as_cut(kind, mode):
+    stored = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 300, kind)).save(stored, "TIFF")
+    image, odd = read_image(stored.getvalue())
+    assert odd == [f"mode {mode} (cut to 0 to 255)"] and image.mode == "RGB"
 
 
 def test_of_an_image_with_several_frames_the_first_is_taken_and_counted():
@@ -360,7 +375,7 @@ def flat(raw: Path, lines: list[str], encoding: str = "utf-8", first: int = 1) -
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_a_flat_val_gets_its_classes_from_the_labels_file(tmp_path, encoding):
-    lines = ["class 2", "class 0", "class 2", "class 1", ""]
+    lines = ["class 2 ", "class 0", "class 2", "\tclass 1", " "]
     tree = read_tree(flat(tmp_path, lines, encoding))
     assert [row[0][-6] for row in tree.rows["val"]] == ["2", "4", "1", "3"]
     assert [row[3] for row in tree.rows["val"]] == [0, 1, 2, 2]
@@ -382,6 +397,18 @@ def vacant(raw: Path) -> None:
 def emptied(raw: Path) -> None:
     shutil.rmtree(raw / "train")
     (raw / "train").mkdir()
+
+
+def loose(raw: Path) -> None:
+    flat(raw, ["class 0"] * 4)
+    for folder in list((raw / "train").iterdir()):
+        for path in folder.iterdir():
+            path.rename(raw / "train" / path.name)
+        folder.rmdir()
+
+
+def unnamed(raw: Path) -> None:
+    (raw / "train/class 0" / os.fsdecode(b"\xff.png")).touch()
 
 
 def looped(raw: Path) -> None:
@@ -411,6 +438,12 @@ def disjoint(raw: Path) -> None:
             "holds a line break",
         ),
         (lambda raw: emptied(small_tree(raw)), "raw/train: holds no images. Expected: train/"),
+        (lambda raw: loose(raw), "raw/train: holds no images. Expected: train/"),
+        (
+            lambda raw: (small_tree(raw) / "val/vacant").mkdir(),
+            "raw/val: classes without images: vacant .1 of 4.",
+        ),
+        (lambda raw: unnamed(small_tree(raw)), "a name that is not UTF-8"),
         (lambda raw: looped(small_tree(raw)), "class 0/up: a link to a folder that it lies in"),
         (
             lambda raw: disjoint(small_tree(raw)),

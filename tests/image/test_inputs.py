@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from millrace.common import atomic
 from millrace.common.workflow.config import checked_config
 from millrace.common.workflow.sources import Sources
 from millrace.image.inputs import ImageInputs
@@ -39,3 +40,30 @@ def test_only_the_index_of_train_depends_on_val_and_on_what_becomes_of_leaks():
     validation = Namespace(split="validation")
     assert of.reports(validation) == [f"{place}/validation-00000.json"]
     assert (of.held_out(validation), of.on_leak(validation)) == ([], "")
+
+
+def test_an_audit_of_a_run_has_all_that_its_loader_is_made_with():
+    own = {"workers": 1, "batch_size": 8, "augment": "crop", "mixed_batches": 2}
+    of = inputs(Sources({"train": ["x"]}), runs={"a": {**own, "lr": 0.5, "epochs": 3}})
+    assert of.audited("a").arguments == {"records": "results/image/records", "seed": 42} | own
+
+
+def test_a_record_file_is_made_again_by_the_job_of_its_partition(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [f"train-0000{number}-of-00002.h5" for number in range(2)]
+    for number, name in enumerate(names):
+        plan = {"files": [{"name": name}]}
+        atomic.write_json(f"results/image/partitions/train-{number}.json", plan)
+    listed = [{"name": name} for name in names]
+    atomic.write_json("results/image/records/train/records.json", {"files": listed})
+
+    of = inputs(Sources({"train": ["train-0", "train-1"], "val": []}))
+    files, made_with = of.listed[:2]
+    assert list(files()) == [f"results/image/records/train/{name}" for name in names]
+    assert made_with(f"x/{names[1]}") == "results/image/records/partitions/train-1.json"
+    assert made_with("x/none.h5") is None
+
+
+def test_readers_are_measured_only_where_there_are_images():
+    assert inputs(Sources()).readers() == []
+    assert inputs(Sources({"train": ["x"]})).readers() == ["results/image/report/readers.json"]

@@ -85,6 +85,10 @@ def test_partitions_give_the_bytes_of_the_command_and_a_report_of_damaged_images
     assert {
         name for each in report for file in each.values() for name, *_ in file["rejects"]
     } == set(reasons)
+    # Reports of partitions that are no more go with the merge.
+    build("0.5", train_files=1)
+    names = {path.name for path in (records / "partitions").iterdir()}
+    assert names == {"train-00000.json", "val-00000.json"}
 
 
 def convert_train(found: Sources, records: Path) -> list[int]:
@@ -99,11 +103,11 @@ def convert_train(found: Sources, records: Path) -> list[int]:
 def test_an_image_that_changes_after_the_parse_or_between_the_jobs_is_an_error(raw, capsys):
     records, path = Path("results/image/records"), raw / "train/class 2/020.png"
     found, content = parse(), path.read_bytes()
-    path.write_bytes(content + b"more")
-    assert sorted(convert_train(found, records)) == [0, 1]
-    assert (
-        "020.png: has changed since it was listed. Run the same command" in capsys.readouterr().err
-    )
+    for other in (content + b"more", content[:-1]):
+        path.write_bytes(other)
+        assert sorted(convert_train(found, records)) == [0, 1]
+        said = capsys.readouterr().err
+        assert "020.png: has changed since it was listed. Run the same command" in said
 
     # Of the same size, so the merge finds it when it writes a file again.
     path.write_bytes(content)
@@ -130,6 +134,14 @@ def test_an_index_lists_no_file_that_is_missing_or_of_other_images(raw, capsys, 
         "is missing, or was made from other images. Convert again: its job"
         in capsys.readouterr().err
     )
+
+
+def test_an_index_is_refused_whose_held_out_images_cannot_be_told(raw, capsys):
+    records = build()
+    next((records / "val").glob("*.prints.json")).unlink()
+    assert merge("train", "0.1", "--held-out", f"{PARTITIONS}/splits/val.json") == 1
+    said = capsys.readouterr().err
+    assert "prints.json: is missing, or of other images. Convert again: its job" in said
 
 
 def test_an_index_is_gone_as_soon_as_a_file_of_it_is_written_anew(raw):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,11 @@ def test_a_file_that_comes_or_goes_is_said_though_no_image_changes(tree):
     assert "1 file of train/ left out" in tree.dry().notes[0]
     stray.unlink()
     assert tree.dry().notes == []
+
+
+def test_an_image_that_was_replaced_by_one_of_its_size_is_said(tree):
+    os.utime(tree.root / "train/class 0/000.png", ns=(1, 1))
+    assert tree.dry().changes.startswith("1 image changed (train/class 0/000.png: replaced)")
 
 
 def test_a_partition_file_that_was_deleted_comes_back_as_it_was(tree):

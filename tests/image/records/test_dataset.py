@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,3 +57,12 @@ def test_it_has_what_imagefolder_has(tmp_path):
     for index in (5, -6):
         with pytest.raises(IndexError):
             records[index]
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_it_has_as_many_files_open_as_it_may(tmp_path, most):
+    write_set(tmp_path, [1] * 6)
+    records = HDF5Record(tmp_path / "train", numbers, max_open_files=most)
+    assert [number for number, _ in records] == list(range(6))
+    files = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+    assert sum(file.is_relative_to(tmp_path) for file in files) == most

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageEnhance
 from sklearn.datasets import load_sample_images
 
 from millrace.common import jsonl
+from millrace.common.errors import MillraceError
+from millrace.common.fingerprints import pictures
 from millrace.image import create_records, fetch_demo, status
 from millrace.image.records import convert
 from millrace.image.records.conversion import of_tree
@@ -97,6 +99,8 @@ def test_what_val_holds_leaves_train_or_stays_and_is_said(
     for image, (what, original, label) in LEAKS.items():
         detail = f"the same {what} as {original} of val{label}"
         assert (found[image]["original"], found[image]["detail"]) == (original, detail)
+        labels = (found[image]["label"], found[image]["original_label"])
+        assert labels == (image[:3], original[:3])
     rejects = rows(train / "rejects.jsonl")
     assert rejects.keys() == (LEAKS.keys() if on_leak == "reject" else set())
     assert all(row["reason"] == "also_in_val" for row in rejects.values())
@@ -112,6 +116,10 @@ def test_rejects_of_both_kinds_are_in_the_order_of_their_images(raw):
 def test_of_pictures_with_one_hash_the_one_with_the_same_pixels_is_the_original(raw):
     brighter = photo(3).point([min(value + 9, 255) for value in range(256)] * 3)
     write(raw / "val/dog/0.png", brighter)
+    # One of another hash, which is near too, but of other pixels, is listed last.
+    flatter = ImageEnhance.Contrast(photo(3)).enhance(0.8)
+    assert pictures.look(flatter) != pictures.look(photo(3))
+    write(raw / "val/dog/9.png", flatter)
     found = rows(converted(raw, "--on-leak", "keep") / "leaks.jsonl")
     assert found["dog/smaller.png"]["original"] == "dog/3.png"
 
@@ -151,13 +159,27 @@ def test_another_word_gives_the_bytes_of_a_conversion_of_its_own(raw):
     assert {path.name: path.read_bytes() for path in train.iterdir()} == kept
 
 
-def test_a_file_whose_prints_are_missing_is_converted_again(raw):
+@pytest.mark.parametrize("are_there", [False, True])
+def test_a_file_whose_prints_are_missing_or_of_another_is_converted_again(raw, are_there):
     train = converted(raw)
     before = {path: path.read_bytes() for path in train.parent.rglob("*.*")}
     for path in train.parent.rglob("*.prints.json"):
         path.unlink()
+        if are_there:
+            path.write_text('{"dealt": "another plan", "prints": []}')
     converted(raw)
     assert {path: path.read_bytes() for path in train.parent.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("content", [b"no image", None])
+def test_an_image_that_can_be_compared_no_more_is_named(raw, content):
+    path = raw / "train/cat/alike.jpg"
+    conversion = of_tree(read_tree(raw), "train", RecordOptions(), Path("out"))
+    path.unlink()
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(MillraceError, match=r"cat/alike.jpg: cannot be read any more: .* Run it"):
+        conversion.content("cat/alike.jpg")
 
 
 def test_an_image_of_val_that_goes_comes_back_to_train(raw):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from millrace.common.errors import MillraceError
-from millrace.image.records.deal import FilePlan
+from millrace.image.records.deal import FilePlan, fill_gaps
 from millrace.image.records.folder import validation_folder
 from millrace.image.records.reader import RecordReader
 from millrace.image.records.record_file import multiset_digest, read_facts, record_writer
@@ -102,6 +102,25 @@ def test_every_setting_of_the_pixels_and_every_image_is_part_of_a_plans_digest()
     assert FilePlan.from_dict(plan.as_dict()).digest(dict(reversed(pixels.items()))) == digests[0]
 
 
+def test_an_index_is_put_in_its_place_whole_and_last(tmp_path, monkeypatch):
+    records = write_set(tmp_path, [3, 2])
+    placed = []
+    replace = os.replace
+
+    def noted(partial, path):
+        placed.append(path.name)
+        replace(partial, path)
+
+    monkeypatch.setattr(os, "replace", noted)
+    records.write()
+    assert placed == ["length.npy", "records.json"]
+
+
+def test_gaps_are_filled_by_the_last_ones_and_others_stay():
+    a, b, c = (("a", 1, 1, 0), ("b", 1, 1, 0), ("c", 1, 1, 0))
+    assert fill_gaps([a, None, b, c, None, None]) == [a, c, b]
+
+
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
     with (
         pytest.raises(ValueError, match="an image is float32"),
@@ -171,6 +190,7 @@ PIXELS = images_of(np.arange(2))
             "not written to its end",
         ),
         ({"images": PIXELS, "labels": [0]}, "`labels` is int64"),
+        ({"images": PIXELS, "labels": [0.0, 1.0]}, "`labels` is float64"),
         ({"images": PIXELS}, "the file holds images"),
         ({"images": PIXELS, "labels": [0, -1]}, "has the label -1"),
         ({"images/1": PIXELS, "labels": [0, 1]}, "the file holds images, labels"),
@@ -179,6 +199,15 @@ PIXELS = images_of(np.arange(2))
 def test_layouts_that_are_not_read_are_refused_with_the_remedy(tmp_path, datasets, words):
     published(tmp_path / "train", **datasets)
     with pytest.raises(MillraceError, match=words):
+        RecordSet.open(tmp_path)
+
+
+def test_a_file_of_which_some_chunks_were_written_is_refused(tmp_path):
+    published(tmp_path / "train", labels=[0, 1])
+    with h5py.File(tmp_path / "train/train-00000-of-00001.h5", "a") as h5:
+        images = h5.create_dataset("images", PIXELS.shape, np.uint8, chunks=(1, 4, 6, 3))
+        images[0] = PIXELS[0]
+    with pytest.raises(MillraceError, match="not written to its end"):
         RecordSet.open(tmp_path)
 
 

@@ -14,7 +14,7 @@ from millrace.common.errors import MillraceError
 from millrace.common.loading.loader import BatchLoader
 from millrace.common.loading.plan import BatchRequest
 from millrace.image.records.record_set import RecordSet
-from millrace.image.training.augment import random_crops
+from millrace.image.training.augment import crop, random_crops
 from millrace.image.training.batches import RecordBatches, normalised
 from millrace.image.training.options import TrainOptions
 from millrace.image.training.plan import BlockPlan, Shape
@@ -56,12 +56,30 @@ def test_crops_are_random_resized_crops():
     assert 0.075 < share.min() < 0.1 and share.max() > 0.9 and 0.4 < share.mean() < 0.55
     assert ratio.min() > 0.73 and ratio.max() < 1.36
     assert abs(flips.mean() - 0.5) < 0.03
+    # Ratios are even in their logarithms; those of boxes that fit whatever their ratio is.
+    assert abs(np.log(ratio[share < 0.5]).mean()) < 0.01
+    # Place, size and side are drawn one by one.
+    left, top = boxes[:, 0] / (257 - width), boxes[:, 1] / (201 - height)
+    assert abs(np.corrcoef(left, top)[0, 1]) < 0.1
+    assert abs(share[flips].mean() - share[~flips].mean()) < 0.03
     assert (random_crops(1, 2, np.array([7]), sizes[:1])[0] == boxes[7]).all()
     assert (random_crops(1, 3, np.array([7]), sizes[:1])[0] != boxes[7]).any()
     # Too long an image is cropped in its middle.
     assert random_crops(1, 0, np.arange(1), np.array([[5000, 20]]))[0].tolist() == [
         [2486, 0, 2513, 20]
     ]
+    assert random_crops(1, 0, np.arange(1), np.array([[20, 5000]]))[0].tolist() == [
+        [0, 2486, 20, 2513]
+    ]
+    # No box is empty.
+    assert (random_crops(1, 0, np.arange(99), np.ones((99, 2), int))[0] == [0, 0, 1, 1]).all()
+
+
+def test_a_box_is_made_larger_evenly_and_of_its_own_pixels():
+    image = np.full((4, 6, 3), 255, np.uint8)
+    image[1:3, 2:4] = [[[0], [100]]] * 2
+    cropped = crop(image, np.array([2, 1, 4, 3]), 4, flip=False)
+    assert cropped.tolist() == [[[value] * 3 for value in (0, 25, 75, 100)]] * 4
 
 
 @pytest.mark.parametrize(("augment", "mirrored"), [("crop", 0), ("crop_flip", 20)])

@@ -30,7 +30,7 @@ def test_every_record_is_read_once_an_epoch(records, ranks, shape):
 
 
 def test_ranks_and_workers_read_contiguous_blocks():
-    plan = BlockPlan(960, 2, {2: Shape(16, streams=3, mixed_batches=2)})
+    plan = BlockPlan(960, 2, {2: Shape(16, streams=3, mixed_batches=4)})
     blocks = [
         np.sort(np.concatenate([plan.batch(step, rank) for step in range(stream, len(plan), 3)]))
         for rank in range(2)
@@ -44,6 +44,13 @@ def test_neighbouring_batches_are_mixed_in_another_way_each_epoch():
     first = [plan.batch(0, 0) for plan in plans]
     assert np.array_equal(first[0], first[1]) and not np.array_equal(first[0], first[2])
     assert first[0].max() < 5 * 64 and np.ptp(first[0]) > 250
+    # And in another way by each seed, each rank and each window.
+    other = BlockPlan(640, 1, {1: Shape(64, 1, 5)}, 1, seed=2).batch(0, 0)
+    assert not np.array_equal(first[0], other)
+    shared = BlockPlan(640, 2, {2: Shape(64, 1, 2)}, 1, seed=1)
+    places = [(0, 0, 0), (0, 1, 320), (2, 0, 128)]
+    begun = {tuple(shared.batch(step, rank) - start) for step, rank, start in places}
+    assert len(begun) == 3
 
 
 def test_other_ranks_and_workers_go_on_where_an_epoch_was_left():
@@ -53,3 +60,4 @@ def test_other_ranks_and_workers_go_on_where_an_epoch_was_left():
     assert (read_by(first, 500, 7) + read_by(second, 500, 4) + read_by(last, 500)).tolist() == [
         1
     ] * 500
+    assert len(BlockPlan(500, 3, shapes, 1, 5, [(2, len(first))])) == 0

@@ -29,7 +29,7 @@ def test_a_torn_line_of_the_log_leaves_the_page_as_it_is(tmp_path):
     whole = "".join(json.dumps(row) + "\n" for row in (TRAIN, EVAL))
     log.write_text(whole)
     page = report.training_page(tmp_path, SUMMARY)
-    assert ">62.5<" in page
+    assert ">62.5<" in page and ">87.5<" in page
     leaks = ["2 images of train that are also in val: kept"]
     assert f"1 steps. {leaks[0]}." in report.training_page(tmp_path, SUMMARY, leaks)
 
@@ -39,7 +39,8 @@ def test_a_torn_line_of_the_log_leaves_the_page_as_it_is(tmp_path):
 
 def test_validations_are_numbered_by_their_epochs_and_waits_weigh_as_they_last(tmp_path):
     later = {**TRAIN, "seconds": 12.0, "time_share": {"data_wait": 0.75}}
-    rows = [TRAIN, EVAL, later, EVAL]
+    unknown = {**TRAIN, "loss": None, "seconds": 99.0}
+    rows = [TRAIN, EVAL, later, unknown, EVAL]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # Of five epochs the log has the last two, as of a run whose folder was brought along.
     page = report.training_page(tmp_path, {**SUMMARY, "epochs": 5})

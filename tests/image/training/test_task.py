@@ -13,6 +13,7 @@ import torch
 from millrace.common.errors import MillraceError
 from millrace.common.stopping import Requeue, StopSignals
 from millrace.common.training.ranks import Exchange, Ranks
+from millrace.common.training.settings import LoopSettings
 from millrace.image.producer.shuffle import EpochMaker
 from millrace.image.records.record_set import RecordSet
 from millrace.image.training.options import TrainOptions
@@ -27,6 +28,14 @@ def small_task(root: Path, val: int = 9, **options: object) -> ImageTask:
     write_set(root, [10, 10])
     write_set(root, [val], "val")
     return ImageTask(dataclasses.replace(OPTIONS, **options), root, root)
+
+
+def test_the_loop_gets_the_choices_of_the_flags():
+    chosen = {"epochs": 2, "lr": 0.3, "weight_decay": 0.7, "save_steps": 5, "log_ids": 1}
+    chosen |= {"precision": "bf16-mixed", "device": "cpu", "timeout_seconds": 7.0, "seed": 9}
+    options = TrainOptions(print_freq=3, **chosen)
+    fixed = {"lr_scheduler_type": "constant", "warmup_ratio": 0.0, "max_grad_norm": 0.0}
+    assert options.loop_settings() == LoopSettings(**chosen, **fixed, log_steps=3)
 
 
 def test_the_rate_falls_to_a_tenth_every_so_many_epochs(tmp_path):

@@ -59,7 +59,6 @@ def read_tree(root: str | os.PathLike) -> ImageTree:
     classes = sorted(train_classes | val_classes)
     labels = {name: label for label, name in enumerate(classes)}
     rows = {split.name: _labelled(split, labels) for split in splits}
-    _check_names(classes)
     for of_split in rows.values():
         _check_names(path for path, *_ in of_split)
     return ImageTree(root, classes, rows, _notes(splits, classes))

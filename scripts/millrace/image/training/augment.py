@@ -90,8 +90,8 @@ def _sides(area_draw: float, ratio_draw: float, whole: int) -> tuple[int, int]:
 
 def _largest_centred(width: int, height: int) -> Box:
     """The largest box of an allowed ratio in the middle of the image."""
-    widest = max(round(height * RATIO[1]), 1)
-    highest = max(round(width / RATIO[0]), 1)
+    widest = round(height * RATIO[1])
+    highest = round(width / RATIO[0])
     box_width = min(width, widest)
     box_height = min(height, highest)
 
